@@ -1,0 +1,27 @@
+"""regard: attention in every form the field uses, at fused-kernel speed, and visible at any size."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from .attention import Additive, AttentionMap, Bilinear, attend, masks
+from .attention import map as _map
+
+__version__ = "0.1.0"
+__all__ = ["Additive", "AttentionMap", "Bilinear", "attend", "masks", "show_heatmaps"]
+
+
+def _pictures() -> ModuleType:
+    from .view import heatmap  # imports matplotlib: only when a picture is asked for
+
+    return heatmap
+
+
+_map.pictures = _pictures
+
+
+def __getattr__(name: str) -> Any:
+    if name == "show_heatmaps":
+        return _pictures().show_heatmaps
+    raise AttributeError(f"module 'regard' has no attribute {name!r}")

@@ -1,0 +1,288 @@
+"""The blocked backend: PyTorch only, streaming over blocks of pairs, forward and backward in O(N) memory.
+
+    for rows in blocks of queries:
+        for cols in blocks of the keys they may attend to:
+            scores  = similarity(q[rows], k[cols]), softcap, mask
+            fold scores and v[cols] into a running softmax           (Milakov & Gimelshein 2018; Dao et al. 2022)
+        context[rows], log-sum-exp[rows] = what was folded
+
+The backward pass walks the same blocks, computes their scores again with autograd on, and sends through them
+dscores = weights · (dweights − Σ weights · dweights). So it serves any similarity that PyTorch can differentiate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .masks import take_block, transformed
+from .request import Request, block_shape, narrow, spread
+from .similarity import wide, widen
+
+name = "blocked"
+
+BLOCK = {"cpu": 2**21}
+"""Numbers held for the scores of one block, by device. Five to eight tensors of this size live at once."""
+BLOCK_ELSEWHERE = 2**24
+SPARED = 2**17
+"""Pairs that a batch entry must be spared on average before entries are walked one by one."""
+
+
+def refusal(request: Request) -> str | None:
+    """Why it cannot serve a request, in words; None when it can."""
+    if transformed():
+        return "it has a backward pass of its own that torch.func (vmap, grad, jvp) cannot transform"
+    return None
+
+
+@torch.compiler.disable
+def context(request: Request) -> tuple[Tensor, Tensor]:
+    """The context and the row statistic: log-sum-exp, or the index of the best key under hard weighting."""
+    request = request.reduced()
+    seed = int(torch.randint(2**62, ())) if request.dropout_p else 0
+    out, statistic = _Blocked.apply(request, seed, *request.tensors)
+    return out, statistic
+
+
+def _shape(request: Request) -> tuple[int, int]:
+    return block_shape(request, BLOCK.get(request.device.type, BLOCK_ELSEWHERE))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Entries of a batch that are walked together: all, or one where lengths differ so much that it saves work."""
+
+    request: Request
+    entry: int | None = None
+
+    def view(self, x: Tensor, trailing: int) -> Tensor:
+        """These entries of a tensor (*lead or broadcastable, *trailing dimensions)."""
+        return x if self.entry is None else narrow(x, len(self.request.lead), trailing, self.entry)
+
+    def rows(self) -> Iterator[slice]:
+        step, _ = _shape(self.request)
+        for start in range(0, self.request.queries, step):
+            yield slice(start, min(start + step, self.request.queries))
+
+    def blocks(self, rows: slice) -> Iterator[_Block]:
+        """The blocks of these rows that may hold a pair."""
+        _, step = _shape(self.request)
+        first, last = self.request.mask.span(rows, self.request.keys)
+        for start in range(first, last, step):
+            number = ((self.entry or 0) * self.request.queries + rows.start) * self.request.keys + start
+            yield _Block(rows, slice(start, min(start + step, last)), number)
+
+
+@dataclass(frozen=True)
+class _Block:
+    rows: slice
+    cols: slice
+    number: int
+    """Of its own, so that dropout can be drawn again."""
+
+    def kept(self, request: Request, seed: int) -> Tensor | None:
+        """What dropout multiplies the weights by: 0, or 1 / (1 − p); None without dropout."""
+        if not request.dropout_p:
+            return None
+        generator = torch.Generator(request.device).manual_seed((seed + self.number) % 2**63)
+        shape = (*request.lead, self.rows.stop - self.rows.start, self.cols.stop - self.cols.start)
+        drawn = torch.rand(shape, generator=generator, device=request.device, dtype=torch.float32)
+        return (drawn >= request.dropout_p).to(request.wide) / (1 - request.dropout_p)
+
+    def chosen(self, best: Tensor, dtype: torch.dtype) -> Tensor:
+        """Hard weights of the block: 1 at the best key of each row, (..., rows, cols)."""
+        key = torch.arange(self.cols.start, self.cols.stop, device=best.device)
+        return (best[..., self.rows].unsqueeze(-1) == key).to(dtype)
+
+
+def _parts(request: Request) -> Iterator[_Part]:
+    """One part, or one per batch entry when each would skip enough keys beyond its length to be worth a loop."""
+    lengths = request.mask.lengths
+    if isinstance(lengths, Tensor) and lengths.ndim > 2 and lengths.shape[0] > 1 and request.can_narrow:
+        entries, longest = lengths.shape[0], request.mask.span(slice(0, request.queries), request.keys)[1]
+        spared = int((longest - lengths).sum()) * request.queries * (request.entries // entries)
+        if spared > entries * SPARED:
+            yield from (_Part(request.narrow(entry), entry) for entry in range(entries))
+            return
+    yield _Part(request)
+
+
+class _Fold:
+    """A running softmax over blocks of keys: the highest score, the sum, and the weighted sum of values."""
+
+    def __init__(self, request: Request) -> None:
+        zero = torch.zeros((), dtype=request.wide, device=request.device)
+        self.hard = request.hard
+        self.highest = zero - torch.inf  # from here on (..., rows, 1)
+        self.best = torch.full_like(zero, -1, dtype=torch.int64)  # likewise, under hard weighting
+        self.total, self.summed = zero, zero  # (..., rows, 1), (..., rows, Dv)
+
+    def add(self, scores: Tensor, v: Tensor, kept: Tensor | None, first: int) -> None:
+        top = scores.amax(-1, keepdim=True)  # (..., rows, 1)
+        if self.hard:
+            at = scores.argmax(-1, keepdim=True) + first  # the first of equals
+            self.best = torch.where(top > self.highest, at, self.best)
+        highest = torch.maximum(self.highest, top)
+        base = torch.where(highest == -torch.inf, 0, highest)
+        e = torch.exp(scores - base)  # (..., rows, cols)
+        shrink = torch.exp(self.highest - base)
+        self.total = self.total * shrink + e.sum(-1, keepdim=True)
+        self.summed = self.summed * shrink + (e if kept is None else e * kept) @ v
+        self.highest = highest
+
+    @property
+    def context(self) -> Tensor:
+        return self.summed / torch.where(self.total == 0, 1, self.total)
+
+    @property
+    def lse(self) -> Tensor:
+        return torch.where(self.total == 0, 0, self.highest) + self.total.log()
+
+
+def _forward(request: Request, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Soft context (*lead, Tq, Dv), log-sum-exp (*lead, Tq), best key (*lead, Tq)."""
+    lead = (*request.lead, request.queries)
+    soft = torch.zeros(*lead, request.value.shape[-1], dtype=request.wide, device=request.device)
+    lse = soft.new_full(lead, -torch.inf)
+    best = torch.full(lead, -1, device=request.device)
+    for part in _parts(request):
+        for rows in part.rows():
+            fold = _Fold(request)
+            for block in part.blocks(rows):
+                v = _values(part.request, block)
+                kept = block.kept(part.request, seed)
+                fold.add(part.request.scores(block.rows, block.cols), v, kept, block.cols.start)
+            part.view(soft, 2)[..., rows, :] = fold.context
+            part.view(lse, 1).unsqueeze(-1)[..., rows, :] = fold.lse
+            part.view(best, 1).unsqueeze(-1)[..., rows, :] = fold.best
+    return soft, lse, best
+
+
+def _choose(request: Request, best: Tensor, seed: int) -> Tensor:
+    """The context of hard weights: the value of the best key, where dropout keeps it."""
+    out = torch.zeros(*best.shape, request.value.shape[-1], dtype=request.wide, device=request.device)
+    for part in _parts(request):
+        for rows in part.rows():
+            for block in part.blocks(rows):
+                weights = block.chosen(part.view(best, 1), request.wide)
+                kept = block.kept(part.request, seed)
+                weights = weights if kept is None else weights * kept
+                part.view(out, 2)[..., rows, :] += weights @ _values(part.request, block)
+    return out
+
+
+def _values(request: Request, block: _Block) -> Tensor:
+    return widen(spread(request.value[..., block.cols, :], request.groups))  # (..., cols, Dv)
+
+
+class _Blocked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, request: Request, seed: int, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        request = request.with_tensors([x if x is None else x.detach() for x in tensors])
+        soft, lse, best = _forward(request, seed)
+        out = _choose(request, best, seed) if request.hard else soft
+        statistic = best if request.hard else lse
+        ctx.request, ctx.seed = request, seed
+        ctx.save_for_backward(soft, lse, best, *tensors)
+        ctx.mark_non_differentiable(statistic)
+        return out.to(request.value.dtype), statistic
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # only under create_graph=True
+            raise RuntimeError(
+                "attend: backend (blocked) has first derivatives only; got create_graph=True. "
+                "Try backend='reference' for second ones."
+            )
+        soft, lse, best, *tensors = ctx.saved_tensors
+        if grad is None:
+            return (None, None, *(None for _ in tensors))
+        walk = _Backward(ctx.request.with_tensors(tensors), ctx.seed, ctx.needs_input_grad[2:])
+        return (None, None, *walk.run(widen(grad), soft, lse, best))
+
+
+class _Backward:
+    """Walks the blocks again and sums the gradients of q, k, v, the dense mask and the similarity's parameters."""
+
+    def __init__(self, request: Request, seed: int, wanted: tuple[bool, ...]) -> None:
+        self.request, self.seed = request, seed
+        self.tensors = request.tensors
+        self.sums = [
+            torch.zeros(x.shape, dtype=wide(x.dtype), device=x.device) if x is not None and want else None
+            for x, want in zip(self.tensors, wanted, strict=True)
+        ]
+
+    def run(self, grad: Tensor, soft: Tensor, lse: Tensor, best: Tensor) -> list[Tensor | None]:
+        delta = (grad * soft).sum(-1, keepdim=True)  # Σⱼ weightᵢⱼ · dweightᵢⱼ, (*lead, Tq, 1)
+        lse = torch.where(lse == -torch.inf, 0, lse)
+        for part in _parts(self.request):
+            g, d, l, b = (part.view(x, n) for x, n in ((grad, 2), (delta, 2), (lse, 1), (best, 1)))
+            for rows in part.rows():
+                for block in part.blocks(rows):
+                    self._block(part, block, g[..., rows, :], d[..., rows, :], l[..., rows].unsqueeze(-1), b)
+        return [s if s is None or x is None else s.to(x.dtype) for s, x in zip(self.sums, self.tensors, strict=True)]
+
+    def _block(self, part: _Part, block: _Block, grad: Tensor, delta: Tensor, lse: Tensor, best: Tensor) -> None:
+        request = part.request
+        scores, leaves = self._scores(part, block)
+        soft = torch.exp(scores.detach() - lse)  # (..., rows, cols)
+        kept = block.kept(request, self.seed)
+        if self.sums[2] is not None:
+            weights = block.chosen(best, request.wide) if request.hard else soft
+            dv = (weights if kept is None else weights * kept).mT @ grad  # (..., cols, Dv)
+            into = part.view(self.sums[2], 2)[..., block.cols, :]
+            into += _gather(dv, request.groups, into.shape)
+        if not scores.requires_grad:
+            return
+        dweights = grad @ _values(request, block).mT  # (..., rows, cols)
+        if kept is not None:
+            dweights = dweights * kept
+        dscores = (soft * (dweights - delta)).sum_to_size(scores.shape)
+        again = not request.separable  # a callable's graph may reach beyond this block
+        inputs = [leaf for leaf, _ in leaves]
+        for (_, into), piece in zip(
+            leaves, torch.autograd.grad(scores, inputs, dscores, retain_graph=again, allow_unused=True), strict=True
+        ):
+            if piece is not None:
+                into += piece
+
+    def _scores(self, part: _Part, block: _Block) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """The block's scores with their graph, and its leaves, each with the place where its gradient is summed."""
+        request, rows, cols = part.request, block.rows, block.cols
+        leaves: list[tuple[Tensor, Tensor]] = []
+
+        def leaf(x: Tensor, number: int, cut: Callable[[Tensor], Tensor]) -> Tensor:
+            total = self.sums[number]
+            x = cut(x).detach()
+            x = widen(x) if request.separable else x  # a callable gets the dtype it was given
+            if total is not None:
+                leaves.append((x.requires_grad_(), cut(part.view(total, 2))))
+            return x
+
+        q = leaf(request.q, 0, lambda x: x[..., rows, :])
+        k = leaf(request.k, 1, lambda x: x[..., cols, :])
+        bias = request.mask.bias(rows, cols)
+        if bias is not None and request.mask.dense is not None:
+            bias = leaf(request.mask.dense, 3, lambda x: take_block(x, rows, cols))
+        similarity = request.similarity
+        if request.separable:
+            similarity = similarity.with_parameters(
+                tuple(leaf(p, 4 + i, lambda x: x) for i, p in enumerate(similarity.parameters))
+            )
+        else:
+            totals = zip(similarity.parameters, self.sums[4:], strict=True)
+            leaves += [(p, total) for p, total in totals if total is not None]
+        with torch.enable_grad():
+            return replace(request, similarity=similarity).score(q, k, rows, cols, bias), leaves
+
+
+def _gather(x: Tensor, groups: int, shape: torch.Size) -> Tensor:
+    """The transpose of `spread` and of broadcasting: sum (*lead, T, D) to the shape of a key or value."""
+    if groups > 1:
+        x = x.unflatten(-3, (-1, groups)).sum(-3)  # (..., H / groups, T, D)
+    return x.sum_to_size(shape)

@@ -1,0 +1,207 @@
+"""The checks of a request. Each raises ValueError: `attend: <name> (<value>) must <rule>; got <what>. <remedy>`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .masks import transformed
+from .similarity import Additive, Bilinear, Similarity
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+WEIGHTINGS = ("softmax", "hard", "uniform")
+
+
+def tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Kinds, dtypes, devices, and the dimensions that must agree."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, Tensor):
+            raise ValueError(f"attend: {name} must be a tensor; got {type(x).__name__}. Try torch.as_tensor.")
+        if x.ndim < 2:
+            raise ValueError(
+                f"attend: {name} ({shape(x)}) must have at least the dimensions (length, width); got {x.ndim}. "
+                "For one vector use x[None]."
+            )
+        if x.dtype not in DTYPES:
+            raise ValueError(
+                f"attend: {name} ({shape(x)}) must be float64, float32, bfloat16 or float16; got {dtype(x)}. "
+                "Token ids are embedded first."
+            )
+    autocast = torch.amp.is_autocast_available(query.device.type) and torch.is_autocast_enabled(query.device.type)
+    for name, x in (("key", key), ("value", value)):
+        if x.dtype != query.dtype and not autocast:
+            raise ValueError(
+                f"attend: {name} must have the dtype of query ({dtype(query)}); got {dtype(x)}. "
+                f"Try {name}.to(query.dtype)."
+            )
+        if x.device != query.device:
+            raise ValueError(
+                f"attend: {name} must be on the device of query ({query.device}); got {x.device}. "
+                f"Try {name}.to(query.device)."
+            )
+    if key.shape[-2] != value.shape[-2]:
+        raise ValueError(
+            f"attend: value ({shape(value)}) must have one row for each key ({shape(key)}): "
+            f"{key.shape[-2]} rows; got {value.shape[-2]}."
+        )
+    if 0 in (query.shape[-1], key.shape[-1]):
+        raise ValueError(f"attend: query ({shape(query)}) and key ({shape(key)}) must be at least 1 wide; got 0.")
+
+
+def lead(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[int, torch.Size]:
+    """Query heads per key head, and the leading dimensions of the result."""
+    leads: list[tuple[int, ...]] = [query.shape[:-2], key.shape[:-2], value.shape[:-2]]
+    groups = 1
+    if enable_gqa and query.ndim >= 3 and key.ndim >= 3 and value.ndim >= 3:
+        heads, shared, valued = (x[-1] for x in leads)
+        if shared == 0 or heads % shared:
+            raise ValueError(
+                f"attend: the heads of query ({heads}) must be a multiple of those of key ({shared}) "
+                f"under enable_gqa; got query {shape(query)}, key {shape(key)}."
+            )
+        if shared != valued:
+            raise ValueError(
+                f"attend: value must have as many heads as key ({shared}) under enable_gqa; got {valued} "
+                f"in {shape(value)}."
+            )
+        groups = heads // shared
+        leads = [leads[0], (*leads[1][:-1], heads), (*leads[2][:-1], heads)]
+    try:
+        return groups, torch.broadcast_shapes(*leads)
+    except RuntimeError:
+        raise ValueError(
+            f"attend: the leading dimensions of query ({shape(query)}), key ({shape(key)}) and value ({shape(value)}) "
+            f"must broadcast.{_gqa_remedy(query, key, enable_gqa)}"
+        ) from None
+
+
+def _gqa_remedy(query: Tensor, key: Tensor, enable_gqa: bool) -> str:
+    if enable_gqa or query.ndim < 3 or key.ndim < 3 or not key.shape[-3] or query.shape[-3] % key.shape[-3]:
+        return ""
+    return f" For {query.shape[-3]} query heads that share {key.shape[-3]} key heads pass enable_gqa=True."
+
+
+def widths(query: Tensor, key: Tensor, similarity: Any) -> None:
+    """Before a callable is tried, so that its first error is ours. Bilinear and callables may differ in width."""
+    if (isinstance(similarity, (str, Additive))) and query.shape[-1] != key.shape[-1]:
+        raise ValueError(
+            f"attend: key ({shape(key)}) must be as wide as query ({query.shape[-1]}); got {key.shape[-1]}. "
+            "regard.Bilinear(W) compares vectors of different widths."
+        )
+
+
+def options(dropout_p: float, softcap: float | None, weighting: str, window: Any) -> None:
+    if not 0.0 <= dropout_p < 1.0:
+        raise ValueError(f"attend: dropout_p ({dropout_p}) must lie in [0, 1): it is the share of weights dropped.")
+    if softcap is not None and not (softcap > 0 and math.isfinite(softcap)):
+        raise ValueError(f"attend: softcap ({softcap}) must be a positive number. None leaves scores uncapped.")
+    if weighting not in WEIGHTINGS:
+        raise ValueError(f"attend: weighting ({weighting!r}) must be one of {', '.join(WEIGHTINGS)}.")
+    if window is None:
+        return
+    sides = tuple(window) if isinstance(window, (tuple, list)) else None
+    if sides is None or len(sides) != 2 or any(not (s is None or (isinstance(s, int) and s >= 0)) for s in sides):
+        raise ValueError(
+            f"attend: window ({window!r}) must be (left, right), each a number of keys ≥ 0 or None for an open side."
+        )
+
+
+def parameters(similarity: Similarity, query: Tensor, key: Tensor, leading: Sequence[int]) -> None:
+    """The shapes of a similarity's own tensors."""
+    if isinstance(similarity, Additive):
+        _parameter("Additive(w): w", similarity.weight, (query.shape[-1],), query, leading)
+    elif isinstance(similarity, Bilinear):
+        _parameter("Bilinear(W): W", similarity.weight, (query.shape[-1], key.shape[-1]), query, leading)
+
+
+def _parameter(name: str, x: Tensor, tail: tuple[int, ...], query: Tensor, leading: Sequence[int]) -> None:
+    rule = " × ".join(map(str, tail))
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise ValueError(f"attend: {name} must be a float tensor of shape {rule}; got {type(x).__name__}.")
+    ahead = x.shape[: x.ndim - len(tail)]
+    if x.ndim < len(tail) or tuple(x.shape[len(ahead) :]) != tail or not broadcasts(ahead, leading):
+        raise ValueError(
+            f"attend: {name} ({shape(x)}) must be {rule}, the width of query and key, or one for each of the leading "
+            f"dimensions {tuple(leading)}."
+        )
+    if x.device != query.device:
+        raise ValueError(f"attend: {name} must be on the device of query ({query.device}); got {x.device}.")
+
+
+def attn_mask(mask: Tensor | None, query: Tensor, key: Tensor, leading: Sequence[int]) -> Tensor | None:
+    """The dense part of the mask, with at least two dimensions."""
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        got = dtype(mask) if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(
+            f"attend: attn_mask must be boolean (True = may attend) or float (added to the scores); got {got}. "
+            "For 1 = attend, 0 = padding use regard.masks.from_ones(mask)."
+        )
+    if mask.device != query.device:
+        raise ValueError(f"attend: attn_mask must be on the device of query ({query.device}); got {mask.device}.")
+    target = (*leading, query.shape[-2], key.shape[-2])
+    if not broadcasts(mask.shape, target):
+        hint = ""
+        if mask.ndim == 2 and len(leading) > 1 and tuple(mask.shape) == (leading[0], key.shape[-2]):
+            hint = " A mask over keys, (B, Tk), is shaped by regard.masks.over_keys(mask)."
+        raise ValueError(f"attend: attn_mask ({shape(mask)}) must broadcast to {shape_of(target)}.{hint}")
+    return mask if mask.ndim >= 2 else mask.reshape(1, -1)
+
+
+def per_entry(name: str, number: Any, leading: Sequence[int], device: torch.device) -> int | Tensor:
+    """A whole number, or a tensor of them for the first leading dimensions, shaped to broadcast with the scores."""
+    if isinstance(number, int) and not isinstance(number, bool):
+        return number
+    x = number if isinstance(number, Tensor) else torch.as_tensor(number)
+    if x.is_floating_point() or x.dtype == torch.bool:
+        raise ValueError(f"attend: {name} ({shape(x)}) must be whole numbers; got {dtype(x)}.")
+    if x.ndim > len(leading) or any(n not in (1, size) for n, size in zip(x.shape, leading, strict=False)):
+        raise ValueError(
+            f"attend: {name} ({shape(x)}) must be one number, or one per batch entry, leading dimensions "
+            f"{tuple(leading)}; got {shape(x)}."
+        )
+    return x.to(device).reshape(*x.shape, *(1,) * (len(leading) + 2 - x.ndim))
+
+
+def lengths(number: Any, key: Tensor, leading: Sequence[int]) -> int | Tensor:
+    valid = per_entry("lengths", number, leading, key.device)
+    if isinstance(valid, Tensor) and (not readable(valid) or valid.numel() == 0):
+        return valid
+    low, high = (valid, valid) if isinstance(valid, int) else (int(valid.min()), int(valid.max()))
+    if low < 0 or high > key.shape[-2]:
+        raise ValueError(
+            f"attend: lengths ({low if low < 0 else high}) must lie in 0…{key.shape[-2]}, the number of keys in "
+            f"key ({shape(key)})."
+        )
+    return valid
+
+
+def readable(*given: Tensor | None) -> bool:
+    """Whether values may steer Python here: not while tracing, under `vmap`, or where there are none."""
+    if torch.compiler.is_compiling():
+        return False
+    return not transformed() and not any(x is not None and x.is_meta for x in given)
+
+
+def broadcasts(given: Sequence[int], target: Sequence[int]) -> bool:
+    """Whether a shape broadcasts to another without making it larger."""
+    if len(given) > len(target):
+        return False
+    return all(n in (1, size) for n, size in zip(reversed(given), reversed(target), strict=False))
+
+
+def shape(x: Tensor) -> str:
+    return shape_of(x.shape)
+
+
+def shape_of(sizes: Sequence[int]) -> str:
+    return "×".join(map(str, sizes)) or "a number"
+
+
+def dtype(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")

@@ -1,0 +1,72 @@
+"""Backends and the choice between them.
+
+A backend is a module with a `name`, `refusal(request)`, which says in words why it cannot serve (or None), and
+`context(request)`, which returns the context and each row's statistic (or None, when a map is to find it itself).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from . import blocked, reference, sdpa
+from .masks import transformed
+from .request import Request
+
+
+class Backend(Protocol):
+    name: str
+
+    def refusal(self, request: Request) -> str | None: ...
+
+    def context(self, request: Request) -> tuple[Tensor, Tensor | None]: ...
+
+
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (sdpa, blocked, reference)}
+
+LARGEST_MASK = 2**24
+"""Pairs of a mask that may be stored for SDPA's sake. Beyond it, streaming keeps memory in proportion to Tq + Tk."""
+LARGEST_DROPOUT = 2**24
+"""Pairs up to which SDPA with dropout, which stores all weights on a CPU, is left to it."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    backend: Backend
+    why: str
+
+
+def choose(request: Request, name: str = "auto") -> Choice:
+    """The backend for a request; raises ValueError when the one that was named cannot serve it."""
+    if name == "auto":
+        return _auto(request)
+    if name not in BACKENDS:
+        raise ValueError(f"attend: backend ({name!r}) must be auto or one of {', '.join(BACKENDS)}.")
+    refusal = BACKENDS[name].refusal(request)
+    if refusal is not None:
+        raise ValueError(f"attend: backend ({name!r}) cannot serve this request: {refusal}. Try backend='auto'.")
+    return Choice(BACKENDS[name], "it was asked for")
+
+
+def _auto(request: Request) -> Choice:
+    refusal = sdpa.refusal(request) or _too_large(request)
+    if refusal is None:
+        return Choice(BACKENDS["torch"], "SDPA serves it")
+    streaming = blocked.refusal(request)
+    if streaming is None:
+        return Choice(BACKENDS["blocked"], refusal)
+    return Choice(BACKENDS["reference"], f"{refusal}; blocked: {streaming}")
+
+
+def _too_large(request: Request) -> str | None:
+    """Where SDPA would store what grows with Tq × Tk."""
+    if transformed():
+        return None
+    if not request.mask.open and sdpa.mask_pairs(request) > LARGEST_MASK:
+        return f"SDPA would need a mask of {sdpa.mask_pairs(request):,} pairs"
+    stored = request.entries * request.queries * request.keys
+    if request.dropout_p and request.device.type == "cpu" and stored > LARGEST_DROPOUT:
+        return f"SDPA with dropout would store {stored:,} weights"
+    return None

@@ -1,0 +1,100 @@
+"""Reading an index such as `m[0, 3, 100:120]`: what it asks of leading dimensions, rows and columns."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .masks import Span
+from .request import Index
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """One index per dimension, each taken independently; whole numbers drop theirs, as in a tensor."""
+
+    lead: tuple[Index, ...]
+    rows: Index
+    cols: Index
+
+    @classmethod
+    def of(cls, index: Any, shape: Sequence[int]) -> Lookup:
+        """Raises IndexError where a tensor would, and for what a map does not offer."""
+        parts = list(index) if isinstance(index, tuple) else [index]
+        dots = [at for at, part in enumerate(parts) if part is Ellipsis]
+        if len(dots) > 1:
+            raise IndexError("map: an index may hold one ... only.")
+        at = dots[0] if dots else len(parts)
+        given = len(parts) - len(dots)
+        if given > len(shape):
+            raise IndexError(f"map: an index may name {len(shape)} dimensions of shape {tuple(shape)}; got {given}.")
+        parts[at : at + 1] = [slice(None)] * (len(shape) - given)
+        read = [_read(part, size, dim) for dim, (part, size) in enumerate(zip(parts, shape, strict=True))]
+        if sum(isinstance(part, Tensor) for part in read) > 1:
+            raise IndexError(
+                "map: an index may hold one list, tensor or stepped slice only; got more. "
+                "Index twice, or use dense() and index that."
+            )
+        return cls(tuple(read[:-2]), read[-2], read[-1])
+
+    def result(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the answer for a map of this shape."""
+        sizes = (_size(part, n) for part, n in zip((*self.lead, self.rows, self.cols), shape, strict=True))
+        return tuple(n for n in sizes if n is not None)
+
+    def squeeze(self, block: Tensor) -> Tensor:
+        """Drop the rows or columns that were named by a whole number."""
+        if isinstance(self.cols, int):
+            block = block.squeeze(-1)
+            return block.squeeze(-1) if isinstance(self.rows, int) else block
+        return block.squeeze(-2) if isinstance(self.rows, int) else block
+
+
+def span(part: Index) -> Span:
+    return slice(part, part + 1) if isinstance(part, int) else part
+
+
+def _size(part: Index, whole: int) -> int | None:
+    if isinstance(part, int):
+        return None
+    return len(part) if isinstance(part, Tensor) else len(range(*part.indices(whole)))
+
+
+def _read(part: Any, size: int, dim: int) -> Index:
+    if isinstance(part, slice):
+        start, stop, step = part.indices(size)
+        if step < 1:
+            raise IndexError(f"map: the step of a slice ({step}) must be positive. Flip the result instead.")
+        if step > 1:
+            return torch.arange(start, stop, step)
+        return slice(start, max(start, stop))
+    if isinstance(part, (list, range)) or getattr(part, "ndim", 0) > 0:
+        return _numbers(torch.as_tensor(list(part) if isinstance(part, range) else part), size, dim)
+    try:
+        number = operator.index(part)
+    except TypeError:
+        raise IndexError(
+            f"map: index {part!r} of dimension {dim} must be a whole number, slice, ..., list or 1-D tensor."
+        ) from None
+    if not -size <= number < size:
+        raise IndexError(f"map: index {number} is out of bounds for dimension {dim} with size {size}.")
+    return number % size
+
+
+def _numbers(part: Tensor, size: int, dim: int) -> Tensor:
+    if part.ndim != 1:
+        raise IndexError(f"map: a list or tensor in an index must be 1-D; got {part.ndim} dimensions.")
+    if part.dtype == torch.bool:
+        if len(part) != size:
+            raise IndexError(f"map: a boolean index must be {size} long in dimension {dim}; got {len(part)}.")
+        return part.nonzero().flatten()
+    if part.is_floating_point():
+        raise IndexError(f"map: a list or tensor in an index must hold whole numbers; got {part.dtype}.")
+    if len(part) and not (-size <= int(part.min()) and int(part.max()) < size):
+        raise IndexError(f"map: an index of {part.tolist()} is out of bounds for dimension {dim} with size {size}.")
+    return torch.where(part < 0, part + size, part)

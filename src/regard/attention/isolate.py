@@ -1,0 +1,88 @@
+"""Keys, values and queries that are masked out may hold NaN or ∞ without effect: select, never multiply.
+
+A kernel multiplies a masked value by a weight of zero, and 0 · NaN is NaN; its backward pass does so again with masked
+keys. So the numbers that are not finite are taken out before a backend sees them, and put back afterwards into the rows
+that really attend to them, where they belong. One place does it for every backend and both directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .check import readable
+from .request import Request, spread
+
+Served = tuple[Tensor, Tensor | None]
+"""A context and, where the backend has it, its row statistic."""
+
+BLOCK = 2**24
+"""Pairs of a dense mask that are looked at together."""
+
+
+def isolated(request: Request, serve: Callable[[Request], Served]) -> Served:
+    """What `serve` gives for the request, untouched by what its mask excludes."""
+    if request.mask.open or _finite(request):
+        return serve(request)
+    bad_q = ~request.q.isfinite().all(-1, keepdim=True)  # (..., Tq, 1)
+    bad_k = ~request.k.isfinite().all(-1, keepdim=True)  # (..., Tk, 1)
+    v = request.value
+    clean = replace(
+        request,
+        q=torch.where(bad_q, 0, request.q),
+        k=torch.where(bad_k, 0, request.k),
+        v=torch.where(v.isfinite(), v, 0),
+    )
+    context, statistic = serve(clean)
+    lost = _reached(request, bad_k) | (bad_q & _reached(request, torch.ones_like(bad_k)))  # (..., Tq, 1)
+    for found, poison in ((v.isnan(), torch.nan), (v == torch.inf, torch.inf), (v == -torch.inf, -torch.inf)):
+        context = torch.where(_reached(request, found), context + poison, context)  # ∞ − ∞ gives NaN, as it should
+    context = torch.where(lost, torch.nan, context)
+    if statistic is not None and statistic.is_floating_point():
+        statistic = torch.where(lost.squeeze(-1), torch.nan, statistic)
+    return context, statistic
+
+
+def _finite(request: Request) -> bool:
+    """Whether all is finite, read from three sums; where reading would stall a device or a trace, "no" is safe."""
+    tensors = (request.q, request.k, request.value)
+    if not readable(*tensors) or request.device.type != "cpu":
+        return False
+    with torch.no_grad():
+        total = sum(x.sum(dtype=request.wide) for x in tensors)
+    return bool(torch.as_tensor(total).isfinite())
+
+
+def _reached(request: Request, found: Tensor) -> Tensor:
+    """Which queries may attend to a key where `found` (..., Tk, n) is True: (..., Tq, n)."""
+    found = spread(found, request.groups)
+    if request.mask.dense is not None:
+        return _reached_through(request, found)
+    mask, device, keys = request.mask, request.device, request.keys
+    position = torch.arange(request.queries, device=device).unsqueeze(-1) + mask.offset  # (..., Tq, 1)
+    first = torch.zeros_like(position) if mask.left is None else position - mask.left
+    last = torch.full_like(position, keys) if mask.right is None else position + mask.right + 1
+    if mask.lengths is not None:
+        last = last.minimum(torch.as_tensor(mask.lengths, device=device))
+    first, last = first.clamp(0, keys), last.clamp(0, keys)
+    count = torch.nn.functional.pad(found.to(torch.int32).cumsum(-2), (0, 0, 1, 0))  # (..., Tk + 1, n)
+    lead = torch.broadcast_shapes(count.shape[:-2], first.shape[:-2])
+    shape = (*lead, request.queries, count.shape[-1])
+    count = count.expand(*lead, *count.shape[-2:])
+    return count.gather(-2, last.expand(shape)) > count.gather(-2, first.minimum(last).expand(shape))
+
+
+def _reached_through(request: Request, found: Tensor) -> Tensor:
+    """The same through a dense mask, some rows at a time."""
+    step = max(1, BLOCK // max(1, request.keys * request.entries))
+    parts = []
+    for start in range(0, max(1, request.queries), step):
+        rows = slice(start, min(start + step, request.queries))
+        allowed = request.mask.dense_allowed(rows, request.keys, request.device)
+        assert allowed is not None
+        allowed = allowed.expand(*allowed.shape[:-2], rows.stop - rows.start, request.keys)
+        parts.append(allowed.to(torch.float32) @ found.to(torch.float32) > 0)  # (..., rows, n)
+    return torch.cat(parts, -2)

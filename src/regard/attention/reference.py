@@ -1,0 +1,65 @@
+"""The reference backend: the three stages of attention, written to be read beside the equation.
+
+    scores  = similarity(query, key)                     (*lead, Tq, Tk)
+    weights = softmax(softcap(scores) + mask)            (*lead, Tq, Tk)
+    context = dropout(weights) · value                   (*lead, Tq, Dv)
+
+It stores what the others stream, so it is for tests, for teaching, and for small problems.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .request import Request, spread
+from .similarity import widen
+
+name = "reference"
+
+
+def refusal(request: Request) -> str | None:
+    """Why it cannot serve a request: it serves all."""
+    return None
+
+
+def context(request: Request) -> tuple[Tensor, Tensor]:
+    """The context, and the row statistic of its weights (see `weights`)."""
+    w, statistic = weights(request)
+    if request.dropout_p:
+        w = torch.nn.functional.dropout(w, request.dropout_p)
+    v = widen(spread(request.value, request.groups))
+    return (w @ v).to(request.value.dtype), statistic  # (*lead, Tq, Dv), (*lead, Tq)
+
+
+def scores(request: Request) -> Tensor:
+    """Stage 1, with softcap and mask: (*lead, Tq, Tk), −∞ where a query may not attend."""
+    s = request.scores(slice(0, request.queries), slice(0, request.keys))
+    return s.expand(request.shape)
+
+
+def weights(request: Request) -> tuple[Tensor, Tensor]:
+    """Stage 2, and one number per row that gives any weight from its score: (*lead, Tq, Tk), (*lead, Tq).
+
+    Soft: the log-sum-exp L, weight = e^(score − L); −∞ in a row without keys.
+    Hard: the index of the best key, the first of equals; −1 in a row without keys. Its weights are 1 and 0, with the
+    gradient of the soft ones (straight-through, Bengio et al. 2013).
+    """
+    s = scores(request)
+    if request.keys == 0:
+        return s, s.new_full(s.shape[:-1], -1 if request.hard else -torch.inf, dtype=_kind(request))
+    highest = s.detach().amax(-1, keepdim=True)
+    highest = torch.where(highest == -torch.inf, 0, highest)
+    e = torch.exp(s - highest)
+    total = e.sum(-1, keepdim=True)
+    soft = e / torch.where(total == 0, 1, total)  # a row without keys has weights of zero, not NaN
+    if not request.hard:
+        return soft, (highest + total.detach().log()).squeeze(-1)
+    best = s.detach().argmax(-1, keepdim=True)
+    best = torch.where(total == 0, -1, best)
+    chosen = (torch.arange(request.keys, device=s.device) == best).to(s.dtype)
+    return chosen + (soft - soft.detach()), best.squeeze(-1)
+
+
+def _kind(request: Request) -> torch.dtype:
+    return torch.int64 if request.hard else request.wide

@@ -1,0 +1,282 @@
+"""A request: what was asked of the operator, checked once and then carried unchanged.
+
+Everything is validated here and nowhere else. A backend serves requests; a map is a request that was kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from . import check
+from .masks import Mask, Span
+from .similarity import Additive, Bilinear, Dot, Pairwise, Similarity, resolve, wide
+
+Weighting: TypeAlias = Literal["softmax", "hard", "uniform"]
+Index: TypeAlias = int | slice | Tensor
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """Query, key and value with their leading dimensions as given: they broadcast, and are never expanded here."""
+
+    q: Tensor
+    """(*lead, Tq, D)"""
+    k: Tensor
+    """(*lead, Tk, D), with `groups` times fewer heads"""
+    v: Tensor | None
+    """(*lead, Tk, Dv), likewise; None in a map"""
+    similarity: Similarity
+    hard: bool
+    mask: Mask
+    softcap: float | None
+    dropout_p: float
+    groups: int
+    """Query heads that share one key head: dimension −3 of q is that of k times groups."""
+    lead: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        *,
+        similarity: Any = "scaled_dot",
+        weighting: Weighting = "softmax",
+        softcap: float | None = None,
+        window: tuple[int | None, int | None] | None = None,
+        causal_offset: int | Tensor | Sequence[int] = 0,
+        lengths: int | Tensor | Sequence[int] | None = None,
+    ) -> Request:
+        """Check what was asked; raises ValueError with the value and the remedy."""
+        check.tensors(query, key, value)
+        query, key, value = _under_autocast(query, key, value)
+        groups, lead = check.lead(query, key, value, enable_gqa)
+        check.options(dropout_p, softcap, weighting, window)
+        check.widths(query, key, similarity)
+        resolved = resolve(similarity, scale, query, key)
+        check.parameters(resolved, query, key, lead)
+        left, right = window if window is not None else (None, None)
+        if is_causal:
+            right = 0 if right is None else min(right, 0)
+        mask = Mask(
+            dense=check.attn_mask(attn_mask, query, key, lead),
+            left=left,
+            right=right,
+            offset=check.per_entry("causal_offset", causal_offset, lead, query.device),
+            lengths=None if lengths is None else check.lengths(lengths, key, lead),
+        )
+        if weighting == "uniform":  # the softmax of equal scores: no backend needs to know it
+            query, key, resolved, mask, softcap = _zero(query), _zero(key), Dot(), mask.without_bias(), None
+        return cls(
+            query, key, value, resolved, weighting == "hard", mask, softcap, float(dropout_p), groups, tuple(lead)
+        )
+
+    @property
+    def queries(self) -> int:
+        return self.q.shape[-2]
+
+    @property
+    def keys(self) -> int:
+        return self.k.shape[-2]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of its weights, which are never stored: (*lead, Tq, Tk)."""
+        return (*self.lead, self.queries, self.keys)
+
+    @property
+    def device(self) -> torch.device:
+        return self.q.device
+
+    @property
+    def wide(self) -> torch.dtype:
+        """The dtype of scores, log-sum-exps and sums."""
+        return wide(self.q.dtype)
+
+    @property
+    def entries(self) -> int:
+        return math.prod(self.lead)
+
+    @property
+    def value(self) -> Tensor:
+        assert self.v is not None, "a map keeps no values"
+        return self.v
+
+    def reduced(self) -> Request:
+        """The same request with its similarity brought to dot products where that can be done."""
+        q, k, similarity = self.similarity.reduce(self.q, self.k)
+        return self if similarity is self.similarity else replace(self, q=q, k=k, similarity=similarity)
+
+    def kept(self) -> Request:
+        """What a map keeps: no value, no graph."""
+        reduced = self.reduced()
+        similarity = reduced.similarity.with_parameters(tuple(p.detach() for p in reduced.similarity.parameters))
+        mask = reduced.mask if reduced.mask.dense is None else replace(reduced.mask, dense=reduced.mask.dense.detach())
+        return replace(
+            reduced, q=reduced.q.detach(), k=reduced.k.detach(), v=None, similarity=similarity, mask=mask, dropout_p=0.0
+        )
+
+    def scores(self, rows: Span, cols: Span) -> Tensor:
+        """The scores of one block, (*lead or broadcastable, rows, cols), −∞ where a query may not attend."""
+        return self.score(self.q[..., rows, :], self.k[..., cols, :], rows, cols, self.mask.bias(rows, cols))
+
+    def score(self, q: Tensor, k: Tensor, rows: Span, cols: Span, bias: Tensor | None) -> Tensor:
+        """The same from the block's own queries, keys and mask, which may be leaves of a graph."""
+        scores = self.similarity.scores(q, spread(k, self.groups))
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        if bias is not None:
+            scores = scores + bias.to(scores.dtype)
+        allowed = self.mask.allowed(rows, cols, self.device)
+        if allowed is not None:
+            scores = torch.where(allowed, scores, -torch.inf)
+        return scores
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """Everything that may want a gradient: q, k, v, the dense mask, then the similarity's parameters."""
+        return (self.q, self.k, self.v, self.mask.dense, *self.similarity.parameters)
+
+    def with_tensors(self, tensors: Sequence[Tensor | None]) -> Request:
+        q, k, v, dense, *parameters = tensors
+        assert q is not None and k is not None
+        similarity = self.similarity.with_parameters(tuple(p for p in parameters if p is not None))
+        return replace(self, q=q, k=k, v=v, mask=replace(self.mask, dense=dense), similarity=similarity)
+
+    @property
+    def separable(self) -> bool:
+        """Whether entries of the leading dimensions can be computed apart: not when a callable may mix them."""
+        return not isinstance(self.similarity, Pairwise)
+
+    def of_rows(self, rows: Span) -> Request:
+        """The request of some queries, which are counted anew from 0."""
+        return replace(self, q=self.q[..., rows, :], mask=self.mask.of_rows(rows))
+
+    @property
+    def can_narrow(self) -> bool:
+        """Whether entries of the first leading dimension can be taken as views by `narrow`."""
+        shared = self.groups > 1 and len(self.lead) == 1
+        carried = any(p.ndim > len(self.lead) for p in self.similarity.parameters)
+        return self.separable and bool(self.lead) and not shared and not carried
+
+    def narrow(self, entry: int) -> Request:
+        """The request of one entry of the first leading dimension, which stays, 1 long."""
+        assert self.can_narrow
+
+        def cut(x: T) -> T:
+            return cast(T, narrow(x, len(self.lead), 2, entry)) if isinstance(x, Tensor) else x
+
+        m = self.mask
+        mask = replace(m, dense=cut(m.dense), offset=cut(m.offset), lengths=cut(m.lengths))
+        return replace(self, q=cut(self.q), k=cut(self.k), v=cut(self.v), mask=mask, lead=(1, *self.lead[1:]))
+
+    def select(self, index: tuple[Index, ...]) -> Request:
+        """The request of some entries: one index per leading dimension, taken independently of each other."""
+        assert self.separable and len(index) == len(self.lead)
+        pick = _Picker(self.lead, index)
+        whole_heads = self.groups > 1 and isinstance(index[-1], slice) and index[-1] == slice(None)
+        groups = self.groups if whole_heads else 1
+        shared = pick if whole_heads or self.groups == 1 else pick.of_groups(self.groups)
+        offset, lengths = self.mask.offset, self.mask.lengths
+        mask = replace(
+            self.mask,
+            dense=None if self.mask.dense is None else pick(self.mask.dense, 2),
+            offset=pick(offset, 2) if isinstance(offset, Tensor) else offset,
+            lengths=pick(lengths, 2) if isinstance(lengths, Tensor) else lengths,
+        )
+        return replace(
+            self,
+            q=pick(self.q, 2),
+            k=shared(self.k, 2),
+            v=None if self.v is None else shared(self.v, 2),
+            similarity=_select_parameters(self.similarity, pick),
+            mask=mask,
+            groups=groups,
+            lead=pick.result,
+        )
+
+
+def block_shape(request: Request, budget: int) -> tuple[int, int]:
+    """Rows and columns of a block within a budget of numbers: nearly square, for the most reuse of q and k."""
+    pairs = max(1, budget // max(1, request.entries * request.similarity.width_per_pair(request.q.shape[-1])))
+    rows = min(max(1, request.queries), math.isqrt(pairs))
+    cols = min(max(1, request.keys), pairs // rows)
+    return min(max(1, request.queries), pairs // cols), cols
+
+
+def narrow(x: Tensor, lead: int, trailing: int, entry: int) -> Tensor:
+    """One entry of the first of `lead` dimensions, as a view, from a tensor that broadcasts to them."""
+    return x[entry : entry + 1] if x.ndim == lead + trailing and x.shape[0] > 1 else x
+
+
+def spread(shared: Tensor, groups: int) -> Tensor:
+    """Give every query head its key head: (..., H / groups, T, D) → (..., H, T, D)."""
+    return shared if groups == 1 else shared.repeat_interleave(groups, dim=-3)
+
+
+def take_lead(x: Tensor, lead: tuple[Index, ...]) -> Tensor:
+    """Entries of the first dimensions of a tensor, each taken independently."""
+    for dim in reversed(range(len(lead))):  # from the right, so that a dropped one moves none to come
+        x = x[(slice(None),) * dim + (lead[dim],)]
+    return x
+
+
+@dataclass(frozen=True)
+class _Picker:
+    """Takes entries of leading dimensions from tensors that broadcast to them."""
+
+    lead: tuple[int, ...]
+    index: tuple[Index, ...]
+
+    def __call__(self, tensor: Tensor, trailing: int) -> Tensor:
+        """tensor (*some of lead, *trailing dimensions) → its entries, for all of lead."""
+        return take_lead(tensor.expand((*self.lead, *tensor.shape[tensor.ndim - trailing :])), self.index)
+
+    def of_groups(self, groups: int) -> _Picker:
+        """The same for tensors with one head per group of query heads."""
+        heads = self.lead[-1]
+        at = self.index[-1]
+        if isinstance(at, slice):
+            at = torch.arange(heads)[at]
+        shared = torch.div(at, groups, rounding_mode="floor") if isinstance(at, Tensor) else at // groups
+        return _Picker((*self.lead[:-1], heads // groups), (*self.index[:-1], shared))
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        return tuple(self(torch.empty(()), 0).shape)
+
+
+def _select_parameters(similarity: Similarity, pick: _Picker) -> Similarity:
+    if isinstance(similarity, Additive) and similarity.weight.ndim > 1:
+        return Additive(pick(similarity.weight, 1))
+    if isinstance(similarity, Bilinear) and similarity.weight.ndim > 2:
+        return replace(similarity, weight=pick(similarity.weight, 2))
+    return similarity
+
+
+def _zero(x: Tensor) -> Tensor:
+    """Zeros in place of vectors that are ignored, one wide; joined to the graph, so that their gradient is zero."""
+    return torch.where(torch.zeros((), dtype=torch.bool, device=x.device), x[..., :1], 0)  # (..., T, 1)
+
+
+def _under_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cast as autocast would for SDPA: float32 to its dtype, float64 left alone."""
+    kind = query.device.type
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        return query, key, value
+    dtype = torch.get_autocast_dtype(kind)
+    query, key, value = (x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value))
+    return query, key, value

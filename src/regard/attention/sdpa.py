@@ -1,0 +1,79 @@
+"""The torch backend: PyTorch's own scaled_dot_product_attention, where the request is one it can serve."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from .request import Request
+from .similarity import Additive, Dot, Pairwise
+
+name = "torch"
+
+
+def refusal(request: Request) -> str | None:
+    """Why it cannot serve a request, in words; None when it can."""
+    if request.hard:
+        return "SDPA has soft weights only, not hard ones"
+    if request.softcap is not None:
+        return "SDPA has no softcap"
+    if isinstance(request.similarity, Additive | Pairwise):
+        return "SDPA compares by dot products only"
+    return None
+
+
+def mask_pairs(request: Request) -> int:
+    """The size of the mask that SDPA would have to be given, in pairs: what `auto` weighs against streaming."""
+    mask = request.mask
+    if mask.open or mask.only_causal:
+        return 0
+    shapes = [x.shape[:-2] for x in (mask.dense, mask.offset, mask.lengths) if isinstance(x, Tensor)]
+    return math.prod(torch.broadcast_shapes(*shapes)) * request.keys * (request.queries if mask.positional else 1)
+
+
+def context(request: Request) -> tuple[Tensor, None]:
+    """The context alone: SDPA returns no log-sum-exp, so a map finds its own when it is first looked at."""
+    request = request.reduced()
+    assert isinstance(request.similarity, Dot)
+    q, scale = request.q, request.similarity.scale
+    if scale <= 0:  # SDPA's fused kernels mask before they scale, and −∞ · 0 is NaN
+        q, scale = q * scale, 1.0
+    lead = request.lead
+    shared = (*lead[:-1], lead[-1] // request.groups) if request.groups > 1 else lead
+    out = scaled_dot_product_attention(
+        _four(q, lead),  # (B, H, Tq, D)
+        _four(request.k, shared),  # (B, H / groups, Tk, D)
+        _four(request.value, shared),  # (B, H / groups, Tk, Dv)
+        attn_mask=_mask(request),
+        dropout_p=request.dropout_p,
+        is_causal=request.mask.only_causal,
+        scale=scale,
+        enable_gqa=request.groups > 1,
+    )
+    return out.reshape(*lead, *out.shape[-2:]), None  # (*lead, Tq, Dv)
+
+
+def _four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """Bring free leading dimensions to SDPA's fast case (B, H, ·, ·): a view, unless more than two broadcast."""
+    x = x.expand(*lead, *x.shape[-2:])
+    return x.reshape(math.prod(lead[:-1]), math.prod(lead[-1:]), *x.shape[-2:])
+
+
+def _mask(request: Request) -> Tensor | None:
+    """The mask as SDPA takes it: boolean or float, dense where it is not plainly causal."""
+    mask = request.mask
+    if mask.open or mask.only_causal:
+        return None
+    rows, cols = slice(0, request.queries), slice(0, request.keys)
+    bias, dense = mask.bias(rows, cols), mask.allowed(rows, cols, request.device)
+    if bias is not None:
+        bias = bias.to(request.q.dtype)
+        dense = bias if dense is None else torch.where(dense, bias, -torch.inf)
+    if dense is None:
+        return None
+    if len(request.lead) > 2:
+        return _four(dense, request.lead)
+    return dense.reshape((1,) * (4 - dense.ndim) + tuple(dense.shape))

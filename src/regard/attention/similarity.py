@@ -1,0 +1,266 @@
+"""Similarities: a query and a key → one score.
+
+Each says its equation in `scores`, to be read. `reduce` says how to reach the same scores as plain dot products of
+other queries and keys, where there is a way: the fused kernels of a dot product then serve it too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+_KNOWN = "one of dot, scaled_dot, cosine, or Additive(w), Bilinear(W) or a callable f(q_block, k_block)"
+
+
+class Similarity(Protocol):
+    """What the operator needs to know of a similarity."""
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """q (..., Tq, D), k (..., Tk, D) → (..., Tq, Tk), differentiable."""
+        ...
+
+    def reduce(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Similarity]:
+        """Equivalent queries, keys and similarity, as close to `Dot` as can be."""
+        ...
+
+    def width_per_pair(self, width: int) -> int:
+        """Numbers that `scores` holds for one pair while it works: what the size of a block is chosen by."""
+        ...
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]: ...
+
+    def with_parameters(self, parameters: tuple[Tensor, ...]) -> Similarity: ...
+
+
+class _Plain:
+    """No parameters, one number per pair, nothing to reduce."""
+
+    def reduce(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Similarity]:
+        return q, k, self  # type: ignore[return-value]
+
+    def width_per_pair(self, width: int) -> int:
+        return 1
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        return ()
+
+    def with_parameters(self, parameters: tuple[Tensor, ...]) -> Similarity:
+        return self  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Dot(_Plain):
+    """score = scale · q·k"""
+
+    scale: float = 1.0
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        q, k = widen(q), widen(k)
+        return (q if self.scale == 1.0 else q * self.scale) @ k.mT  # (..., Tq, Tk)
+
+
+@dataclass(frozen=True)
+class Cosine(_Plain):
+    """score = scale · q·k / (‖q‖ ‖k‖); zero where a vector is zero"""
+
+    scale: float = 1.0
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.scale * (unit(widen(q)) @ unit(widen(k)).mT)
+
+    def reduce(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Similarity]:
+        return unit(widen(q)).to(q.dtype), unit(widen(k)).to(k.dtype), Dot(self.scale)
+
+
+@dataclass(frozen=True, eq=False)
+class Bilinear:
+    """score = scale · q·W·k (Luong et al. 2015, "general").
+
+    W (D of the query, D of the key), or one per head (H, D, D). Query and key may differ in width.
+
+    >>> import regard
+    >>> q, k, v = torch.randn(2, 3), torch.randn(5, 4), torch.randn(5, 6)
+    >>> tuple(regard.attend(q, k, v, similarity=regard.Bilinear(torch.randn(3, 4))).shape)
+    (2, 6)
+    """
+
+    weight: Tensor
+    scale: float = 1.0
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.scale * torch.einsum("...id,...de,...je->...ij", widen(q), widen(self.weight), widen(k))
+
+    def reduce(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Similarity]:
+        return (widen(q) @ widen(self.weight)).to(q.dtype), k, Dot(self.scale)
+
+    def width_per_pair(self, width: int) -> int:
+        return 1
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        return (self.weight,)
+
+    def with_parameters(self, parameters: tuple[Tensor, ...]) -> Similarity:
+        return replace(self, weight=parameters[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Additive:
+    """score = w·tanh(q + k) (Bahdanau et al. 2015, appendix A.1.2, where w is v_a and q, k are W_a s and U_a h).
+
+    w (D,), or one per head (H, D). Query and key come already projected to one width.
+
+    >>> import regard
+    >>> q, k, v = torch.randn(2, 3), torch.randn(5, 3), torch.randn(5, 6)
+    >>> tuple(regard.attend(q, k, v, similarity=regard.Additive(torch.randn(3))).shape)
+    (2, 6)
+    """
+
+    weight: Tensor
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        bent = torch.tanh(widen(q).unsqueeze(-2) + widen(k).unsqueeze(-3))  # (..., Tq, Tk, D)
+        w = widen(self.weight)
+        return bent @ w if w.ndim == 1 else torch.einsum("...ijd,...d->...ij", bent, w)
+
+    def reduce(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Similarity]:
+        return q, k, self
+
+    def width_per_pair(self, width: int) -> int:
+        return width
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        return (self.weight,)
+
+    def with_parameters(self, parameters: tuple[Tensor, ...]) -> Similarity:
+        return Additive(parameters[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Pairwise:
+    """score = f(q_block, k_block): whatever the caller computes, such as a small network over pairs.
+
+    f gets queries (..., rows, D) and keys (..., cols, D) and returns scores (..., rows, cols). It must treat pairs
+    independently, for it sees one block at a time. `leaves` are the tensors it reads that want gradients, `autocast`
+    the dtype of the autocast it was given under.
+    """
+
+    function: Callable[[Tensor, Tensor], Tensor]
+    leaves: tuple[Tensor, ...] = ()
+    autocast: torch.dtype | None = None
+
+    @classmethod
+    def of(cls, function: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor) -> Pairwise:
+        """Find the leaves by a trial on one pair: a module's parameters, or what a closure reads."""
+        kind = q.device.type
+        cast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+        similarity = cls(function, autocast=torch.get_autocast_dtype(kind) if cast else None)
+        if not torch.is_grad_enabled() or 0 in q.shape or 0 in k.shape:
+            return similarity
+        trial = similarity.scores(q[..., :1, :].detach(), k[..., :1, :].detach())
+        return replace(similarity, leaves=tuple(_leaves(trial)))
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        if self.autocast is None:
+            scores = self.function(q, k)
+        else:
+            with torch.autocast(q.device.type, dtype=self.autocast):
+                scores = self.function(q, k)
+        pairs = (q.shape[-2], k.shape[-2])
+        if not isinstance(scores, Tensor) or tuple(scores.shape[-2:]) != pairs:
+            got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            raise ValueError(
+                f"attend: similarity (a callable) must return scores of shape (..., {pairs[0]}, {pairs[1]}) "
+                f"for queries {tuple(q.shape)} and keys {tuple(k.shape)}; got {got}."
+            )
+        return widen(scores)
+
+    def reduce(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Similarity]:
+        return q, k, self
+
+    def width_per_pair(self, width: int) -> int:
+        return 4 * width  # unknown: as wide as a pair's hidden layer commonly is
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        return self.leaves
+
+    def with_parameters(self, parameters: tuple[Tensor, ...]) -> Similarity:
+        return self  # the function reads its own tensors
+
+
+def resolve(similarity: object, scale: float | None, q: Tensor, k: Tensor) -> Similarity:
+    """The similarity that a caller named, with its scale; raises ValueError where the two do not fit."""
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"attend: scale ({scale}) must be a finite number. None takes the similarity's own.")
+    if isinstance(similarity, str):
+        return _named(similarity, scale, q)
+    if isinstance(similarity, Bilinear):
+        return similarity if scale is None else replace(similarity, scale=scale)
+    if scale is not None:
+        raise ValueError(
+            f"attend: scale ({scale}) must be None for {_describe(similarity)}: it multiplies dot, cosine and bilinear "
+            "scores only. Fold it into the similarity's own parameters."
+        )
+    if isinstance(similarity, Additive):
+        return similarity
+    if callable(similarity):
+        return Pairwise.of(similarity, q, k)
+    raise ValueError(f"attend: similarity ({similarity!r}) must be {_KNOWN}; got {type(similarity).__name__}.")
+
+
+def _named(name: str, scale: float | None, q: Tensor) -> Similarity:
+    if name == "scaled_dot":
+        return Dot(1 / math.sqrt(q.shape[-1]) if scale is None else float(scale))
+    if name == "dot":
+        return Dot(1.0 if scale is None else float(scale))
+    if name == "cosine":
+        return Cosine(1.0 if scale is None else float(scale))
+    remedy = {
+        "additive": " Additive scores have weights: pass regard.Additive(w).",
+        "bilinear": " Bilinear scores have a matrix: pass regard.Bilinear(W).",
+    }.get(name, "")
+    raise ValueError(f"attend: similarity ({name!r}) must be {_KNOWN}.{remedy}")
+
+
+def _describe(similarity: object) -> str:
+    return "an Additive similarity" if isinstance(similarity, Additive) else "a callable similarity"
+
+
+def _leaves(scores: Tensor) -> Iterator[Tensor]:
+    """The leaf tensors that want gradients, from a walk over the graph that made the scores."""
+    pending, seen = [scores.grad_fn], set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        pending += [following for following, _ in node.next_functions]
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that sums are made in: at least float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def widen(tensor: Tensor) -> Tensor:
+    return tensor.to(wide(tensor.dtype))
+
+
+def unit(x: Tensor) -> Tensor:
+    """x / ‖x‖, for any finite length of x; zero stays zero, with a zero gradient."""
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    nothing = largest == 0
+    x = x / torch.where(nothing, 1, largest)  # so that no square overflows or vanishes
+    squares = (x * x).sum(-1, keepdim=True)
+    return torch.where(nothing, 0, x / torch.where(nothing, 1, squares).sqrt())
