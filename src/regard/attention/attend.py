@@ -13,6 +13,7 @@ from .choose import Backend, choose
 from .isolate import isolated
 from .map import AttentionMap
 from .request import Request, Weighting
+from .similarity import autocast_dtype
 
 
 def attend(
@@ -107,7 +108,6 @@ def _serve(request: Request, backend: Backend) -> tuple[Tensor, Tensor | None]:
 
 def _without_autocast(request: Request) -> AbstractContextManager[Any]:
     """The request was cast once, as autocast wants it; its sums stay wide."""
-    kind = request.device.type
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-        return torch.autocast(kind, enabled=False)
-    return nullcontext()
+    if autocast_dtype(request.device) is None:
+        return nullcontext()
+    return torch.autocast(request.device.type, enabled=False)

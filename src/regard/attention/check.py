@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .masks import transformed
-from .similarity import Additive, Bilinear, Similarity
+from .similarity import Additive, Bilinear, Similarity, autocast_dtype
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 WEIGHTINGS = ("softmax", "hard", "uniform")
@@ -31,9 +31,8 @@ def tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
                 f"attend: {name} ({shape(x)}) must be float64, float32, bfloat16 or float16; got {dtype(x)}. "
                 "Token ids are embedded first."
             )
-    autocast = torch.amp.is_autocast_available(query.device.type) and torch.is_autocast_enabled(query.device.type)
     for name, x in (("key", key), ("value", value)):
-        if x.dtype != query.dtype and not autocast:
+        if x.dtype != query.dtype and autocast_dtype(query.device) is None:
             raise ValueError(
                 f"attend: {name} must have the dtype of query ({dtype(query)}); got {dtype(x)}. "
                 f"Try {name}.to(query.dtype)."
@@ -52,7 +51,7 @@ def tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise ValueError(f"attend: query ({shape(query)}) and key ({shape(key)}) must be at least 1 wide; got 0.")
 
 
-def lead(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[int, torch.Size]:
+def lead(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[int, tuple[int, ...]]:
     """Query heads per key head, and the leading dimensions of the result."""
     leads: list[tuple[int, ...]] = [query.shape[:-2], key.shape[:-2], value.shape[:-2]]
     groups = 1
@@ -70,6 +69,8 @@ def lead(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[i
             )
         groups = heads // shared
         leads = [leads[0], (*leads[1][:-1], heads), (*leads[2][:-1], heads)]
+    if leads[0] == leads[1] == leads[2]:
+        return groups, leads[0]
     try:
         return groups, torch.broadcast_shapes(*leads)
     except RuntimeError:

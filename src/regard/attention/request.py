@@ -15,7 +15,7 @@ from torch import Tensor
 
 from . import check
 from .masks import Mask, Span
-from .similarity import Additive, Bilinear, Dot, Pairwise, Similarity, resolve, wide
+from .similarity import Additive, Bilinear, Dot, Pairwise, Similarity, autocast_dtype, resolve, wide
 
 Weighting: TypeAlias = Literal["softmax", "hard", "uniform"]
 Index: TypeAlias = int | slice | Tensor
@@ -274,9 +274,8 @@ def _zero(x: Tensor) -> Tensor:
 
 def _under_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Cast as autocast would for SDPA: float32 to its dtype, float64 left alone."""
-    kind = query.device.type
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+    dtype = autocast_dtype(query.device)
+    if dtype is None:
         return query, key, value
-    dtype = torch.get_autocast_dtype(kind)
     query, key, value = (x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value))
     return query, key, value

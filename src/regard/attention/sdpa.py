@@ -53,11 +53,13 @@ def context(request: Request) -> tuple[Tensor, None]:
         scale=scale,
         enable_gqa=request.groups > 1,
     )
-    return out.reshape(*lead, *out.shape[-2:]), None  # (*lead, Tq, Dv)
+    return (out if len(lead) == 2 else out.reshape(*lead, *out.shape[-2:])), None  # (*lead, Tq, Dv)
 
 
 def _four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
     """Bring free leading dimensions to SDPA's fast case (B, H, ·, ·): a view, unless more than two broadcast."""
+    if len(lead) == 2 and x.shape[:-2] == lead:
+        return x
     x = x.expand(*lead, *x.shape[-2:])
     return x.reshape(math.prod(lead[:-1]), math.prod(lead[-1:]), *x.shape[-2:])
 

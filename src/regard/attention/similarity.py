@@ -160,9 +160,7 @@ class Pairwise:
     @classmethod
     def of(cls, function: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor) -> Pairwise:
         """Find the leaves by a trial on one pair: a module's parameters, or what a closure reads."""
-        kind = q.device.type
-        cast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-        similarity = cls(function, autocast=torch.get_autocast_dtype(kind) if cast else None)
+        similarity = cls(function, autocast=autocast_dtype(q.device))
         if not torch.is_grad_enabled() or 0 in q.shape or 0 in k.shape:
             return similarity
         trial = similarity.scores(q[..., :1, :].detach(), k[..., :1, :].detach())
@@ -246,6 +244,14 @@ def _leaves(scores: Tensor) -> Iterator[Tensor]:
         if hasattr(node, "variable"):
             yield node.variable
         pending += [following for following, _ in node.next_functions]
+
+
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """The dtype that autocast casts to on this device; None where it is off."""
+    kind = device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return None
+    return torch.get_autocast_dtype(kind)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
