@@ -1,0 +1,152 @@
+"""`python -m bench NAME`: run one benchmark, print its table, keep its rows.
+
+Exit status: 0 when every bar is met, 1 when one is missed, 2 for a wrong command line or contenders that disagree,
+130 after Ctrl-C.
+"""
+
+import argparse
+import ast
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+import bench
+from bench.harness import Case, Figure, Options, Result, measure, measure_figure
+from bench.parity import ParityError
+from bench.report import report
+
+HELPERS = ("__main__", "harness", "memory", "parity", "report")
+QUICK_ROUNDS = 3
+
+
+def known() -> list[str]:
+    """The names of the benchmarks: every module of the package that is no helper."""
+    names = (module.name for module in pkgutil.iter_modules(bench.__path__))
+    return sorted(name for name in names if name not in HELPERS and not name.startswith("_"))
+
+
+def describe(name: str) -> str:
+    """The first line of a benchmark's docstring, read without importing it."""
+    found = importlib.util.find_spec(f"bench.{name}")
+    assert found is not None and found.origin is not None
+    documentation = ast.get_docstring(ast.parse(Path(found.origin).read_text(encoding="utf-8")))
+    return (documentation or "").partition("\n")[0]
+
+
+def run(name: str, options: Options, only: str, results: list[Result]) -> None:
+    """Measures the cases and figures whose name or shape contains `only`; adds to `results` as it goes."""
+    module = importlib.import_module(f"bench.{name}")
+    offered = [getattr(module, kind, None) for kind in ("cases", "figures")]
+    if not any(offered):
+        raise ValueError(
+            f"bench: benchmark ({name}) must define cases(options) or figures(options); got neither. "
+            "bench/__init__.py shows both."
+        )
+    status = Console(stderr=True)
+    for offer in filter(None, offered):
+        for item in _wanted(offer(options), only):
+            with status.status(f"{item.name} {item.shape}"):
+                results += _measure(item, options)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if not arguments.name and not arguments.list:
+        parser.error(f"NAME must be given; one of {', '.join(known())}")
+    if arguments.list:
+        for name in known():
+            print(f"{name:<12} {describe(name)}")
+        return 0
+    rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else Options.rounds)
+    options = Options(rounds, threads=arguments.threads, quick=arguments.quick, out=arguments.out)
+    results: list[Result] = []
+    with _threads(options.threads):
+        status = _attempt(lambda: run(arguments.name, options, arguments.only, results))
+        if results:
+            report(results, arguments.name, options.out)
+        elif not status:
+            print(f"bench: nothing of {arguments.name} matches --only {arguments.only!r}", file=sys.stderr)
+            status = 2
+    missed = any(result.met is False for result in results)
+    return status or int(missed and arguments.bars)
+
+
+def _measure(item: Case | Figure, options: Options) -> list[Result]:
+    return measure(item, options.rounds, options.seconds) if isinstance(item, Case) else [measure_figure(item)]
+
+
+def _wanted(items: Iterable[Case | Figure], only: str) -> Iterator[Case | Figure]:
+    return (item for item in items if only in f"{item.name} {item.shape}")
+
+
+def _attempt(work: Callable[[], None]) -> int:
+    """The exit status of `work`; what it measured before it was stopped is not lost."""
+    try:
+        work()
+    except KeyboardInterrupt:
+        print("bench: interrupted; this is what was measured so far", file=sys.stderr)
+        return 130
+    except ParityError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _name(text: str) -> str:
+    if text not in known():
+        raise argparse.ArgumentTypeError(
+            f"bench: NAME ({text}) must be one of {', '.join(known())}; got {text}. Try --list."
+        )
+    return text
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"bench: number ({text}) must be a whole number of 1 or more; got {text}. Try 2."
+        )
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="Run one benchmark: contenders are checked for agreement, then timed in interleaved rounds. "
+        "The result is the median ratio with its quartiles, printed as a table and added to OUT/NAME.csv.",
+        epilog="Exit status: 0 all bars met, 1 a bar missed, 2 wrong usage or contenders that disagree, 130 Ctrl-C. "
+        "Example: python -m bench attention --threads 2 --only causal",
+    )
+    parser.add_argument("name", nargs="?", type=_name, metavar="NAME", help=f"one of: {', '.join(known())}")
+    parser.add_argument("--list", action="store_true", help="say what each benchmark measures, and stop")
+    parser.add_argument(
+        "--rounds", type=_positive, metavar="N", help=f"default {Options.rounds}, or {QUICK_ROUNDS} with --quick"
+    )
+    parser.add_argument("--threads", type=_positive, metavar="N", help="threads of torch (default: torch's own choice)")
+    parser.add_argument("--out", type=Path, default=Options.out, metavar="DIR", help="folder of the CSV (%(default)s)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose name or shape contains TEXT")
+    parser.add_argument("--quick", action="store_true", help="small shapes and few rounds: does it run?")
+    parser.add_argument("--no-bars", dest="bars", action="store_false", help="exit with 0 even when a bar is missed")
+    return parser
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """torch with `count` threads, and then as it was."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,294 @@
+"""The harness of every benchmark: agree first, then time in interleaved rounds, and report ratios.
+
+Machines are noisy, so the result is a ratio, never the seconds: each round times every contender once, a round gives
+one ratio for each pair, and the median of these with its quartiles is what a bar is held against.
+
+    warm up        a b c d      choose how many calls make a sample long enough
+    round 0        a b d c   -> one ratio per pair
+    round 1        b c a d   -> another: nobody always runs first, and nobody always follows the same neighbour
+    round 2        c d b a
+    round 3        d a c b
+
+The neighbour matters: a contender that runs after one with other memory habits measured a tenth slower than its own
+twin (SDPA forward + backward after eager, 64 tokens). Hence the balanced order, and a call that is not timed before
+each sample of short calls.
+"""
+
+import gc
+import math
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from bench.parity import Parity
+
+Clock = Callable[[], float]
+BAR = re.compile(r"(>=|<=)\s*(\d+(?:\.\d+)?)")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asked for; handed to `cases` and `figures`."""
+
+    rounds: int = 15
+    seconds: float = 0.02
+    threads: int | None = None
+    """None leaves torch's own choice."""
+    quick: bool = False
+    """Small shapes, a few rounds: does the benchmark run at all?"""
+    out: Path = Path("out/bench")
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A contender that needs something new for each call: `run(prepare())`, of which only `run` is timed."""
+
+    prepare: Callable[[], Any]
+    run: Callable[[Any], object]
+
+    def __call__(self) -> object:
+        return self.run(self.prepare())
+
+
+@dataclass(frozen=True)
+class Versus:
+    """One comparison of a case: ours against a peer, and the bar the ratio is held to.
+
+    With `per="flops"` or `"bytes"` what is compared is the cost of a unit of work: then the peer may be a large matrix
+    product or a plain copy, and the ratio says what part of the machine is reached.
+    """
+
+    ours: str
+    peer: str
+    bar: str | None = None
+    """">= 1.4" or "<= 4.0"."""
+    ratio: Literal["peer/ours", "ours/peer"] = "peer/ours"
+    """"peer/ours" is how many times faster ours is; "ours/peer" what it costs in units of the peer."""
+    per: Literal["call", "flops", "bytes"] = "call"
+
+    def __post_init__(self) -> None:
+        meets(1.0, self.bar)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Contenders that compute the same thing from the same inputs, and who is compared with whom.
+
+    >>> case = Case("sum", "(3,)", {"ours": lambda: 6, "loop": lambda: 1 + 2 + 3}, (Versus("ours", "loop"),))
+    >>> measure(case, rounds=3, seconds=1e-4)[0].quantity
+    'peer/ours'
+    """
+
+    name: str
+    shape: str
+    contenders: Mapping[str, Callable[[], object]]
+    versus: Sequence[Versus]
+    parity: Parity | None = None
+    """Checked before anything is timed."""
+    flops: Mapping[str, float] = field(default_factory=dict)
+    """Contender → floating-point operations of one call."""
+    bytes: Mapping[str, float] = field(default_factory=dict)
+    """Contender → bytes that one call has to move."""
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        named = [n for v in self.versus for n in (v.ours, v.peer)] + [*self.flops, *self.bytes]
+        named += self.parity.names() if self.parity else ()
+        for name in named:
+            if name not in self.contenders:
+                raise ValueError(
+                    f"{self.name}: contender ({name!r}) must be one of {list(self.contenders)}; got {name!r}. "
+                    "Add it to contenders or mend the name."
+                )
+        for v in self.versus:
+            for name in (v.ours, v.peer):
+                if v.per != "call" and name not in getattr(self, v.per):
+                    raise ValueError(
+                        f"{self.name}: {v.per} ({sorted(getattr(self, v.per))}) must name every contender compared per "
+                        f"{v.per}; got none for {name!r}. Add it, or compare per call."
+                    )
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number that is not a ratio of times: `measure()` gives it, in `unit`."""
+
+    name: str
+    shape: str
+    measure: Callable[[], float]
+    unit: str
+    bar: str | None = None
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        meets(1.0, self.bar)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A measured comparison or figure; `quantity` is "peer/ours", "ours/peer" or a figure's unit."""
+
+    case: str
+    shape: str
+    dtype: str
+    ours: str
+    peer: str
+    quantity: str
+    median: float
+    low: float
+    """First quartile over the rounds."""
+    high: float
+    """Third quartile."""
+    bar: str | None
+    met: bool | None
+    """None where there is no bar."""
+    rounds: int
+    ours_seconds: float | None = None
+    peer_seconds: float | None = None
+    ours_gflops: float | None = None
+    peer_gflops: float | None = None
+    ours_gbytes: float | None = None
+    """GB/s, as `peer_gbytes`."""
+    peer_gbytes: float | None = None
+
+
+def meets(value: float, bar: str | None) -> bool | None:
+    """Whether `value` meets a bar such as ">= 1.4" or "<= 4.0"; None without a bar. A NaN meets none.
+
+    >>> meets(1.4, ">= 1.4"), meets(4.1, "<= 4.0"), meets(1.0, None)
+    (True, False, None)
+    """
+    if bar is None:
+        return None
+    match = BAR.fullmatch(bar.strip())
+    if not match:
+        raise ValueError(f"bench: bar ({bar!r}) must read '>= NUMBER' or '<= NUMBER'; got {bar!r}. Try '>= 1.4'.")
+    limit = float(match[2])
+    return value >= limit if match[1] == ">=" else value <= limit
+
+
+def order(names: Sequence[str], turn: int) -> list[str]:
+    """The order of round `turn`: over two full turns everyone has every place, and every neighbour, equally often.
+
+    Williams, "Experimental designs balanced for the estimation of residual effects of treatments" (1949): 0, 1, n−1, 2,
+    n−2, … shifted by one each round; here mirrored every other full turn, which an odd number needs for the balance.
+
+    >>> [order("ab", turn) for turn in range(4)]
+    [['a', 'b'], ['b', 'a'], ['b', 'a'], ['a', 'b']]
+    """
+    count = len(names)
+    zigzag = [-(place // 2) if place % 2 == 0 else (place + 1) // 2 for place in range(count)]
+    turned = [names[(place + turn) % count] for place in zigzag]
+    return turned[::-1] if turn // count % 2 else turned
+
+
+def measure(case: Case, rounds: int = 15, seconds: float = 0.02, clock: Clock = time.perf_counter) -> list[Result]:
+    """Checks parity, warms up, times `rounds` interleaved rounds: one result for each `Versus` of the case.
+
+    A sample repeats its contender so often that it lasts about `seconds` or longer.
+    """
+    if rounds < 1 or not seconds > 0:
+        raise ValueError(
+            f"measure: rounds ({rounds}) and seconds ({seconds}) must be positive; got {rounds} and {seconds}. "
+            "Try rounds=15, seconds=0.02."
+        )
+    if case.parity:
+        case.parity.check(f"{case.name} {case.shape}", case.contenders)
+    samples: dict[str, list[float]] = {name: [] for name in case.contenders}
+    with _no_collection():
+        counts = {name: _warm_up(name, run, seconds, clock) for name, run in case.contenders.items()}
+        for turn in range(rounds):
+            for name in order(list(case.contenders), turn):
+                if counts[name] > 1:
+                    case.contenders[name]()  # the first call after another contender pays for it
+                samples[name].append(_sample(case.contenders[name], counts[name], clock) / counts[name])
+    return [_result(case, versus, samples) for versus in case.versus]
+
+
+def measure_figure(figure: Figure) -> Result:
+    """Takes the number once; it has no spread."""
+    value = float(figure.measure())
+    met = meets(value, figure.bar)
+    return Result(
+        figure.name, figure.shape, figure.dtype, "", "", figure.unit, value, value, value, figure.bar, met, rounds=1
+    )
+
+
+def _result(case: Case, versus: Versus, samples: Mapping[str, list[float]]) -> Result:
+    works: dict[str, Mapping[str, float]] = {"call": {}, "flops": case.flops, "bytes": case.bytes}
+    ours, peer = ([s / works[versus.per].get(n, 1.0) for s in samples[n]] for n in (versus.ours, versus.peer))
+    over, under = (peer, ours) if versus.ratio == "peer/ours" else (ours, peer)
+    ratios = [a / b for a, b in zip(over, under, strict=True)]
+    low, median, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+    seconds = {name: statistics.median(samples[name]) for name in (versus.ours, versus.peer)}
+
+    def rate(work: Mapping[str, float], name: str) -> float | None:
+        return work[name] / seconds[name] / 1e9 if name in work else None
+
+    return Result(
+        case=case.name,
+        shape=case.shape,
+        dtype=case.dtype,
+        ours=versus.ours,
+        peer=versus.peer,
+        quantity=versus.ratio if versus.per == "call" else f"{versus.ratio} per {versus.per}",
+        median=median,
+        low=low,
+        high=high,
+        bar=versus.bar,
+        met=meets(median, versus.bar),
+        rounds=len(ratios),
+        ours_seconds=seconds[versus.ours],
+        peer_seconds=seconds[versus.peer],
+        ours_gflops=rate(case.flops, versus.ours),
+        peer_gflops=rate(case.flops, versus.peer),
+        ours_gbytes=rate(case.bytes, versus.ours),
+        peer_gbytes=rate(case.bytes, versus.peer),
+    )
+
+
+def _sample(run: Callable[[], object], count: int, clock: Clock) -> float:
+    """Seconds that `count` calls take."""
+    if isinstance(run, Fresh):
+        total = 0.0
+        for _ in range(count):
+            made = run.prepare()
+            start = clock()
+            run.run(made)
+            total += clock() - start
+        return total
+    start = clock()
+    for _ in range(count):
+        run()
+    return clock() - start
+
+
+def _warm_up(name: str, run: Callable[[], object], seconds: float, clock: Clock) -> int:
+    """Calls `run` until it is warm; returns the number of calls that makes a sample of `seconds`."""
+    fastest, total, calls = math.inf, 0.0, 0
+    # The fastest call decides, as one stalled call would make every later sample too short. A call of a second or more
+    # gets no second try.
+    while calls < 10_000 and not (total >= seconds and (calls >= 3 or total >= 1.0)):
+        elapsed = _sample(run, 1, clock)
+        fastest, total, calls = min(fastest, elapsed), total + elapsed, calls + 1
+    if not total > 0:
+        raise ValueError(f"measure: clock must advance while {name} runs; got {calls} calls in 0 s. Use perf_counter.")
+    return max(1, math.ceil(seconds / (fastest or total / calls)))
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Garbage is collected now, and not while the clock runs."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,118 @@
+"""What a map costs: pool(512, 512) of a causal 32,768-token head against one SDPA call, and peak memory.
+
+Memory is measured by `bench.memory`: each set-up below makes the inputs and does the same call on a few tokens; what
+the measured function returns (context, gradients) is not counted. The bars belong to the whole sizes: --quick has none.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import regard
+from bench import memory
+from bench.harness import Case, Figure, Fresh, Options, Versus
+from bench.parity import Parity
+
+PICTURE = 512
+WIDTH = 64
+FEW = 256
+"""Tokens of the tiny call of a set-up: enough for every thread to get some."""
+
+
+def cases(options: Options) -> Iterator[Case]:
+    yield pool_case(4096) if options.quick else pool_case(32768, "<= 4.0")
+
+
+def figures(options: Options) -> Iterator[Figure]:
+    def mebibytes(name: str, shape: tuple[int, ...], limit: int, setup: str) -> Figure:
+        def measure() -> float:
+            return memory.peak(f"bench.maps:{setup}", shape, threads=options.threads) / memory.MIB
+
+        return Figure(name, str(shape), measure, "MiB", None if options.quick else f"<= {limit}")
+
+    shorter = 8 if options.quick else 1
+    yield mebibytes("map and pool, memory", (1, 1, 32768 // shorter, WIDTH), 256, "pool_setup")
+    yield mebibytes("blocked forward + backward, memory", (1, 8, 16384 // shorter, WIDTH), 128, "blocked_setup")
+    yield mebibytes("additive forward + backward, memory", (1, 1, 8192 // shorter, 128), 128, "additive_setup")
+
+
+def pool_case(tokens: int, bar: str | None = None) -> Case:
+    """A new map for each call, so that nothing it may keep from one picture helps the next."""
+    q, k, v = draw((1, 1, tokens, WIDTH), count=3)
+    _, untouched = regard.attend(q, k, v, is_causal=True, return_map=True)
+    cell = tokens // PICTURE
+    shown = (0, PICTURE // 2, PICTURE - 1)
+
+    def oracle() -> Tensor:
+        """Three rows of the picture, from dense float64 weights."""
+        return torch.stack([_picture_row(q[0, 0].double(), k[0, 0].double(), row, cell) for row in shown])
+
+    return Case(
+        f"pool({PICTURE}, {PICTURE}) causal",
+        str((1, 1, tokens, WIDTH)),
+        {
+            "pool": Fresh(lambda: copy.deepcopy(untouched), lambda m: m.pool(PICTURE, PICTURE)),
+            "SDPA": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        },
+        versus=[Versus("pool", "SDPA", bar, "ours/peer")],
+        parity=Parity(
+            oracle, rtol=1e-4, atol=1e-6, contenders=("pool",), view=lambda picture: picture[0, 0, list(shown)]
+        ),
+    )
+
+
+def _picture_row(q: Tensor, k: Tensor, row: int, cell: int) -> Tensor:
+    """Row `row` of the max picture: (PICTURE,)."""
+    rows = torch.arange(row * cell, (row + 1) * cell)
+    scores = q[rows] @ k.T / WIDTH**0.5  # (cell, T)
+    scores = scores.masked_fill(torch.arange(len(k)) > rows[:, None], -torch.inf)
+    return scores.softmax(-1).unflatten(-1, (PICTURE, cell)).amax((0, 2))
+
+
+def draw(shape: tuple[int, ...], count: int, requires_grad: bool = False) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=generator).requires_grad_(requires_grad) for _ in range(count)]
+
+
+def pool_setup(shape: list[int]) -> Callable[[], object]:
+    """The map is made inside what is measured: it may not hide memory in the baseline."""
+
+    def call(q: Tensor, k: Tensor, v: Tensor, _: Tensor) -> object:
+        context, m = regard.attend(q, k, v, is_causal=True, return_map=True)
+        m.pool(min(PICTURE, q.shape[-2]), min(PICTURE, q.shape[-2]))
+        return context
+
+    return _warmed(call, shape, requires_grad=False)
+
+
+def blocked_setup(shape: list[int]) -> Callable[[], object]:
+    def call(q: Tensor, k: Tensor, v: Tensor, upstream: Tensor) -> object:
+        context = regard.attend(q, k, v, backend="blocked")
+        return context, *torch.autograd.grad(context, (q, k, v), upstream)
+
+    return _warmed(call, shape, requires_grad=True)
+
+
+def additive_setup(shape: list[int]) -> Callable[[], object]:
+    (w,) = draw((shape[-1],), count=1, requires_grad=True)
+
+    def call(q: Tensor, k: Tensor, v: Tensor, upstream: Tensor) -> object:
+        context = regard.attend(q, k, v, similarity=regard.Additive(w), backend="blocked")
+        return context, *torch.autograd.grad(context, (q, k, v, w), upstream)
+
+    return _warmed(call, shape, requires_grad=True)
+
+
+def _warmed(call: Callable[..., object], shape: list[int], requires_grad: bool) -> Callable[[], object]:
+    """`call` on q, k, v and a gradient from above, all of `shape`, after a call on few tokens."""
+
+    def inputs(tokens: int) -> list[Tensor]:
+        given = (*shape[:-2], tokens, shape[-1])
+        return [*draw(given, count=3, requires_grad=requires_grad), torch.ones(given)]
+
+    call(*inputs(FEW))
+    whole = inputs(shape[-2])
+    return lambda: call(*whole)

@@ -1,0 +1,266 @@
+"""The harness measures a machine whose clock we own: every figure has one right answer."""
+
+import doctest
+import gc
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+
+from bench import harness
+from bench.harness import Case, Figure, Fresh, Versus, measure, measure_figure, meets, order
+from bench.parity import Parity, ParityError
+
+
+class Machine:
+    """A clock that advances only when a contender runs, and the log of who ran."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.log: list[str] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def contender(self, name: str, cost: float | Callable[[int], float]) -> Callable[[], str]:
+        """`cost`: seconds of each call, or a function from the number of calls so far."""
+
+        def run() -> str:
+            calls = self.log.count(name)
+            self.log.append(name)
+            self.now += cost(calls) if callable(cost) else cost
+            return name
+
+        return run
+
+
+def case(machine: Machine, bar: str | None = None, **costs: float) -> Case:
+    """The first contender is ours, the others are peers."""
+    ours, *peers = costs
+    contenders = {name: machine.contender(name, cost) for name, cost in costs.items()}
+    return Case("toy", "(2, 3)", contenders, [Versus(ours, peer, bar) for peer in peers])
+
+
+def test_ratio_is_peer_over_ours() -> None:
+    machine = Machine()
+    first, second = measure(case(machine, ours=0.25, slow=0.5, fast=0.125), rounds=4, seconds=1.0, clock=machine.clock)
+    assert (first.ours, first.peer, first.quantity) == ("ours", "slow", "peer/ours")
+    assert first.median == pytest.approx(2.0)
+    assert second.median == pytest.approx(0.5)
+    assert (first.ours_seconds, first.peer_seconds) == pytest.approx((0.25, 0.5))
+
+
+def test_ratio_may_be_ours_over_peer() -> None:
+    machine = Machine()
+    contenders = {"ours": machine.contender("ours", 0.75), "peer": machine.contender("peer", 0.25)}
+    toy = Case("toy", "()", contenders, [Versus("ours", "peer", "<= 4.0", "ours/peer")])
+    (found,) = measure(toy, rounds=2, seconds=1.0, clock=machine.clock)
+    assert found.median == pytest.approx(3.0)
+    assert found.met is True
+
+
+def test_ratio_with_a_real_clock() -> None:
+    contenders = {"ours": lambda: time.sleep(0.02), "peer": lambda: time.sleep(0.04)}
+    (found,) = measure(Case("sleep", "()", contenders, [Versus("ours", "peer")]), rounds=5, seconds=0.01)
+    assert found.median == pytest.approx(2.0, rel=0.2)
+    assert found.ours_seconds == pytest.approx(0.02, rel=0.3)
+
+
+def test_median_and_quartiles_are_those_of_the_rounds() -> None:
+    """Rounds give ratios 1, 2, 3, 4, 100: one stalled round moves the median by nothing."""
+    machine = Machine()
+    warm = 1  # calls before the first round: a call of a second gets no second try
+    peer = machine.contender("peer", lambda calls: [1.0, 2.0, 3.0, 4.0, 100.0][calls - warm] if calls >= warm else 1.0)
+    contenders = {"ours": machine.contender("ours", 1.0), "peer": peer}
+    toy = Case("toy", "()", contenders, [Versus("ours", "peer")])
+    (found,) = measure(toy, rounds=5, seconds=0.5, clock=machine.clock)
+    assert (found.low, found.median, found.high) == pytest.approx((2.0, 3.0, 4.0))
+    assert found.rounds == 5
+
+
+def test_each_round_is_compared_with_itself() -> None:
+    """The machine halves its speed at each round: a ratio of medians would still be 2, a ratio across rounds not."""
+    machine = Machine()
+    slower = lambda base: lambda calls: base * 2.0**calls  # noqa: E731
+    contenders = {name: machine.contender(name, slower(cost)) for name, cost in (("ours", 1.0), ("peer", 2.0))}
+    (found,) = measure(Case("toy", "()", contenders, [Versus("ours", "peer")]), 4, 0.5, machine.clock)
+    assert (found.low, found.high) == pytest.approx((2.0, 2.0))
+
+
+def test_order_is_as_promised() -> None:
+    assert ["".join(order("abc", turn)) for turn in range(7)] == ["abc", "bca", "cab", "cba", "acb", "bac", "abc"]
+    assert ["".join(order("abcd", turn)) for turn in range(5)] == ["abdc", "bcad", "cdba", "dacb", "cdba"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6, 7])
+def test_every_place_and_every_neighbour_equally_often(count: int) -> None:
+    names = "abcdefg"[:count]
+    rounds = [order(names, turn) for turn in range(2 * count)]
+    assert all(sorted(row) == list(names) for row in rounds)
+    places = Counter((name, place) for row in rounds for place, name in enumerate(row))
+    neighbours = Counter(pair for row in rounds for pair in pairwise(row))
+    assert len(places) == count * count and set(places.values()) == {2}
+    assert len(neighbours) == count * (count - 1) and set(neighbours.values()) <= {2}
+
+
+def test_the_first_call_after_another_contender_is_not_timed() -> None:
+    """Twins, and a machine that takes three times as long whenever the contender changes."""
+    machine = Machine()
+
+    def twin(name: str) -> Callable[[], object]:
+        def run() -> None:
+            machine.now += 0.125 if machine.log[-1:] == [name] else 0.375
+            machine.log.append(name)
+
+        return run
+
+    toy = Case("toy", "()", {"ours": twin("ours"), "twin": twin("twin")}, [Versus("ours", "twin")])
+    (found,) = measure(toy, rounds=3, seconds=0.5, clock=machine.clock)
+    assert (found.ours_seconds, found.peer_seconds) == pytest.approx((0.125, 0.125))
+
+
+def test_rounds_are_interleaved_in_that_order() -> None:
+    machine = Machine()
+    measure(case(machine, a=1.0, b=1.0, c=1.0), rounds=6, seconds=1.0, clock=machine.clock)
+    assert "".join(machine.log) == "abc" + "abcbcacabcbaacbbac"  # the warm-up, then the rounds
+
+
+def test_short_calls_are_repeated_until_a_sample_is_long_enough() -> None:
+    machine = Machine()
+    measure(case(machine, ours=1 / 64, peer=1 / 256), rounds=1, seconds=0.5, clock=machine.clock)
+    tail = machine.log[-(33 + 129) :]
+    assert tail == ["ours"] * 33 + ["peer"] * 129  # the first of each is not timed
+
+
+def test_one_stalled_warm_up_call_does_not_shorten_the_samples() -> None:
+    machine = Machine()
+    contenders = {"ours": machine.contender("ours", lambda calls: 0.75 if calls == 0 else 0.125)}
+    measure(Case("toy", "()", contenders, []), rounds=1, seconds=0.5, clock=machine.clock)
+    assert machine.log.count("ours") == 3 + 1 + 4  # to warm up, before the sample, then 0.5 s of 0.125 s
+
+
+def test_fresh_is_timed_without_its_preparation() -> None:
+    machine = Machine()
+    prepare = machine.contender("prepare", 100.0)
+    run = machine.contender("run", 0.5)
+    contenders: dict[str, Callable[[], object]]
+    contenders = {"ours": Fresh(prepare, lambda made: (made, run())), "peer": machine.contender("peer", 1.0)}
+    (found,) = measure(Case("toy", "()", contenders, [Versus("ours", "peer")]), 3, 1.0, machine.clock)
+    assert found.median == pytest.approx(2.0)
+    assert machine.log.count("prepare") == machine.log.count("run")
+
+
+def test_rates_and_ratios_per_unit_of_work() -> None:
+    """The peer does ten times the work in twice the time: per operation it is five times as fast."""
+    machine = Machine()
+    contenders = {"ours": machine.contender("ours", 0.5), "mm": machine.contender("mm", 1.0)}
+    toy = Case(
+        "toy",
+        "()",
+        contenders,
+        [Versus("ours", "mm", per="flops")],
+        flops={"ours": 1e9, "mm": 1e10},
+        bytes={"ours": 2e9},
+    )
+    (found,) = measure(toy, rounds=2, seconds=0.5, clock=machine.clock)
+    assert found.median == pytest.approx(0.2)
+    assert found.quantity == "peer/ours per flops"
+    assert (found.ours_gflops, found.peer_gflops, found.ours_gbytes) == pytest.approx((2.0, 10.0, 4.0))
+    assert found.peer_gbytes is None
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_collection_is_off_while_timing_and_then_as_before(enabled: bool) -> None:
+    seen = []
+    if not enabled:
+        gc.disable()
+    try:
+        measure(Case("toy", "()", {"ours": lambda: seen.append(gc.isenabled())}, []), rounds=1, seconds=1e-5)
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
+    assert seen
+    assert not any(seen)
+
+
+@pytest.mark.parametrize(
+    ("value", "bar", "met"),
+    [
+        (1.4, ">= 1.4", True),
+        (1.39, ">= 1.4", False),
+        (4.0, "<= 4.0", True),
+        (4.01, "<= 4.0", False),
+        (math.nan, ">= 1", False),
+        (math.nan, "<=1", False),
+        (9.0, None, None),
+    ],
+)
+def test_bars(value: float, bar: str | None, met: bool | None) -> None:
+    assert meets(value, bar) is met
+    assert measure_figure(Figure("memory", "()", lambda: value, "MiB", bar)).met is met
+
+
+@pytest.mark.parametrize(("bar", "met"), [(">= 2.5", False), (">= 1.5", True), ("<= 1.5", False), ("<= 2.5", True)])
+def test_bars_hold_the_median_ratio(bar: str, met: bool) -> None:
+    machine = Machine()
+    (found,) = measure(case(machine, bar, ours=1.0, peer=2.0), rounds=2, seconds=1.0, clock=machine.clock)
+    assert (found.bar, found.met) == (bar, met)
+
+
+def test_parity_is_checked_before_anything_is_timed() -> None:
+    def clock() -> float:
+        raise AssertionError("the clock was read")
+
+    contenders = {"ours": lambda: torch.tensor([1.0, 2.5]), "peer": lambda: torch.tensor([1.0, 2.0])}
+    toy = Case("toy", "(2,)", contenders, [Versus("ours", "peer")], Parity("peer", rtol=0.0, atol=0.25))
+    with pytest.raises(ParityError) as caught:
+        measure(toy, clock=clock)
+    assert str(caught.value) == (
+        "toy (2,): output 0 of ours (2.5 at flat index 1) must equal that of peer within atol=0.25, rtol=0; "
+        "got 2 there, a difference of 0.5; 1 of 2 elements differ. Nothing was timed."
+    )
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: Case("toy", "()", {"a": lambda: 1}, [Versus("a", "b")]),
+            r"toy: contender \('b'\) must be one of \['a'\]; got 'b'\.",
+        ),
+        (
+            lambda: Case("toy", "()", {"a": lambda: 1}, [], Parity("c")),
+            r"toy: contender \('c'\) must be one of \['a'\]; got 'c'\.",
+        ),
+        (
+            lambda: Case("toy", "()", {"a": int, "b": int}, [Versus("a", "b", per="bytes")], bytes={"a": 1}),
+            r"toy: bytes \(\['a'\]\) must name every contender compared per bytes; got none for 'b'\.",
+        ),
+        (
+            lambda: Versus("a", "b", "> 1.4"),
+            r"bench: bar \('> 1\.4'\) must read '>= NUMBER' or '<= NUMBER'; got '> 1\.4'",
+        ),
+        (lambda: Versus("a", "b", ">= 1.4x"), r"bench: bar \('>= 1\.4x'\) must read"),
+        (lambda: Figure("a", "()", float, "MiB", "low"), r"bench: bar \('low'\) must read"),
+        (lambda: measure(Case("toy", "()", {}, []), rounds=0), r"measure: rounds \(0\) and seconds \(0\.02\) must be"),
+        (
+            lambda: measure(Case("toy", "()", {}, []), seconds=-1.0),
+            r"rounds \(15\) and seconds \(-1\.0\) must be positive",
+        ),
+        (
+            lambda: measure(Case("toy", "()", {"a": int}, []), clock=lambda: 7.0),
+            r"measure: clock must advance while a runs; got 10000 calls in 0 s",
+        ),
+    ],
+)
+def test_errors_tell_the_values(build: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_docstring_examples() -> None:
+    assert doctest.testmod(harness).failed == 0

@@ -1,0 +1,166 @@
+"""The command line, on benchmarks made for the occasion."""
+
+import csv
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import bench
+from bench.__main__ import HELPERS, known, main
+
+TOY = '''"""A toy: three cases and a figure.
+
+More text."""
+from bench.harness import Case, Figure, Versus
+
+def work(name):
+    total = sum(range(2000 if name == "slow" else 200))
+
+def cases(options):
+    for name in ("first", "second"):
+        contenders = {"fast": lambda: work("fast"), "slow": lambda: work("slow")}
+        yield Case(name, f"({options.rounds}, {options.threads})", contenders, [Versus("fast", "slow", BAR)])
+    STOP()
+
+def figures(options):
+    yield Figure("third", "quick" if options.quick else "whole", lambda: 7.0, "MiB", "<= 8")
+'''
+PARITY = '''"""Contenders that disagree, after some that do not."""
+from bench.harness import Case, Versus
+from bench.parity import Parity
+
+def cases(options):
+    for wrong in (0.0, 0.5):
+        contenders = {"a": lambda wrong=wrong: 1.0 + wrong, "b": lambda: 1.0}
+        yield Case(f"off by {wrong}", "()", contenders, [Versus("a", "b")], Parity("b"))
+'''
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A second folder of the bench package; its modules are forgotten afterwards."""
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    monkeypatch.setattr(bench, "__path__", [*bench.__path__, str(modules)])
+    yield modules
+    for name in ("toy", "other", "empty"):
+        sys.modules.pop(f"bench.{name}", None)
+
+
+def write(folder: Path, name: str, text: str, bar: str | None = None, stop: str = "pass") -> None:
+    (folder / f"{name}.py").write_text(text.replace("BAR", repr(bar)).replace("STOP()", stop))
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_discovery_takes_every_module_but_the_helpers(folder: Path) -> None:
+    write(folder, "toy", TOY)
+    write(folder, "_private", TOY)
+    assert {"attention", "maps", "toy"} <= set(known())
+    assert not {*HELPERS, "_private"} & set(known())
+
+
+def test_list_describes_without_importing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(folder, "toy", TOY)
+    write(folder, "other", '"""Needs what is absent."""\nimport nothing_of_this_name')
+    assert main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "toy          A toy: three cases and a figure." in lines
+    assert "other        Needs what is absent." in lines
+
+
+def test_help_names_the_options_and_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    for word in ("NAME", "--rounds", "--threads", "--out", "--quick", "--list", "--no-bars", "attention, maps"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["atention"], "bench: NAME (atention) must be one of attention, maps; got atention. Try --list."),
+        (["harness"], "bench: NAME (harness) must be one of attention, maps; got harness."),
+        ([], "NAME must be given; one of attention, maps"),
+        (["maps", "--rounds", "0"], "bench: number (0) must be a whole number of 1 or more; got 0."),
+        (["maps", "--threads", "two"], "bench: number (two) must be a whole number of 1 or more; got two."),
+    ],
+)
+def test_wrong_command_lines(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.__main__.known", lambda: ["attention", "maps"])
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_prints_a_table_and_writes_rows(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(folder, "toy", TOY, ">= 2")
+    before = torch.get_num_threads()
+    assert main(["toy", "--rounds", "4", "--threads", "1", "--out", str(tmp_path / "deep" / "out")]) == 0
+    assert torch.get_num_threads() == before
+    found = rows(tmp_path / "deep" / "out" / "toy.csv")
+    assert [(row["case"], row["shape"], row["met"]) for row in found] == [
+        ("first", "(4, 1)", "yes"),
+        ("second", "(4, 1)", "yes"),
+        ("third", "whole", "yes"),
+    ]
+    assert {row["threads"] for row in found} == {"1"}
+    assert 4 < float(found[0]["median"]) < 25  # ten times the work, and the cost of a call
+    text = capsys.readouterr().out
+    assert "slow/fast" in text
+    assert "bars met: 3 of 3" in text
+    assert f"rows: {tmp_path / 'deep' / 'out' / 'toy.csv'}" in text
+
+
+def test_quick_runs_few_rounds_and_only_selects(folder: Path, tmp_path: Path) -> None:
+    write(folder, "toy", TOY)
+    assert main(["toy", "--quick", "--only", "ir", "--out", str(tmp_path)]) == 0
+    found = [(row["case"], row["shape"], row["rounds"]) for row in rows(tmp_path / "toy.csv")]
+    assert found == [("first", "(3, None)", "3"), ("third", "quick", "1")]
+
+
+def test_a_missed_bar_is_exit_status_one_unless_ignored(folder: Path, tmp_path: Path) -> None:
+    write(folder, "toy", TOY, ">= 1000")
+    assert main(["toy", "--quick", "--out", str(tmp_path)]) == 1
+    assert main(["toy", "--quick", "--out", str(tmp_path), "--no-bars"]) == 0
+    assert [row["met"] for row in rows(tmp_path / "toy.csv")] == ["no", "no", "yes"] * 2
+
+
+def test_interruption_keeps_what_was_measured(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(folder, "toy", TOY, stop="raise KeyboardInterrupt")
+    assert main(["toy", "--quick", "--out", str(tmp_path)]) == 130
+    assert [row["case"] for row in rows(tmp_path / "toy.csv")] == ["first", "second"]
+    captured = capsys.readouterr()
+    assert "interrupted" in captured.err
+    assert re.search(r"second .*slow/fast", captured.out)
+
+
+def test_disagreement_stops_the_run_and_keeps_what_was_measured(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder, "other", PARITY)
+    assert main(["other", "--quick", "--out", str(tmp_path)]) == 2
+    assert [row["case"] for row in rows(tmp_path / "other.csv")] == ["off by 0.0"]
+    assert "off by 0.5 (): output 0 of a (1.5 at flat index 0) must equal that of b" in capsys.readouterr().err
+
+
+def test_nothing_to_run_is_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(folder, "toy", TOY)
+    write(folder, "empty", '"""Nothing."""')
+    assert main(["toy", "--only", "zebra", "--out", str(tmp_path)]) == 2
+    assert "nothing of toy matches --only 'zebra'" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"bench: benchmark \(empty\) must define cases\(options\) or figures"):
+        main(["empty", "--out", str(tmp_path)])
+    assert not list(tmp_path.glob("*.csv"))

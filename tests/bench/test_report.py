@@ -1,0 +1,70 @@
+"""The table and the CSV file, read back."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench.harness import Figure, Result, measure_figure, meets
+from bench.report import append, environment, report, table
+
+
+def result(median: float = 2.0, bar: str | None = None) -> Result:
+    return Result(
+        "toy", "(2, 3)", "float32", "us", "them", "peer/ours", median, 1.5, 2.5, bar, meets(median, bar), rounds=5
+    )
+
+
+def test_csv_reads_back_with_the_machine_it_came_from(tmp_path: Path) -> None:
+    console = Console(file=(tmp_path / "screen").open("w"), width=180)
+    path = report([result(bar=">= 1.4"), result(1.0, ">= 1.4")], "toy", tmp_path / "new", console)
+    report([result(3.0)], "toy", tmp_path / "new", console)
+    assert path == tmp_path / "new" / "toy.csv"
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["median"], row["bar"], row["met"]) for row in rows] == [
+        ("2", ">= 1.4", "yes"),
+        ("1", ">= 1.4", "no"),
+        ("3", "", ""),
+    ]
+    around = environment()
+    for key in ("threads", "cpu", "torch", "python", "regard"):
+        assert rows[0][key] == around[key] != ""
+    assert rows[0]["date"].startswith(around["date"][:10])
+    assert (rows[0]["benchmark"], rows[0]["dtype"], rows[0]["low"]) == ("toy", "float32", "1.5")
+
+
+def test_csv_keeps_old_columns_and_leaves_no_temporary_file(tmp_path: Path) -> None:
+    path = tmp_path / "toy.csv"
+    append(path, [])
+    assert not path.exists()
+    append(path, [{"old": "1", "both": "a,\nb"}])
+    append(path, [{"both": "2", "new": "3"}])
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows == [{"old": "1", "both": "a,\nb", "new": ""}, {"old": "", "both": "2", "new": "3"}]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_csv_survives_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "toy.csv"
+    append(path, [{"a": "1"}])
+    before = path.read_text()
+    monkeypatch.setattr(csv.DictWriter, "writerows", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        append(path, [{"a": "2"}])
+    assert path.read_text() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_table_says_who_what_bar_and_verdict() -> None:
+    figure = measure_figure(Figure("memory", "(5, [x])", lambda: 130.0, "MiB", "<= 128"))
+    console = Console(width=180)
+    with console.capture() as captured:
+        console.print(table([result(bar=">= 1.4"), figure], "a title"))
+    lines = captured.get().splitlines()
+    (ratio,) = (line.split() for line in lines if "toy" in line)
+    (memory,) = (line.split() for line in lines if "memory" in line)
+    assert ratio == ["toy", "(2,", "3)", "float32", "them/us", "2", "1.5–2.5", ">=", "1.4", "yes"]
+    assert memory == ["memory", "(5,", "[x])", "float32", "MiB", "130", "<=", "128", "NO"]
