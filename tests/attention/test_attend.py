@@ -202,6 +202,15 @@ def test_inputs_need_not_be_contiguous(backend: str) -> None:
     torch.testing.assert_close(got, given.plain({"q": q, "k": k, "v": v}))
 
 
+def test_a_callable_and_grouped_heads() -> None:
+    q, k, v = some(B, 6, TQ, D), some(B, 3, TK, D), some(B, 3, TK, DV)
+    spread = {"q": q, "k": k.repeat_interleave(2, 1), "v": v.repeat_interleave(2, 1), "w1": some(D, 3), "w2": some(3)}
+    given = Problem(q, k, v, "mlp", {"w1": spread["w1"], "w2": spread["w2"]}, {"enable_gqa": True})
+    wanted = Problem(q, k, v, "mlp").plain(spread)
+    for backend in ("reference", "blocked", "auto"):
+        torch.testing.assert_close(given.ours(given.leaves(torch.float64), backend), wanted)
+
+
 def test_per_head_parameters() -> None:
     for similarity, parameters in (("additive", {"w": some(H, 1, 1, D)}), ("bilinear", {"W": some(H, D, D)})):
         given = Problem(some(B, H, TQ, D), some(B, H, TK, D), some(B, H, TK, DV), similarity, parameters)

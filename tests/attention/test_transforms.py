@@ -58,6 +58,18 @@ def test_masked_nan_has_no_effect_when_compiled() -> None:
     torch.testing.assert_close(compiled(q, k, v, lengths=torch.tensor([3, 6])), wanted)
 
 
+def test_a_growing_cache_compiles() -> None:
+    """An offset that changes becomes a symbol: what depends on it must still be a plain bool for SDPA."""
+
+    def model(q: torch.Tensor, k: torch.Tensor, offset: int) -> torch.Tensor:
+        return regard.attend(q, k, k, is_causal=True, causal_offset=offset)
+
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for held in range(3):
+        q, k = torch.randn(2, 3, 8), torch.randn(2, 3 + held, 8)
+        torch.testing.assert_close(compiled(q, k, held), model(q, k, held))
+
+
 def test_other_calls_compile_with_a_break() -> None:
     w = torch.randn(4, dtype=torch.float64, requires_grad=True)
     x = inputs(2)
@@ -192,7 +204,7 @@ def test_auto_says_why(options: dict[str, Any], backend: str, why: str) -> None:
 
 def test_auto_stores_no_large_mask_and_no_large_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "LARGEST_MASK", 30)
-    monkeypatch.setattr(choose, "LARGEST_DROPOUT", 60)
+    monkeypatch.setattr(choose, "LARGEST_WEIGHTS", 60)
     x = inputs(2)
 
     def chosen(**options: Any) -> choose.Choice:
@@ -200,7 +212,11 @@ def test_auto_stores_no_large_mask_and_no_large_dropout(monkeypatch: pytest.Monk
 
     assert chosen(lengths=[2, 3]).backend.name == "torch"  # 14 pairs: one row of keys for each entry
     assert chosen(window=(1, 1)).why == "SDPA would need a mask of 35 pairs"
-    assert chosen(dropout_p=0.1).why == "SDPA with dropout would store 70 weights"
+    assert chosen(dropout_p=0.1).why == "SDPA would store 70 weights"
+    learned = torch.zeros(7, dtype=torch.float64, requires_grad=True)
+    assert chosen(attn_mask=learned).why == "SDPA would store 70 weights"
+    with torch.no_grad():
+        assert chosen(attn_mask=learned).backend.name == "torch"
     assert chosen(is_causal=True).backend.name == "torch"
 
 

@@ -28,8 +28,8 @@ BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (sdpa, bloc
 
 LARGEST_MASK = 2**24
 """Pairs of a mask that may be stored for SDPA's sake. Beyond it, streaming keeps memory in proportion to Tq + Tk."""
-LARGEST_DROPOUT = 2**24
-"""Pairs up to which SDPA with dropout, which stores all weights on a CPU, is left to it."""
+LARGEST_WEIGHTS = 2**24
+"""Weights that SDPA may store, as it does on a CPU under dropout or for a float mask that wants a gradient."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,5 @@ def _too_large(request: Request) -> str | None:
         return None
     if not request.mask.open and sdpa.mask_pairs(request) > LARGEST_MASK:
         return f"SDPA would need a mask of {sdpa.mask_pairs(request):,} pairs"
-    stored = request.entries * request.queries * request.keys
-    if request.dropout_p and request.device.type == "cpu" and stored > LARGEST_DROPOUT:
-        return f"SDPA with dropout would store {stored:,} weights"
-    return None
+    stored = sdpa.stored_weights(request)
+    return f"SDPA would store {stored:,} weights" if stored > LARGEST_WEIGHTS else None

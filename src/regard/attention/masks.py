@@ -57,8 +57,11 @@ class Mask:
     @property
     def only_causal(self) -> bool:
         """Whether this is SDPA's `is_causal` and nothing else."""
-        plain = self.dense is None and self.left is None and self.lengths is None
-        return plain and self.right == 0 and isinstance(self.offset, int) and self.offset == 0
+        if self.dense is not None or self.left is not None or self.lengths is not None or self.right != 0:
+            return False
+        if isinstance(self.offset, Tensor):
+            return False
+        return True if self.offset == 0 else False  # noqa: SIM210 a branch turns a traced offset into a plain bool
 
     @property
     def positional(self) -> bool:

@@ -66,7 +66,7 @@ class Request:
         groups, lead = check.lead(query, key, value, enable_gqa)
         check.options(dropout_p, softcap, weighting, window)
         check.widths(query, key, similarity)
-        resolved = resolve(similarity, scale, query, key)
+        resolved = resolve(similarity, scale, query[..., :1, :], spread(key[..., :1, :], groups))
         check.parameters(resolved, query, key, lead)
         left, right = window if window is not None else (None, None)
         if is_causal:

@@ -6,7 +6,7 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from .request import Request
 from .similarity import Additive, Dot, Pairwise
@@ -34,25 +34,38 @@ def mask_pairs(request: Request) -> int:
     return math.prod(torch.broadcast_shapes(*shapes)) * request.keys * (request.queries if mask.positional else 1)
 
 
+def stored_weights(request: Request) -> int:
+    """How many weights SDPA would store because no fused kernel of a CPU takes the request; 0 where one does."""
+    dense = request.mask.dense
+    learned = dense is not None and dense.requires_grad and torch.is_grad_enabled()
+    slow = request.device.type == "cpu" and (learned or request.dropout_p > 0)
+    return request.entries * request.queries * request.keys if slow else 0
+
+
 def context(request: Request) -> tuple[Tensor, None]:
     """The context alone: SDPA returns no log-sum-exp, so a map finds its own when it is first looked at."""
     request = request.reduced()
     assert isinstance(request.similarity, Dot)
-    q, scale = request.q, request.similarity.scale
+    scale, lead, value_width = request.similarity.scale, request.lead, request.value.shape[-1]
+    shared = (*lead[:-1], lead[-1] // request.groups) if request.groups > 1 else lead
+    q = _four(request.q, lead)  # (B, H, Tq, D)
+    k = _four(request.k, shared)  # (B, H / groups, Tk, D)
+    v = _four(request.value, shared)  # (B, H / groups, Tk, Dv)
     if scale <= 0:  # SDPA's fused kernels mask before they scale, and −∞ · 0 is NaN
         q, scale = q * scale, 1.0
-    lead = request.lead
-    shared = (*lead[:-1], lead[-1] // request.groups) if request.groups > 1 else lead
+    if q.shape[-1] != value_width:  # nor do they take different widths; zeros add nothing
+        width = max(q.shape[-1], value_width)
+        q, k, v = (pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
     out = scaled_dot_product_attention(
-        _four(q, lead),  # (B, H, Tq, D)
-        _four(request.k, shared),  # (B, H / groups, Tk, D)
-        _four(request.value, shared),  # (B, H / groups, Tk, Dv)
+        q,
+        k,
+        v,
         attn_mask=_mask(request),
         dropout_p=request.dropout_p,
         is_causal=request.mask.only_causal,
         scale=scale,
         enable_gqa=request.groups > 1,
-    )
+    )[..., :value_width]
     return (out if len(lead) == 2 else out.reshape(*lead, *out.shape[-2:])), None  # (*lead, Tq, Dv)
 
 

@@ -159,12 +159,11 @@ class Pairwise:
 
     @classmethod
     def of(cls, function: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor) -> Pairwise:
-        """Find the leaves by a trial on one pair: a module's parameters, or what a closure reads."""
+        """Find the leaves by a trial on one pair, q (..., 1, D) and k (..., 1, D): whatever parameters f reads."""
         similarity = cls(function, autocast=autocast_dtype(q.device))
         if not torch.is_grad_enabled() or 0 in q.shape or 0 in k.shape:
             return similarity
-        trial = similarity.scores(q[..., :1, :].detach(), k[..., :1, :].detach())
-        return replace(similarity, leaves=tuple(_leaves(trial)))
+        return replace(similarity, leaves=tuple(_leaves(similarity.scores(q.detach(), k.detach()))))
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         if self.autocast is None:
@@ -196,7 +195,10 @@ class Pairwise:
 
 
 def resolve(similarity: object, scale: float | None, q: Tensor, k: Tensor) -> Similarity:
-    """The similarity that a caller named, with its scale; raises ValueError where the two do not fit."""
+    """The similarity that a caller named, with its scale; raises ValueError where the two do not fit.
+
+    q (..., 1, D) and k (..., 1, D) are one pair of each entry, with as many heads.
+    """
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"attend: scale ({scale}) must be a finite number. None takes the similarity's own.")
     if isinstance(similarity, str):

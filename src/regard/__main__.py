@@ -1,0 +1,7 @@
+"""`python -m regard` is the command `regard`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())
