@@ -1,0 +1,33 @@
+"""Layers: multi-head attention, positions, feed-forward, blocks, pooling; made of the operator and nothing else."""
+
+from .block import DecoderBlock, DecoderMaps, EncoderBlock, Residual
+from .cache import Cache, DecoderCache
+from .feedforward import FeedForward, GatedFeedForward
+from .multihead import MultiHeadAttention, merge_heads, split_heads
+from .pooling import AttentionPooling, AveragePooling, FullyConnectedPooling, KernelPooling, MaxPooling
+from .position import LearnedPosition, RotaryPosition, SinusoidalPosition, sinusoids
+from .similarity import LearnedSimilarity
+
+__all__ = [
+    "AttentionPooling",
+    "AveragePooling",
+    "Cache",
+    "DecoderBlock",
+    "DecoderCache",
+    "DecoderMaps",
+    "EncoderBlock",
+    "FeedForward",
+    "FullyConnectedPooling",
+    "GatedFeedForward",
+    "KernelPooling",
+    "LearnedPosition",
+    "LearnedSimilarity",
+    "MaxPooling",
+    "MultiHeadAttention",
+    "Residual",
+    "RotaryPosition",
+    "SinusoidalPosition",
+    "merge_heads",
+    "sinusoids",
+    "split_heads",
+]

@@ -1,0 +1,247 @@
+"""Blocks of a Transformer: attention and feed-forward, each with a way around it.
+
+    norm_first=False, "after"              norm_first=True, "before"
+    x ─┬─ part ─ dropout ─ + ─ norm ─      x ─┬─ norm ─ part ─ dropout ─ + ─
+       └───────────────────┘                  └──────────────────────────┘
+
+Parts are passed in: any attention, any feed-forward, any normalisation.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from ..attention import AttentionMap
+from .cache import Cache, DecoderCache
+from .feedforward import FeedForward
+from .multihead import MultiHeadAttention
+
+Norm = Callable[[int], nn.Module]
+"""Makes a normalisation of a width: `nn.LayerNorm`, `nn.RMSNorm`, `partial(nn.LayerNorm, eps=1e-12)`."""
+Lengths = int | Tensor | Sequence[int]
+
+
+class Residual(nn.Module):
+    """A part and the way around it.
+
+        after:  norm(x + dropout(part(x)))      (Vaswani et al. 2017, section 5.4)
+        before: x + dropout(part(norm(x)))      (Xiong et al. 2020, figure 1)
+
+    Returns the new x and what the part showed besides its output, such as a map, or None.
+
+    >>> import torch
+    >>> around = Residual(nn.Identity(), norm_first=True)
+    >>> around(torch.ones(3), lambda x: 2 * x)
+    (tensor([3., 3., 3.]), None)
+    """
+
+    def __init__(self, norm: nn.Module, *, norm_first: bool, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm, self.norm_first, self.dropout = norm, norm_first, nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, part: Callable[..., Any], *inputs: Any, **options: Any) -> tuple[Tensor, Any]:
+        result = part(self.norm(x) if self.norm_first else x, *inputs, **options)
+        y, shown = result if isinstance(result, tuple) else (result, None)
+        x = x + self.dropout(y)
+        return x if self.norm_first else self.norm(x), shown
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention, then feed-forward. With `is_causal` and a cache it is the block of a language model.
+
+    Shapes: (B, T, W) → (B, T, W); the map is (B, H, T, Tk).
+    Paper: Vaswani et al. 2017, section 3.1. Differs from `nn.TransformerEncoderLayer`: batch first; True = may attend;
+    `is_causal` is an order, not a hint.
+
+    >>> import torch
+    >>> block = EncoderBlock(MultiHeadAttention(12, 3), FeedForward(12, 48), dropout=0.1)
+    >>> y, m = block(torch.randn(2, 5, 12), lengths=[5, 4], return_map=True)
+    >>> tuple(y.shape), m.shape
+    ((2, 5, 12), (2, 3, 5, 5))
+    """
+
+    def __init__(
+        self,
+        attention: MultiHeadAttention,
+        feedforward: nn.Module,
+        *,
+        norm_first: bool = False,
+        dropout: float = 0.0,
+        norm: Norm = nn.LayerNorm,
+    ) -> None:
+        super().__init__()
+        width = attention.width
+        self.attention = attention
+        self.feedforward = feedforward
+        self.around_attention = Residual(norm(width), norm_first=norm_first, dropout=dropout)
+        self.around_feedforward = Residual(norm(width), norm_first=norm_first, dropout=dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        lengths: Lengths | None = None,
+        cache: Cache | None = None,
+        return_map: bool = False,
+    ) -> Any:
+        """The block's output, or (output, map). Masks, lengths and cache: `MultiHeadAttention.forward`."""
+        x, weights = self.around_attention(
+            x,
+            self.attention,
+            attn_mask=attn_mask,
+            is_causal=is_causal,
+            lengths=lengths,
+            cache=cache,
+            return_map=return_map,
+        )
+        x, _ = self.around_feedforward(x, self.feedforward)
+        return (x, weights) if return_map else x
+
+    @classmethod
+    def from_torch(cls, layer: nn.TransformerEncoderLayer) -> EncoderBlock:
+        """The same block with the weights of an `nn.TransformerEncoderLayer`, copied.
+
+        Inputs of a layer with batch_first=False are (T, B, W): transpose them, batch first.
+
+        >>> import torch
+        >>> theirs = nn.TransformerEncoderLayer(12, 3, 48, batch_first=True).eval()
+        >>> x = torch.randn(2, 5, 12)
+        >>> torch.allclose(EncoderBlock.from_torch(theirs)(x), theirs(x), atol=1e-5)
+        True
+        """
+        _check_kind(layer, nn.TransformerEncoderLayer)
+        made = cls(MultiHeadAttention.from_torch(layer.self_attn), _feedforward(layer), norm=nn.Identity)
+        made.around_attention = _residual(layer, layer.norm1, layer.dropout1)
+        made.around_feedforward = _residual(layer, layer.norm2, layer.dropout2)
+        return made.train(layer.training)
+
+
+class DecoderMaps(NamedTuple):
+    """What a decoder block looked at."""
+
+    attention: AttentionMap
+    """(B, H, Tq, positions decoded so far)"""
+    cross_attention: AttentionMap
+    """(B, H, Tq, Tk of the memory)"""
+
+
+class DecoderBlock(nn.Module):
+    """Self-attention to what was written, cross-attention to what was read (the memory), then feed-forward.
+
+    Shapes: x (B, T, W), memory (B, Tm, its width) → (B, T, W).
+    Paper: Vaswani et al. 2017, section 3.1. Differs from `nn.TransformerDecoderLayer`: batch first; True = may attend;
+    causal unless told otherwise.
+
+    >>> import torch
+    >>> block = DecoderBlock(MultiHeadAttention(12, 3), MultiHeadAttention(12, 3), FeedForward(12, 48))
+    >>> x, memory, cache = torch.randn(2, 5, 12), torch.randn(2, 7, 12), DecoderCache()
+    >>> steps = [block(x[:, t : t + 1], memory, cache=cache) for t in range(5)]
+    >>> torch.allclose(torch.cat(steps, 1), block(x, memory), atol=1e-5)
+    True
+    """
+
+    def __init__(
+        self,
+        attention: MultiHeadAttention,
+        cross_attention: MultiHeadAttention,
+        feedforward: nn.Module,
+        *,
+        norm_first: bool = False,
+        dropout: float = 0.0,
+        norm: Norm = nn.LayerNorm,
+    ) -> None:
+        super().__init__()
+        width = attention.width
+        if cross_attention.width != width:
+            raise ValueError(
+                f"decoder block: the width of cross_attention ({cross_attention.width}) must be that of attention "
+                f"({width}). A memory of another width is MultiHeadAttention({width}, …, key_width=…, value_width=…)."
+            )
+        self.attention = attention
+        self.cross_attention = cross_attention
+        self.feedforward = feedforward
+        self.around_attention = Residual(norm(width), norm_first=norm_first, dropout=dropout)
+        self.around_cross_attention = Residual(norm(width), norm_first=norm_first, dropout=dropout)
+        self.around_feedforward = Residual(norm(width), norm_first=norm_first, dropout=dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        *,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = True,
+        lengths: Lengths | None = None,
+        memory_mask: Tensor | None = None,
+        memory_lengths: Lengths | None = None,
+        cache: DecoderCache | None = None,
+        return_maps: bool = False,
+    ) -> Any:
+        """The block's output, or (output, `DecoderMaps`).
+
+        attn_mask, is_causal and lengths speak of x and what was written before; memory_mask and memory_lengths of the
+        memory, which must stay the same while a cache is in use: it is read at the first step only.
+        """
+        start = 0 if cache is None else cache.length
+        x, own = self.around_attention(
+            x,
+            self.attention,
+            attn_mask=attn_mask,
+            is_causal=is_causal,
+            lengths=lengths,
+            cache=None if cache is None else cache.attention,
+            return_map=return_maps,
+        )
+        x, cross = self.around_cross_attention(
+            x,
+            self.cross_attention,
+            memory,
+            attn_mask=memory_mask,
+            lengths=memory_lengths,
+            offset=start,
+            cache=None if cache is None else cache.cross_attention,
+            return_map=return_maps,
+        )
+        x, _ = self.around_feedforward(x, self.feedforward)
+        return (x, DecoderMaps(own, cross)) if return_maps else x
+
+    @classmethod
+    def from_torch(cls, layer: nn.TransformerDecoderLayer) -> DecoderBlock:
+        """The same block with the weights of an `nn.TransformerDecoderLayer`, copied. See `EncoderBlock.from_torch`.
+
+        >>> import torch
+        >>> theirs = nn.TransformerDecoderLayer(12, 3, 48, batch_first=True).eval()
+        >>> x, memory = torch.randn(2, 5, 12), torch.randn(2, 7, 12)
+        >>> ours = DecoderBlock.from_torch(theirs)
+        >>> torch.allclose(ours(x, memory, is_causal=False), theirs(x, memory), atol=1e-5)
+        True
+        """
+        _check_kind(layer, nn.TransformerDecoderLayer)
+        attention, cross = (MultiHeadAttention.from_torch(a) for a in (layer.self_attn, layer.multihead_attn))
+        made = cls(attention, cross, _feedforward(layer), norm=nn.Identity)
+        made.around_attention = _residual(layer, layer.norm1, layer.dropout1)
+        made.around_cross_attention = _residual(layer, layer.norm2, layer.dropout2)
+        made.around_feedforward = _residual(layer, layer.norm3, layer.dropout3)
+        return made.train(layer.training)
+
+
+def _residual(layer: Any, norm: nn.Module, dropout: nn.Dropout) -> Residual:
+    return Residual(copy.deepcopy(norm), norm_first=layer.norm_first, dropout=dropout.p)
+
+
+def _feedforward(layer: Any) -> FeedForward:
+    up = layer.linear1
+    made = FeedForward(up.in_features, up.out_features, activation=layer.activation, dropout=layer.dropout.p)
+    made.up, made.down = copy.deepcopy(up), copy.deepcopy(layer.linear2)
+    return made
+
+
+def _check_kind(layer: Any, kind: type) -> None:
+    if not isinstance(layer, kind):
+        raise ValueError(f"block: layer must be an nn.{kind.__name__}; got {type(layer).__name__}.")

@@ -1,0 +1,142 @@
+"""Caches: keys and values that were computed at earlier steps of decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..attention.check import dtype, shape, shape_of
+
+Pair = tuple[Tensor, Tensor]
+"""Keys and values, (B, H, T, D) each."""
+
+
+class Cache:
+    """The keys and values of one attention layer, so that each step of decoding computes its own only.
+
+    Self-attention adds to it at each step (`append`); cross-attention fills it at the first step and reads it at the
+    rest (`once`). One cache serves one of the two.
+
+        held   ■ ■ ■ ■ ■ ■ · ·      appending writes into room that was set aside; when there is none left it doubles,
+               length ↑   ↑ room    so that n steps copy O(n) keys in all
+
+    With gradients on, appending copies instead: what a backward pass will read must not be written over.
+
+    >>> cache = Cache()
+    >>> for step in range(3):
+    ...     key, value = cache.append(torch.randn(2, 4, 1, 8), torch.randn(2, 4, 1, 8))
+    >>> tuple(key.shape), cache.length
+    ((2, 4, 3, 8), 3)
+    """
+
+    def __init__(self, capacity: int = 64) -> None:
+        if capacity < 1:
+            raise ValueError(f"cache: capacity ({capacity}) must be at least 1, the positions first set aside.")
+        self.capacity = capacity
+        self.length = 0
+        """Positions held."""
+        self.complete = False
+        """Whether it holds the keys of a cross-attention, to which nothing is added."""
+        self._key: Tensor | None = None
+        self._value: Tensor | None = None
+
+    @property
+    def held(self) -> Pair:
+        """All keys and values, (B, H, length, D): views that later steps do not change."""
+        assert self._key is not None and self._value is not None, "nothing was appended yet"
+        return self._key[..., : self.length, :], self._value[..., : self.length, :]
+
+    def append(self, key: Tensor, value: Tensor) -> Pair:
+        """Add the keys and values of the next positions, (B, H, t, D); returns all of them."""
+        if self.complete:
+            raise ValueError(
+                "cache: append must not follow once: it holds the keys of a cross-attention. Give self-attention a "
+                "cache of its own."
+            )
+        self._check("key", key, self._key)
+        self._check("value", value, self._value)
+        self._key = self._extended(self._key, key)
+        self._value = self._extended(self._value, value)
+        self.length += key.shape[-2]
+        return self.held
+
+    def once(self, compute: Callable[[], Pair], length: int) -> Pair:
+        """Keys and values that stay the same: computed at the first step, of `length` positions at every step."""
+        if self._key is None:
+            self._key, self._value = compute()
+            self.length, self.complete = self._key.shape[-2], True
+        elif not self.complete or length != self.length:
+            raise ValueError(
+                f"cache: key (length {length}) must be the one first given, of length {self.length}"
+                f"{'' if self.complete else ' and of self-attention'}; got another. Self-attention takes the query "
+                "alone, and another memory another cache."
+            )
+        return self.held
+
+    def reorder(self, index: Tensor) -> None:
+        """Take the batch entries that `index` (B',) names, in that order: what beam search does after each step."""
+        if self._key is None or self._value is None:
+            return
+        if index.ndim != 1 or index.is_floating_point() or self._key.ndim < 4:
+            raise ValueError(
+                f"cache: index ({shape(index)}) must be whole numbers, one per batch entry to be; got "
+                f"{dtype(index)} for keys {shape(self._key)}."
+            )
+        self._key = self._key.index_select(0, index)  # (B', H, room, D)
+        self._value = self._value.index_select(0, index)  # (B', H, room, D)
+
+    def _extended(self, held: Tensor | None, new: Tensor) -> Tensor:
+        """(B, H, room, D) with the new positions written after the first `length`."""
+        start, end = self.length, self.length + new.shape[-2]
+        if torch.is_grad_enabled():
+            return new if held is None else torch.cat((held[..., :start, :], new), -2)
+        if held is None or end > held.shape[-2] or _frozen(held):
+            room = max(self.capacity, 2 * end if start else end)
+            grown = new.new_empty(*new.shape[:-2], room, new.shape[-1])
+            if held is not None:
+                grown[..., :start, :] = held[..., :start, :]
+            held = grown
+        held[..., start:end, :] = new
+        return held
+
+    def _check(self, name: str, new: Tensor, held: Tensor | None) -> None:
+        if held is None:
+            return
+        fits = new.shape[:-2] == held.shape[:-2] and new.shape[-1] == held.shape[-1]
+        if not fits or new.dtype != held.dtype:
+            sizes = (*held.shape[:-2], self.length, held.shape[-1])
+            raise ValueError(
+                f"cache: {name} ({shape(new)}, {dtype(new)}) must continue what is held "
+                f"({shape_of(sizes)}, {dtype(held)}). After beam search changes the batch, call reorder(index)."
+            )
+
+
+def _frozen(held: Tensor) -> bool:
+    """Whether it was made in inference mode and may not be written to now, outside of it."""
+    return not torch.compiler.is_compiling() and held.is_inference() and not torch.is_inference_mode_enabled()
+
+
+@dataclass
+class DecoderCache:
+    """The two caches of one `DecoderBlock`, kept in step.
+
+    >>> caches = [DecoderCache() for _ in range(6)]      # one per block
+    >>> caches[0].length
+    0
+    """
+
+    attention: Cache = field(default_factory=Cache)
+    cross_attention: Cache = field(default_factory=Cache)
+
+    @property
+    def length(self) -> int:
+        """Positions decoded so far."""
+        return self.attention.length
+
+    def reorder(self, index: Tensor) -> None:
+        """Take the batch entries that `index` names, in both: beam search."""
+        self.attention.reorder(index)
+        self.cross_attention.reorder(index)

@@ -1,0 +1,268 @@
+"""Multi-head attention: project, split, attend, merge, project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import attend as plain_attend
+from ..attention.check import shape
+from .cache import Cache
+from .similarity import Similarity, asked, owned
+
+Position = Callable[[Tensor, int | Tensor], Tensor]
+"""Queries or keys (..., H, T, D) and the position of the first → the same, told where they stand."""
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(..., T, H·D) → (..., H, T, D)."""
+    return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """(..., H, T, D) → (..., T, H·D)."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
+class MultiHeadAttention(nn.Module):
+    """Several attentions side by side, each over its own projection of queries, keys and values.
+
+        headₕ  = attend(Wqₕ·query, Wkₕ·key, Wvₕ·value)              (B, T, width / heads)
+        output = Wo · concat(head₁ … head_H)                        (B, T, width)
+
+    Paper: Vaswani et al. 2017, section 3.2.2. Grouped heads: Ainslie et al. 2023, section 2.2.
+
+    Args:
+        width: of queries and of the output, divisible by heads; each head is width / heads wide.
+        heads: query heads.
+        kv_heads: key and value heads, each shared by heads / kv_heads query heads; default heads.
+        key_width, value_width: of the keys and values of a cross-attention, before projection; default width.
+        bias: of all four projections.
+        dropout: share of weights dropped in training.
+        similarity: a name ("additive" and "bilinear" learn a tensor per head), a `regard.Additive` or
+            `regard.Bilinear`, or a callable f(q, k) → scores, such as a module.
+        position: applied to queries and keys once split: `RotaryPosition()`.
+        attend: the operator, perhaps with options bound: `partial(regard.attend, window=(127, 0), softcap=50.0)`.
+
+    Differs from `nn.MultiheadAttention`: the batch comes first, always; a boolean mask has True = may attend
+    (`regard.masks.from_ignore` turns its masks); a query that may attend to nothing gets a context of zeros, not NaN;
+    it returns the output alone, unless a map is asked for. What is masked out may hold NaN and leaves the output alone,
+    but the projections multiply it: for finite gradients of their weights, let padding be finite.
+
+    >>> attention = MultiHeadAttention(12, 3)
+    >>> x = torch.randn(2, 5, 12)
+    >>> output, m = attention(x, is_causal=True, lengths=[5, 4], return_map=True)
+    >>> tuple(output.shape), m.shape
+    ((2, 5, 12), (2, 3, 5, 5))
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        key_width: int | None = None,
+        value_width: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        similarity: Similarity = "scaled_dot",
+        position: Position | None = None,
+        attend: Callable[..., Any] = plain_attend,
+    ) -> None:
+        super().__init__()
+        kv_heads = heads if kv_heads is None else kv_heads
+        _check_sizes(width, heads, kv_heads, dropout)
+        self.width, self.heads, self.kv_heads, self.dropout = width, heads, kv_heads, dropout
+        head_width = width // heads
+        self.query = nn.Linear(width, width, bias)
+        self.key = nn.Linear(key_width or width, kv_heads * head_width, bias)
+        self.value = nn.Linear(value_width or width, kv_heads * head_width, bias)
+        self.out = nn.Linear(width, width, bias)
+        self.similarity = owned("multihead", similarity, head_width, heads)
+        self.position = position
+        self.attend = attend
+        for linear in (self.query, self.key, self.value, self.out):
+            nn.init.xavier_uniform_(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        lengths: int | Tensor | Sequence[int] | None = None,
+        offset: int | Tensor | None = None,
+        cache: Cache | None = None,
+        return_map: bool = False,
+    ) -> Any:
+        """Attend from query to key, or to itself where no key is given.
+
+        Args:
+            query: (B, Tq, width); without a batch, (Tq, width).
+            key: (B, Tk, key_width); None for self-attention.
+            value: (B, Tk, value_width); None for the key.
+            attn_mask: boolean (True = may attend) or float (added to the scores): (Tq, Tk), or (B, H, Tq, Tk) with 1
+                for what is shared. One over keys, (B, Tk): `regard.masks.over_keys`. Tk counts what a cache holds.
+            is_causal: no query attends to a key after it; joins any other mask.
+            lengths: number of valid keys, or one per batch entry; those of a cache are counted.
+            offset: position of the first query, for `position`; default what the cache holds in self-attention, else 0.
+            cache: in self-attention, the keys of earlier steps, to which those of this one are added; in
+                cross-attention, the keys of the first step, which are not computed again.
+            return_map: also return the `AttentionMap`.
+
+        Returns:
+            The output (B, Tq, width), or (output, map); the map is (B, H, Tq, Tk).
+
+        Raises:
+            ValueError: with the value and the remedy.
+        """
+        self._check(query, key, value, attn_mask)
+        itself = key is None
+        earlier = cache.length if itself and cache is not None else 0
+        start = earlier if offset is None else offset
+        q = self._place(split_heads(self.query(query), self.heads), start)  # (B, H, Tq, D)
+        k, v = self._own(query, start, cache) if key is None else self._read(key, value, cache)  # (B, Hkv, Tk, D) each
+        result = self.attend(
+            q,
+            k,
+            v,
+            attn_mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            # the newest position alone may attend to all there is: no mask to build at each step of decoding
+            is_causal=is_causal and not (itself and query.shape[-2] == 1),
+            enable_gqa=self.kv_heads != self.heads,
+            similarity=asked(self.similarity),
+            causal_offset=earlier if itself else start,
+            lengths=lengths,
+            return_map=return_map,
+        )
+        context, weights = result if return_map else (result, None)
+        output = self.out(merge_heads(context))  # (B, Tq, width)
+        return (output, weights) if return_map else output
+
+    def _own(self, query: Tensor, start: int | Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
+        """Keys and values of self-attention: those of this step after those of earlier ones."""
+        pair = self._pair(query, query, start)
+        return pair if cache is None else cache.append(*pair)
+
+    def _read(self, key: Tensor, value: Tensor | None, cache: Cache | None) -> tuple[Tensor, Tensor]:
+        """Keys and values of cross-attention: computed now, or at the first step."""
+        value = key if value is None else value
+        return (
+            self._pair(key, value, 0) if cache is None else cache.once(lambda: self._pair(key, value, 0), key.shape[-2])
+        )
+
+    def _pair(self, key: Tensor, value: Tensor, start: int | Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values, projected and split: (B, Hkv, Tk, D) each."""
+        k = self._place(split_heads(self.key(key), self.kv_heads), start)
+        return k, split_heads(self.value(value), self.kv_heads)
+
+    def _place(self, x: Tensor, start: int | Tensor) -> Tensor:
+        return x if self.position is None else self.position(x, start)
+
+    def _check(self, query: Tensor, key: Tensor | None, value: Tensor | None, attn_mask: Tensor | None) -> None:
+        if key is None and value is not None:
+            raise ValueError(
+                f"multihead: value ({shape(value)}) must come with a key; for self-attention pass neither."
+            )
+        if key is None and (self.key.in_features != self.width or self.value.in_features != self.width):
+            raise ValueError(
+                f"multihead: key must be given where key_width ({self.key.in_features}) and value_width "
+                f"({self.value.in_features}) are not the width ({self.width}); got None."
+            )
+        value = key if value is None else value
+        for name, x, layer in (("query", query, self.query), ("key", key, self.key), ("value", value, self.value)):
+            if x is not None and (x.ndim < 2 or x.shape[-1] != layer.in_features):
+                raise ValueError(f"multihead: {name} ({shape(x)}) must be (batch, length, {layer.in_features}).")
+        if attn_mask is not None and 2 < attn_mask.ndim != query.ndim + 1:
+            # (B, Tq, Tk) would broadcast as (H, Tq, Tk) and be wrong without a word where B = H
+            raise ValueError(
+                f"multihead: attn_mask ({shape(attn_mask)}) must have 2 dimensions, (Tq, Tk), or {query.ndim + 1} with "
+                f"heads; got {attn_mask.ndim}. A mask per batch entry is mask[:, None], the (B·H, Tq, Tk) mask of "
+                f"nn.MultiheadAttention is mask.unflatten(0, (-1, {self.heads}))."
+            )
+
+    def extra_repr(self) -> str:
+        shared = "" if self.kv_heads == self.heads else f", kv_heads={self.kv_heads}"
+        named = f", similarity={self.similarity!r}" if isinstance(self.similarity, str) else ""
+        return f"{self.width}, {self.heads}{shared}, dropout={self.dropout}{named}"
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:
+        """The same attention with the weights of an `nn.MultiheadAttention`, copied.
+
+        Inputs of a module with batch_first=False are (T, B, width): transpose them, batch first.
+
+        Raises:
+            ValueError: for add_bias_kv and add_zero_attn, which have no counterpart here.
+
+        >>> theirs = nn.MultiheadAttention(12, 3, batch_first=True)
+        >>> ours, x = MultiHeadAttention.from_torch(theirs), torch.randn(2, 5, 12)
+        >>> torch.allclose(ours(x), theirs(x, x, x, need_weights=False)[0], atol=1e-6)
+        True
+        """
+        _check_convertible(module)
+        biased = module.in_proj_bias is not None
+        made = cls(
+            module.embed_dim,
+            module.num_heads,
+            key_width=module.kdim,
+            value_width=module.vdim,
+            bias=biased,
+            dropout=module.dropout,
+        )
+        made.to(module.out_proj.weight)  # its dtype and device
+        packed = module.in_proj_weight
+        weights = (
+            packed.chunk(3)
+            if packed is not None
+            else (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+        )
+        biases = module.in_proj_bias.chunk(3) if biased else (None,) * 3
+        for linear, weight, bias in zip((made.query, made.key, made.value), weights, biases, strict=True):
+            _copy(linear, weight, bias)
+        _copy(made.out, module.out_proj.weight, module.out_proj.bias)
+        return made.train(module.training)
+
+
+@torch.no_grad()
+def _copy(linear: nn.Linear, weight: Tensor, bias: Tensor | None) -> None:
+    linear.weight.copy_(weight)
+    linear.weight.requires_grad_(weight.requires_grad)
+    if bias is not None:
+        linear.bias.copy_(bias)
+        linear.bias.requires_grad_(bias.requires_grad)
+
+
+def _check_convertible(module: Any) -> None:
+    if not isinstance(module, nn.MultiheadAttention):
+        raise ValueError(f"multihead: module must be an nn.MultiheadAttention; got {type(module).__name__}.")
+    for name, found in (("add_bias_kv", module.bias_k is not None), ("add_zero_attn", module.add_zero_attn)):
+        if found:
+            raise ValueError(
+                f"multihead: {name} (True) must be False in a module that is converted: it adds a key that belongs to "
+                "no token. Retrain without it."
+            )
+
+
+def _check_sizes(width: int, heads: int, kv_heads: int, dropout: float) -> None:
+    for name, size in (("width", width), ("heads", heads), ("kv_heads", kv_heads)):
+        if size < 1:
+            raise ValueError(f"multihead: {name} ({size}) must be at least 1.")
+    if width % heads:
+        low = width // heads * heads
+        near = f"{low} or {low + heads}" if low else f"{heads}"
+        raise ValueError(f"multihead: width ({width}) must be divisible by heads ({heads}); try {near}.")
+    if heads % kv_heads:
+        fit = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        raise ValueError(f"multihead: heads ({heads}) must be divisible by kv_heads ({kv_heads}); try one of {fit}.")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"multihead: dropout ({dropout}) must lie in [0, 1): it is the share of weights dropped.")

@@ -1,0 +1,217 @@
+"""Positions: attention does not know the order of its inputs, so each entry is told where it stands.
+
+    SinusoidalPosition, LearnedPosition    added to embeddings, once, before the first block
+    RotaryPosition                         turns queries and keys, in every block: MultiHeadAttention(position=...)
+
+All take an `offset`, the position of the first entry: a number, or one per batch entry. Sequences padded on the left
+have a negative one. No table is a buffer: angles are computed in float64 where they are used, so that moving a module
+to another dtype cannot coarsen them, and a checkpoint does not hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.check import dtype, readable, shape
+
+Layout: TypeAlias = Literal["interleaved", "halves"]
+Offset: TypeAlias = int | Tensor
+
+_LAYOUTS: dict[str, tuple[Callable[[Tensor], tuple[Tensor, Tensor]], Callable[[Tensor, Tensor], Tensor]]] = {
+    "interleaved": (lambda x: (x[..., 0::2], x[..., 1::2]), lambda a, b: torch.stack((a, b), -1).flatten(-2)),
+    "halves": (lambda x: x.tensor_split(2, -1), lambda a, b: torch.cat((a, b), -1)),  # type: ignore[dict-item, return-value]
+}
+"""How a vector of width W is taken apart into W/2 pairs, and put together again."""
+
+
+def sinusoids(position: Tensor, width: int, *, base: float = 10000.0, layout: Layout = "interleaved") -> Tensor:
+    """Sines and cosines of falling frequency, one row per position (Vaswani et al. 2017, section 3.5).
+
+        P[p, 2i] = sin(p / base^(2i/W)),   P[p, 2i+1] = cos(p / base^(2i/W))
+
+    Shapes: position (...) → (..., W), float64 (float32 on devices without it).
+    Layout "halves" has all sines first, then all cosines, as Marian and Fairseq do.
+
+    >>> sinusoids(torch.arange(2), 4).float()
+    tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+            [0.8415, 0.5403, 0.0100, 0.9999]])
+    """
+    angle = _angles(position, width, base)  # (..., W/2)
+    return _LAYOUTS[layout][1](angle.sin(), angle.cos())  # (..., W)
+
+
+class SinusoidalPosition(nn.Module):
+    """Adds `sinusoids` to embeddings; goes on past any length seen in training.
+
+        y[p] = x[p] + P[p + offset]
+
+    Shapes: (*lead, T, W) → (*lead, T, W).
+    Paper: Vaswani et al. 2017, section 3.5. Raises ValueError for an odd width.
+
+    >>> SinusoidalPosition(4)(torch.zeros(1, 1, 4), offset=1)
+    tensor([[[0.8415, 0.5403, 0.0100, 0.9999]]])
+    """
+
+    def __init__(self, width: int, *, base: float = 10000.0, layout: Layout = "interleaved") -> None:
+        super().__init__()
+        if width < 2 or width % 2:
+            near = "2" if width < 2 else f"{width - 1} or {width + 1}"
+            raise ValueError(f"sinusoidal position: width ({width}) must be even, for sines and cosines; try {near}.")
+        _check_common("sinusoidal position", base, layout)
+        self.width, self.base, self.layout = width, base, layout
+
+    def forward(self, x: Tensor, offset: Offset = 0) -> Tensor:
+        _check_width("sinusoidal position", x, self.width)
+        position = _positions("sinusoidal position", x, offset)  # (T,) or (B, …, T)
+        return x + sinusoids(position, self.width, base=self.base, layout=self.layout).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, base={self.base:g}, layout={self.layout!r}"
+
+
+class LearnedPosition(nn.Module):
+    """Adds one learned vector per position, for positions 0 … length − 1.
+
+        y[p] = x[p] + table[p + offset]
+
+    Shapes: (*lead, T, W) → (*lead, T, W). `weight` (length, W) is named as in `nn.Embedding`, whose checkpoints fit.
+    An entry left of position 0 (a negative offset of its batch entry) is padding and takes the first vector.
+    Paper: Gehring et al. 2017, section 3.1; Devlin et al. 2019.
+
+    Raises:
+        ValueError: for a position past the table: nothing was learned there.
+
+    >>> tuple(LearnedPosition(6, length=512)(torch.zeros(2, 5, 6), offset=507).shape)
+    (2, 5, 6)
+    """
+
+    def __init__(self, width: int, *, length: int) -> None:
+        super().__init__()
+        for name, size in (("width", width), ("length", length)):
+            if size < 1:
+                raise ValueError(f"learned position: {name} ({size}) must be at least 1.")
+        self.width, self.length = width, length
+        self.weight = nn.Parameter(torch.empty(length, width))
+        nn.init.normal_(self.weight, std=0.02)  # as BERT and ViT start
+
+    def forward(self, x: Tensor, offset: Offset = 0) -> Tensor:
+        _check_width("learned position", x, self.width)
+        if isinstance(offset, int):
+            if offset < 0:
+                raise ValueError(
+                    f"learned position: offset ({offset}) must be at least 0. Padding on the left has one offset per "
+                    "batch entry: pass a tensor."
+                )
+            self._check_reach(offset, offset + x.shape[-2])
+            return x + self.weight[offset : offset + x.shape[-2]].to(x.dtype)  # (T, W)
+        position = _positions("learned position", x, offset)  # (B, …, T)
+        if not torch.compiler.is_compiling() and not x.is_meta and offset.numel():
+            highest = int(offset.max())
+            self._check_reach(highest, highest + x.shape[-2])
+        return x + self.weight[position.clamp(min=0)].to(x.dtype)  # (B, …, T, W)
+
+    def _check_reach(self, offset: int, end: int) -> None:
+        if end > self.length:
+            raise ValueError(
+                f"learned position: length ({self.length}) must reach every entry; got {end - offset} from offset "
+                f"{offset}, the last at position {end - 1}. Cut the input, build it with length={end}, or use "
+                "SinusoidalPosition or RotaryPosition, which go on."
+            )
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, length={self.length}"
+
+
+class RotaryPosition(nn.Module):
+    """Turns each pair of channels by an angle that grows with position, so that q·k knows only the distance.
+
+        (a, b) → (a·cos pθᵢ − b·sin pθᵢ,  b·cos pθᵢ + a·sin pθᵢ),   θᵢ = base^(−2i/R),   R = fraction · D
+
+    Shapes: x (*lead, T, D) → (*lead, T, D); called on queries and on keys. Goes on past any length.
+    Layout: which channels form pair i. "interleaved", 2i and 2i+1, is the paper's (GPT-J); "halves", i and i + R/2, is
+    that of Llama and GPT-NeoX checkpoints. The channels after the first R pass unturned.
+    Paper: Su et al. 2021, section 3.2.2, equation 34. Raises ValueError unless R is even and at least 2.
+
+    >>> RotaryPosition()(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))     # the second is turned by one radian
+    tensor([[1.0000, 0.0000],
+            [0.5403, 0.8415]])
+    """
+
+    def __init__(self, *, base: float = 10000.0, layout: Layout = "interleaved", fraction: float = 1.0) -> None:
+        super().__init__()
+        _check_common("rotary position", base, layout)
+        if not 0 < fraction <= 1:
+            raise ValueError(
+                f"rotary position: fraction ({fraction}) must lie in (0, 1]: the part of the width turned."
+            )
+        self.base, self.layout, self.fraction = base, layout, fraction
+        self._last: tuple[object, tuple[Tensor, Tensor] | None] = (None, None)
+
+    def forward(self, x: Tensor, offset: Offset = 0) -> Tensor:
+        turned = int(self.fraction * x.shape[-1])
+        if turned < 2 or turned % 2:
+            raise ValueError(
+                f"rotary position: fraction ({self.fraction:g}) must turn an even number of channels, 2 or more; got "
+                f"{turned} of {x.shape[-1]}."
+            )
+        cos, sin = self._turn(x, offset, turned)  # each (T, R/2) or (B, …, T, R/2)
+        split, join = _LAYOUTS[self.layout]
+        a, b = split(x[..., :turned])  # each (*lead, T, R/2)
+        y = join(a * cos - b * sin, b * cos + a * sin).to(x.dtype)  # (*lead, T, R)
+        return y if turned == x.shape[-1] else torch.cat((y, x[..., turned:]), -1)  # (*lead, T, D)
+
+    def _turn(self, x: Tensor, offset: Offset, turned: int) -> tuple[Tensor, Tensor]:
+        """The cosines and sines; those of the last call again where they fit, as they do for q, k and every layer."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        key: object = None
+        if isinstance(offset, int) and type(x) is Tensor and readable(x):
+            # a table made in inference mode may not serve a backward pass
+            key = (offset, x.shape[-2], turned, self.base, wide, x.device, torch.is_inference_mode_enabled())
+            if self._last[1] is not None and self._last[0] == key:
+                return self._last[1]
+        angle = _angles(_positions("rotary position", x, offset), turned, self.base)
+        turn = angle.cos().to(wide), angle.sin().to(wide)
+        if key is not None:
+            self._last = (key, turn)
+        return turn
+
+    def extra_repr(self) -> str:
+        return f"base={self.base:g}, layout={self.layout!r}, fraction={self.fraction:g}"
+
+
+def _angles(position: Tensor, width: int, base: float) -> Tensor:
+    """position · base^(−2i/W) for i < W/2: (...) → (..., W/2)."""
+    # float32 would be off by 0.004 radians at position 100,000
+    wide = torch.float32 if position.device.type == "mps" else torch.float64
+    exponent = torch.arange(0, width, 2, device=position.device, dtype=wide) / -width  # (W/2,)
+    return position.to(wide).unsqueeze(-1) * torch.pow(base, exponent)  # (..., W/2)
+
+
+def _positions(where: str, x: Tensor, offset: Offset) -> Tensor:
+    """Where the entries of x (*lead, T, W) stand: (T,), or (B, 1, …, T) for one offset per batch entry."""
+    step = torch.arange(x.shape[-2], device=x.device)  # (T,)
+    if isinstance(offset, int):
+        return step + offset
+    sizes = (1, x.shape[0]) if x.ndim > 2 else (1,)
+    if offset.is_floating_point() or offset.ndim > 1 or offset.numel() not in sizes:
+        raise ValueError(
+            f"{where}: offset ({shape(offset)}) must be a whole number, or one per batch entry ({sizes[-1]}); "
+            f"got {dtype(offset)}."
+        )
+    return step + offset.to(x.device).reshape(-1, *(1,) * (x.ndim - 2))  # (B, 1, …, T)
+
+
+def _check_width(where: str, x: Tensor, width: int) -> None:
+    if x.ndim < 2 or x.shape[-1] != width:
+        raise ValueError(f"{where}: x ({shape(x)}) must be (..., length, {width}); got {x.ndim} dimensions.")
+
+
+def _check_common(where: str, base: float, layout: str) -> None:
+    if not base > 1:
+        raise ValueError(f"{where}: base ({base}) must be more than 1; the papers have 10000.")
+    if layout not in _LAYOUTS:
+        raise ValueError(f"{where}: layout ({layout!r}) must be one of {', '.join(_LAYOUTS)}.")

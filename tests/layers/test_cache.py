@@ -1,0 +1,151 @@
+"""Caches: what was appended is what is held, at a cost that does not grow with each step."""
+
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.layers import Cache, DecoderCache
+
+B, H, D, DV = 2, 3, 5, 7
+
+
+def pair(length: int, batch: int = B, **options) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(batch, H, length, D, **options), torch.randn(batch, H, length, DV, **options)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=9), st.integers(1, 9), st.booleans())
+def test_holds_what_was_appended(steps: list[int], capacity: int, grad: bool) -> None:
+    cache, keys, values = Cache(capacity), [], []
+    with torch.set_grad_enabled(grad):
+        for length in steps:
+            key, value = pair(length)
+            keys.append(key)
+            values.append(value)
+            held = cache.append(key, value)
+    assert cache.length == sum(steps)
+    for found, wanted in zip((*held, *cache.held), (*[torch.cat(keys, -2), torch.cat(values, -2)] * 2,), strict=True):
+        assert torch.equal(found, wanted)
+
+
+@torch.no_grad()
+def test_appending_is_amortised() -> None:
+    cache, places = Cache(capacity=4), set()
+    for _ in range(1000):
+        key, _ = cache.append(*pair(1, batch=1))
+        places.add(key.data_ptr())
+    assert len(places) <= 9  # 4, 10, 22, … doublings
+
+
+@torch.no_grad()
+def test_views_of_earlier_steps_stay() -> None:
+    cache = Cache(capacity=64)
+    first, _ = cache.append(*pair(3))
+    kept = first.clone()
+    cache.append(*pair(2))
+    cache.reorder(torch.tensor([1, 0]))
+    cache.append(*pair(2))
+    assert torch.equal(first, kept)
+
+
+def test_gradients_flow_through_every_step() -> None:
+    cache, given_pairs = Cache(), [pair(1, requires_grad=True) for _ in range(3)]
+    total = torch.tensor(0.0)
+    for key, value in given_pairs:
+        held_key, held_value = cache.append(key, value)
+        total = total + (held_key**2).sum() + (held_value**2).sum()
+    total.backward()
+    for step, (key, value) in enumerate(given_pairs):
+        assert torch.allclose(key.grad, 2 * (3 - step) * key)
+        assert torch.allclose(value.grad, 2 * (3 - step) * value)
+
+
+def test_keys_that_a_backward_pass_reads_are_not_written_over() -> None:
+    cache, query = Cache(), torch.randn(B, H, 1, D, requires_grad=True)
+    key, _ = cache.append(*pair(1))  # without gradients themselves
+    product = (query * key).sum()
+    cache.append(*pair(1))
+    product.backward()
+    assert torch.equal(query.grad, key)
+
+
+def test_modes_may_change_between_steps() -> None:
+    cache, parts = Cache(), [pair(1) for _ in range(4)]
+    modes = (torch.inference_mode(), torch.no_grad(), torch.enable_grad(), torch.no_grad())
+    for mode, (key, value) in zip(modes, parts, strict=True):
+        with mode:
+            cache.append(key, value)
+    assert torch.equal(cache.held[0], torch.cat([key for key, _ in parts], -2))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_reorder_takes_entries_and_may_change_the_batch(grad: bool) -> None:
+    index = torch.tensor([1, 1, 0, 1])
+    cache, (key, value), (later_key, later_value) = Cache(), pair(3), pair(1, batch=4)
+    with torch.set_grad_enabled(grad):
+        cache.append(key, value)
+        cache.reorder(index)
+        held_key, held_value = cache.append(later_key, later_value)
+    assert torch.equal(held_key, torch.cat((key[index], later_key), -2))
+    assert torch.equal(held_value, torch.cat((value[index], later_value), -2))
+
+
+def test_once_computes_once() -> None:
+    calls, (key, value), cache = [], pair(4), Cache()
+
+    def compute() -> tuple[torch.Tensor, torch.Tensor]:
+        calls.append(1)
+        return key, value
+
+    for _ in range(3):
+        found = cache.once(compute, 4)
+        assert torch.equal(found[0], key) and torch.equal(found[1], value)
+    assert len(calls) == 1 and cache.complete and cache.length == 4
+
+
+def test_decoder_cache_reorders_both() -> None:
+    cache, own, cross = DecoderCache(), pair(2), pair(3)
+    cache.attention.append(*own)
+    cache.cross_attention.once(lambda: cross, 3)
+    cache.reorder(torch.tensor([1, 0]))
+    assert cache.length == 2
+    assert torch.equal(cache.attention.held[0], own[0].flip(0))
+    assert torch.equal(cache.cross_attention.held[1], cross[1].flip(0))
+    DecoderCache().reorder(torch.tensor([0]))  # nothing held, nothing to do
+
+
+def test_says_what_is_wrong() -> None:
+    with pytest.raises(ValueError, match=re.escape("cache: capacity (0) must be at least 1")):
+        Cache(0)
+    cache = Cache()
+    cache.append(*pair(4))
+    with pytest.raises(
+        ValueError, match=re.escape("cache: key (3×3×1×5, float32) must continue what is held (2×3×4×5, float32)")
+    ):
+        cache.append(*pair(1, batch=3))
+    with pytest.raises(ValueError, match=re.escape("cache: key (2×3×1×5, float64) must continue")):
+        cache.append(*pair(1, dtype=torch.float64))
+    key, value = pair(1)
+    with pytest.raises(ValueError, match=re.escape("cache: value (2×3×1×6, float32) must continue")):
+        cache.append(key, value[..., :6])
+    with pytest.raises(
+        ValueError, match=re.escape("cache: index (2) must be whole numbers, one per batch entry to be; got float32")
+    ):
+        cache.reorder(torch.tensor([0.0, 1.0]))
+    with pytest.raises(ValueError, match=re.escape("must be the one first given, of length 4 and of self-attention")):
+        cache.once(lambda: pair(4), 4)
+    complete = Cache()
+    complete.once(lambda: pair(4), 4)
+    with pytest.raises(
+        ValueError, match=re.escape("cache: key (length 6) must be the one first given, of length 4; got")
+    ):
+        complete.once(lambda: pair(6), 6)
+    with pytest.raises(ValueError, match="cache: append must not follow once"):
+        complete.append(*pair(1))
+    with pytest.raises(ValueError, match=re.escape("cache: index (2) must be whole numbers, one per batch entry")):
+        flat = Cache()
+        flat.append(torch.randn(H, 2, D), torch.randn(H, 2, D))
+        flat.reorder(torch.tensor([1, 0]))
