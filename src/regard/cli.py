@@ -30,7 +30,9 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="train a small attention model in seconds and show what it looks at")
     demo.add_argument("words", nargs="*", metavar="WORD", help="words to spell backwards (default: attention, regard)")
     demo.add_argument("--steps", type=int, default=500, help="training steps (default: %(default)s)")
-    demo.add_argument("--out", type=Path, default=Path("out/demo"), help="folder of the pictures (default: %(default)s)")
+    demo.add_argument(
+        "--out", type=Path, default=Path("out/demo"), help="folder of the pictures (default: %(default)s)"
+    )
     demo.set_defaults(run=_demo)
     info = commands.add_parser("info", help="what is installed, and which backend serves which call and why")
     info.set_defaults(run=_info)

@@ -1,0 +1,1 @@
+"""Looking at attention: pictures in files, windows and terminals."""

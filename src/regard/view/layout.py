@@ -1,0 +1,201 @@
+"""Where the panels of a picture go, in whole pixels.
+
+Every cell of a panel is the same whole number of pixels wide, and a matrix with more cells than its panel has pixels is
+pooled until they are two: so no cell, and no strong single link, falls between two pixels or is a speck.
+
+               title
+            head 0     head 1
+    q  a   ┌───────┐  ┌───────┐  ┌─┐ 1
+    u  b   │ cells │  │ cells │  │ │
+    e  c   └───────┘  └───────┘  └─┘ 0
+            a  b  c    a  b  c
+              key        key
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.font_manager import FontProperties
+
+from . import fonts
+
+DPI = 160
+POOLED = 2  # pixels of a pooled cell
+MOST_NUMBERS = 12  # on an axis of positions
+STRETCH = 4  # a matrix longer than this many times its width gives up square cells
+Pair = tuple[int, int]  # down, across: rows and columns, heights and widths
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What is drawn: one panel of Tq × Tk cells for each title, `columns` panels in a row."""
+
+    cells: Callable[[int, int], np.ndarray]  # number of rows and columns of cells → (panels, rows, columns)
+    lengths: Pair  # Tq, Tk
+    tokens: tuple[Sequence[str] | None, Sequence[str] | None]
+    names: tuple[str, str]  # of the two axes
+    titles: Sequence[str]  # "" for a panel without
+    columns: int
+    title: str = ""
+
+    def legible(self) -> Sheet:
+        """The sheet with titles and names in characters that can be drawn here."""
+        *titles, down, across, title = fonts.fit([*self.titles, *self.names, self.title])[0]
+        return replace(self, titles=titles, names=(down, across), title=title)
+
+    @property
+    def rows(self) -> int:
+        return -(-len(self.titles) // self.columns)
+
+
+@dataclass(frozen=True)
+class Ticks:
+    """The labels of one axis."""
+
+    positions: list[int]
+    labels: list[str]
+    rotation: int
+    extent: int  # pixels from the panel to the far end of the labels
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Lengths in pixels, apart from `points`, the size of the labels."""
+
+    cells: Pair
+    cell: Pair
+    ticks: tuple[Ticks, Ticks]
+    families: list[str]
+    points: float
+    left: int
+    bottom: int
+    gap: Pair
+    figure: Pair
+
+    @property
+    def panel(self) -> Pair:
+        return self.cells[0] * self.cell[0], self.cells[1] * self.cell[1]
+
+
+def lay_out(sheet: Sheet, size: tuple[float, float] | None = None) -> Layout:
+    """The layout of a sheet on `size` (width, height) inches, or on as much as suits it.
+
+    >>> blank = lambda rows, columns: np.zeros((1, rows, columns))
+    >>> sheet = Sheet(blank, (50_000, 50_000), (None, None), ("query", "key"), titles=[""], columns=1)
+    >>> layout = lay_out(sheet)
+    >>> layout.cells, layout.cell
+    ((544, 544), (2, 2))
+    """
+    titled = line(10) if any(sheet.titles) else 0
+    gap = (titled + px(0.12), px(0.14))
+    top, right = px(0.12) + titled + (px(0.3) if sheet.title else 0), px(0.85)
+    room = _wish(sheet) if size is None else (px(size[1]) // sheet.rows, px(size[0]) // sheet.columns)
+    for attempt in range(1 if size is None else 3):  # margins need labels, labels need room, room needs margins
+        cells, cell = _divide(sheet.lengths, room)
+        points = _points(min(cell))
+        ticks, families = _label(sheet, (cells[0] * cell[0], cells[1] * cell[1]), points)
+        left, bottom = (px(0.12) + ticks[i].extent + (line(points) if sheet.names[i] else 0) for i in (0, 1))
+        if size is not None and attempt < 2:
+            down = px(size[1]) - top - bottom - gap[0] * (sheet.rows - 1)
+            across = px(size[0]) - left - right - gap[1] * (sheet.columns - 1)
+            room = (max(px(0.4), down // sheet.rows), max(px(0.4), across // sheet.columns))
+    height = top + bottom + sheet.rows * cells[0] * cell[0] + (sheet.rows - 1) * gap[0]
+    width = left + right + sheet.columns * cells[1] * cell[1] + (sheet.columns - 1) * gap[1]
+    if size is not None:  # what whole pixels leave over is shared by both sides
+        left += max(0, (px(size[0]) - width) // 2)
+        bottom += max(0, (px(size[1]) - height) // 2)
+        height, width = max(height, px(size[1])), max(width, px(size[0]))
+    return Layout(cells, cell, ticks, families, points, left, bottom, gap, (height, width))
+
+
+def px(inches: float) -> int:
+    return round(inches * DPI)
+
+
+def line(points: float) -> int:
+    """The height of a line of text."""
+    return round(points * 1.3 * DPI / 72)
+
+
+def _points(cell: int) -> float:
+    """Labels as high as a cell, if that can be read; else some are left out, and there is room for larger ones."""
+    exact = cell * 72 / (1.3 * DPI)
+    return min(10.0, exact) if exact >= 6 else 8.0
+
+
+def width_of(text: str, points: float, families: list[str]) -> int:
+    properties = FontProperties(family=families, size=points)
+    return round(RendererAgg(1, 1, DPI).get_text_width_height_descent(text, properties, False)[0])
+
+
+def _wish(sheet: Sheet) -> Pair:
+    """The room a panel would like: large cells for a small matrix, most of a page for a large one."""
+    alone = len(sheet.titles) == 1
+    longest = max(sheet.lengths)
+    most = 6.8 if alone else min(3.4, max(1.8, 13 / sheet.columns))
+    side = min(most, max(1.2, longest * (0.62 if alone else 0.36)))
+    wishes = []
+    for length, tokens in zip(sheet.lengths, sheet.tokens, strict=True):
+        least = max(0.45, 0.15 * min(length, 30) if tokens else 0)  # a strip keeps room for its labels
+        wishes.append(px(max(min(side, least), side * length / longest)))
+    return wishes[0], wishes[1]
+
+
+def _divide(lengths: Pair, room: Pair) -> tuple[Pair, Pair]:
+    """How many cells there are, and how many pixels each has."""
+    square = max(lengths) <= STRETCH * min(lengths)
+    if square:
+        scale = min(room[0] / lengths[0], room[1] / lengths[1])
+        room = (max(1, round(scale * lengths[0])), max(1, round(scale * lengths[1])))
+    pooled = [length > most for length, most in zip(lengths, room, strict=True)]
+    if square and any(pooled):  # rounding may let one side just fit
+        pooled = [True, True]
+    rows, columns = (
+        min(length, max(1, most // POOLED)) if fold else length
+        for length, most, fold in zip(lengths, room, pooled, strict=True)
+    )
+    cells = (rows, columns)
+    cell = (room[0] // cells[0], room[1] // cells[1])
+    return cells, (min(cell), min(cell)) if square else cell
+
+
+def _label(sheet: Sheet, panel: Pair, points: float) -> tuple[tuple[Ticks, Ticks], list[str]]:
+    """Labels for both axes, as many as fit, and the fonts that draw them and the titles."""
+    texts: list[list[str]] = []
+    positions: list[list[int]] = []
+    for axis, (length, tokens) in enumerate(zip(sheet.lengths, sheet.tokens, strict=True)):
+        need: float = line(points)
+        if tokens is None and length > MOST_NUMBERS:
+            need = max(need, panel[axis] / MOST_NUMBERS)
+        if tokens is None and axis == 1:  # numbers are not turned
+            need = max(need, (len(str(length - 1)) * 0.64 + 0.8) * points * DPI / 72)
+        step = _round_step(length * need / panel[axis] - 1e-9)
+        positions.append(list(range(0, length, step)))
+        texts.append([_text(tokens, position, step) for position in positions[axis]])
+    drawn, families = fonts.fit([*texts[0], *texts[1], *sheet.titles, *sheet.names, sheet.title])
+    queries, keys = drawn[: len(texts[0])], drawn[len(texts[0]) : len(texts[0]) + len(texts[1])]
+    longest = [max(width_of(text, points, families) for text in side) for side in (queries, keys)]
+    pitch = panel[1] / sheet.lengths[1] * (positions[1][1] if len(positions[1]) > 1 else 1)
+    rotation = 0 if longest[1] < 0.9 * pitch else 45 if pitch > 2 * line(points) else 90
+    below = {0: line(points), 45: round(0.71 * longest[1]) + line(points) // 2, 90: longest[1]}[rotation]
+    mark = px(0.05)
+    return (
+        Ticks(positions[0], queries, 0, longest[0] + mark),
+        Ticks(positions[1], keys, rotation, below + mark),
+    ), families
+
+
+def _text(tokens: Sequence[str] | None, position: int, step: int) -> str:
+    """A token by itself where every one is shown; where some are left out, its position says which it is."""
+    if tokens is None:
+        return str(position)
+    return fonts.label(tokens[position]) if step == 1 else f"{position} {fonts.label(tokens[position])}"
+
+
+def _round_step(least: float) -> int:
+    return next(digit * 10**power for power in itertools.count() for digit in (1, 2, 5) if digit * 10**power >= least)
