@@ -25,7 +25,7 @@ from .similarity import wide, widen
 
 name = "blocked"
 
-BLOCK = {"cpu": 2**21}
+BLOCK = {"cpu": 2**20}
 """Numbers held for the scores of one block, by device. Five to eight tensors of this size live at once."""
 BLOCK_ELSEWHERE = 2**24
 SPARED = 2**17
