@@ -165,7 +165,7 @@ def _stack(matrices: Any) -> Tensor:
 def _tensor(matrices: Any) -> Tensor:
     if isinstance(matrices, list | tuple) and not all(isinstance(each, int | float) for each in matrices):
         return torch.stack([_tensor(each) for each in matrices])
-    return torch.as_tensor(matrices).detach().to("cpu", torch.float32)
+    return torch.as_tensor(matrices).to("cpu", torch.float32)
 
 
 def _check_options(reduce: str, scale: str, limits: tuple[float, float] | None) -> None:
