@@ -56,6 +56,20 @@ def test_masked_keys_and_values_have_no_effect(backend: str, case: str, junk: fl
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_masked_keys_of_grouped_heads_have_no_effect(backend: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(B, n, t, D, generator=generator).double() for n, t in ((6, TQ), (2, TK), (2, TK)))
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    dirty_k, dirty_v = k.detach().clone(), v.detach().clone()
+    dirty_k[:, 1, 4:], dirty_v[:, 1, 4:] = torch.nan, torch.inf
+    options: dict[str, Any] = {"enable_gqa": True, "lengths": [4, 3]}
+    clean = run(q, k, v, backend="reference", **options)
+    dirty = run(q, dirty_k.requires_grad_(), dirty_v.requires_grad_(), backend=backend, **options)
+    for wanted, got in zip(clean, dirty, strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_bad_future_leaves_the_past_alone(backend: str) -> None:
     q, k, v = inputs()
     k, v = k.detach().clone(), v.detach().clone()
