@@ -233,6 +233,28 @@ def given_hard(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backend: str) 
     return Problem(q, k, v, options={"weighting": "hard"}).ours({"q": q, "k": k, "v": v}, backend)
 
 
+def test_entries_that_are_walked_apart_drop_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocked, "SPARED", 0)
+    q, v = torch.zeros(3, 40, 2), torch.eye(30).expand(3, 30, 30)  # the context shows the weights
+    k = torch.zeros(3, 30, 2)
+    x = {"q": q, "k": k, "v": v}
+    kept = Problem(q, k, v).ours(x, "blocked", dropout_p=0.5, lengths=[30, 30, 20])[:, :, :20] != 0
+    assert 0.4 < kept.float().mean() < 0.6
+    assert not torch.equal(kept[0], kept[1]) and not torch.equal(kept[1], kept[2])
+
+
+def test_gradients_of_many_blocks_are_summed_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gradient that is rounded to bfloat16 at every block would drift away from the one of a single block."""
+    q, k, v = (torch.randn(600, 4, generator=torch.Generator().manual_seed(i)).bfloat16() for i in range(3))
+    grads = []
+    for budget in (2**20, 600 * 4):
+        monkeypatch.setitem(blocked.BLOCK, "cpu", budget)
+        x = {name: leaf.clone().requires_grad_() for name, leaf in zip("qkv", (q, k, v), strict=True)}
+        grads.append(gradients(Problem(q, k, v).ours(x, "blocked"), x)["q"].double())
+    one_rounding = torch.finfo(torch.bfloat16).eps * grads[0].abs()
+    assert ((grads[0] - grads[1]).abs() <= one_rounding + 1e-7).all()
+
+
 def test_long_ragged_batches_are_walked_entry_by_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys beyond a length cost nothing: where that saves enough, each entry has blocks of its own."""
     monkeypatch.setattr(blocked, "SPARED", 0)

@@ -206,6 +206,15 @@ def test_a_look_at_some_rows_computes_no_others(monkeypatch: pytest.MonkeyPatch)
     assert seen == 2
 
 
+def test_hard_ties_go_to_the_first_key_across_blocks(blocks: None) -> None:
+    q, k = torch.ones(3, 2), torch.ones(40, 2)
+    k[:5] = 0
+    request = Request.of(q, k, k, weighting="hard").kept()
+    m = regard.AttentionMap(request)
+    assert m.statistic.tolist() == [5, 5, 5]
+    assert m.top(2).indices.tolist() == [[5, -1]] * 3
+
+
 def test_products_with_arrays_and_vectors() -> None:
     m, w = example()
     ones = np.ones(TK)
