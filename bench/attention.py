@@ -13,9 +13,10 @@ from torch import Tensor
 import regard
 from bench.harness import Case, Options, Versus
 from bench.parity import Parity
+from regard.attention import engine
 
 SHAPES = ((128, 8, 16, 64), (32, 8, 64, 64), (16, 12, 197, 64), (8, 12, 512, 64), (1, 12, 2048, 64))  # (B, H, T, D)
-BACKENDS = ("auto", "blocked", "torch")
+BACKENDS = ("auto", "native", "blocked", "torch") if engine.module else ("auto", "blocked", "torch")
 PEERS = ("SDPA", "eager")
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 

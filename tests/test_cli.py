@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from regard import __version__, demo
+from regard.attention import engine
 from regard.cli import main
 
 
@@ -64,7 +65,8 @@ def test_info_says_which_backend_and_why(capsys: pytest.CaptureFixture[str]) -> 
     said = capsys.readouterr().out
     assert __version__ in said and torch.__version__ in said
     rows = [line.split() for line in said.splitlines()]
-    assert any(row[:2] == ["causal", "torch"] for row in rows)
+    assert any(row[:2] == ["causal", "native" if engine.module else "torch"] for row in rows)
+    assert engine.module is None or engine.module.isa() in said
     assert any(row[:2] == ["additive", "blocked"] for row in rows)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import __version__
-from .attention import Additive
+from .attention import Additive, engine
 from .attention.choose import BACKENDS, choose
 from .attention.request import Request
 
@@ -29,7 +29,9 @@ def show(console: Console | None = None) -> None:
     """Print it."""
     console = console or Console()
     console.print(f"regard {__version__}, torch {torch.__version__}, Python {platform.python_version()}")
-    console.print(f"{torch.get_num_threads()} threads, {platform.machine()}, backends: {', '.join(BACKENDS)}\n")
+    console.print(f"{torch.get_num_threads()} threads, {platform.machine()}, backends: {', '.join(BACKENDS)}")
+    built = "not here" if engine.module is None else f"{engine.module.isa()} of {', '.join(engine.module.isas())}"
+    console.print(f"native kernels: {built} ({engine.reason})\n", highlight=False)
     table = Table("call, (1, 8, 8192, 64)", "backend", "why", box=None, pad_edge=False)
     x = torch.empty(1, 8, 8192, 64, device="meta")  # the choice depends on what is asked, not on the numbers
     for name, options in CALLS:

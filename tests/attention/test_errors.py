@@ -124,7 +124,7 @@ MESSAGES: list[tuple[dict[str, Any], str]] = [
     ({"lengths": -1}, "lengths (-1) must lie in 0…7"),
     ({"lengths": [1, 2, 3]}, "lengths (3) must be one number, or one per batch entry"),
     ({"lengths": torch.tensor([True, False])}, "lengths (2) must be whole numbers; got bool"),
-    ({"backend": "cuda"}, "backend ('cuda') must be auto or one of torch, blocked, reference"),
+    ({"backend": "cuda"}, "backend ('cuda') must be auto or one of native, torch, blocked, reference"),
     (
         {"backend": "torch", "softcap": 1.0},
         "backend ('torch') cannot serve this request: SDPA has no softcap. Try backend='auto'",

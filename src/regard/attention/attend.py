@@ -103,7 +103,7 @@ def attend(
 def _serve(request: Request, backend: Backend) -> tuple[Tensor, Tensor | None]:
     if request.q.is_meta:
         return request.value.new_empty(*request.lead, request.queries, request.value.shape[-1]), None
-    return isolated(request, backend.context)
+    return backend.context(request) if backend.isolates else isolated(request, backend.context)
 
 
 def _without_autocast(request: Request) -> AbstractContextManager[Any]:

@@ -24,6 +24,7 @@ from .request import Request, block_shape, narrow, spread
 from .similarity import wide, widen
 
 name = "blocked"
+isolates = False
 
 BLOCK = {"cpu": 2**20}
 """Numbers held for the scores of one block, by device. Five to eight tensors of this size live at once."""

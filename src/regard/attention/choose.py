@@ -1,6 +1,6 @@
 """Backends and the choice between them.
 
-A backend is a module with a `name`, `refusal(request)`, which says in words why it cannot serve (or None), and
+A backend is a module with a `name`, a `refusal(request)`, which says in words why it cannot serve (or None), and a
 `context(request)`, which returns the context and each row's statistic (or None, when a map is to find it itself).
 """
 
@@ -11,20 +11,22 @@ from typing import Protocol
 
 from torch import Tensor
 
-from . import blocked, reference, sdpa
+from . import blocked, native, reference, sdpa
 from .masks import transformed
 from .request import Request
 
 
 class Backend(Protocol):
     name: str
+    isolates: bool
+    """Whether it leaves out by itself what is masked and not finite; else `isolated` does it."""
 
     def refusal(self, request: Request) -> str | None: ...
 
     def context(self, request: Request) -> tuple[Tensor, Tensor | None]: ...
 
 
-BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (sdpa, blocked, reference)}
+BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (native, sdpa, blocked, reference)}
 
 LARGEST_MASK = 2**24
 """Pairs of a mask that may be stored for SDPA's sake. Beyond it, streaming keeps memory in proportion to Tq + Tk."""
@@ -51,6 +53,8 @@ def choose(request: Request, name: str = "auto") -> Choice:
 
 
 def _auto(request: Request) -> Choice:
+    if native.refusal(request) is None and native.worth(request):
+        return Choice(BACKENDS["native"], "the native kernels serve it, and it is large enough for them")
     refusal = sdpa.refusal(request) or _too_large(request)
     if refusal is None:
         return Choice(BACKENDS["torch"], "SDPA serves it")

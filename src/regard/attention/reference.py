@@ -16,6 +16,7 @@ from .request import Request, spread
 from .similarity import widen
 
 name = "reference"
+isolates = False
 
 
 def refusal(request: Request) -> str | None:

@@ -12,6 +12,7 @@ from .request import Request
 from .similarity import Additive, Dot, Pairwise
 
 name = "torch"
+isolates = False
 
 
 def refusal(request: Request) -> str | None:

@@ -1,0 +1,195 @@
+// The module regard._native: plain numbers in, kernels run, nothing out. Whoever calls has checked shapes and dtypes and
+// keeps the tensors alive; here only the form of the arguments is checked.
+//
+// To add a kernel: its job in problem.hpp, its Kernel in `Kernels` (kernels.hpp and table.cpp), a function that reads the
+// job and calls `run`, and its line in the module below.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+#include "kernels.hpp"
+#include "parallel.hpp"
+#include "problem.hpp"
+
+namespace nb = nanobind;
+
+namespace regard {
+
+namespace baseline {
+extern const Kernels table;
+}
+#ifdef REGARD_X86
+namespace avx2 {
+extern const Kernels table;
+}
+namespace avx512 {
+extern const Kernels table;
+}
+#endif
+
+namespace {
+
+// The builds that run on this machine, the fastest last.
+struct Runnable {
+    const Kernels* all[3];
+    int count = 0;
+
+    Runnable() {
+        all[count++] = &baseline::table;
+#ifdef REGARD_X86
+        __builtin_cpu_init();
+        const bool fma = __builtin_cpu_supports("fma");
+        if (fma && __builtin_cpu_supports("avx2")) all[count++] = &avx2::table;
+        if (fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+            all[count++] = &avx512::table;
+#endif
+    }
+};
+
+const Runnable runnable;
+const Kernels* active = runnable.all[runnable.count - 1];
+
+nb::list isas() {
+    nb::list names;
+    for (int i = 0; i < runnable.count; ++i) names.append(runnable.all[i]->name);
+    return names;
+}
+
+void use_isa(const std::string& name) {
+    std::string choices;
+    for (int i = 0; i < runnable.count; ++i) {
+        if (name == runnable.all[i]->name) {
+            active = runnable.all[i];
+            return;
+        }
+        choices += (i ? ", " : "") + std::string(runnable.all[i]->name);
+    }
+    throw nb::value_error(("native: isa ('" + name + "') must be one that runs here: " + choices + ".").c_str());
+}
+
+// Reads the numbers of a tuple one after the other.
+class Reader {
+    PyObject* tuple;
+    Py_ssize_t next = 0;
+
+    PyObject* item() { return PyTuple_GET_ITEM(tuple, next++); }
+
+   public:
+    Reader(const char* name, nb::handle given, Py_ssize_t size) : tuple(given.ptr()) {
+        if (PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) == size) return;
+        const std::string rule = "native: " + std::string(name) + " must be a tuple of " + std::to_string(size);
+        throw nb::type_error((rule + " numbers.").c_str());
+    }
+
+    int64_t integer() {
+        const long long value = PyLong_AsLongLong(item());
+        if (value == -1 && PyErr_Occurred()) throw nb::python_error();
+        return value;
+    }
+    float real() {
+        const double value = PyFloat_AsDouble(item());
+        if (value == -1 && PyErr_Occurred()) throw nb::python_error();
+        return float(value);
+    }
+    template <typename T>
+    T* pointer() {
+        return reinterpret_cast<T*>(integer());
+    }
+};
+
+template <typename T>
+T* address(int64_t number) {
+    return reinterpret_cast<T*>(number);
+}
+
+View view(const char* name, nb::handle given) {
+    Reader from(name, given, 4);
+    return {.data = from.pointer<const float>(), .batch = from.integer(), .head = from.integer(), .row = from.integer()};
+}
+
+Mask mask_of(nb::handle given) {
+    constexpr int64_t open = int64_t(1) << 60;
+    if (given.is_none()) return {.left = open, .right = open, .kind = MaskKind::none};
+    Reader from("mask", given, 10);
+    return {
+        .left = from.integer(),
+        .right = from.integer(),
+        .offset = from.pointer<const int64_t>(),
+        .length = from.pointer<const int64_t>(),
+        .kind = MaskKind(from.integer()),
+        .dense = from.pointer<const void>(),
+        .batch = from.integer(),
+        .head = from.integer(),
+        .row = from.integer(),
+        .col = from.integer(),
+    };
+}
+
+Dot dot_of(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask) {
+    Reader size("sizes", sizes, 7), number("numbers", numbers, 2);
+    return {
+        .batches = size.integer(),
+        .heads = size.integer(),
+        .groups = size.integer(),
+        .queries = size.integer(),
+        .keys = size.integer(),
+        .width = size.integer(),
+        .value_width = size.integer(),
+        .q = view("q", q),
+        .k = view("k", k),
+        .v = view("v", v),
+        .scale = number.real(),
+        .softcap = number.real(),
+        .mask = mask_of(mask),
+    };
+}
+
+void run(const Kernel& kernel, const void* job, int64_t tasks, int64_t rows_per_task, int threads) {
+    nb::gil_scoped_release released;
+    parallel(kernel, job, tasks, rows_per_task, threads);
+}
+
+void dot_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
+                 int64_t context, int64_t lse, int64_t rows_per_task, int threads) {
+    const DotForward job{dot_of(sizes, q, k, v, numbers, mask), address<float>(context), address<float>(lse)};
+    if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
+    const int64_t parts = (job.of.queries + rows_per_task - 1) / rows_per_task;
+    run(active->dot_forward, &job, job.of.batches * job.of.heads * parts, rows_per_task, threads);
+}
+
+void dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
+                  nb::handle grad, nb::handle context, int64_t lse, int64_t dq, int64_t dk, int64_t dv, int threads) {
+    const DotBackward job{
+        .of = dot_of(sizes, q, k, v, numbers, mask),
+        .grad = view("grad", grad),
+        .context = view("context", context),
+        .lse = address<const float>(lse),
+        .dq = address<float>(dq),
+        .dk = address<float>(dk),
+        .dv = address<float>(dv),
+    };
+    run(active->dot_backward, &job, job.of.batches * job.of.heads, job.of.queries, threads);
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    m.doc() = "C++ kernels for the CPU. Pointers are integers; strides count elements.";
+    m.def("isa", [] { return active->name; }, "The instruction set in use.");
+    m.def("isas", isas, "The instruction sets that are built and run on this machine, the fastest last.");
+    m.def("use_isa", use_isa, nb::arg("name"), "Use another one of them: for tests.");
+    m.def(
+        "use_pool", [](int64_t region) { use_pool(address<void(void (*)(void*), void*, unsigned, unsigned)>(region)); },
+        nb::arg("address"), "Run tasks by the GOMP_parallel at this address; 0: on threads of our own.");
+    m.def("dot_forward", dot_forward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
+          nb::arg("mask").none(), nb::arg("context"), nb::arg("lse"), nb::arg("rows_per_task"), nb::arg("threads"),
+          "sizes: batches, heads, groups, queries, keys, width, value_width; q, k, v: pointer and strides of batch, head, "
+          "row; numbers: scale, softcap; mask: None, or left, right, offset, length, kind, dense, and its four strides.");
+    m.def("dot_backward", dot_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
+          nb::arg("mask").none(), nb::arg("grad"), nb::arg("context"), nb::arg("lse"), nb::arg("dq"), nb::arg("dk"),
+          nb::arg("dv"), nb::arg("threads"), "As dot_forward; grad and context: pointer and strides.");
+}
+
+}  // namespace regard

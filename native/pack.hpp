@@ -1,0 +1,77 @@
+// Copies that make a matrix ready for `product`: transposed, scaled, or padded to whole vectors.
+#pragma once
+
+#include "simd.hpp"
+
+namespace regard::REGARD_ISA {
+
+REGARD_INLINE int round_up(int n) { return (n + lanes - 1) / lanes * lanes; }
+
+// rows × width, times a number, with room for whole vectors in each row of `to`.
+inline void pack_rows(const float* from, ptrdiff_t stride, int rows, int width, float* to, ptrdiff_t ld, float times) {
+    for (int i = 0; i < rows; ++i) {
+        int c = 0;
+        for (; c + lanes <= width; c += lanes) store(to + i * ld + c, load(from + i * stride + c) * times);
+        for (; c < width; ++c) to[i * ld + c] = from[i * stride + c] * times;
+        for (; c < ld; ++c) to[i * ld + c] = 0;
+    }
+}
+
+// A square of vectors, transposed by log2(lanes) rounds of interleaving: rows i and i + n/2 become rows 2i and 2i + 1.
+#if REGARD_LANES == 16
+#define REGARD_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define REGARD_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif REGARD_LANES == 8
+#define REGARD_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define REGARD_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define REGARD_LOW 0, 4, 1, 5
+#define REGARD_HIGH 2, 6, 3, 7
+#endif
+REGARD_INLINE void transpose(vec (&x)[lanes]) {
+#pragma GCC unroll 4
+    for (int round = 1; round < lanes; round *= 2) {
+        vec y[lanes];
+#pragma GCC unroll 8
+        for (int i = 0; i < lanes / 2; ++i) {
+            y[2 * i] = __builtin_shufflevector(x[i], x[i + lanes / 2], REGARD_LOW);
+            y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + lanes / 2], REGARD_HIGH);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < lanes; ++i) x[i] = y[i];
+    }
+}
+
+// rows × width → width × rows, rows of `to` of stride ld; rows are filled with zeros up to whole vectors.
+inline void pack_transposed(const float* from, ptrdiff_t stride, int rows, int width, float* to, ptrdiff_t ld) {
+    for (int i = 0; i < rows; i += lanes) {
+        const int some = rows - i < lanes ? rows - i : lanes;
+        int c = 0;
+        if (some == lanes) {
+            for (; c + lanes <= width; c += lanes) {
+                vec x[lanes];
+#pragma GCC unroll 16
+                for (int j = 0; j < lanes; ++j) x[j] = load(from + (i + j) * stride + c);
+                transpose(x);
+#pragma GCC unroll 16
+                for (int j = 0; j < lanes; ++j) store(to + (c + j) * ld + i, x[j]);
+            }
+        }
+        for (; c < width; ++c)
+            for (int j = 0; j < lanes; ++j) to[c * ld + i + j] = j < some ? from[(i + j) * stride + c] : 0.0f;
+    }
+}
+
+struct Rectangle {
+    const float* data;
+    ptrdiff_t row;
+};
+
+// Rows that can be read in whole vectors: as they are where the width allows, else a padded copy in `room`.
+inline Rectangle rectangle(const float* from, ptrdiff_t stride, int rows, int width, float* room) {
+    if (width % lanes == 0) return {from, stride};
+    pack_rows(from, stride, rows, width, room, round_up(width), 1.0f);
+    return {room, round_up(width)};
+}
+
+}  // namespace regard::REGARD_ISA

@@ -1,0 +1,23 @@
+// The kernels of the instruction set that this file is compiled for, by name.
+#include "kernels.hpp"
+#include "simd.hpp"
+
+#define REGARD_TEXT_(x) #x
+#define REGARD_TEXT(x) REGARD_TEXT_(x)
+
+namespace regard::REGARD_ISA {
+
+void dot_forward(const void*, int64_t, Scratch&);
+size_t dot_forward_room(const void*, int64_t);
+void dot_backward(const void*, int64_t, Scratch&);
+size_t dot_backward_room(const void*, int64_t);
+
+extern const Kernels table;
+const Kernels table{
+    .name = REGARD_TEXT(REGARD_ISA),
+    .lanes = lanes,
+    .dot_forward = {dot_forward, dot_forward_room},
+    .dot_backward = {dot_backward, dot_backward_room},
+};
+
+}  // namespace regard::REGARD_ISA

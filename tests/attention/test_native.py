@@ -1,0 +1,152 @@
+"""The native kernels: every instruction set that runs here, against float64, and bit for bit against themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+from regard.attention import engine
+from tests.attention.oracle import Problem, gradients
+from tests.attention.test_attend import MASKS, check, problem, some
+
+pytestmark = pytest.mark.skipif(engine.module is None, reason=f"native: {engine.reason}")
+ISAS = engine.module.isas() if engine.module else ["none"]
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    assert engine.module is not None
+    before = engine.module.isa()
+    engine.module.use_isa(request.param)
+    yield request.param
+    engine.module.use_isa(before)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("similarity", ["dot", "scaled_dot", "cosine", "bilinear"])
+def test_every_mask_agrees_with_the_oracle(isa: str, similarity: str, mask: str) -> None:
+    options = MASKS[mask]
+    if "attn_mask" in options and options["attn_mask"].is_floating_point():
+        given = problem(similarity, {key: value for key, value in options.items() if key != "attn_mask"})
+        x = given.leaves(torch.float32)
+        with torch.no_grad():
+            got = given.ours(x, "native", attn_mask=options["attn_mask"].float())
+        wanted = given.ours({n: leaf.double() for n, leaf in x.items()}, "reference", attn_mask=options["attn_mask"])
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5)
+        return
+    check(problem(similarity, options), ["native"], torch.float32)
+    check(problem(similarity, {**options, "weighting": "uniform"}), ["native"], torch.float32)
+
+
+SIZES = [(1, 1, 1, 1), (1, 200, 64, 64), (16, 16, 64, 64), (97, 129, 33, 17), (130, 257, 5, 40), (300, 65, 80, 128)]
+
+
+@pytest.mark.parametrize("queries,keys,width,value_width", SIZES)
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"window": (40, 3), "softcap": 3.0}], ids=str)
+def test_every_size(isa: str, queries: int, keys: int, width: int, value_width: int, options: Any) -> None:
+    given = Problem(
+        some(2, queries, width), some(2, keys, width, seed=1), some(2, keys, value_width, seed=2), options=options
+    )
+    check(given, ["native"], torch.float32)
+
+
+@pytest.mark.parametrize("options", [{}, {"lengths": [3, 11]}, {"is_causal": True, "causal_offset": [4, -2]}], ids=str)
+def test_grouped_heads(isa: str, options: Any) -> None:
+    given = Problem(some(2, 6, 7, 5), some(2, 2, 11, 5), some(2, 2, 11, 13), options={**options, "enable_gqa": True})
+    check(given, ["native"], torch.float32)
+
+
+@pytest.mark.parametrize("leads", [((), (), ()), ((2,),) * 3, ((2, 3), (1, 3), (2, 1)), ((2, 1, 3), (1, 4, 3), (4, 1))])
+def test_leading_dimensions(leads: Any) -> None:
+    q, k, v = (some(*lead, t, w) for lead, t, w in zip(leads, (7, 11, 11), (5, 5, 13), strict=True))
+    for options in ({}, {"is_causal": True}, {"attn_mask": some(7, 11) > 0}):
+        check(Problem(q, k, v, options=options), ["native"], torch.float32)
+
+
+def test_nothing_to_attend_to() -> None:
+    for queries, keys in ((5, 0), (0, 5), (0, 0)):
+        given = Problem(some(2, 3, queries, 4), some(2, 3, keys, 4), some(2, 3, keys, 6))
+        x = given.leaves(torch.float32)
+        out = given.ours(x, "native")
+        assert out.shape == (2, 3, queries, 6) and not out.any()
+        assert all(not grad.any() for grad in gradients(out, x).values())
+
+
+def test_inputs_need_not_be_contiguous(isa: str) -> None:
+    q = some(2, 7, 3, 5).float().transpose(1, 2)
+    k = some(2, 3, 5, 11).float().mT
+    v = some(2, 3, 22, 13).float()[:, :, ::2]
+    given = Problem(q, k, v)
+    torch.testing.assert_close(given.ours({"q": q, "k": k, "v": v}, "native"), given.plain({"q": q, "k": k, "v": v}))
+
+
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf])
+def test_masked_keys_and_values_have_no_effect(isa: str, junk: float) -> None:
+    q, k, v = (some(2, 3, t, 8).float() for t in (5, 7, 7))
+    wanted = problem_run(q, k, v)
+    k, v = k.clone(), v.clone()
+    k[:, :, 5:], v[:, :, 5:] = junk, junk
+    for got, clean in zip(problem_run(q, k, v), wanted, strict=True):
+        torch.testing.assert_close(got, clean)
+
+
+def problem_run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    x = [leaf.clone().requires_grad_() for leaf in (q, k, v)]
+    out = regard.attend(*x, is_causal=True, backend="native")
+    return out, *torch.autograd.grad(out.square().sum(), x)
+
+
+def test_what_is_attended_to_shows() -> None:
+    q, k, v = (some(5, 8).float() for _ in range(3))
+    k[2] = torch.nan
+    context, m = regard.attend(q, k, v, is_causal=True, backend="native", return_map=True)
+    assert context[:2].isfinite().all() and context[2:].isnan().all()
+    assert m.statistic[2:].isnan().all() and m.statistic[:2].isfinite().all()
+
+
+def test_observing_and_threads_change_no_bit(isa: str) -> None:
+    q, k, v = (some(2, 3, 300, 64, seed=i).float() for i in range(3))
+    alone = regard.attend(q, k, v, is_causal=True, backend="native")
+    observed, m = regard.attend(q, k, v, is_causal=True, backend="native", return_map=True)
+    torch.set_num_threads(2)
+    try:
+        threaded = regard.attend(q, k, v, is_causal=True, backend="native")
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(alone, observed) and torch.equal(alone, threaded)
+    torch.testing.assert_close(
+        m.statistic, regard.attend(q, k, v, is_causal=True, backend="blocked", return_map=True)[1].statistic
+    )
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 10.0, 50.0])
+def test_large_and_small_scores(isa: str, scale: float) -> None:
+    if scale == 50.0 and isa == "baseline":
+        pytest.skip("without a fused multiply-add every product is rounded, and scores of hundreds show it")
+    check(
+        Problem(some(3, 40, 16), some(3, 70, 16, seed=1), some(3, 70, 16, seed=2), options={"scale": scale}),
+        ["native"],
+        torch.float32,
+    )
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"weighting": "hard"}, "no hard weighting"),
+    ({"dropout_p": 0.1}, "no dropout"),
+    ({"similarity": regard.Additive(torch.ones(4))}, "dot products only"),
+    ({"attn_mask": torch.zeros(5, 5, requires_grad=True)}, "float mask no gradient"),
+    ({"lengths": torch.tensor([[1, 2, 3]])}, "one number of lengths per batch entry, not per head"),
+]
+
+
+@pytest.mark.parametrize("options,why", REFUSED)
+def test_what_it_does_not_serve_it_says(options: dict[str, Any], why: str) -> None:
+    x = torch.randn(1, 3, 5, 4)
+    with pytest.raises(ValueError, match=f"backend .'native'. cannot serve this request: .*{why}"):
+        regard.attend(x, x, x, backend="native", **options)
+    with pytest.raises(ValueError, match="computes in float32, not in float64"):
+        regard.attend(x.double(), x.double(), x.double(), backend="native")
