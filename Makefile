@@ -25,6 +25,7 @@ bench: $(VENV)/ready
 # does not, and shows why
 native: $(VENV)/ready
 	cmake --build build/native
+	cmake --install build/native --prefix "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"
 	@$(BIN)/python -c 'from regard.attention import engine; print(engine.reason); exit(engine.module is None)'
 
 # The kernel tests on a build with the address and undefined-behaviour sanitizers, beside the one in use. The runtimes

@@ -8,6 +8,7 @@
 
 #include <string>
 
+#include "additive.hpp"
 #include "kernels.hpp"
 #include "parallel.hpp"
 #include "problem.hpp"
@@ -173,6 +174,54 @@ void dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb
     run(active->dot_backward, &job, job.of.batches * job.of.heads, job.of.queries, threads);
 }
 
+void exponentials(nb::handle sizes, nb::handle x, int64_t e, int64_t flags, int64_t rows_per_task, int threads) {
+    Reader size("sizes", sizes, 4);
+    const Exponentials job{
+        .batches = size.integer(),
+        .heads = size.integer(),
+        .rows = size.integer(),
+        .width = size.integer(),
+        .x = view("x", x),
+        .e = address<float>(e),
+        .beyond = address<int32_t>(flags),
+        .large = address<int32_t>(flags) + 1,
+    };
+    const int64_t rows = job.batches * job.heads * job.rows;
+    run(active->exponentials, &job, (rows + rows_per_task - 1) / rows_per_task, rows_per_task, threads);
+}
+
+void additive_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
+                      nb::handle w, int clamp, int64_t context, int64_t lse, int64_t beyond, int64_t rows_per_task,
+                      int threads) {
+    const AdditiveForward job{
+        .of = {dot_of(sizes, q, k, v, numbers, mask), view("w", w), clamp},
+        .context = address<float>(context),
+        .lse = address<float>(lse),
+        .beyond = address<int32_t>(beyond),
+    };
+    const Dot& of = job.of.of;
+    const int64_t parts = (of.queries + rows_per_task - 1) / rows_per_task;
+    run(active->additive_forward, &job, of.batches * of.heads * parts, rows_per_task, threads);
+}
+
+void additive_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
+                       nb::handle w, int clamp, nb::handle grad, nb::handle context, int64_t lse, int64_t parts,
+                       int64_t dq, int64_t dk, int64_t dv, int64_t dw, int threads) {
+    const AdditiveBackward job{
+        .of = {dot_of(sizes, q, k, v, numbers, mask), view("w", w), clamp},
+        .grad = view("grad", grad),
+        .context = view("context", context),
+        .lse = address<const float>(lse),
+        .parts = parts,
+        .dq = address<float>(dq),
+        .dk = address<float>(dk),
+        .dv = address<float>(dv),
+        .dw = address<float>(dw),
+    };
+    const Dot& of = job.of.of;
+    run(active->additive_backward, &job, of.batches * of.heads * parts, of.queries, threads);
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -190,6 +239,20 @@ NB_MODULE(_native, m) {
     m.def("dot_backward", dot_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
           nb::arg("mask").none(), nb::arg("grad"), nb::arg("context"), nb::arg("lse"), nb::arg("dq"), nb::arg("dk"),
           nb::arg("dv"), nb::arg("threads"), "As dot_forward; grad and context: pointer and strides.");
+    m.def("padded", padded, nb::arg("width"), "The width of a row of exponentials.");
+    m.def("additive_parts", additive_parts, nb::arg("heads"), nb::arg("keys"), nb::arg("threads"),
+          "Shares of a head's keys in the backward pass.");
+    m.def("exponentials", exponentials, nb::arg("sizes"), nb::arg("x"), nb::arg("e"), nb::arg("flags"),
+          nb::arg("rows_per_task"), nb::arg("threads"),
+          "sizes: batches, heads, rows, width; flags: two int32, set where x is beyond range, and where it is large.");
+    m.def("additive_forward", additive_forward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
+          nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("clamp"), nb::arg("context"), nb::arg("lse"),
+          nb::arg("beyond"), nb::arg("rows_per_task"), nb::arg("threads"),
+          "As dot_forward, q and k being exponentials; w: pointer and strides.");
+    m.def("additive_backward", additive_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
+          nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("clamp"), nb::arg("grad"),
+          nb::arg("context"), nb::arg("lse"), nb::arg("parts"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"),
+          nb::arg("dw"), nb::arg("threads"), "As dot_backward, with `parts` copies of dq and dw.");
 }
 
 }  // namespace regard

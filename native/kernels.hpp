@@ -32,6 +32,7 @@ struct Kernels {
     int lanes;
     Kernel dot_forward;   // DotForward: a task is `rows_per_task` queries of one head
     Kernel dot_backward;  // DotBackward: a task is one head
+    Kernel exponentials, additive_forward, additive_backward;  // additive.hpp
 };
 
 }  // namespace regard

@@ -11,6 +11,12 @@ void dot_forward(const void*, int64_t, Scratch&);
 size_t dot_forward_room(const void*, int64_t);
 void dot_backward(const void*, int64_t, Scratch&);
 size_t dot_backward_room(const void*, int64_t);
+void exponentials(const void*, int64_t, Scratch&);
+size_t exponentials_room(const void*, int64_t);
+void additive_forward(const void*, int64_t, Scratch&);
+size_t additive_forward_room(const void*, int64_t);
+void additive_backward(const void*, int64_t, Scratch&);
+size_t additive_backward_room(const void*, int64_t);
 
 extern const Kernels table;
 const Kernels table{
@@ -18,6 +24,9 @@ const Kernels table{
     .lanes = lanes,
     .dot_forward = {dot_forward, dot_forward_room},
     .dot_backward = {dot_backward, dot_backward_room},
+    .exponentials = {exponentials, exponentials_room},
+    .additive_forward = {additive_forward, additive_forward_room},
+    .additive_backward = {additive_backward, additive_backward_room},
 };
 
 }  // namespace regard::REGARD_ISA

@@ -67,7 +67,8 @@ def test_info_says_which_backend_and_why(capsys: pytest.CaptureFixture[str]) -> 
     rows = [line.split() for line in said.splitlines()]
     assert any(row[:2] == ["causal", "native" if engine.module else "torch"] for row in rows)
     assert engine.module is None or engine.module.isa() in said
-    assert any(row[:2] == ["additive", "blocked"] for row in rows)
+    assert any(row[:2] == ["additive", "native" if engine.module else "blocked"] for row in rows)
+    assert any(row[:2] == ["callable", "blocked"] for row in rows)
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("similarity", ["dot", "scaled_dot", "cosine", "bilinear"])
+@pytest.mark.parametrize("similarity", ["dot", "scaled_dot", "cosine", "bilinear", "additive"])
 def test_every_mask_agrees_with_the_oracle(isa: str, similarity: str, mask: str) -> None:
     options = MASKS[mask]
     if "attn_mask" in options and options["attn_mask"].is_floating_point():
@@ -54,6 +54,21 @@ def test_every_size(isa: str, queries: int, keys: int, width: int, value_width: 
     check(given, ["native"], torch.float32)
 
 
+@pytest.mark.parametrize("queries,keys,width,value_width", SIZES)
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"window": (40, 3), "softcap": 3.0}], ids=str)
+def test_every_size_of_additive(isa: str, queries: int, keys: int, width: int, value_width: int, options: Any) -> None:
+    given = Problem(
+        some(2, queries, width),
+        some(2, keys, width, seed=1),
+        some(2, keys, value_width, seed=2),
+        "additive",
+        {"w": some(width, seed=3)},
+        options,
+    )
+    # δ = Σ dO · O is rounded once per row, and the gradient of w adds that up over all rows
+    check(given, ["native"], torch.float32, roundings={"w": 32})
+
+
 @pytest.mark.parametrize("options", [{}, {"lengths": [3, 11]}, {"is_causal": True, "causal_offset": [4, -2]}], ids=str)
 def test_grouped_heads(isa: str, options: Any) -> None:
     given = Problem(some(2, 6, 7, 5), some(2, 2, 11, 5), some(2, 2, 11, 13), options={**options, "enable_gqa": True})
@@ -65,6 +80,21 @@ def test_leading_dimensions(leads: Any) -> None:
     q, k, v = (some(*lead, t, w) for lead, t, w in zip(leads, (7, 11, 11), (5, 5, 13), strict=True))
     for options in ({}, {"is_causal": True}, {"attn_mask": some(7, 11) > 0}):
         check(Problem(q, k, v, options=options), ["native"], torch.float32)
+
+
+def test_additive_weights_per_head(isa: str) -> None:
+    given = Problem(some(2, 3, 7, 5), some(2, 3, 11, 5), some(2, 3, 11, 13), "additive", {"w": some(3, 1, 1, 5)})
+    x = given.leaves(torch.float32)
+    got = given.ours({**x, "w": x["w"].reshape(3, 5)}, "native")
+    torch.testing.assert_close(got, given.plain(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [5.0, 12.0, 30.0, 50.0, torch.inf])
+def test_additive_scores_of_any_range(isa: str, size: float) -> None:
+    """Beyond what the exponentials hold, the explicit tanh serves: never a wrong number without a word."""
+    q, k, v = some(2, 9, 6), some(2, 13, 6, seed=1), some(2, 13, 4, seed=2)
+    q[0, 3], k[0, 5], k[1, 7] = size, -size if size < torch.inf else 1.0, 2.0
+    check(Problem(q, k, v, "additive", {"w": some(6, seed=3)}), ["native"], torch.float32)
 
 
 def test_nothing_to_attend_to() -> None:
@@ -137,7 +167,7 @@ def test_large_and_small_scores(isa: str, scale: float) -> None:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"weighting": "hard"}, "no hard weighting"),
     ({"dropout_p": 0.1}, "no dropout"),
-    ({"similarity": regard.Additive(torch.ones(4))}, "dot products only"),
+    ({"similarity": lambda q, k: q @ k.mT}, "not callables"),
     ({"attn_mask": torch.zeros(5, 5, requires_grad=True)}, "float mask no gradient"),
     ({"lengths": torch.tensor([[1, 2, 3]])}, "one number of lengths per batch entry, not per head"),
 ]

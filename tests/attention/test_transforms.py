@@ -191,7 +191,7 @@ WHYS: list[tuple[dict[str, Any], str, str]] = [
     ({}, "torch", "SDPA serves it"),
     ({"softcap": 2.0}, "blocked", "no softcap"),
     ({"weighting": "hard"}, "blocked", "soft weights only"),
-    ({"similarity": regard.Additive(torch.ones(4))}, "blocked", "dot products only"),
+    ({"similarity": lambda q, k: q @ k.mT}, "blocked", "dot products only"),
 ]
 
 

@@ -54,7 +54,7 @@ def choose(request: Request, name: str = "auto") -> Choice:
 
 def _auto(request: Request) -> Choice:
     if native.refusal(request) is None and native.worth(request):
-        return Choice(BACKENDS["native"], "the native kernels serve it, and it is large enough for them")
+        return Choice(BACKENDS["native"], "the native kernels serve it")
     refusal = sdpa.refusal(request) or _too_large(request)
     if refusal is None:
         return Choice(BACKENDS["torch"], "SDPA serves it")

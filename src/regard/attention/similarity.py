@@ -127,8 +127,8 @@ class Additive:
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         bent = torch.tanh(widen(q).unsqueeze(-2) + widen(k).unsqueeze(-3))  # (..., Tq, Tk, D)
-        w = widen(self.weight)
-        return bent @ w if w.ndim == 1 else torch.einsum("...ijd,...d->...ij", bent, w)
+        w = widen(self.weight)[..., None, None, :]
+        return (bent * w).sum(-1)  # not a matrix product, whose gradient for w sums all pairs in one long row
 
     def reduce(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Similarity]:
         return q, k, self

@@ -1,0 +1,116 @@
+"""What the native kernels are told besides the tensors themselves: sizes, numbers and the mask, as plain integers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import engine
+from .masks import Mask
+from .request import Request
+from .similarity import Dot
+
+OPEN = 2**40
+"""A window's side that is open: farther than any sequence is long."""
+FEWEST_ROWS = 16
+"""Queries of a task below which starting it costs more than it spreads."""
+
+
+def kernels() -> Any:
+    assert engine.module is not None, "refusal comes first"
+    return engine.module
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the kernel is told besides q, k and v."""
+
+    batches: int
+    heads: int
+    groups: int
+    scale: float
+    softcap: float
+    mask: tuple[int, ...] | None
+    held: tuple[Tensor, ...]
+    """Tensors that the numbers of the mask point into."""
+    masked: bool
+
+    @classmethod
+    def of(cls, request: Request) -> Plan:
+        lead = request.lead
+        alone = len(lead) == 1 and request.groups == 1  # a batch without heads: lengths and offsets count its entries
+        batches = lead[0] if alone else math.prod(lead[:-1])
+        heads = 1 if alone or not lead else lead[-1]
+        mask, held = _mask_numbers(request, batches, heads)
+        softcap = 0.0 if request.softcap is None else request.softcap
+        scale = request.similarity.scale if isinstance(request.similarity, Dot) else 1.0
+        return cls(batches, heads, request.groups, scale, softcap, mask, held, not request.mask.open)
+
+    def arguments(self, q: Tensor, k: Tensor, v: Tensor, width: int) -> tuple[Any, ...]:
+        sizes = (self.batches, self.heads, self.groups, q.shape[2], k.shape[2], width, v.shape[3])
+        return sizes, view(q), view(k), view(v), (self.scale, self.softcap), self.mask
+
+    def rows_per_task(self, queries: int, threads: int, most: int) -> int:
+        """Queries of one task: fewer than most where some threads would get nothing."""
+        wanted = -(-4 * threads // max(1, self.batches * self.heads))  # parts of each head
+        even = -(-queries // max(wanted, -(-queries // most)))
+        return max(1, min(queries, max(even, FEWEST_ROWS)))
+
+    def ungroup(self, x: Tensor) -> Tensor:
+        """Add up what the query heads of each key head found: (B, H, T, D) → (B, H / groups, T, D)."""
+        return x if self.groups == 1 else x.unflatten(1, (-1, self.groups)).sum(2)
+
+    def once(self) -> None:
+        if torch.is_grad_enabled():  # only under create_graph=True
+            raise RuntimeError(
+                "attend: backend (native) has first derivatives only; got create_graph=True. "
+                "Try backend='reference' for second ones."
+            )
+
+
+def view(x: Tensor) -> tuple[int, int, int, int]:
+    return x.data_ptr(), x.stride(0), x.stride(1), x.stride(2)
+
+
+def _mask_numbers(request: Request, batches: int, heads: int) -> tuple[tuple[int, ...] | None, tuple[Tensor, ...]]:
+    mask = request.mask
+    if mask.open:
+        return None, ()
+    held: list[Tensor] = []
+
+    def pointer(number: int | Tensor) -> int:
+        held.append(_per_batch(number, request, batches))
+        return held[-1].data_ptr()
+
+    left = OPEN if mask.left is None else mask.left
+    right = OPEN if mask.right is None else mask.right
+    offset = pointer(mask.offset) if isinstance(mask.offset, Tensor) or mask.offset else 0
+    length = 0 if mask.lengths is None else pointer(mask.lengths)
+    if mask.dense is None:
+        return (left, right, offset, length, 0, 0, 0, 0, 0, 0), tuple(held)
+    dense, kind = _dense(mask, request, batches, heads)
+    held.append(dense)
+    return (left, right, offset, length, kind, dense.data_ptr(), *dense.stride()), tuple(held)
+
+
+def _per_batch(number: int | Tensor, request: Request, batches: int) -> Tensor:
+    """One int64 per batch entry."""
+    if isinstance(number, int):
+        return torch.full((batches,), number)
+    inner = request.lead if batches == math.prod(request.lead) else request.lead[:-1]
+    lead = number.reshape(number.shape[: len(request.lead)])  # without the dimensions of rows and columns
+    lead = lead.expand(*request.lead) if len(inner) == len(request.lead) else lead[..., 0].expand(*inner)
+    return lead.reshape(batches).to(torch.int64).contiguous()
+
+
+def _dense(mask: Mask, request: Request, batches: int, heads: int) -> tuple[Tensor, int]:
+    """The dense part (B, H, Tq, Tk), broadcast by strides, and its kind: 1 boolean, 2 added."""
+    assert mask.dense is not None
+    dense = mask.dense.detach()
+    dense, kind = (dense.view(torch.uint8), 1) if dense.dtype == torch.bool else (dense.to(torch.float32), 2)
+    dense = dense.expand(*request.lead, request.queries, request.keys)
+    return dense.reshape(batches, heads, request.queries, request.keys), kind
