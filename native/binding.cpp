@@ -1,4 +1,4 @@
-// The module regard._native: plain numbers in, kernels run, nothing out. Whoever calls has checked shapes and dtypes and
+// The module regard._native: plain numbers in, kernels run, at most a yes or no out. Whoever calls has checked shapes and dtypes and
 // keeps the tensors alive; here only the form of the arguments is checked.
 //
 // To add a kernel: its job in problem.hpp, its Kernel in `Kernels` (kernels.hpp and table.cpp), a function that reads the
@@ -152,16 +152,19 @@ void run(const Kernel& kernel, const void* job, int64_t tasks, int64_t rows_per_
     parallel(kernel, job, tasks, rows_per_task, threads);
 }
 
-void dot_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
+bool dot_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
                  int64_t context, int64_t lse, int64_t rows_per_task, int threads) {
-    const DotForward job{dot_of(sizes, q, k, v, numbers, mask), address<float>(context), address<float>(lse)};
+    int32_t lost = 0;
+    const DotForward job{dot_of(sizes, q, k, v, numbers, mask), address<float>(context), address<float>(lse), &lost};
     if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
     const int64_t parts = (job.of.queries + rows_per_task - 1) / rows_per_task;
     run(active->dot_forward, &job, job.of.batches * job.of.heads * parts, rows_per_task, threads);
+    return !lost;
 }
 
-void dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
+bool dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
                   nb::handle grad, nb::handle context, int64_t lse, int64_t dq, int64_t dk, int64_t dv, int threads) {
+    int32_t lost = 0;
     const DotBackward job{
         .of = dot_of(sizes, q, k, v, numbers, mask),
         .grad = view("grad", grad),
@@ -170,8 +173,10 @@ void dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb
         .dq = address<float>(dq),
         .dk = address<float>(dk),
         .dv = address<float>(dv),
+        .lost = &lost,
     };
     run(active->dot_backward, &job, job.of.batches * job.of.heads, job.of.queries, threads);
+    return !lost;
 }
 
 void exponentials(nb::handle sizes, nb::handle x, int64_t e, int64_t flags, int64_t rows_per_task, int threads) {
@@ -234,11 +239,11 @@ NB_MODULE(_native, m) {
         nb::arg("address"), "Run tasks by the GOMP_parallel at this address; 0: on threads of our own.");
     m.def("dot_forward", dot_forward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
           nb::arg("mask").none(), nb::arg("context"), nb::arg("lse"), nb::arg("rows_per_task"), nb::arg("threads"),
-          "sizes: batches, heads, groups, queries, keys, width, value_width; q, k, v: pointer and strides of batch, head, "
+          "Whether every context is finite. sizes: batches, heads, groups, queries, keys, width, value_width; q, k, v: pointer and strides of batch, head, "
           "row; numbers: scale, softcap; mask: None, or left, right, offset, length, kind, dense, and its four strides.");
     m.def("dot_backward", dot_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
           nb::arg("mask").none(), nb::arg("grad"), nb::arg("context"), nb::arg("lse"), nb::arg("dq"), nb::arg("dk"),
-          nb::arg("dv"), nb::arg("threads"), "As dot_forward; grad and context: pointer and strides.");
+          nb::arg("dv"), nb::arg("threads"), "Whether every gradient is finite. As dot_forward; grad and context: pointer and strides.");
     m.def("padded", padded, nb::arg("width"), "The width of a row of exponentials.");
     m.def("additive_parts", additive_parts, nb::arg("heads"), nb::arg("keys"), nb::arg("threads"),
           "Shares of a head's keys in the backward pass.");

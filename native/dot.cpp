@@ -102,6 +102,7 @@ void finish(const DotForward& job, const Place& at, const Rows& state) {
     const int value_width = round_up(int(of.value_width));
     const int64_t start = (at.batch * of.heads + at.head) * of.queries + at.row;
     float* total = state.total;
+    bool finite = true;
     for (int i = 0; i < at.rows; ++i) total[i] = sum(load(state.total + i * lanes));
     for (int i = 0; i < at.rows; i += lanes) {
         const int some = at.rows - i < lanes ? at.rows - i : lanes;
@@ -111,12 +112,10 @@ void finish(const DotForward& job, const Place& at, const Rows& state) {
     }
     for (int i = 0; i < at.rows; ++i) {
         const float share = total[i] == 0 ? 0.0f : 1.0f / total[i];
-        float* context = job.context + (start + i) * of.value_width;
-        const float* sums = state.summed + i * value_width;
-        int c = 0;
-        for (; c + lanes <= of.value_width; c += lanes) store(context + c, load(sums + c) * share);
-        for (; c < of.value_width; ++c) context[c] = sums[c] * share;
+        const int width = int(of.value_width);
+        finite &= unpack_rows(state.summed + i * value_width, value_width, 1, width, job.context + (start + i) * width, share);
     }
+    if (!finite) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
 }
 
 }  // namespace

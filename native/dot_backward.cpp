@@ -99,11 +99,6 @@ void block_backward(const Head& head, const Place& at, const Block& block) {
                   head.dq + block.row * head.width, head.width);
 }
 
-void write(const float* from, int ld, int rows, int width, float* to, float times) {
-    for (int i = 0; i < rows; ++i)
-        for (int c = 0; c < width; ++c) to[i * width + c] = from[i * ld + c] * times;
-}
-
 size_t head_room(const Dot& of) {
     const size_t width = round_up(int(of.width)), value_width = round_up(int(of.value_width));
     return (width + value_width) * key_block * 2 + width * key_block + 2 * query_block * key_block +
@@ -149,6 +144,7 @@ void dot_backward(const void* given, int64_t task, Scratch& scratch) {
     // q was packed times its scale, softcap's division included: dK takes the factor from there, dQ at the end
     const float scale = of.softcap > 0 ? of.scale / of.softcap : of.scale;
     const float again = of.softcap > 0 ? of.softcap : 1.0f;
+    bool finite = true;
     for (int64_t first = 0; first < of.keys; first += key_block) {
         const int cols = int(least(of.keys - first, key_block));
         pack_transposed(k + first * of.k.row, of.k.row, cols, int(of.width), head.kt, key_block);
@@ -163,10 +159,12 @@ void dot_backward(const void* given, int64_t task, Scratch& scratch) {
             take_queries(job, head, row, at.rows);
             block_backward(head, at, block);
         }
-        write(head.dk, head.width, cols, int(of.width), dk + first * of.width, again);
-        write(head.dv, head.value_width, cols, int(of.value_width), dv + first * of.value_width, 1.0f);
+        finite &= unpack_rows(head.dk, head.width, cols, int(of.width), dk + first * of.width, again);
+        finite &= unpack_rows(head.dv, head.value_width, cols, int(of.value_width), dv + first * of.value_width, 1.0f);
     }
-    write(head.dq, head.width, int(of.queries), int(of.width), job.dq + task * of.queries * of.width, scale * again);
+    float* dq = job.dq + task * of.queries * of.width;
+    finite &= unpack_rows(head.dq, head.width, int(of.queries), int(of.width), dq, scale * again);
+    if (!finite) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
 }
 
 size_t dot_backward_room(const void* given, int64_t) { return head_room(static_cast<const DotBackward*>(given)->of); }

@@ -62,6 +62,26 @@ inline void pack_transposed(const float* from, ptrdiff_t stride, int rows, int w
     }
 }
 
+// rows × width of stride ld, times a number, to contiguous rows; returns whether every number written is finite.
+inline bool unpack_rows(const float* from, ptrdiff_t ld, int rows, int width, float* to, float times) {
+    vec odd{};  // x − x is 0 where x is finite, else NaN, which stays
+    float rest = 0;
+    for (int i = 0; i < rows; ++i) {
+        int c = 0;
+        for (; c + lanes <= width; c += lanes) {
+            const vec x = load(from + i * ld + c) * times;
+            store(to + i * width + c, x);
+            odd += x - x;
+        }
+        for (; c < width; ++c) {
+            const float x = from[i * ld + c] * times;
+            to[i * width + c] = x;
+            rest += x - x;
+        }
+    }
+    return sum(odd) == 0 && rest == 0;
+}
+
 struct Rectangle {
     const float* data;
     ptrdiff_t row;

@@ -36,6 +36,7 @@ struct DotForward {
     Dot of;
     float* context;  // (B, H, Tq, Dv), contiguous
     float* lse;      // (B, H, Tq), contiguous
+    int32_t* lost;   // set to 1 where a context is not finite
 };
 
 struct DotBackward {
@@ -43,6 +44,7 @@ struct DotBackward {
     View grad, context;  // (B, H, Tq, Dv)
     const float* lse;
     float *dq, *dk, *dv;  // contiguous (B, H, Tq, D), (B, H, Tk, D), (B, H, Tk, Dv): one per query head
+    int32_t* lost;        // set to 1 where a gradient is not finite
 };
 
 }  // namespace regard

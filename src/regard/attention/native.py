@@ -65,13 +65,14 @@ def context(request: Request) -> tuple[Tensor, Tensor]:
 
     A masked key or value that is not finite shows as a context that is not: then, and only then, it is taken out.
     """
-    found, lse = _serve(request)
-    if request.mask.open or bool(found.detach().sum().isfinite()):
+    found, lse, finite = _serve(request)
+    if finite or request.mask.open:
         return found, lse
-    return isolated(request, _serve)  # type: ignore[return-value]
+    return isolated(request, lambda clean: _serve(clean)[:2])  # type: ignore[return-value]
 
 
-def _serve(request: Request) -> tuple[Tensor, Tensor]:
+def _serve(request: Request) -> tuple[Tensor, Tensor, bool]:
+    """Context, log-sum-exp, and whether every context is finite."""
     request = request.reduced()
     plan = Plan.of(request)
     shared = (*request.lead[:-1], request.lead[-1] // request.groups) if request.groups > 1 else request.lead
@@ -79,11 +80,12 @@ def _serve(request: Request) -> tuple[Tensor, Tensor]:
     k, v = (_four(x, shared, plan) for x in (request.k, request.value))  # (B, H / groups, Tk, ·)
     if isinstance(request.similarity, Additive):
         found, lse, beyond = AdditiveAttention.apply(q, k, v, _heads(request, plan), plan)
+        finite = True
         if bool(beyond):  # |x| > 43, or not finite: rare, and then the explicit tanh
-            return blocked.context(request)
+            found, lse = isolated(request, blocked.context)
     else:
-        found, lse = _Dot.apply(q, k, v, plan)
-    return found.reshape(*request.lead, *found.shape[-2:]), lse.reshape(*request.lead, request.queries)
+        found, lse, finite = _Dot.apply(q, k, v, plan)
+    return found.reshape(*request.lead, *found.shape[-2:]), lse.reshape(*request.lead, request.queries), finite
 
 
 def _heads(request: Request, plan: Plan) -> Tensor:
@@ -105,44 +107,45 @@ def _four(x: Tensor, lead: tuple[int, ...], plan: Plan) -> Tensor:
 
 class _Dot(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tensor, bool]:
         found = q.new_empty(*q.shape[:-1], v.shape[-1])  # (B, H, Tq, Dv)
         lse = q.new_empty(q.shape[:-1])  # (B, H, Tq)
-        threads = torch.get_num_threads()
+        threads, finite = torch.get_num_threads(), True
         if found.numel() or lse.numel():
             rows = plan.rows_per_task(q.shape[2], threads, ROWS_PER_TASK)
-            kernels().dot_forward(
+            finite = kernels().dot_forward(
                 *plan.arguments(q, k, v, width=q.shape[-1]), found.data_ptr(), lse.data_ptr(), rows, threads
             )
         ctx.plan = plan
         ctx.save_for_backward(q, k, v, found, lse)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(lse)
-        return found, lse
+        return found, lse, finite
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, *unused: Any) -> tuple[Tensor | None, ...]:
         ctx.plan.once()
         if grad is None:
             return None, None, None, None
         q, k, v, found, lse = ctx.saved_tensors
-        grads = _backward(ctx.plan, q, k, v, found, lse, grad)
-        if ctx.plan.masked and not all(bool(x.sum().isfinite()) for x in grads):
+        dq, dk, dv, finite = _backward(ctx.plan, q, k, v, found, lse, grad)
+        if ctx.plan.masked and not finite:
             q, k, v = (torch.where(x.isfinite(), x, 0) for x in (q, k, v))  # masked out, or lost in any case
-            grads = _backward(ctx.plan, q, k, v, found, lse, grad)
-        return *grads, None
+            dq, dk, dv, _ = _backward(ctx.plan, q, k, v, found, lse, grad)
+        return dq, dk, dv, None
 
 
 def _backward(
     plan: Plan, q: Tensor, k: Tensor, v: Tensor, found: Tensor, lse: Tensor, grad: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, bool]:
+    finite = True
     if grad.stride(-1) != 1:
         grad = grad.contiguous()
     heads = q.shape[:2]
     dq = torch.empty_like(q, memory_format=torch.contiguous_format)
     dk, dv = (x.new_empty(*heads, *x.shape[2:]) for x in (k, v))  # one per query head
     if grad.numel():
-        kernels().dot_backward(
+        finite = kernels().dot_backward(
             *plan.arguments(q, k, v, width=q.shape[-1]),
             view(grad),
             view(found),
@@ -154,4 +157,4 @@ def _backward(
         )
     else:
         dq, dk, dv = dq.zero_(), dk.zero_(), dv.zero_()
-    return dq, plan.ungroup(dk), plan.ungroup(dv)
+    return dq, plan.ungroup(dk), plan.ungroup(dv), finite
