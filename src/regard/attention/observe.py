@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import torch
@@ -54,21 +54,8 @@ class Block:
         return to_weights(self.request, self.scores(), self.statistic(statistic), self.cols)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Some rows of some entries, with the columns outside which they attend to nothing."""
-
-    request: Request
-    entry: tuple[int, ...]
-    rows: slice
-    cols: slice
-
-    def block(self, cols: slice) -> Block:
-        return Block(self.request, self.entry, self.rows, cols)
-
-
-def rows_of(request: Request, rows: slice, cols: slice) -> Iterator[Rows]:
-    """Rows that cover a region, entry by entry where all at once would be too much."""
+def bands(request: Request, rows: slice, cols: slice) -> Iterator[Block]:
+    """Some rows of a region at a time, as wide as they may attend; entry by entry where all would be too much."""
     pairs = request.entries * (rows.stop - rows.start) * (cols.stop - cols.start)
     if pairs <= BLOCK or not request.separable or request.entries == 1:
         parts: Iterator[tuple[tuple[int, ...], Request]] = iter([((), request)])
@@ -81,15 +68,15 @@ def rows_of(request: Request, rows: slice, cols: slice) -> Iterator[Rows]:
             first, last = part.mask.span(some, part.keys)
             first, last = max(first, cols.start), min(last, cols.stop)
             if first < last:
-                yield Rows(part, entry, some, slice(first, last))
+                yield Block(part, entry, some, slice(first, last))
 
 
 def blocks(request: Request) -> Iterator[Block]:
     """Blocks that hold every pair that may attend."""
-    for part in rows_of(request, slice(0, request.queries), slice(0, request.keys)):
-        _, step = block_shape(part.request, BLOCK)
-        for start in range(part.cols.start, part.cols.stop, step):
-            yield part.block(slice(start, min(start + step, part.cols.stop)))
+    for band in bands(request, slice(0, request.queries), slice(0, request.keys)):
+        _, step = block_shape(band.request, BLOCK)
+        for start in range(band.cols.start, band.cols.stop, step):
+            yield replace(band, cols=slice(start, min(start + step, band.cols.stop)))
 
 
 def to_weights(request: Request, scores: Tensor, statistic: Tensor, cols: Span) -> Tensor:
@@ -202,13 +189,12 @@ def pool(request: Request, statistic: Tensor, rows: Cells, cols: Cells, reduce: 
     """A region as a picture of (rows.wanted, cols.wanted) cells, (*lead, rows.wanted, cols.wanted)."""
     shape = (*request.lead, rows.count, cols.count)
     out = torch.zeros(shape, dtype=request.wide, device=request.device)
-    for some in rows_of(request, rows.region, cols.region):
-        _, step = block_shape(some.request, BLOCK)
-        for part in cols.parts(some.cols, step, request.device):
-            block = some.block(some.cols)
-            scores = block.scores(part.span).unflatten(-1, (-1, part.width))  # (..., rows, cells, width)
-            strength = _strength(request, scores, block.statistic(statistic), part, reduce)  # (..., rows, cells)
-            rows.fold(block.own(out)[..., part.cells], block.rows, strength, largest=reduce == "max")
+    for band in bands(request, rows.region, cols.region):
+        _, step = block_shape(band.request, BLOCK)
+        for part in cols.parts(band.cols, step, request.device):
+            scores = band.scores(part.span).unflatten(-1, (-1, part.width))  # (..., rows, cells, width)
+            strength = _strength(request, scores, band.statistic(statistic), part, reduce)  # (..., rows, cells)
+            rows.fold(band.own(out)[..., part.cells], band.rows, strength, largest=reduce == "max")
     if reduce == "mean":
         out /= rows.sizes(request.device).unsqueeze(-1) * cols.sizes(request.device)
     return cols.enlarge(rows.enlarge(out, -2), -1)
