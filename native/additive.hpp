@@ -14,9 +14,6 @@
 
 namespace regard {
 
-// The width of a row of exponentials, and of dq, dk and dw: whole vectors in every instruction set, D numbers and zeros.
-inline int64_t padded(int64_t width) { return (width + 15) / 16 * 16; }
-
 // e = e^{2x}. A task is `rows_per_task` of all B·H·T rows.
 struct Exponentials {
     int64_t batches, heads, rows, width;

@@ -112,7 +112,7 @@ View view(const char* name, nb::handle given) {
 
 Mask mask_of(nb::handle given) {
     constexpr int64_t open = int64_t(1) << 60;
-    if (given.is_none()) return {.left = open, .right = open, .kind = MaskKind::none};
+    if (given.is_none()) return {.left = open, .right = open, .offset = nullptr, .length = nullptr, .kind = MaskKind::none, .dense = nullptr, .batch = 0, .head = 0, .row = 0, .col = 0, .any = false};
     Reader from("mask", given, 10);
     return {
         .left = from.integer(),
@@ -125,6 +125,7 @@ Mask mask_of(nb::handle given) {
         .head = from.integer(),
         .row = from.integer(),
         .col = from.integer(),
+        .any = true,
     };
 }
 
@@ -163,19 +164,21 @@ bool dot_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb:
 }
 
 bool dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                  nb::handle grad, nb::handle context, int64_t lse, int64_t dq, int64_t dk, int64_t dv, int threads) {
+                  nb::handle grad, nb::handle context, int64_t lse, int64_t parts, int64_t dq, int64_t dk, int64_t dv,
+                  int threads) {
     int32_t lost = 0;
     const DotBackward job{
         .of = dot_of(sizes, q, k, v, numbers, mask),
         .grad = view("grad", grad),
         .context = view("context", context),
         .lse = address<const float>(lse),
+        .parts = parts,
         .dq = address<float>(dq),
         .dk = address<float>(dk),
         .dv = address<float>(dv),
         .lost = &lost,
     };
-    run(active->dot_backward, &job, job.of.batches * job.of.heads, job.of.queries, threads);
+    run(active->dot_backward, &job, job.of.batches * job.of.heads * parts, job.of.queries, threads);
     return !lost;
 }
 
@@ -242,8 +245,8 @@ NB_MODULE(_native, m) {
           "Whether every context is finite. sizes: batches, heads, groups, queries, keys, width, value_width; q, k, v: pointer and strides of batch, head, "
           "row; numbers: scale, softcap; mask: None, or left, right, offset, length, kind, dense, and its four strides.");
     m.def("dot_backward", dot_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
-          nb::arg("mask").none(), nb::arg("grad"), nb::arg("context"), nb::arg("lse"), nb::arg("dq"), nb::arg("dk"),
-          nb::arg("dv"), nb::arg("threads"), "Whether every gradient is finite. As dot_forward; grad and context: pointer and strides.");
+          nb::arg("mask").none(), nb::arg("grad"), nb::arg("context"), nb::arg("lse"), nb::arg("parts"), nb::arg("dq"),
+          nb::arg("dk"), nb::arg("dv"), nb::arg("threads"), "Whether every gradient is finite. As dot_forward; grad and context: pointer and strides.");
     m.def("padded", padded, nb::arg("width"), "The width of a row of exponentials.");
     m.def("additive_parts", additive_parts, nb::arg("heads"), nb::arg("keys"), nb::arg("threads"),
           "Shares of a head's keys in the backward pass.");

@@ -1,18 +1,18 @@
-// Scaled dot products: forward.
+// Scaled dot products: forward. The queries stand in the lanes (lanes.hpp).
 //
-//     for blocks of queries (a task):
+//     for blocks of queries (a task), in groups of up to three vectors of them:
 //         for blocks of keys they may attend to:
-//             Kt     = the block's keys, transposed
-//             for strips of a few queries:
-//                 S  = Q · Kt                       registers → a strip of the first-level cache
-//                 P  = e^(S − highest so far)       the highest is raised only when a score exceeds it
-//                 O += P · V
+//             Sᵀ = K · Qᵀ                       registers → the first-level cache, with the highest of each lane
+//             Pᵀ = e^(Sᵀ − highest so far)      sums are rescaled only when a score exceeds what was the highest
+//             O += P · V                        where the context belongs, if its rows are whole vectors
 //         context = O / Σ P,  lse = highest + log Σ P
-#include <cmath>
+//
+// Where one block holds all keys, Pᵀ is divided by its sum before the product: O is the context at once.
 #include <cstring>
 
 #include "gemm.hpp"
 #include "kernels.hpp"
+#include "lanes.hpp"
 #include "pack.hpp"
 #include "problem.hpp"
 #include "scores.hpp"
@@ -23,99 +23,151 @@ namespace {
 
 constexpr int key_block = 128;
 
-// The state of the queries of a task.
-struct Rows {
-    float* highest;  // (rows)
-    float* total;    // (rows, lanes): lane by lane, added up at the end
-    float* summed;   // (rows, padded value width)
+// What a task keeps of a group of queries.
+struct State {
+    float* qt;               // (width, group): transposed, times the scale
+    float *highest, *total;  // (group)
+    float* summed;           // (rows, ld): the context, not yet divided
+    bool fresh;              // nothing is summed yet
+    bool divided;            // what is summed is the context
 };
 
-// Weights of one strip in place of its scores, and the sums brought to the new highest score.
-// FIRST: there are no sums yet. MASKED: some scores are −∞, and a row may have nothing else.
-template <bool FIRST, bool MASKED>
-void weigh(float* scores, ptrdiff_t ld, int rows, int cols, const Rows& state, int first,
-           int value_width) {
-    const int whole = round_up(cols);
-    float base[most_rows];
-    for (int i = 0; i < rows; ++i) {
-        float* s = scores + i * ld;
-        for (int j = cols; j < whole; ++j) s[j] = -infinity;
-        vec most = load(s);
-        for (int j = lanes; j < whole; j += lanes) most = maximum(most, load(s + j));
-        float& risen = state.highest[first + i];
-        if (FIRST) {
-            risen = highest(most);
-        } else if (any(most > splat(risen))) {
-            const float now = highest(most);
-            const vec shrink = splat(risen == -infinity ? 0.0f : std::exp(risen - now));
-            float* sums = state.summed + (first + i) * value_width;
-            for (int c = 0; c < value_width; c += lanes) store(sums + c, load(sums + c) * shrink);
-            float* total = state.total + (first + i) * lanes;
-            store(total, load(total) * shrink);
-            risen = now;
-        }
-        base[i] = MASKED && risen == -infinity ? 0.0f : risen;
-    }
-    for (int i = 0; i < rows; ++i) {
-        float* s = scores + i * ld;
-        float* total = state.total + (first + i) * lanes;
-        vec sum = FIRST ? vec{} : load(total);
-        for (int j = 0; j < whole; j += lanes) {
-            const vec x = load(s + j);
-            vec p = exponential(x - base[i]);
-            if (MASKED || j + lanes > cols) p = x == splat(-infinity) ? vec{} : p;
-            sum += p;
-            store(s + j, p);
-        }
-        store(total, sum);
-    }
-}
+// A block of keys, ready to be read.
+struct Keys {
+    Rectangle k, v;
+    int64_t first;
+    int count;
+};
 
-// What a task works in. Few keys stand close together: spread out they would fall on few sets of the cache.
+// What all groups of a task share.
 struct Room {
-    const float* q;
-    float *kt, *s;
-    ptrdiff_t ld;  // of kt and s
+    float* s;  // (key_block, group)
+    ptrdiff_t ld;  // of summed
+    int value_width;  // whole vectors
 };
 
-// A strip of queries against a block of keys.
-template <bool FIRST>
-void strip_forward(const Dot& of, const Place& at, const Block& block, const Room& room, const Rectangle& v,
-                   const Rows& state) {
-    const int m = int(block.row - at.row), width = int(of.width), value_width = round_up(int(of.value_width));
-    const ptrdiff_t ld = room.ld;
-    product<false>(block.rows, block.cols, width, {room.q + m * width, width, 1}, room.kt, ld, room.s, ld);
-    if (of.softcap > 0) cap(room.s, ld, block.rows, block.cols, of.softcap);
-    if (inside(of, at, block)) {
-        weigh<FIRST, false>(room.s, ld, block.rows, block.cols, state, m, value_width);
-    } else {
-        mask_block(of, at, block, room.s, ld);
-        weigh<FIRST, true>(room.s, ld, block.rows, block.cols, state, m, value_width);
+// Sums of earlier blocks, brought to a new highest score.
+void rescale(const Group& group, const State& state, const vec* shrink, const Room& room) {
+    float by[most_vectors * lanes];
+    for (int j = 0; j < group.vectors; ++j) {
+        store(by + j * lanes, shrink[j]);
+        store(state.total + j * lanes, load(state.total + j * lanes) * shrink[j]);
     }
-    product<!FIRST>(block.rows, value_width, block.cols, {room.s, ld, 1}, v.data, v.row, state.summed + m * value_width,
-                    value_width);
+    for (int i = 0; i < group.rows; ++i)
+        for (int c = 0; c < room.value_width; c += lanes)
+            store(state.summed + i * room.ld + c, load(state.summed + i * room.ld + c) * by[i]);
 }
 
-// Context and log-sum-exp of the rows that were summed.
-void finish(const DotForward& job, const Place& at, const Rows& state) {
+// Weights in place of scores. ONLY: divided by their sum.
+template <int NV, bool MASKED>
+void weigh(float* s, int keys, const vec* peak, const Group& group, const State& state, const Room& room, bool only) {
+    vec base[NV], total[NV], shrink[NV];
+    bool risen = false;
+    for (int j = 0; j < NV; ++j) {
+        const vec before = state.fresh ? splat(-infinity) : load(state.highest + j * lanes);
+        const vec now = maximum(before, peak[j]);
+        base[j] = MASKED ? (now == splat(-infinity) ? vec{} : now) : now;
+        risen |= !state.fresh && any(now > before);
+        shrink[j] = before == splat(-infinity) ? vec{} : exponential(before - base[j]);
+        store(state.highest + j * lanes, now);
+    }
+    if (risen) rescale(group, state, shrink, room);
+    // Sums of several keys side by side, so that one addition need not wait for another
+    constexpr int side = NV == 1 ? 4 : NV == 2 ? 2 : 1;
+    vec part[side][NV] = {};
+    const auto weight = [&](int key, int place) {
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; ++j) {
+            float* at = s + (key * NV + j) * lanes;
+            const vec x = load(at);
+            vec p = exponential(x - base[j]);
+            if (MASKED) p = x == splat(-infinity) ? vec{} : p;
+            part[place][j] += p;
+            store(at, p);
+        }
+    };
+    int key = 0;
+    for (; key + side <= keys; key += side)
+#pragma GCC unroll 4
+        for (int i = 0; i < side; ++i) weight(key + i, i);
+    for (; key < keys; ++key) weight(key, 0);
+    for (int j = 0; j < NV; ++j) {
+        total[j] = state.fresh ? vec{} : load(state.total + j * lanes);
+        for (int i = 0; i < side; ++i) total[j] += part[i][j];
+        store(state.total + j * lanes, total[j]);
+    }
+    if (!only) return;
+    for (int j = 0; j < NV; ++j) total[j] = total[j] == vec{} ? vec{} : 1.0f / total[j];
+    for (int i = 0; i < keys; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; ++j) store(s + (i * NV + j) * lanes, load(s + (i * NV + j) * lanes) * total[j]);
+}
+
+// O = or += P · V, for some rows of a group and the keys from `first` to `last` of a block.
+void gather(const Room& room, const State& state, const Group& group, int row, int rows, const Rectangle& v, int first, int last) {
+    const Matrix weights{room.s + first * group.width() + row, 1, group.width()};
+    float* to = state.summed + row * room.ld;
+    if (state.fresh)
+        product<false>(rows, room.value_width, last - first, weights, v.data + first * v.row, v.row, to, room.ld);
+    else
+        product<true>(rows, room.value_width, last - first, weights, v.data + first * v.row, v.row, to, room.ld);
+}
+
+// A group of queries against a block of keys.
+template <int NV>
+void meet(const Dot& of, const Field& at, const Keys& keys, const State& state, const Room& room, bool only) {
+    const ptrdiff_t start = at.col - keys.first;
+    const Rectangle k{keys.k.data + start * keys.k.row, keys.k.row}, v{keys.v.data + start * keys.v.row, keys.v.row};
+    vec peak[NV];
+    if (inside(of, at.place(), at.block())) {
+        score_block<NV>(k, at.cols, int(of.width), state.qt, room.s, peak);
+        if (of.softcap > 0) {
+            cap_field(at, of.softcap, room.s);
+            highest_of<NV>(room.s, at.cols, peak);
+        }
+        weigh<NV, false>(room.s, at.cols, peak, at.group, state, room, only);
+        return gather(room, state, at.group, 0, at.group.rows, v, 0, at.cols);
+    }
+    score_some<NV>(of, at, k, int(of.width), state.qt, room.s);
+    if (of.softcap > 0) cap_field(at, of.softcap, room.s);
+    mask_field(of, at, room.s);
+    highest_of<NV>(room.s, at.cols, peak);
+    weigh<NV, true>(room.s, at.cols, peak, at.group, state, room, only);
+    const int step = strip(at.group.rows);
+    for (int m = 0; m < at.group.rows; m += step) {  // each strip with the keys that it may attend to
+        const int rows = int(least(at.group.rows - m, step));
+        const Span own = keys_of(of, at, m, rows);
+        gather(room, state, at.group, m, rows, v, own.first, own.last);
+    }
+}
+
+// Context and log-sum-exp of a group.
+bool finish(const DotForward& job, const Place& at, const Group& group, const State& state, const Room& room) {
     const Dot& of = job.of;
-    const int value_width = round_up(int(of.value_width));
-    const int64_t start = (at.batch * of.heads + at.head) * of.queries + at.row;
-    float* total = state.total;
-    bool finite = true;
-    for (int i = 0; i < at.rows; ++i) total[i] = sum(load(state.total + i * lanes));
-    for (int i = 0; i < at.rows; i += lanes) {
-        const int some = at.rows - i < lanes ? at.rows - i : lanes;
-        const vec sums = load_some(total + i, some), base = load_some(state.highest + i, some);
+    const int64_t start = (at.batch * of.heads + at.head) * of.queries + group.row;
+    if (state.fresh) {
+        std::memset(state.total, 0, sizeof(float) * group.width());
+        for (int i = 0; i < group.rows; ++i) std::memset(state.summed + i * room.ld, 0, sizeof(float) * room.value_width);
+    }
+    float share[most_vectors * lanes];
+    for (int i = 0; i < group.rows; i += lanes) {
+        const vec sums = load(state.total + i), base = load(state.highest + i);
         const vec lse = sums == sums ? base + logarithm(sums) : sums;  // NaN stays
-        store_some(job.lse + start + i, sums == vec{} ? splat(-infinity) : lse, some);
+        store_some(job.lse + start + i, sums == vec{} ? splat(-infinity) : lse, int(least(lanes, group.rows - i)));
+        store(share + i, sums == vec{} ? splat(1.0f) : 1.0f / sums);
     }
-    for (int i = 0; i < at.rows; ++i) {
-        const float share = total[i] == 0 ? 0.0f : 1.0f / total[i];
-        const int width = int(of.value_width);
-        finite &= unpack_rows(state.summed + i * value_width, value_width, 1, width, job.context + (start + i) * width, share);
+    float* context = job.context + start * of.value_width;
+    if (state.divided && state.summed == context) return !of.mask.any || finite(context, group.rows, int(of.value_width), of.value_width);
+    vec trace{};
+    for (int i = 0; i < group.rows; ++i) {
+        const vec times = splat(state.divided ? 1.0f : share[i]);
+        for (int c = 0; c < of.value_width; c += lanes) {
+            const vec x = load(state.summed + i * room.ld + c) * times;
+            trace += x * 0.0f;
+            store_some(context + i * of.value_width + c, x, int(least(lanes, of.value_width - c)));
+        }
     }
-    if (!finite) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
+    return sum(trace) == 0;
 }
 
 }  // namespace
@@ -124,44 +176,63 @@ void dot_forward(const void* given, int64_t task, Scratch& scratch) {
     const DotForward& job = *static_cast<const DotForward*>(given);
     const Dot& of = job.of;
     const Place at = place(of, task, scratch.rows_per_task);
-    const int width = int(of.width), value_width = round_up(int(of.value_width));
-    float* q = scratch.take(at.rows * width);
-    float* kt = scratch.take(width * key_block);
-    float* s = scratch.take(most_rows * key_block);
-    float* v_room = scratch.take(key_block * value_width);
-    const Rows state{scratch.take(at.rows), scratch.take(at.rows * lanes), scratch.take(at.rows * value_width)};
-    pack_rows(of.q.data + at.batch * of.q.batch + at.head * of.q.head + at.row * of.q.row, of.q.row, at.rows, width, q,
-              width, of.softcap > 0 ? of.scale / of.softcap : of.scale);
-    const Columns columns = columns_of(of, at);
+    const int width = int(of.width);
+    const Room room{scratch.take(key_block * most_vectors * lanes), round_up(int(of.value_width)), round_up(int(of.value_width))};
+    float* v_room = scratch.take(key_block * room.value_width);
+    const Groups groups(at.row, at.rows);
+    State* states = reinterpret_cast<State*>(scratch.take(groups.count * sizeof(State) / sizeof(float) + 16));
+    const float* q = of.q.data + at.batch * of.q.batch + at.head * of.q.head;
     const int64_t shared = at.head / of.groups;
     const float* k = of.k.data + at.batch * of.k.batch + shared * of.k.head;
     const float* v = of.v.data + at.batch * of.v.batch + shared * of.v.head;
-    const Room room{q, kt, s, round_up(int(least(columns.last - columns.first, key_block)))};
-    const int step = strip(at.rows);
-    if (columns.first >= columns.last) {
-        std::memset(state.total, 0, sizeof(float) * at.rows * lanes);
-        std::memset(state.summed, 0, sizeof(float) * at.rows * value_width);
+    const bool whole = of.value_width % lanes == 0;
+    for (int g = 0; g < groups.count; ++g) {
+        const Group group = groups[g];
+        State& state = states[g];
+        state.qt = scratch.take(width * group.width());
+        state.highest = scratch.take(group.width());
+        state.total = scratch.take(group.width());
+        state.summed = whole ? job.context + ((at.batch * of.heads + at.head) * of.queries + group.row) * of.value_width
+                             : scratch.take(group.rows * room.value_width);
+        state.fresh = true;
+        state.divided = false;
+        pack_transposed(q + group.row * of.q.row, of.q.row, group.rows, width, state.qt, group.width(),
+                        of.softcap > 0 ? of.scale / of.softcap : of.scale);
     }
-    for (int64_t first = columns.first; first < columns.last; first += key_block) {
-        const int cols = int(least(columns.last - first, key_block));
-        pack_transposed(k + first * of.k.row, of.k.row, cols, width, kt, room.ld);
-        const Rectangle values = rectangle(v + first * of.v.row, of.v.row, cols, int(of.value_width), v_room);
-        for (int m = 0; m < at.rows; m += step) {
-            const Block block{at.row + m, int(least(at.rows - m, step)), first, cols};
-            if (first == columns.first)
-                strip_forward<true>(of, at, block, room, values, state);
-            else if (!outside(of, at, block))
-                strip_forward<false>(of, at, block, room, values, state);
+    const Columns columns = columns_of(of, at);
+    const int64_t range = columns.last - columns.first, blocks = (range + key_block - 1) / key_block;
+    const int64_t step = blocks ? (range + blocks - 1) / blocks : 1;
+    for (int64_t first = columns.first; first < columns.last; first += step) {
+        const int count = int(least(columns.last - first, step));
+        const Keys keys{{k + first * of.k.row, of.k.row},
+                        rectangle(v + first * of.v.row, of.v.row, count, int(of.value_width), v_room), first, count};
+        for (int g = 0; g < groups.count; ++g) {
+            const Group group = groups[g];
+            const Columns own = columns_of(of, at.batch, group.row, group.rows);
+            const int64_t start = most(own.first, first), stop = least(own.last, first + count);
+            if (start >= stop) continue;
+            const Field field{at.batch, at.head, group, start, int(stop - start)};
+            const bool only = own.first >= first && own.last <= first + count;
+            if (group.vectors == 3)
+                meet<3>(of, field, keys, states[g], room, only);
+            else if (group.vectors == 2)
+                meet<2>(of, field, keys, states[g], room, only);
+            else
+                meet<1>(of, field, keys, states[g], room, only);
+            states[g].fresh = false;
+            states[g].divided = only;
         }
     }
-    finish(job, at, state);
+    bool finite = true;
+    for (int g = 0; g < groups.count; ++g) finite &= finish(job, at, groups[g], states[g], room);
+    if (!finite) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
 }
 
 size_t dot_forward_room(const void* given, int64_t rows) {
     const Dot& of = static_cast<const DotForward*>(given)->of;
-    const size_t width = of.width, value_width = round_up(int(of.value_width));
-    return rows * width + width * key_block + most_rows * key_block + key_block * value_width +
-           rows * (1 + lanes + value_width) + 8 * 32;
+    const size_t width = of.width, value_width = round_up(int(of.value_width)), padded = rows + 3 * lanes;
+    return most_vectors * lanes * key_block + key_block * value_width + padded * (width + 2 + value_width) +
+           (rows / lanes + 4) * (32 * 5 + sizeof(State) / 4) + 8 * 32;
 }
 
 }  // namespace regard::REGARD_ISA

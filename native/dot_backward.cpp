@@ -1,17 +1,18 @@
-// Scaled dot products: backward.
+// Scaled dot products: backward. The queries stand in the lanes (lanes.hpp).
 //
-//     for blocks of keys:                                            one task: all of one head
-//         Kt, Vt = the block's keys and values, transposed
-//         for blocks of queries that may attend to them:
-//             S  = Q · Kt,  P = e^(S − lse)                           scores once more, weights as they were
-//             dP = dO · Vt,  dS = P · (dP − δ)                        δ = Σ dO · O, row by row
+//     for groups of queries:                                         one task: all of one head, or a share of its keys
+//         for blocks of keys they may attend to:
+//             Sᵀ  = K · Qᵀ,   Pᵀ  = e^(Sᵀ − lse)                      scores once more, weights as they were
+//             dPᵀ = V · dOᵀ,  dSᵀ = scale · Pᵀ · (dPᵀ − δ)            δ = Σ dO · O = Σ P · dP, query by query
 //             dV += Pᵀ · dO,  dK += dSᵀ · Q,  dQ += dS · K
 //
-// P and dS are read transposed where they are the left factor: `product` broadcasts it, so that costs nothing.
+// Only Q and dO are transposed, once per group. Everything else is read where it lies, and gradients are added up where
+// they belong: their rows have room for whole vectors.
 #include <cstring>
 
 #include "gemm.hpp"
 #include "kernels.hpp"
+#include "lanes.hpp"
 #include "pack.hpp"
 #include "problem.hpp"
 #include "scores.hpp"
@@ -20,113 +21,266 @@ namespace regard::REGARD_ISA {
 
 namespace {
 
-constexpr int key_block = 64, query_block = 96;
+constexpr int key_block = 72;
+constexpr int most_queries = most_vectors * lanes;
 
-// What one head works with; widths are padded to whole vectors.
+// One head, or a share of its keys.
 struct Head {
+    const DotBackward* job;
     const Dot* of;
     int64_t batch, head;
-    int width, value_width;
-    float *kt, *vt, *p, *ds, *dk, *dv, *q, *grad, *k;  // blocks
-    float *delta, *base;                                // (query_block)
-    float* dq;                                          // (Tq, width)
+    int64_t first, last;              // its keys
+    const float *q, *k, *v, *grad, *context, *lse;
+    float *dq, *dk, *dv;
+    ptrdiff_t width, value_width;     // of rows of dq and dk, of dv
+    float scale;                      // of Q as it is packed: softcap's division included
+    float *qt, *gt, *p, *ds;          // (width, group), (value width, group), (key_block, group) twice
+    float *base, *delta;              // (group)
+    float *q_room, *grad_room, *k_room;  // copies where rows are not whole vectors
 };
 
-// Weights from scores, dS from dP, in place: p holds S, ds holds dP.
-template <bool MASKED>
-void weigh(const Head& head, int rows, int cols) {
-    const int whole = round_up(cols);
-    const float softcap = head.of->softcap;
-    for (int i = 0; i < rows; ++i) {
-        float *p = head.p + i * key_block, *ds = head.ds + i * key_block;
-        const vec base = splat(head.base[i]), delta = splat(head.delta[i]);
-        for (int j = 0; j < whole; j += lanes) {
-            const vec s = load(p + j);
-            vec weight = exponential(s - base);
-            vec grad = weight * (load(ds + j) - delta);
+// What a group of queries brings along.
+struct Queries {
+    Group group;
+    Rectangle q, grad;
+    bool whole;  // one block holds all of their keys: δ can be found there
+};
+
+// δ from the context: Σ dO · O.
+void find_delta(const Head& head, const Queries& queries) {
+    const int64_t row = queries.group.row;
+    const int width = int(head.of->value_width);
+    for (int i = 0; i < queries.group.rows; ++i) {
+        const float *grad = head.grad + (row + i) * head.job->grad.row, *context = head.context + (row + i) * head.job->context.row;
+        vec sums{};
+        for (int c = 0; c < width; c += lanes) {
+            const int some = int(least(lanes, width - c));
+            sums += load_some(grad + c, some) * load_some(context + c, some);
+        }
+        head.delta[i] = sum(sums);
+    }
+}
+
+Queries take_queries(const Head& head, const Group& group, bool whole) {
+    const Dot& of = *head.of;
+    const int width = int(of.width), value_width = int(of.value_width);
+    const float *q = head.q + group.row * of.q.row, *grad = head.grad + group.row * head.job->grad.row;
+    pack_transposed(q, of.q.row, group.rows, width, head.qt, group.width(), head.scale);
+    pack_transposed(grad, head.job->grad.row, group.rows, value_width, head.gt, group.width());
+    for (int i = 0; i < group.rows; i += lanes) {
+        const vec lse = load_some(head.lse + group.row + i, int(least(lanes, group.rows - i)));
+        store(head.base + i, lse == splat(-infinity) ? vec{} : lse);
+    }
+    const Queries queries{group, rectangle(q, of.q.row, group.rows, width, head.q_room),
+                          rectangle(grad, head.job->grad.row, group.rows, value_width, head.grad_room), whole};
+    if (!whole) find_delta(head, queries);
+    return queries;
+}
+
+// Weights in place of scores, dS in place of dP.
+template <int NV, bool MASKED>
+void weigh(const Head& head, int keys) {
+    const float scale = head.of->scale, softcap = head.of->softcap;
+    vec base[NV], delta[NV];
+    for (int j = 0; j < NV; ++j) {
+        base[j] = load(head.base + j * lanes);
+        delta[j] = load(head.delta + j * lanes) * scale;
+    }
+    for (int i = 0; i < keys; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; ++j) {
+            const int at = (i * NV + j) * lanes;
+            const vec s = load(head.p + at);
+            vec weight = exponential(s - base[j]);
+            vec grad = weight * (load(head.ds + at) * scale - delta[j]);
             if (softcap > 0) grad = grad * (1.0f - s * s / (softcap * softcap));  // d cap·tanh(x) = 1 − tanh²
             if (MASKED) {
                 const ivec gone = s == splat(-infinity);
                 weight = gone ? vec{} : weight;
                 grad = gone ? vec{} : grad;  // selected: dP may be anything where a key is masked out
             }
-            store(p + j, weight);
-            store(ds + j, grad);
+            store(head.p + at, weight);
+            store(head.ds + at, grad);
         }
-        for (int j = cols; j < whole; ++j) p[j] = ds[j] = 0;
-    }
 }
 
-// Queries and the gradient of their context, with δ and the log-sum-exp to subtract.
-void take_queries(const DotBackward& job, const Head& head, int64_t row, int rows) {
-    const Dot& of = job.of;
-    const float scale = of.softcap > 0 ? of.scale / of.softcap : of.scale;
-    pack_rows(of.q.data + head.batch * of.q.batch + head.head * of.q.head + row * of.q.row, of.q.row, rows, int(of.width),
-              head.q, head.width, scale);
-    const float* grad = job.grad.data + head.batch * job.grad.batch + head.head * job.grad.head + row * job.grad.row;
-    pack_rows(grad, job.grad.row, rows, int(of.value_width), head.grad, head.value_width, 1.0f);
-    const float* lse = job.lse + (head.batch * of.heads + head.head) * of.queries + row;
-    const float* context = job.context.data + head.batch * job.context.batch + head.head * job.context.head +
-                           row * job.context.row;
-    for (int i = 0; i < rows; ++i) {
-        vec sums{};
-        int c = 0;
-        for (; c + lanes <= of.value_width; c += lanes)
-            sums += load(head.grad + i * head.value_width + c) * load(context + i * job.context.row + c);
-        float delta = sum(sums);
-        for (; c < of.value_width; ++c) delta += head.grad[i * head.value_width + c] * context[i * job.context.row + c];
-        head.delta[i] = delta;
-        head.base[i] = lse[i] == -infinity ? 0.0f : lse[i];
+// The same where the block holds all keys. The weights are made to add up to 1 once more, as the log-sum-exp of large scores
+// is rounded by more than a weight is; δ is found from them.
+template <int NV, bool MASKED>
+void weigh_whole(const Head& head, int keys) {
+    const float scale = head.of->scale;
+    vec base[NV], total[NV] = {}, delta[NV] = {};
+    for (int j = 0; j < NV; ++j) base[j] = load(head.base + j * lanes);
+    for (int i = 0; i < keys; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; ++j) {
+            const int at = (i * NV + j) * lanes;
+            const vec s = load(head.p + at);
+            vec weight = exponential(s - base[j]), grad = load(head.ds + at);
+            if (MASKED) {
+                const ivec gone = s == splat(-infinity);
+                weight = gone ? vec{} : weight;
+                grad = gone ? vec{} : grad;  // selected: dP may be anything where a key is masked out
+                store(head.ds + at, grad);
+            }
+            store(head.p + at, weight);
+            total[j] += weight;
+            delta[j] += weight * grad;
+        }
+    vec share[NV];
+    for (int j = 0; j < NV; ++j) {
+        share[j] = total[j] == vec{} ? vec{} : 1.0f / total[j];
+        delta[j] *= share[j] * scale;
     }
+    for (int i = 0; i < keys; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; ++j) {
+            const int at = (i * NV + j) * lanes;
+            const vec weight = load(head.p + at) * share[j];
+            store(head.p + at, weight);
+            store(head.ds + at, weight * (load(head.ds + at) * scale - delta[j]));
+        }
 }
 
-void block_backward(const Head& head, const Place& at, const Block& block) {
+// Weights and dS of a block. `open`: nothing of it is masked.
+template <int NV>
+void differentiate(const Head& head, const Queries& queries, const Field& at, bool open) {
     const Dot& of = *head.of;
-    const int rows = block.rows, cols = block.cols;
-    product<false>(rows, cols, head.width, {head.q, head.width, 1}, head.kt, key_block, head.p, key_block);
-    product<false>(rows, cols, head.value_width, {head.grad, head.value_width, 1}, head.vt, key_block, head.ds, key_block);
-    if (of.softcap > 0) cap(head.p, key_block, rows, cols, of.softcap);
-    if (inside(of, at, block)) {
-        weigh<false>(head, rows, cols);
+    const Rectangle k{head.k + at.col * of.k.row, of.k.row}, v{head.v + at.col * of.v.row, of.v.row};
+    const int width = NV * lanes;
+    if (open) {
+        product<false>(at.cols, width, int(of.width), {k.data, k.row, 1}, head.qt, width, head.p, width);
+        product<false>(at.cols, width, int(of.value_width), {v.data, v.row, 1}, head.gt, width, head.ds, width);
     } else {
-        mask_block(of, at, block, head.p, key_block);
-        weigh<true>(head, rows, cols);
+        score_some<NV>(of, at, k, int(of.width), head.qt, head.p);
+        score_some<NV>(of, at, v, int(of.value_width), head.gt, head.ds);
     }
-    product<true>(cols, head.value_width, rows, {head.p, 1, key_block}, head.grad, head.value_width, head.dv,
-                  head.value_width);
-    product<true>(cols, head.width, rows, {head.ds, 1, key_block}, head.q, head.width, head.dk, head.width);
-    product<true>(rows, head.width, cols, {head.ds, key_block, 1}, head.k, head.width,
-                  head.dq + block.row * head.width, head.width);
+    if (of.softcap > 0) cap_field(at, of.softcap, head.p);
+    if (!open) mask_field(of, at, head.p);
+    if (queries.whole)
+        open ? weigh_whole<NV, false>(head, at.cols) : weigh_whole<NV, true>(head, at.cols);
+    else
+        open ? weigh<NV, false>(head, at.cols) : weigh<NV, true>(head, at.cols);
 }
 
-size_t head_room(const Dot& of) {
-    const size_t width = round_up(int(of.width)), value_width = round_up(int(of.value_width));
-    return (width + value_width) * key_block * 2 + width * key_block + 2 * query_block * key_block +
-           query_block * (width + value_width + 2) + of.queries * width + 16 * 32;
+// Rows of gradients, and how far apart they are.
+struct Target {
+    float* data;
+    int width;  // whole vectors
+    ptrdiff_t row;
+};
+
+// C = or += A · B
+void add(bool fresh, int rows, int depth, const Matrix& a, const Rectangle& b, const Target& c) {
+    if (fresh)
+        product<false>(rows, c.width, depth, a, b.data, b.row, c.data, c.row);
+    else
+        product<true>(rows, c.width, depth, a, b.data, b.row, c.data, c.row);
 }
 
-Head make_head(const Dot& of, int64_t task, Scratch& scratch) {
+// Which gradients nothing has been added to yet.
+struct Fresh {
+    bool queries, keys;
+};
+
+// Gradients from the weights and dS of a block. A strip of keys takes only the queries that may attend to it, a strip of
+// queries only the keys; an open block is one strip.
+void collect(const Head& head, const Queries& queries, const Field& at, bool open, Fresh fresh) {
+    const Dot& of = *head.of;
+    const ptrdiff_t ld = at.group.width();
+    const int width = round_up(int(of.width)), value_width = round_up(int(of.value_width));
+    const int keys = open ? at.cols : strip(at.cols), rows = open ? at.group.rows : strip(at.group.rows);
+    for (int n = 0; n < at.cols; n += keys) {
+        const int some = int(least(keys, at.cols - n));
+        const Span own = open ? Span{0, at.group.rows} : queries_of(of, at, n, some);
+        const ptrdiff_t corner = n * ld + own.first, key = at.col + n;
+        add(fresh.keys, some, own.last - own.first, {head.p + corner, ld, 1},
+            {queries.grad.data + own.first * queries.grad.row, queries.grad.row},
+            {head.dv + key * head.value_width, value_width, head.value_width});
+        add(fresh.keys, some, own.last - own.first, {head.ds + corner, ld, 1},
+            {queries.q.data + own.first * queries.q.row, queries.q.row}, {head.dk + key * head.width, width, head.width});
+    }
+    const Rectangle k = rectangle(head.k + at.col * of.k.row, of.k.row, at.cols, int(of.width), head.k_room);
+    for (int m = 0; m < at.group.rows; m += rows) {
+        const int some = int(least(rows, at.group.rows - m));
+        const Span own = open ? Span{0, at.cols} : keys_of(of, at, m, some);
+        add(fresh.queries, some, own.last - own.first, {head.ds + own.first * ld + m, 1, ld},
+            {k.data + own.first * k.row, k.row}, {head.dq + (at.group.row + m) * head.width, width, head.width});
+    }
+}
+
+void clear(float* x, int64_t rows, ptrdiff_t width) {
+    if (rows > 0) std::memset(x, 0, sizeof(float) * rows * width);
+}
+
+// All keys of a group of queries. `first`: it is the first group, and sets what others add to.
+void group_backward(const Head& head, const Group& group, bool first) {
+    const Dot& of = *head.of;
+    Columns own = columns_of(of, head.batch, group.row, group.rows);
+    const bool all = own.first >= head.first && own.last <= head.last;
+    own = {least(most(own.first, head.first), head.last), least(own.last, head.last)};
+    own.last = most(own.first, own.last);
+    const int64_t range = own.last - own.first, blocks = (range + key_block - 1) / key_block;
+    if (first) {
+        for (const auto& [x, width] : {std::pair{head.dk, head.width}, std::pair{head.dv, head.value_width}}) {
+            clear(x + head.first * width, own.first - head.first, width);
+            clear(x + own.last * width, head.last - own.last, width);
+        }
+    }
+    if (!blocks) return clear(head.dq + group.row * head.width, group.rows, head.width);
+    const Queries queries = take_queries(head, group, all && blocks == 1 && of.softcap == 0);
+    const int64_t step = (range + blocks - 1) / blocks;
+    for (int64_t col = own.first; col < own.last; col += step) {
+        const Field at{head.batch, head.head, group, col, int(least(own.last - col, step))};
+        const bool open = inside(of, at.place(), at.block());
+        if (group.vectors == 3)
+            differentiate<3>(head, queries, at, open);
+        else if (group.vectors == 2)
+            differentiate<2>(head, queries, at, open);
+        else
+            differentiate<1>(head, queries, at, open);
+        collect(head, queries, at, open, {col == own.first, first});
+    }
+}
+
+size_t room_of(const Dot& of) {
+    const size_t width = padded(of.width), value_width = padded(of.value_width);
+    return 2 * most_queries * (width + value_width) + key_block * width + 2 * key_block * most_queries + 2 * most_queries +
+           16 * 32;
+}
+
+Head make_head(const DotBackward& job, int64_t task, Scratch& scratch) {
+    const Dot& of = job.of;
+    const int64_t entry = task / job.parts, part = task % job.parts, share = (of.keys + job.parts - 1) / job.parts;
+    const int64_t batch = entry / of.heads, at = entry % of.heads, shared = at / of.groups;
     Head head{};
+    head.job = &job;
     head.of = &of;
-    head.batch = task / of.heads;
-    head.head = task % of.heads;
-    head.width = round_up(int(of.width));
-    head.value_width = round_up(int(of.value_width));
-    head.kt = scratch.take(head.width * key_block);
-    head.vt = scratch.take(head.value_width * key_block);
-    head.dk = scratch.take(head.width * key_block);
-    head.dv = scratch.take(head.value_width * key_block);
-    head.k = scratch.take(head.width * key_block);
-    head.p = scratch.take(query_block * key_block);
-    head.ds = scratch.take(query_block * key_block);
-    head.q = scratch.take(query_block * head.width);
-    head.grad = scratch.take(query_block * head.value_width);
-    head.delta = scratch.take(query_block);
-    head.base = scratch.take(query_block);
-    head.dq = scratch.take(of.queries * head.width);
-    std::memset(head.kt, 0, sizeof(float) * head.width * key_block);
-    std::memset(head.vt, 0, sizeof(float) * head.value_width * key_block);
-    std::memset(head.dq, 0, sizeof(float) * of.queries * head.width);
+    head.batch = batch;
+    head.head = at;
+    head.first = least(part * share, of.keys);
+    head.last = least(head.first + share, of.keys);
+    head.q = of.q.data + batch * of.q.batch + at * of.q.head;
+    head.k = of.k.data + batch * of.k.batch + shared * of.k.head;
+    head.v = of.v.data + batch * of.v.batch + shared * of.v.head;
+    head.grad = job.grad.data + batch * job.grad.batch + at * job.grad.head;
+    head.context = job.context.data + batch * job.context.batch + at * job.context.head;
+    head.lse = job.lse + entry * of.queries;
+    head.width = padded(of.width);
+    head.value_width = padded(of.value_width);
+    head.dq = job.dq + task * of.queries * head.width;
+    head.dk = job.dk + entry * of.keys * head.width;
+    head.dv = job.dv + entry * of.keys * head.value_width;
+    head.scale = of.softcap > 0 ? of.scale / of.softcap : of.scale;
+    head.qt = scratch.take(most_queries * head.width);
+    head.gt = scratch.take(most_queries * head.value_width);
+    head.p = scratch.take(key_block * most_queries);
+    head.ds = scratch.take(key_block * most_queries);
+    head.base = scratch.take(most_queries);
+    head.delta = scratch.take(most_queries);
+    head.q_room = scratch.take(most_queries * head.width);
+    head.grad_room = scratch.take(most_queries * head.value_width);
+    head.k_room = scratch.take(key_block * head.width);
     return head;
 }
 
@@ -135,38 +289,16 @@ Head make_head(const Dot& of, int64_t task, Scratch& scratch) {
 void dot_backward(const void* given, int64_t task, Scratch& scratch) {
     const DotBackward& job = *static_cast<const DotBackward*>(given);
     const Dot& of = job.of;
-    const Head head = make_head(of, task, scratch);
-    const int64_t shared = head.head / of.groups;
-    const float* k = of.k.data + head.batch * of.k.batch + shared * of.k.head;
-    const float* v = of.v.data + head.batch * of.v.batch + shared * of.v.head;
-    float* dk = job.dk + task * of.keys * of.width;
-    float* dv = job.dv + task * of.keys * of.value_width;
-    // q was packed times its scale, softcap's division included: dK takes the factor from there, dQ at the end
-    const float scale = of.softcap > 0 ? of.scale / of.softcap : of.scale;
-    const float again = of.softcap > 0 ? of.softcap : 1.0f;
-    bool finite = true;
-    for (int64_t first = 0; first < of.keys; first += key_block) {
-        const int cols = int(least(of.keys - first, key_block));
-        pack_transposed(k + first * of.k.row, of.k.row, cols, int(of.width), head.kt, key_block);
-        pack_transposed(v + first * of.v.row, of.v.row, cols, int(of.value_width), head.vt, key_block);
-        pack_rows(k + first * of.k.row, of.k.row, cols, int(of.width), head.k, head.width, 1.0f);
-        std::memset(head.dk, 0, sizeof(float) * cols * head.width);
-        std::memset(head.dv, 0, sizeof(float) * cols * head.value_width);
-        for (int64_t row = 0; row < of.queries; row += query_block) {
-            const Place at{head.batch, head.head, row, int(least(of.queries - row, query_block))};
-            const Block block{row, at.rows, first, cols};
-            if (outside(of, at, block)) continue;
-            take_queries(job, head, row, at.rows);
-            block_backward(head, at, block);
-        }
-        finite &= unpack_rows(head.dk, head.width, cols, int(of.width), dk + first * of.width, again);
-        finite &= unpack_rows(head.dv, head.value_width, cols, int(of.value_width), dv + first * of.value_width, 1.0f);
-    }
-    float* dq = job.dq + task * of.queries * of.width;
-    finite &= unpack_rows(head.dq, head.width, int(of.queries), int(of.width), dq, scale * again);
-    if (!finite) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
+    const Head head = make_head(job, task, scratch);
+    const Groups groups(0, int(of.queries));
+    for (int g = 0; g < groups.count; ++g) group_backward(head, groups[g], g == 0);
+    if (!of.mask.any) return;
+    // What may be lost: a masked key meets the gradient of its queries in dQ, a query that of its masked keys in dK
+    const bool kept = finite(head.dq, of.queries, int(of.width), head.width) &&
+                      finite(head.dk + head.first * head.width, head.last - head.first, int(of.width), head.width);
+    if (!kept) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
 }
 
-size_t dot_backward_room(const void* given, int64_t) { return head_room(static_cast<const DotBackward*>(given)->of); }
+size_t dot_backward_room(const void* given, int64_t) { return room_of(static_cast<const DotBackward*>(given)->of); }
 
 }  // namespace regard::REGARD_ISA

@@ -42,44 +42,42 @@ REGARD_INLINE void transpose(vec (&x)[lanes]) {
     }
 }
 
-// rows × width → width × rows, rows of `to` of stride ld; rows are filled with zeros up to whole vectors.
-inline void pack_transposed(const float* from, ptrdiff_t stride, int rows, int width, float* to, ptrdiff_t ld) {
+// rows × width → width × rows, times a number, rows of `to` of stride ld; rows are filled with zeros up to whole vectors.
+inline void pack_transposed(const float* from, ptrdiff_t stride, int rows, int width, float* to, ptrdiff_t ld,
+                            float times = 1.0f) {
     for (int i = 0; i < rows; i += lanes) {
         const int some = rows - i < lanes ? rows - i : lanes;
-        int c = 0;
-        if (some == lanes) {
-            for (; c + lanes <= width; c += lanes) {
-                vec x[lanes];
+        for (int c = 0; c < width; c += lanes) {
+            const int deep = width - c < lanes ? width - c : lanes;
+            const float* corner = from + i * stride + c;
+            vec x[lanes];
+            if (some == lanes && deep == lanes) {
 #pragma GCC unroll 16
-                for (int j = 0; j < lanes; ++j) x[j] = load(from + (i + j) * stride + c);
-                transpose(x);
+                for (int j = 0; j < lanes; ++j) x[j] = load(corner + j * stride) * times;
+            } else {
+                for (int j = 0; j < lanes; ++j) x[j] = j < some ? load_some(corner + j * stride, deep) * times : vec{};
+            }
+            transpose(x);
+            if (deep == lanes) {
 #pragma GCC unroll 16
                 for (int j = 0; j < lanes; ++j) store(to + (c + j) * ld + i, x[j]);
+            } else {
+                for (int j = 0; j < deep; ++j) store(to + (c + j) * ld + i, x[j]);
             }
         }
-        for (; c < width; ++c)
-            for (int j = 0; j < lanes; ++j) to[c * ld + i + j] = j < some ? from[(i + j) * stride + c] : 0.0f;
     }
 }
 
-// rows × width of stride ld, times a number, to contiguous rows; returns whether every number written is finite.
-inline bool unpack_rows(const float* from, ptrdiff_t ld, int rows, int width, float* to, float times) {
-    vec odd{};  // x − x is 0 where x is finite, else NaN, which stays
+// Whether all numbers are finite: 0 times anything else is NaN. Rows are ld apart.
+inline bool finite(const float* x, int64_t rows, int width, ptrdiff_t ld) {
+    vec trace{};
     float rest = 0;
-    for (int i = 0; i < rows; ++i) {
+    for (int64_t i = 0; i < rows; ++i) {
         int c = 0;
-        for (; c + lanes <= width; c += lanes) {
-            const vec x = load(from + i * ld + c) * times;
-            store(to + i * width + c, x);
-            odd += x - x;
-        }
-        for (; c < width; ++c) {
-            const float x = from[i * ld + c] * times;
-            to[i * width + c] = x;
-            rest += x - x;
-        }
+        for (; c + lanes <= width; c += lanes) trace += load(x + i * ld + c) * 0.0f;
+        for (; c < width; ++c) rest += x[i * ld + c] * 0.0f;
     }
-    return sum(odd) == 0 && rest == 0;
+    return sum(trace) + rest == 0;
 }
 
 struct Rectangle {

@@ -23,6 +23,7 @@ struct Mask {
     MaskKind kind;
     const void* dense;  // bytes (1 = may attend) or floats
     ptrdiff_t batch, head, row, col;
+    bool any;  // whether anything is masked at all
 };
 
 struct Dot {
@@ -39,12 +40,18 @@ struct DotForward {
     int32_t* lost;   // set to 1 where a context is not finite
 };
 
+// The width of a row of gradients: whole vectors in every instruction set, D numbers and room.
+inline int64_t padded(int64_t width) { return (width + 15) / 16 * 16; }
+
+// A task is one of `parts` equal shares of the keys of one head. Tasks of one head meet in dq only, where each has its own
+// copy: the caller adds them up. Gradients of k and v are one per query head.
 struct DotBackward {
     Dot of;
     View grad, context;  // (B, H, Tq, Dv)
-    const float* lse;
-    float *dq, *dk, *dv;  // contiguous (B, H, Tq, D), (B, H, Tk, D), (B, H, Tk, Dv): one per query head
-    int32_t* lost;        // set to 1 where a gradient is not finite
+    const float* lse;    // (B, H, Tq), contiguous
+    int64_t parts;
+    float *dq, *dk, *dv;  // contiguous: (B, H, parts, Tq, padded D), (B, H, Tk, padded D), (B, H, Tk, padded Dv)
+    int32_t* lost;        // set to 1 where a gradient may not be finite
 };
 
 }  // namespace regard

@@ -54,6 +54,12 @@ REGARD_INLINE vec select(ivec yes, vec a, vec b) { return yes ? a : b; }
 REGARD_INLINE vec maximum(vec a, vec b) { return a > b ? a : b; }
 REGARD_INLINE vec minimum(vec a, vec b) { return a < b ? a : b; }
 
+REGARD_INLINE ivec lane_numbers() {
+    ivec x{};
+    for (int i = 0; i < lanes; ++i) x[i] = i;
+    return x;
+}
+
 REGARD_INLINE float sum(vec x) {
 #if defined(__AVX512F__)
     return _mm512_reduce_add_ps(x);
@@ -115,6 +121,19 @@ REGARD_INLINE vec logarithm(vec x) {
     p = p * zz + 2.0f / 3;
     p = p * zz + 2.0f;
     return __builtin_convertvector(n, vec) * 0.693147180559945f + z * p;
+}
+
+// tanh x. Up to |x| = 5/8 an odd polynomial, fitted for the least relative error (4.4e-9); beyond, 1 − 2 / (1 + e^{2|x|}).
+REGARD_INLINE vec hyperbolic_tangent(vec x) {
+    const vec size = maximum(x, -x), z = x * x;
+    vec p = splat(-5.704986770719576e-3f);
+    p = p * z + 2.063908700435317e-2f;
+    p = p * z - 5.3739714995638364e-2f;
+    p = p * z + 0.13331442196822185f;
+    p = p * z - 0.3333328194194687f;
+    const vec small = x + x * z * p;
+    const vec large = 1.0f - 2.0f / (1.0f + exponential(minimum(splat(20.0f), 2.0f * size)));  // 1 from there on
+    return size < splat(0.625f) ? small : (x < vec{} ? -large : large);
 }
 
 // 1 / x for normal x: the hardware's estimate and one Newton step, y ← y·(2 − x·y), which squares the relative error.

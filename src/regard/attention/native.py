@@ -21,6 +21,8 @@ isolates = True
 
 ROWS_PER_TASK = 192
 """Queries that share one transposition of the keys."""
+KEYS_PER_TASK = 256
+"""Keys of a share below which a backward pass is not cut further."""
 SMALLEST = 2**21
 """Multiplications of one matrix product below which `auto` leaves a request to SDPA."""
 
@@ -141,20 +143,26 @@ def _backward(
     finite = True
     if grad.stride(-1) != 1:
         grad = grad.contiguous()
-    heads = q.shape[:2]
-    dq = torch.empty_like(q, memory_format=torch.contiguous_format)
-    dk, dv = (x.new_empty(*heads, *x.shape[2:]) for x in (k, v))  # one per query head
+    (batches, heads, queries, width), keys, value_width = q.shape, k.shape[2], v.shape[-1]
+    threads = torch.get_num_threads()
+    parts = plan.shares(keys, threads, KEYS_PER_TASK)
+    padded = kernels().padded
+    dq = q.new_empty(batches, heads, parts, queries, padded(width))
+    dk, dv = (q.new_empty(batches, heads, keys, padded(w)) for w in (width, value_width))  # one per query head
     if grad.numel():
         finite = kernels().dot_backward(
-            *plan.arguments(q, k, v, width=q.shape[-1]),
+            *plan.arguments(q, k, v, width=width),
             view(grad),
             view(found),
             lse.data_ptr(),
+            parts,
             dq.data_ptr(),
             dk.data_ptr(),
             dv.data_ptr(),
-            torch.get_num_threads(),
+            threads,
         )
     else:
         dq, dk, dv = dq.zero_(), dk.zero_(), dv.zero_()
-    return dq, plan.ungroup(dk), plan.ungroup(dv), finite
+    dq = dq.squeeze(2) if parts == 1 else dq.sum(2)
+    dq, dk, dv = dq[..., :width], plan.ungroup(dk)[..., :width], plan.ungroup(dv)[..., :value_width]
+    return dq, dk, dv, finite

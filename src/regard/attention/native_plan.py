@@ -60,6 +60,12 @@ class Plan:
         even = -(-queries // max(wanted, -(-queries // most)))
         return max(1, min(queries, max(even, FEWEST_ROWS)))
 
+    def shares(self, keys: int, threads: int, fewest: int) -> int:
+        """Shares of each head's keys: one where there are heads enough for all threads, else some four tasks for each
+        thread, as the keys of a causal mask cost unequally."""
+        heads = max(1, self.batches * self.heads)
+        return 1 if threads == 1 or heads >= 4 * threads else max(1, min(-(-4 * threads // heads), keys // fewest))
+
     def ungroup(self, x: Tensor) -> Tensor:
         """Add up what the query heads of each key head found: (B, H, T, D) → (B, H / groups, T, D)."""
         return x if self.groups == 1 else x.unflatten(1, (-1, self.groups)).sum(2)
