@@ -130,7 +130,7 @@ Mask mask_of(nb::handle given) {
 }
 
 Dot dot_of(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask) {
-    Reader size("sizes", sizes, 7), number("numbers", numbers, 2);
+    Reader size("sizes", sizes, 7), number("numbers", numbers, 3);
     return {
         .batches = size.integer(),
         .heads = size.integer(),
@@ -142,6 +142,7 @@ Dot dot_of(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handl
         .q = view("q", q),
         .k = view("k", k),
         .v = view("v", v),
+        .number = Number(number.integer()),
         .scale = number.real(),
         .softcap = number.real(),
         .mask = mask_of(mask),
@@ -153,13 +154,20 @@ void run(const Kernel& kernel, const void* job, int64_t tasks, int64_t rows_per_
     parallel(kernel, job, tasks, rows_per_task, threads);
 }
 
+constexpr int64_t few_queries = 4;  // up to which channels, not queries, fill the lanes
+
 bool dot_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
                  int64_t context, int64_t lse, int64_t rows_per_task, int threads) {
     int32_t lost = 0;
     const DotForward job{dot_of(sizes, q, k, v, numbers, mask), address<float>(context), address<float>(lse), &lost};
     if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
-    const int64_t parts = (job.of.queries + rows_per_task - 1) / rows_per_task;
-    run(active->dot_forward, &job, job.of.batches * job.of.heads * parts, rows_per_task, threads);
+    const Dot& of = job.of;
+    if (of.queries <= few_queries) {
+        run(active->dot_few, &job, of.batches * of.heads / of.groups, of.queries, threads);
+    } else {
+        const int64_t parts = (of.queries + rows_per_task - 1) / rows_per_task;
+        run(active->dot_forward, &job, of.batches * of.heads * parts, rows_per_task, threads);
+    }
     return !lost;
 }
 
@@ -243,7 +251,7 @@ NB_MODULE(_native, m) {
     m.def("dot_forward", dot_forward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
           nb::arg("mask").none(), nb::arg("context"), nb::arg("lse"), nb::arg("rows_per_task"), nb::arg("threads"),
           "Whether every context is finite. sizes: batches, heads, groups, queries, keys, width, value_width; q, k, v: pointer and strides of batch, head, "
-          "row; numbers: scale, softcap; mask: None, or left, right, offset, length, kind, dense, and its four strides.");
+          "row; numbers: what q, k, v are (0 float32, 1 bfloat16, 2 float16), scale, softcap; mask: None, or left, right, offset, length, kind, dense, and its four strides.");
     m.def("dot_backward", dot_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
           nb::arg("mask").none(), nb::arg("grad"), nb::arg("context"), nb::arg("lse"), nb::arg("parts"), nb::arg("dq"),
           nb::arg("dk"), nb::arg("dv"), nb::arg("threads"), "Whether every gradient is finite. As dot_forward; grad and context: pointer and strides.");

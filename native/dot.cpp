@@ -13,6 +13,7 @@
 #include "gemm.hpp"
 #include "kernels.hpp"
 #include "lanes.hpp"
+#include "numbers.hpp"
 #include "pack.hpp"
 #include "problem.hpp"
 #include "scores.hpp"
@@ -58,9 +59,9 @@ void rescale(const Group& group, const State& state, const vec* shrink, const Ro
             store(state.summed + i * room.ld + c, load(state.summed + i * room.ld + c) * by[i]);
 }
 
-// Weights in place of scores. ONLY: divided by their sum.
+// Weights in place of scores, divided by their sum where no other block follows.
 template <int NV, bool MASKED>
-void weigh(float* s, int keys, const vec* peak, const Group& group, const State& state, const Room& room, bool only) {
+void weigh(float* s, int keys, const vec* peak, const Group& group, const State& state, const Room& room) {
     vec base[NV], total[NV], shrink[NV];
     bool risen = false;
     for (int j = 0; j < NV; ++j) {
@@ -96,7 +97,7 @@ void weigh(float* s, int keys, const vec* peak, const Group& group, const State&
         for (int i = 0; i < side; ++i) total[j] += part[i][j];
         store(state.total + j * lanes, total[j]);
     }
-    if (!only) return;
+    if (!state.divided) return;
     for (int j = 0; j < NV; ++j) total[j] = total[j] == vec{} ? vec{} : 1.0f / total[j];
     for (int i = 0; i < keys; ++i)
 #pragma GCC unroll 4
@@ -115,7 +116,7 @@ void gather(const Room& room, const State& state, const Group& group, int row, i
 
 // A group of queries against a block of keys.
 template <int NV>
-void meet(const Dot& of, const Field& at, const Keys& keys, const State& state, const Room& room, bool only) {
+void meet(const Dot& of, const Field& at, const Keys& keys, const State& state, const Room& room) {
     const ptrdiff_t start = at.col - keys.first;
     const Rectangle k{keys.k.data + start * keys.k.row, keys.k.row}, v{keys.v.data + start * keys.v.row, keys.v.row};
     vec peak[NV];
@@ -125,14 +126,14 @@ void meet(const Dot& of, const Field& at, const Keys& keys, const State& state, 
             cap_field(at, of.softcap, room.s);
             highest_of<NV>(room.s, at.cols, peak);
         }
-        weigh<NV, false>(room.s, at.cols, peak, at.group, state, room, only);
+        weigh<NV, false>(room.s, at.cols, peak, at.group, state, room);
         return gather(room, state, at.group, 0, at.group.rows, v, 0, at.cols);
     }
     score_some<NV>(of, at, k, int(of.width), state.qt, room.s);
     if (of.softcap > 0) cap_field(at, of.softcap, room.s);
     mask_field(of, at, room.s);
     highest_of<NV>(room.s, at.cols, peak);
-    weigh<NV, true>(room.s, at.cols, peak, at.group, state, room, only);
+    weigh<NV, true>(room.s, at.cols, peak, at.group, state, room);
     const int step = strip(at.group.rows);
     for (int m = 0; m < at.group.rows; m += step) {  // each strip with the keys that it may attend to
         const int rows = int(least(at.group.rows - m, step));
@@ -170,21 +171,28 @@ bool finish(const DotForward& job, const Place& at, const Group& group, const St
     return sum(trace) == 0;
 }
 
-}  // namespace
+// The part of a block of keys that a group of queries may attend to.
+void meet_block(const Dot& of, const Place& at, const Group& group, const Keys& keys, State& state, const Room& room) {
+    const Columns own = columns_of(of, at.batch, group.row, group.rows);
+    const int64_t start = most(own.first, keys.first), stop = least(own.last, keys.first + keys.count);
+    if (start >= stop) return;
+    const Field field{at.batch, at.head, group, start, int(stop - start)};
+    state.divided = own.first >= keys.first && own.last <= keys.first + keys.count;
+    if (group.vectors == 3)
+        meet<3>(of, field, keys, state, room);
+    else if (group.vectors == 2)
+        meet<2>(of, field, keys, state, room);
+    else
+        meet<1>(of, field, keys, state, room);
+    state.fresh = false;
+}
 
-void dot_forward(const void* given, int64_t task, Scratch& scratch) {
-    const DotForward& job = *static_cast<const DotForward*>(given);
+// The groups of a task with their queries transposed. `copy` has room for the rows of a group.
+State* make_states(const DotForward& job, const Place& at, const Groups& groups, float* copy, Scratch& scratch) {
     const Dot& of = job.of;
-    const Place at = place(of, task, scratch.rows_per_task);
     const int width = int(of.width);
-    const Room room{scratch.take(key_block * most_vectors * lanes), round_up(int(of.value_width)), round_up(int(of.value_width))};
-    float* v_room = scratch.take(key_block * room.value_width);
-    const Groups groups(at.row, at.rows);
-    State* states = reinterpret_cast<State*>(scratch.take(groups.count * sizeof(State) / sizeof(float) + 16));
-    const float* q = of.q.data + at.batch * of.q.batch + at.head * of.q.head;
-    const int64_t shared = at.head / of.groups;
-    const float* k = of.k.data + at.batch * of.k.batch + shared * of.k.head;
-    const float* v = of.v.data + at.batch * of.v.batch + shared * of.v.head;
+    const Source q = source(of.q, of.number, at.batch, at.head);
+    State* states = reinterpret_cast<State*>(scratch.take(groups.count * sizeof(State) / sizeof(float)));
     const bool whole = of.value_width % lanes == 0;
     for (int g = 0; g < groups.count; ++g) {
         const Group group = groups[g];
@@ -193,35 +201,38 @@ void dot_forward(const void* given, int64_t task, Scratch& scratch) {
         state.highest = scratch.take(group.width());
         state.total = scratch.take(group.width());
         state.summed = whole ? job.context + ((at.batch * of.heads + at.head) * of.queries + group.row) * of.value_width
-                             : scratch.take(group.rows * room.value_width);
+                             : scratch.take(group.rows * round_up(int(of.value_width)));
         state.fresh = true;
         state.divided = false;
-        pack_transposed(q + group.row * of.q.row, of.q.row, group.rows, width, state.qt, group.width(),
+        const Rectangle rows = rectangle<false>(q, group.row, group.rows, width, copy);
+        pack_transposed(rows.data, rows.row, group.rows, width, state.qt, group.width(),
                         of.softcap > 0 ? of.scale / of.softcap : of.scale);
     }
+    return states;
+}
+
+}  // namespace
+
+void dot_forward(const void* given, int64_t task, Scratch& scratch) {
+    const DotForward& job = *static_cast<const DotForward*>(given);
+    const Dot& of = job.of;
+    const Place at = place(of, task, scratch.rows_per_task);
+    const int width = int(of.width), value_width = round_up(int(of.value_width));
+    const Room room{scratch.take(key_block * most_vectors * lanes), value_width, value_width};
+    float* k_room = scratch.take(key_block * round_up(width));
+    float* v_room = scratch.take(key_block * value_width);
+    const Groups groups(at.row, at.rows);
+    State* states = make_states(job, at, groups, k_room, scratch);
+    const Source k = source(of.k, of.number, at.batch, at.head / of.groups);
+    const Source v = source(of.v, of.number, at.batch, at.head / of.groups);
     const Columns columns = columns_of(of, at);
     const int64_t range = columns.last - columns.first, blocks = (range + key_block - 1) / key_block;
     const int64_t step = blocks ? (range + blocks - 1) / blocks : 1;
     for (int64_t first = columns.first; first < columns.last; first += step) {
         const int count = int(least(columns.last - first, step));
-        const Keys keys{{k + first * of.k.row, of.k.row},
-                        rectangle(v + first * of.v.row, of.v.row, count, int(of.value_width), v_room), first, count};
-        for (int g = 0; g < groups.count; ++g) {
-            const Group group = groups[g];
-            const Columns own = columns_of(of, at.batch, group.row, group.rows);
-            const int64_t start = most(own.first, first), stop = least(own.last, first + count);
-            if (start >= stop) continue;
-            const Field field{at.batch, at.head, group, start, int(stop - start)};
-            const bool only = own.first >= first && own.last <= first + count;
-            if (group.vectors == 3)
-                meet<3>(of, field, keys, states[g], room, only);
-            else if (group.vectors == 2)
-                meet<2>(of, field, keys, states[g], room, only);
-            else
-                meet<1>(of, field, keys, states[g], room, only);
-            states[g].fresh = false;
-            states[g].divided = only;
-        }
+        const Keys keys{rectangle<false>(k, first, count, width, k_room),
+                        rectangle<true>(v, first, count, int(of.value_width), v_room), first, count};
+        for (int g = 0; g < groups.count; ++g) meet_block(of, at, groups[g], keys, states[g], room);
     }
     bool finite = true;
     for (int g = 0; g < groups.count; ++g) finite &= finish(job, at, groups[g], states[g], room);
@@ -230,9 +241,10 @@ void dot_forward(const void* given, int64_t task, Scratch& scratch) {
 
 size_t dot_forward_room(const void* given, int64_t rows) {
     const Dot& of = static_cast<const DotForward*>(given)->of;
-    const size_t width = of.width, value_width = round_up(int(of.value_width)), padded = rows + 3 * lanes;
-    return most_vectors * lanes * key_block + key_block * value_width + padded * (width + 2 + value_width) +
-           (rows / lanes + 4) * (32 * 5 + sizeof(State) / 4) + 8 * 32;
+    const size_t width = padded(of.width), value_width = padded(of.value_width), queries = rows + most_vectors * lanes;
+    const size_t groups = rows / lanes + 1;
+    return key_block * (most_vectors * lanes + width + value_width) + queries * (width + 2 + value_width) +
+           groups * (4 * 32 + sizeof(State) / sizeof(float)) + 8 * 32;
 }
 
 }  // namespace regard::REGARD_ISA

@@ -13,6 +13,7 @@
 #include "gemm.hpp"
 #include "kernels.hpp"
 #include "lanes.hpp"
+#include "numbers.hpp"
 #include "pack.hpp"
 #include "problem.hpp"
 #include "scores.hpp"
@@ -30,13 +31,14 @@ struct Head {
     const Dot* of;
     int64_t batch, head;
     int64_t first, last;              // its keys
-    const float *q, *k, *v, *grad, *context, *lse;
+    Source q, k, v, grad;
+    const float *context, *lse;
     float *dq, *dk, *dv;
     ptrdiff_t width, value_width;     // of rows of dq and dk, of dv
     float scale;                      // of Q as it is packed: softcap's division included
     float *qt, *gt, *p, *ds;          // (width, group), (value width, group), (key_block, group) twice
     float *base, *delta;              // (group)
-    float *q_room, *grad_room, *k_room;  // copies where rows are not whole vectors
+    float *q_room, *grad_room, *k_room, *v_room;  // copies of rows that cannot be read where they lie
 };
 
 // What a group of queries brings along.
@@ -47,11 +49,10 @@ struct Queries {
 };
 
 // δ from the context: Σ dO · O.
-void find_delta(const Head& head, const Queries& queries) {
-    const int64_t row = queries.group.row;
+void find_delta(const Head& head, const Group& group, const Rectangle& grads) {
     const int width = int(head.of->value_width);
-    for (int i = 0; i < queries.group.rows; ++i) {
-        const float *grad = head.grad + (row + i) * head.job->grad.row, *context = head.context + (row + i) * head.job->context.row;
+    for (int i = 0; i < group.rows; ++i) {
+        const float *grad = grads.data + i * grads.row, *context = head.context + (group.row + i) * head.job->context.row;
         vec sums{};
         for (int c = 0; c < width; c += lanes) {
             const int some = int(least(lanes, width - c));
@@ -64,16 +65,15 @@ void find_delta(const Head& head, const Queries& queries) {
 Queries take_queries(const Head& head, const Group& group, bool whole) {
     const Dot& of = *head.of;
     const int width = int(of.width), value_width = int(of.value_width);
-    const float *q = head.q + group.row * of.q.row, *grad = head.grad + group.row * head.job->grad.row;
-    pack_transposed(q, of.q.row, group.rows, width, head.qt, group.width(), head.scale);
-    pack_transposed(grad, head.job->grad.row, group.rows, value_width, head.gt, group.width());
+    const Queries queries{group, rectangle<true>(head.q, group.row, group.rows, width, head.q_room),
+                          rectangle<true>(head.grad, group.row, group.rows, value_width, head.grad_room), whole};
+    pack_transposed(queries.q.data, queries.q.row, group.rows, width, head.qt, group.width(), head.scale);
+    pack_transposed(queries.grad.data, queries.grad.row, group.rows, value_width, head.gt, group.width());
     for (int i = 0; i < group.rows; i += lanes) {
         const vec lse = load_some(head.lse + group.row + i, int(least(lanes, group.rows - i)));
         store(head.base + i, lse == splat(-infinity) ? vec{} : lse);
     }
-    const Queries queries{group, rectangle(q, of.q.row, group.rows, width, head.q_room),
-                          rectangle(grad, head.job->grad.row, group.rows, value_width, head.grad_room), whole};
-    if (!whole) find_delta(head, queries);
+    if (!whole) find_delta(head, group, queries.grad);
     return queries;
 }
 
@@ -144,9 +144,9 @@ void weigh_whole(const Head& head, int keys) {
 
 // Weights and dS of a block. `open`: nothing of it is masked.
 template <int NV>
-void differentiate(const Head& head, const Queries& queries, const Field& at, bool open) {
+void differentiate(const Head& head, const Queries& queries, const Field& at, const Rectangle& k, bool open) {
     const Dot& of = *head.of;
-    const Rectangle k{head.k + at.col * of.k.row, of.k.row}, v{head.v + at.col * of.v.row, of.v.row};
+    const Rectangle v = rectangle<false>(head.v, at.col, at.cols, int(of.value_width), head.v_room);
     const int width = NV * lanes;
     if (open) {
         product<false>(at.cols, width, int(of.width), {k.data, k.row, 1}, head.qt, width, head.p, width);
@@ -185,7 +185,7 @@ struct Fresh {
 
 // Gradients from the weights and dS of a block. A strip of keys takes only the queries that may attend to it, a strip of
 // queries only the keys; an open block is one strip.
-void collect(const Head& head, const Queries& queries, const Field& at, bool open, Fresh fresh) {
+void collect(const Head& head, const Queries& queries, const Field& at, const Rectangle& k, bool open, Fresh fresh) {
     const Dot& of = *head.of;
     const ptrdiff_t ld = at.group.width();
     const int width = round_up(int(of.width)), value_width = round_up(int(of.value_width));
@@ -200,7 +200,6 @@ void collect(const Head& head, const Queries& queries, const Field& at, bool ope
         add(fresh.keys, some, own.last - own.first, {head.ds + corner, ld, 1},
             {queries.q.data + own.first * queries.q.row, queries.q.row}, {head.dk + key * head.width, width, head.width});
     }
-    const Rectangle k = rectangle(head.k + at.col * of.k.row, of.k.row, at.cols, int(of.width), head.k_room);
     for (int m = 0; m < at.group.rows; m += rows) {
         const int some = int(least(rows, at.group.rows - m));
         const Span own = open ? Span{0, at.cols} : keys_of(of, at, m, some);
@@ -233,19 +232,20 @@ void group_backward(const Head& head, const Group& group, bool first) {
     for (int64_t col = own.first; col < own.last; col += step) {
         const Field at{head.batch, head.head, group, col, int(least(own.last - col, step))};
         const bool open = inside(of, at.place(), at.block());
+        const Rectangle k = rectangle<true>(head.k, col, at.cols, int(of.width), head.k_room);
         if (group.vectors == 3)
-            differentiate<3>(head, queries, at, open);
+            differentiate<3>(head, queries, at, k, open);
         else if (group.vectors == 2)
-            differentiate<2>(head, queries, at, open);
+            differentiate<2>(head, queries, at, k, open);
         else
-            differentiate<1>(head, queries, at, open);
-        collect(head, queries, at, open, {col == own.first, first});
+            differentiate<1>(head, queries, at, k, open);
+        collect(head, queries, at, k, open, {col == own.first, first});
     }
 }
 
 size_t room_of(const Dot& of) {
     const size_t width = padded(of.width), value_width = padded(of.value_width);
-    return 2 * most_queries * (width + value_width) + key_block * width + 2 * key_block * most_queries + 2 * most_queries +
+    return 2 * most_queries * (width + value_width) + key_block * (width + value_width) + 2 * key_block * most_queries + 2 * most_queries +
            16 * 32;
 }
 
@@ -260,10 +260,10 @@ Head make_head(const DotBackward& job, int64_t task, Scratch& scratch) {
     head.head = at;
     head.first = least(part * share, of.keys);
     head.last = least(head.first + share, of.keys);
-    head.q = of.q.data + batch * of.q.batch + at * of.q.head;
-    head.k = of.k.data + batch * of.k.batch + shared * of.k.head;
-    head.v = of.v.data + batch * of.v.batch + shared * of.v.head;
-    head.grad = job.grad.data + batch * job.grad.batch + at * job.grad.head;
+    head.q = source(of.q, of.number, batch, at);
+    head.k = source(of.k, of.number, batch, shared);
+    head.v = source(of.v, of.number, batch, shared);
+    head.grad = source(job.grad, Number::float32, batch, at);
     head.context = job.context.data + batch * job.context.batch + at * job.context.head;
     head.lse = job.lse + entry * of.queries;
     head.width = padded(of.width);
@@ -281,6 +281,7 @@ Head make_head(const DotBackward& job, int64_t task, Scratch& scratch) {
     head.q_room = scratch.take(most_queries * head.width);
     head.grad_room = scratch.take(most_queries * head.value_width);
     head.k_room = scratch.take(key_block * head.width);
+    head.v_room = scratch.take(key_block * head.value_width);
     return head;
 }
 

@@ -31,7 +31,8 @@ struct Kernels {
     const char* name;
     int lanes;
     Kernel dot_forward;   // DotForward: a task is `rows_per_task` queries of one head
-    Kernel dot_backward;  // DotBackward: a task is one head
+    Kernel dot_few;       // DotForward: a task is one head of keys, for few queries
+    Kernel dot_backward;  // DotBackward: a task is one head, or a share of its keys
     Kernel exponentials, additive_forward, additive_backward;  // additive.hpp
 };
 

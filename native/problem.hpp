@@ -6,9 +6,12 @@
 
 namespace regard {
 
+// What queries, keys and values are stored as. Everything else is float32.
+enum class Number : int32_t { float32, bfloat16, float16 };
+
 // A tensor (B, H, T, D) whose last dimension has unit stride; strides are in elements, 0 where it broadcasts.
 struct View {
-    const float* data;
+    const float* data;  // of another kind where a job says so: `source` in numbers.hpp reads it
     ptrdiff_t batch, head, row;
 };
 
@@ -29,6 +32,7 @@ struct Mask {
 struct Dot {
     int64_t batches, heads, groups, queries, keys, width, value_width;
     View q, k, v;
+    Number number;         // of q, k and v
     float scale, softcap;  // softcap 0: none
     Mask mask;
 };

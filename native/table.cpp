@@ -9,6 +9,8 @@ namespace regard::REGARD_ISA {
 
 void dot_forward(const void*, int64_t, Scratch&);
 size_t dot_forward_room(const void*, int64_t);
+void dot_few(const void*, int64_t, Scratch&);
+size_t dot_few_room(const void*, int64_t);
 void dot_backward(const void*, int64_t, Scratch&);
 size_t dot_backward_room(const void*, int64_t);
 void exponentials(const void*, int64_t, Scratch&);
@@ -23,6 +25,7 @@ const Kernels table{
     .name = REGARD_TEXT(REGARD_ISA),
     .lanes = lanes,
     .dot_forward = {dot_forward, dot_forward_room},
+    .dot_few = {dot_few, dot_few_room},
     .dot_backward = {dot_backward, dot_backward_room},
     .exponentials = {exponentials, exponentials_room},
     .additive_forward = {additive_forward, additive_forward_room},

@@ -42,7 +42,10 @@ def test_every_mask_agrees_with_the_oracle(isa: str, similarity: str, mask: str)
     check(problem(similarity, {**options, "weighting": "uniform"}), ["native"], torch.float32)
 
 
-SIZES = [(1, 1, 1, 1), (1, 200, 64, 64), (16, 16, 64, 64), (97, 129, 33, 17), (130, 257, 5, 40), (300, 65, 80, 128)]
+SIZES = [
+    *((1, 1, 1, 1), (1, 200, 64, 64), (2, 130, 20, 33), (3, 257, 7, 70), (4, 64, 64, 64), (5, 40, 16, 16)),
+    *((16, 16, 64, 64), (97, 129, 33, 17), (130, 257, 5, 40), (300, 65, 80, 128)),
+]
 
 
 @pytest.mark.parametrize("queries,keys,width,value_width", SIZES)
@@ -52,6 +55,24 @@ def test_every_size(isa: str, queries: int, keys: int, width: int, value_width: 
         some(2, queries, width), some(2, keys, width, seed=1), some(2, keys, value_width, seed=2), options=options
     )
     check(given, ["native"], torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("queries,keys,width,value_width", SIZES)
+def test_half_numbers(isa: str, dtype: torch.dtype, queries: int, keys: int, width: int, value_width: int) -> None:
+    q, k, v = some(2, queries, width), some(2, keys, width, seed=1), some(2, keys, value_width, seed=2)
+    for options in ({}, {"is_causal": True, "softcap": 3.0}):
+        check(Problem(q, k, v, options=options), ["native"], dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("queries", [1, 5])
+def test_every_half_number_is_read_as_it_is(isa: str, dtype: torch.dtype, queries: int) -> None:
+    """A single key has the weight 1: the context is its value, be that subnormal, ∞ or NaN."""
+    v = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(dtype).reshape(256, 1, 256)
+    q = torch.zeros(256, queries, 3, dtype=dtype)
+    context = regard.attend(q, q[:, :1], v, backend="native")
+    torch.testing.assert_close(context, v.expand_as(context), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("queries,keys,width,value_width", SIZES)
@@ -69,9 +90,28 @@ def test_every_size_of_additive(isa: str, queries: int, keys: int, width: int, v
     check(given, ["native"], torch.float32, roundings={"w": 32})
 
 
+@pytest.mark.parametrize("queries", [1, 3, 19, 70])
+@pytest.mark.parametrize("lead", [(2, 3, None), (2, 1, None), (3, None), (2, 3, 1)], ids=str)
+def test_dense_masks_of_many_blocks(isa: str, lead: tuple[int | None, ...], queries: int) -> None:
+    """Several vectors of queries and blocks of keys; broadcast over batch, heads, or queries."""
+    shape = [queries if size is None else size for size in lead]
+    allowed = some(*shape, 300, seed=5) > -0.5
+    allowed[..., 40:200] &= shape[-2] == 1  # a stretch that most may not see at all
+    q, k, v = some(2, 3, queries, 24), some(2, 3, 300, 24, seed=1), some(2, 3, 300, 10, seed=2)
+    for options in ({}, {"is_causal": True, "causal_offset": 230}):
+        check(Problem(q, k, v, options={"attn_mask": allowed, **options}), ["native"], torch.float32)
+        added = torch.where(allowed, some(*shape, 300, seed=6), -torch.inf)
+        x = {"q": q.float(), "k": k.float(), "v": v.float()}
+        wanted = regard.attend(q, k, v, added, backend="reference", **options)
+        got = regard.attend(*x.values(), added.float(), backend="native", **options)
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("queries", [1, 3, 7])
 @pytest.mark.parametrize("options", [{}, {"lengths": [3, 11]}, {"is_causal": True, "causal_offset": [4, -2]}], ids=str)
-def test_grouped_heads(isa: str, options: Any) -> None:
-    given = Problem(some(2, 6, 7, 5), some(2, 2, 11, 5), some(2, 2, 11, 13), options={**options, "enable_gqa": True})
+def test_grouped_heads(isa: str, options: Any, queries: int) -> None:
+    options = {**options, "enable_gqa": True}
+    given = Problem(some(2, 6, queries, 5), some(2, 2, 11, 5), some(2, 2, 11, 13), options=options)
     check(given, ["native"], torch.float32)
 
 

@@ -1,4 +1,4 @@
-"""The native backend: C++ kernels for the CPU, float32, forward and backward."""
+"""The native backend: C++ kernels for the CPU, forward and backward, computing in float32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import blocked, engine
 from .isolate import isolated
 from .masks import transformed
 from .native_additive import AdditiveAttention
-from .native_plan import Plan, kernels, view
+from .native_plan import NUMBERS, Plan, kernels, view
 from .request import Request
 from .similarity import Additive, Pairwise
 
@@ -33,7 +33,8 @@ def refusal(request: Request) -> str | None:
         return engine.reason
     if request.device.type not in ("cpu", "meta"):
         return f"it is for the CPU, not for {request.device.type}"
-    if request.q.dtype != torch.float32:
+    additive = isinstance(request.similarity, Additive)
+    if request.q.dtype not in ([torch.float32] if additive else NUMBERS):
         return f"it computes in float32, not in {str(request.q.dtype).removeprefix('torch.')}"
     if isinstance(request.similarity, Pairwise):
         return "it knows dot products and additive scores, not callables"
@@ -87,6 +88,7 @@ def _serve(request: Request) -> tuple[Tensor, Tensor, bool]:
             found, lse = isolated(request, blocked.context)
     else:
         found, lse, finite = _Dot.apply(q, k, v, plan)
+        found = found.to(request.value.dtype)
     return found.reshape(*request.lead, *found.shape[-2:]), lse.reshape(*request.lead, request.queries), finite
 
 
@@ -110,8 +112,8 @@ def _four(x: Tensor, lead: tuple[int, ...], plan: Plan) -> Tensor:
 class _Dot(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tensor, bool]:
-        found = q.new_empty(*q.shape[:-1], v.shape[-1])  # (B, H, Tq, Dv)
-        lse = q.new_empty(q.shape[:-1])  # (B, H, Tq)
+        found = q.new_empty(*q.shape[:-1], v.shape[-1], dtype=torch.float32)  # (B, H, Tq, Dv)
+        lse = q.new_empty(q.shape[:-1], dtype=torch.float32)  # (B, H, Tq)
         threads, finite = torch.get_num_threads(), True
         if found.numel() or lse.numel():
             rows = plan.rows_per_task(q.shape[2], threads, ROWS_PER_TASK)
@@ -147,8 +149,8 @@ def _backward(
     threads = torch.get_num_threads()
     parts = plan.shares(keys, threads, KEYS_PER_TASK)
     padded = kernels().padded
-    dq = q.new_empty(batches, heads, parts, queries, padded(width))
-    dk, dv = (q.new_empty(batches, heads, keys, padded(w)) for w in (width, value_width))  # one per query head
+    dq = grad.new_empty(batches, heads, parts, queries, padded(width))
+    dk, dv = (grad.new_empty(batches, heads, keys, padded(w)) for w in (width, value_width))  # one per query head
     if grad.numel():
         finite = kernels().dot_backward(
             *plan.arguments(q, k, v, width=width),
@@ -165,4 +167,4 @@ def _backward(
         dq, dk, dv = dq.zero_(), dk.zero_(), dv.zero_()
     dq = dq.squeeze(2) if parts == 1 else dq.sum(2)
     dq, dk, dv = dq[..., :width], plan.ungroup(dk)[..., :width], plan.ungroup(dv)[..., :value_width]
-    return dq, dk, dv, finite
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), finite

@@ -14,6 +14,8 @@ from .masks import Mask
 from .request import Request
 from .similarity import Dot
 
+NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""What the kernels read, and what they call it. They compute in float32."""
 OPEN = 2**40
 """A window's side that is open: farther than any sequence is long."""
 FEWEST_ROWS = 16
@@ -52,7 +54,7 @@ class Plan:
 
     def arguments(self, q: Tensor, k: Tensor, v: Tensor, width: int) -> tuple[Any, ...]:
         sizes = (self.batches, self.heads, self.groups, q.shape[2], k.shape[2], width, v.shape[3])
-        return sizes, view(q), view(k), view(v), (self.scale, self.softcap), self.mask
+        return sizes, view(q), view(k), view(v), (NUMBERS[v.dtype], self.scale, self.softcap), self.mask
 
     def rows_per_task(self, queries: int, threads: int, most: int) -> int:
         """Queries of one task: fewer than most where some threads would get nothing."""

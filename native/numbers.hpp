@@ -1,0 +1,67 @@
+// Rows of numbers of any kind as rows of float32, block by block.
+#pragma once
+
+#include "pack.hpp"
+#include "problem.hpp"
+#include "simd.hpp"
+
+namespace regard::REGARD_ISA {
+
+using half_vec = uint16_t __attribute__((vector_size(2 * REGARD_LANES), aligned(2), may_alias));
+using uvec = uint32_t __attribute__((vector_size(4 * REGARD_LANES)));
+
+REGARD_INLINE vec from_bfloat16(half_vec x) { return reinterpret_cast<vec>(__builtin_convertvector(x, uvec) << 16); }
+
+// The exponent moves by 127 − 15: a product does it, for subnormal numbers as well; ∞ and NaN keep all ones.
+REGARD_INLINE vec from_float16(half_vec x) {
+    const uvec bits = __builtin_convertvector(x, uvec), size = (bits & 0x7fff) << 13;
+    const vec moved = reinterpret_cast<vec>(size) * 0x1p112f;
+    const uvec found = reinterpret_cast<uvec>(moved) | (size >= (0x7c00u << 13) ? uvec{} + 0x7f800000u : uvec{});
+    return reinterpret_cast<vec>(found | ((bits & 0x8000) << 16));
+}
+
+REGARD_INLINE vec widened(half_vec x, Number number) {
+    return number == Number::bfloat16 ? from_bfloat16(x) : from_float16(x);
+}
+
+// The rows of one head.
+struct Source {
+    const void* data;
+    ptrdiff_t row;  // in elements
+    Number number;
+
+    const float* floats(int64_t at) const { return static_cast<const float*>(data) + at * row; }
+    const uint16_t* halves(int64_t at) const { return static_cast<const uint16_t*>(data) + at * row; }
+};
+
+inline Source source(const View& x, Number number, int64_t batch, int64_t head) {
+    const ptrdiff_t start = batch * x.batch + head * x.head;
+    const size_t size = number == Number::float32 ? 4 : 2;
+    return {reinterpret_cast<const char*>(x.data) + start * ptrdiff_t(size), x.row, number};
+}
+
+inline void widen(const Source& from, int64_t first, int rows, int width, float* to, ptrdiff_t ld) {
+    for (int i = 0; i < rows; ++i) {
+        const uint16_t* row = from.halves(first + i);
+        int c = 0;
+        for (; c + lanes <= width; c += lanes)
+            store(to + i * ld + c, widened(*reinterpret_cast<const half_vec*>(row + c), from.number));
+        if (c == width) continue;
+        half_vec rest{};
+        for (int j = 0; j < width - c; ++j) rest[j] = row[c + j];
+        store(to + i * ld + c, widened(rest, from.number));
+    }
+}
+
+// Some rows as floats: where they lie if they can be read there, else a copy in `room`. WHOLE: in whole vectors.
+template <bool WHOLE>
+inline Rectangle rectangle(const Source& from, int64_t first, int rows, int width, float* room) {
+    if (from.number != Number::float32) {
+        widen(from, first, rows, width, room, round_up(width));
+        return {room, round_up(width)};
+    }
+    if (!WHOLE) return {from.floats(first), from.row};
+    return rectangle(from.floats(first), from.row, rows, width, room);
+}
+
+}  // namespace regard::REGARD_ISA
