@@ -7,18 +7,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import blocked, engine
-from .isolate import isolated
+from .isolate import Apart, isolated
 from .masks import transformed
 from .native_additive import AdditiveAttention
+from .native_op import request_of, traced
 from .native_plan import Plan, kernels, view
 from .request import Request
-from .similarity import Additive, Pairwise
+from .similarity import Additive, Dot, Pairwise
 
 name = "native"
 isolates = True
 
+PLAIN = (Tensor, torch.nn.Parameter)
+"""The tensors whose memory may be read: a subclass may hold it elsewhere, or none."""
 ROWS_PER_TASK = 192
 """Queries that share one transposition of the keys."""
 SMALLEST = 2**21
@@ -29,7 +33,7 @@ def refusal(request: Request) -> str | None:
     """Why it cannot serve a request, in words; None when it can."""
     if engine.module is None:
         return engine.reason
-    if request.device.type not in ("cpu", "meta"):
+    if not (request.q.is_cpu or request.q.is_meta):
         return f"it is for the CPU, not for {request.device.type}"
     if request.q.dtype != torch.float32:
         return f"it computes in float32, not in {str(request.q.dtype).removeprefix('torch.')}"
@@ -37,9 +41,11 @@ def refusal(request: Request) -> str | None:
         return "it knows dot products and additive scores, not callables"
     if request.hard or request.dropout_p:
         return "it has no hard weighting" if request.hard else "it has no dropout"
-    if torch.compiler.is_compiling() or transformed():
-        return "torch.compile and torch.func see PyTorch's own operators only"
-    return _unfit_mask(request)
+    if transformed():
+        return "torch.func sees PyTorch's own operators only"
+    if isinstance(request.similarity, Additive) and torch.compiler.is_compiling():
+        return "torch.compile sees its dot products only"
+    return None if request.mask.open else _unfit_mask(request)
 
 
 def _unfit_mask(request: Request) -> str | None:
@@ -61,31 +67,53 @@ def worth(request: Request) -> bool:
 
 
 def context(request: Request) -> tuple[Tensor, Tensor]:
-    """The context and each row's log-sum-exp.
+    """The context and each row's log-sum-exp."""
+    request = request.reduced()
+    if _through_dispatcher(request) and isinstance(request.similarity, Dot):
+        return traced(request)
+    return _eager(request)
 
-    A masked key or value that is not finite shows as a context that is not: then, and only then, it is taken out.
-    """
+
+def _eager(request: Request) -> tuple[Tensor, Tensor]:
+    """A masked key or value that is not finite shows as a context that is not: then, and only then, it is taken out."""
     found, lse, finite = _serve(request)
     if finite or request.mask.open:
         return found, lse
     return isolated(request, lambda clean: _serve(clean)[:2])  # type: ignore[return-value]
 
 
+def _through_dispatcher(request: Request) -> bool:
+    """Whether somebody traces or wraps tensors, and has to see an operator of torch in place of pointers."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return True
+    return not (type(request.q) in PLAIN and type(request.k) in PLAIN and type(request.v) in PLAIN)
+
+
 def _serve(request: Request) -> tuple[Tensor, Tensor, bool]:
     """Context, log-sum-exp, and whether every context is finite."""
-    request = request.reduced()
     plan = Plan.of(request)
-    shared = (*request.lead[:-1], request.lead[-1] // request.groups) if request.groups > 1 else request.lead
-    q = _four(request.q, request.lead, plan)  # (B, H, Tq, D)
-    k, v = (_four(x, shared, plan) for x in (request.k, request.value))  # (B, H / groups, Tk, ·)
+    lead, groups = request.lead, request.groups
+    shared = (*lead[:-1], lead[-1] // groups) if groups > 1 else lead
+    q = _four(request.q, lead, plan)  # (B, H, Tq, D)
+    k, v = _four(request.k, shared, plan), _four(request.value, shared, plan)  # (B, H / groups, Tk, ·)
+    finite = True
     if isinstance(request.similarity, Additive):
         found, lse, beyond = AdditiveAttention.apply(q, k, v, _heads(request, plan), plan)
-        finite = True
         if bool(beyond):  # |x| > 43, or not finite: rare, and then the explicit tanh
             found, lse = isolated(request, blocked.context)
-    else:
+    elif _wants_gradient(q, k, v):
         found, lse, finite = _Dot.apply(q, k, v, plan)
-    return found.reshape(*request.lead, *found.shape[-2:]), lse.reshape(*request.lead, request.queries), finite
+    else:
+        found, lse, finite = _forward(plan, q, k, v)
+    if len(lead) == 2:
+        return found, lse, finite
+    return found.reshape(*lead, *found.shape[-2:]), lse.reshape(*lead, request.queries), finite
+
+
+def _wants_gradient(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether autograd has to know of the call; a tangent of forward mode, which is not served, is for it to refuse."""
+    wanted = q.requires_grad or k.requires_grad or v.requires_grad
+    return (wanted and torch.is_grad_enabled()) or forward_ad._current_level >= 0
 
 
 def _heads(request: Request, plan: Plan) -> Tensor:
@@ -102,20 +130,33 @@ def _four(x: Tensor, lead: tuple[int, ...], plan: Plan) -> Tensor:
         x = x.expand(*lead, *x.shape[-2:])
         heads = math.prod(lead) // plan.batches if plan.batches else 0
         x = x.reshape(plan.batches, heads, *x.shape[-2:])
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+    return _rows(x)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """The last dimension with unit stride."""
+    return x if x.stride()[-1] == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _forward(plan: Plan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """Context (B, H, Tq, Dv), log-sum-exp (B, H, Tq), and whether every context is finite."""
+    batches, heads, queries, width = q.shape
+    found = q.new_empty(batches, heads, queries, v.shape[-1])
+    lse = q.new_empty(batches, heads, queries)
+    if not lse.numel():
+        return found, lse, True
+    threads = torch.get_num_threads()
+    rows = plan.rows_per_task(queries, threads, ROWS_PER_TASK)
+    finite = kernels().dot_forward(
+        *plan.arguments(q, k, v, width=width), found.data_ptr(), lse.data_ptr(), rows, threads
+    )
+    return found, lse, finite
 
 
 class _Dot(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tensor, bool]:
-        found = q.new_empty(*q.shape[:-1], v.shape[-1])  # (B, H, Tq, Dv)
-        lse = q.new_empty(q.shape[:-1])  # (B, H, Tq)
-        threads, finite = torch.get_num_threads(), True
-        if found.numel() or lse.numel():
-            rows = plan.rows_per_task(q.shape[2], threads, ROWS_PER_TASK)
-            finite = kernels().dot_forward(
-                *plan.arguments(q, k, v, width=q.shape[-1]), found.data_ptr(), lse.data_ptr(), rows, threads
-            )
+        found, lse, finite = _forward(plan, q, k, v)
         ctx.plan = plan
         ctx.save_for_backward(q, k, v, found, lse)
         ctx.set_materialize_grads(False)
@@ -139,11 +180,10 @@ def _backward(
     plan: Plan, q: Tensor, k: Tensor, v: Tensor, found: Tensor, lse: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     finite = True
-    if grad.stride(-1) != 1:
-        grad = grad.contiguous()
-    heads = q.shape[:2]
-    dq = torch.empty_like(q, memory_format=torch.contiguous_format)
-    dk, dv = (x.new_empty(*heads, *x.shape[2:]) for x in (k, v))  # one per query head
+    grad = _rows(grad)
+    (batches, heads), (*_, keys, width), value_width = q.shape[:2], k.shape, v.shape[-1]
+    dq = q.new_empty(q.shape)
+    dk, dv = q.new_empty(batches, heads, keys, width), q.new_empty(batches, heads, keys, value_width)  # per query head
     if grad.numel():
         finite = kernels().dot_backward(
             *plan.arguments(q, k, v, width=q.shape[-1]),
@@ -158,3 +198,25 @@ def _backward(
     else:
         dq, dk, dv = dq.zero_(), dk.zero_(), dv.zero_()
     return dq, plan.ungroup(dk), plan.ungroup(dv), finite
+
+
+@torch.library.impl("regard::dot", "CPU")
+@torch.no_grad()
+def _dot(*plan: Any) -> tuple[Tensor, Tensor]:
+    return _eager(request_of(*plan))
+
+
+@torch.library.impl("regard::dot_backward", "CPU")
+@torch.no_grad()
+def _dot_backward(grad: Tensor, found: Tensor, lse: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    request = request_of(*arguments)
+    plan = Plan.of(request)
+    q, k, v, found = (_rows(x) for x in (request.q, request.k, request.value, found))
+    dq, dk, dv, finite = _backward(plan, q, k, v, found, lse.contiguous(), grad)
+    if finite or not plan.masked:
+        return dq, dk, dv
+    apart = Apart.of(request)  # as `isolated` and its gradient do in an eager call
+    q, k, v = (_rows(x) for x in (apart.clean.q, apart.clean.k, apart.clean.value))
+    found, lse, _ = _forward(plan, q, k, v)
+    dq, dk, dv, _ = _backward(plan, q, k, v, found, lse, torch.where(apart.lost(), 0, grad))
+    return dq, dk, torch.where(request.value.isfinite(), dv, 0)  # a query or key taken out weighs nothing any more
