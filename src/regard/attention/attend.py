@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -62,7 +61,7 @@ def attend(
         causal_offset: a number, or one per batch entry: 0 aligns upper left, as SDPA does, Tk − Tq lower right.
         lengths: number of valid keys, or one per batch entry; keys beyond it cost nothing.
         return_map: also return an `AttentionMap`: the weights, computed where they are looked at.
-        backend: "auto", "torch", "blocked" or "reference".
+        backend: "auto", "native", "torch", "blocked" or "reference".
 
     Returns:
         The context, or (context, map). A query that may attend to nothing gets zeros. What is masked out may hold NaN
@@ -95,19 +94,18 @@ def attend(
         lengths=lengths,
     )
     chosen = choose(request, backend).backend
-    with _without_autocast(request):
-        context, statistic = _serve(request, chosen)
-        return (context, AttentionMap(request.kept(), statistic)) if return_map else context
-
-
-def _serve(request: Request, backend: Backend) -> tuple[Tensor, Tensor | None]:
-    if request.q.is_meta:
-        return request.value.new_empty(*request.lead, request.queries, request.value.shape[-1]), None
-    return backend.context(request) if backend.isolates else isolated(request, backend.context)
-
-
-def _without_autocast(request: Request) -> AbstractContextManager[Any]:
-    """The request was cast once, as autocast wants it; its sums stay wide."""
     if autocast_dtype(request.device) is None:
-        return nullcontext()
-    return torch.autocast(request.device.type, enabled=False)
+        return _serve(request, chosen, return_map)
+    with torch.autocast(request.device.type, enabled=False):  # it was cast once, as autocast wants it; sums stay wide
+        return _serve(request, chosen, return_map)
+
+
+def _serve(request: Request, backend: Backend, return_map: bool) -> Any:
+    statistic: Tensor | None = None
+    if request.q.is_meta:
+        context = request.value.new_empty(*request.lead, request.queries, request.value.shape[-1])
+    elif backend.isolates or request.mask.open:
+        context, statistic = backend.context(request)
+    else:
+        context, statistic = isolated(request, backend.context)
+    return (context, AttentionMap(request.kept(), statistic)) if return_map else context

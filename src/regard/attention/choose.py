@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from . import blocked, native, reference, sdpa
@@ -40,6 +41,9 @@ class Choice:
     why: str
 
 
+ASKED = {name: Choice(backend, "it was asked for") for name, backend in BACKENDS.items()}
+
+
 def choose(request: Request, name: str = "auto") -> Choice:
     """The backend for a request; raises ValueError when the one that was named cannot serve it."""
     if name == "auto":
@@ -49,7 +53,7 @@ def choose(request: Request, name: str = "auto") -> Choice:
     refusal = BACKENDS[name].refusal(request)
     if refusal is not None:
         raise ValueError(f"attend: backend ({name!r}) cannot serve this request: {refusal}. Try backend='auto'.")
-    return Choice(BACKENDS[name], "it was asked for")
+    return ASKED[name]
 
 
 def _auto(request: Request) -> Choice:
@@ -66,7 +70,7 @@ def _auto(request: Request) -> Choice:
 
 def _too_large(request: Request) -> str | None:
     """Where SDPA would store what grows with Tq × Tk."""
-    if transformed():
+    if torch.compiler.is_compiling() or transformed():
         return None
     if not request.mask.open and sdpa.mask_pairs(request) > LARGEST_MASK:
         return f"SDPA would need a mask of {sdpa.mask_pairs(request):,} pairs"

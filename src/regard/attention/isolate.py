@@ -8,7 +8,7 @@ that really attend to them, where they belong. One place does it for every backe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,23 +27,43 @@ def isolated(request: Request, serve: Callable[[Request], Served]) -> Served:
     """What `serve` gives for the request, untouched by what its mask excludes."""
     if request.mask.open or _finite(request):
         return serve(request)
-    bad_q = ~request.q.isfinite().all(-1, keepdim=True)  # (..., Tq, 1)
-    bad_k = ~request.k.isfinite().all(-1, keepdim=True)  # (..., Tk, 1)
-    v = request.value
-    clean = replace(
-        request,
-        q=torch.where(bad_q, 0, request.q),
-        k=torch.where(bad_k, 0, request.k),
-        v=torch.where(v.isfinite(), v, 0),
-    )
-    context, statistic = serve(clean)
-    lost = _reached(request, bad_k) | (bad_q & _reached(request, torch.ones_like(bad_k)))  # (..., Tq, 1)
-    for found, poison in ((v.isnan(), torch.nan), (v == torch.inf, torch.inf), (v == -torch.inf, -torch.inf)):
-        context = torch.where(_reached(request, found), context + poison, context)  # ∞ − ∞ gives NaN, as it should
-    context = torch.where(lost, torch.nan, context)
-    if statistic is not None and statistic.is_floating_point():
-        statistic = torch.where(lost.squeeze(-1), torch.nan, statistic)
-    return context, statistic
+    apart = Apart.of(request)
+    return apart.returned(*serve(apart.clean))
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A request without the numbers that are not finite, and where these were."""
+
+    request: Request
+    clean: Request
+    q: Tensor
+    """(..., Tq, 1): True where a query was taken out"""
+    k: Tensor
+    """(..., Tk, 1)"""
+
+    @classmethod
+    def of(cls, request: Request) -> Apart:
+        bad_q = ~request.q.isfinite().all(-1, keepdim=True)  # (..., Tq, 1)
+        bad_k = ~request.k.isfinite().all(-1, keepdim=True)  # (..., Tk, 1)
+        q, k = torch.where(bad_q, 0, request.q), torch.where(bad_k, 0, request.k)
+        v = torch.where(request.value.isfinite(), request.value, 0)
+        return cls(request, replace(request, q=q, k=k, v=v), bad_q, bad_k)
+
+    def lost(self) -> Tensor:
+        """Which queries attend to what was taken out, or are it themselves: (..., Tq, 1)."""
+        anything = _reached(self.request, torch.ones_like(self.k))
+        return _reached(self.request, self.k) | (self.q & anything)
+
+    def returned(self, context: Tensor, statistic: Tensor | None) -> Served:
+        """The context of the clean request with the rest put back where it is attended to."""
+        v, lost = self.request.value, self.lost()
+        for found, poison in ((v.isnan(), torch.nan), (v == torch.inf, torch.inf), (v == -torch.inf, -torch.inf)):
+            context = torch.where(_reached(self.request, found), context + poison, context)  # ∞ − ∞ is NaN, as it ought
+        context = torch.where(lost, torch.nan, context)
+        if statistic is not None and statistic.is_floating_point():
+            statistic = torch.where(lost.squeeze(-1), torch.nan, statistic)
+        return context, statistic
 
 
 def _finite(request: Request) -> bool:

@@ -165,6 +165,10 @@ class Mask:
         return parts
 
 
+OPEN = Mask()
+"""Every query may attend to every key: what most calls ask for, so it is made once."""
+
+
 def _ends(span: Span) -> tuple[int, int]:
     """The first and last position that a span names."""
     return _range(span) if isinstance(span, Tensor) else (span.start, span.stop - 1)
@@ -181,7 +185,7 @@ def _range(number: int | Tensor) -> tuple[int, int]:
 
 def transformed() -> bool:
     """Whether a `torch.func` transformation (vmap, grad, jvp) is under way, which hides values from Python."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return torch._C._functorch.get_dynamic_layer_stack_depth() > 0  # of all that tell it, what torch.compile follows
 
 
 def take_block(tensor: Tensor, rows: Span, cols: Span) -> Tensor:

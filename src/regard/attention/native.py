@@ -7,18 +7,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import blocked, engine
-from .isolate import isolated
+from .isolate import Apart, isolated
 from .masks import transformed
 from .native_additive import AdditiveAttention
+from .native_op import request_of, traced
 from .native_plan import NUMBERS, Plan, kernels, view
 from .request import Request
-from .similarity import Additive, Pairwise
+from .similarity import Additive, Dot, Pairwise
 
 name = "native"
 isolates = True
 
+PLAIN = (Tensor, torch.nn.Parameter)
+"""The tensors whose memory may be read: a subclass may hold it elsewhere, or none."""
 ROWS_PER_TASK = 192
 """Queries that share one transposition of the keys."""
 KEYS_PER_TASK = 256
@@ -31,7 +35,7 @@ def refusal(request: Request) -> str | None:
     """Why it cannot serve a request, in words; None when it can."""
     if engine.module is None:
         return engine.reason
-    if request.device.type not in ("cpu", "meta"):
+    if not (request.q.is_cpu or request.q.is_meta):
         return f"it is for the CPU, not for {request.device.type}"
     additive = isinstance(request.similarity, Additive)
     if request.q.dtype not in ([torch.float32] if additive else NUMBERS):
@@ -40,9 +44,11 @@ def refusal(request: Request) -> str | None:
         return "it knows dot products and additive scores, not callables"
     if request.hard or request.dropout_p:
         return "it has no hard weighting" if request.hard else "it has no dropout"
-    if torch.compiler.is_compiling() or transformed():
-        return "torch.compile and torch.func see PyTorch's own operators only"
-    return _unfit_mask(request)
+    if transformed():
+        return "torch.func sees PyTorch's own operators only"
+    if isinstance(request.similarity, Additive) and torch.compiler.is_compiling():
+        return "torch.compile sees its dot products only"
+    return None if request.mask.open else _unfit_mask(request)
 
 
 def _unfit_mask(request: Request) -> str | None:
@@ -64,32 +70,53 @@ def worth(request: Request) -> bool:
 
 
 def context(request: Request) -> tuple[Tensor, Tensor]:
-    """The context and each row's log-sum-exp.
+    """The context and each row's log-sum-exp."""
+    request = request.reduced()
+    through = _through_dispatcher(request) and isinstance(request.similarity, Dot)
+    found, lse = traced(request) if through else _eager(request)
+    return (found, lse) if request.value.dtype == torch.float32 else (found.to(request.value.dtype), lse)
 
-    A masked key or value that is not finite shows as a context that is not: then, and only then, it is taken out.
-    """
+
+def _eager(request: Request) -> tuple[Tensor, Tensor]:
+    """In float32. Masked keys or values that are not finite show as contexts that are not: only then are they taken out."""
     found, lse, finite = _serve(request)
     if finite or request.mask.open:
         return found, lse
     return isolated(request, lambda clean: _serve(clean)[:2])  # type: ignore[return-value]
 
 
+def _through_dispatcher(request: Request) -> bool:
+    """Whether somebody traces or wraps tensors, and has to see an operator of torch in place of pointers."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return True
+    return not (type(request.q) in PLAIN and type(request.k) in PLAIN and type(request.v) in PLAIN)
+
+
 def _serve(request: Request) -> tuple[Tensor, Tensor, bool]:
     """Context, log-sum-exp, and whether every context is finite."""
-    request = request.reduced()
     plan = Plan.of(request)
-    shared = (*request.lead[:-1], request.lead[-1] // request.groups) if request.groups > 1 else request.lead
-    q = _four(request.q, request.lead, plan)  # (B, H, Tq, D)
-    k, v = (_four(x, shared, plan) for x in (request.k, request.value))  # (B, H / groups, Tk, ·)
+    lead, groups = request.lead, request.groups
+    shared = (*lead[:-1], lead[-1] // groups) if groups > 1 else lead
+    q = _four(request.q, lead, plan)  # (B, H, Tq, D)
+    k, v = _four(request.k, shared, plan), _four(request.value, shared, plan)  # (B, H / groups, Tk, ·)
+    finite = True
     if isinstance(request.similarity, Additive):
         found, lse, beyond = AdditiveAttention.apply(q, k, v, _heads(request, plan), plan)
-        finite = True
         if bool(beyond):  # |x| > 43, or not finite: rare, and then the explicit tanh
             found, lse = isolated(request, blocked.context)
-    else:
+    elif _wants_gradient(q, k, v):
         found, lse, finite = _Dot.apply(q, k, v, plan)
-        found = found.to(request.value.dtype)
-    return found.reshape(*request.lead, *found.shape[-2:]), lse.reshape(*request.lead, request.queries), finite
+    else:
+        found, lse, finite = _forward(plan, q, k, v)
+    if len(lead) == 2:
+        return found, lse, finite
+    return found.reshape(*lead, *found.shape[-2:]), lse.reshape(*lead, request.queries), finite
+
+
+def _wants_gradient(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether autograd has to know of the call; a tangent of forward mode, which is not served, is for it to refuse."""
+    wanted = q.requires_grad or k.requires_grad or v.requires_grad
+    return (wanted and torch.is_grad_enabled()) or forward_ad._current_level >= 0
 
 
 def _heads(request: Request, plan: Plan) -> Tensor:
@@ -106,20 +133,33 @@ def _four(x: Tensor, lead: tuple[int, ...], plan: Plan) -> Tensor:
         x = x.expand(*lead, *x.shape[-2:])
         heads = math.prod(lead) // plan.batches if plan.batches else 0
         x = x.reshape(plan.batches, heads, *x.shape[-2:])
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+    return _rows(x)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """The last dimension with unit stride."""
+    return x if x.stride()[-1] == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _forward(plan: Plan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """Context (B, H, Tq, Dv), log-sum-exp (B, H, Tq), and whether every context is finite."""
+    batches, heads, queries, width = q.shape
+    found = q.new_empty(batches, heads, queries, v.shape[-1], dtype=torch.float32)
+    lse = q.new_empty(batches, heads, queries, dtype=torch.float32)
+    if not lse.numel():
+        return found, lse, True
+    threads = torch.get_num_threads()
+    rows = plan.rows_per_task(queries, threads, ROWS_PER_TASK)
+    finite = kernels().dot_forward(
+        *plan.arguments(q, k, v, width=width), found.data_ptr(), lse.data_ptr(), rows, threads
+    )
+    return found, lse, finite
 
 
 class _Dot(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tensor, bool]:
-        found = q.new_empty(*q.shape[:-1], v.shape[-1], dtype=torch.float32)  # (B, H, Tq, Dv)
-        lse = q.new_empty(q.shape[:-1], dtype=torch.float32)  # (B, H, Tq)
-        threads, finite = torch.get_num_threads(), True
-        if found.numel() or lse.numel():
-            rows = plan.rows_per_task(q.shape[2], threads, ROWS_PER_TASK)
-            finite = kernels().dot_forward(
-                *plan.arguments(q, k, v, width=q.shape[-1]), found.data_ptr(), lse.data_ptr(), rows, threads
-            )
+        found, lse, finite = _forward(plan, q, k, v)
         ctx.plan = plan
         ctx.save_for_backward(q, k, v, found, lse)
         ctx.set_materialize_grads(False)
@@ -143,8 +183,7 @@ def _backward(
     plan: Plan, q: Tensor, k: Tensor, v: Tensor, found: Tensor, lse: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     finite = True
-    if grad.stride(-1) != 1:
-        grad = grad.contiguous()
+    grad = _rows(grad)
     (batches, heads, queries, width), keys, value_width = q.shape, k.shape[2], v.shape[-1]
     threads = torch.get_num_threads()
     parts = plan.shares(keys, threads, KEYS_PER_TASK)
@@ -168,3 +207,26 @@ def _backward(
     dq = dq.squeeze(2) if parts == 1 else dq.sum(2)
     dq, dk, dv = dq[..., :width], plan.ungroup(dk)[..., :width], plan.ungroup(dv)[..., :value_width]
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), finite
+
+
+@torch.library.impl("regard::dot", "CPU")
+@torch.no_grad()
+def _dot(*plan: Any) -> tuple[Tensor, Tensor]:
+    return _eager(request_of(*plan))
+
+
+@torch.library.impl("regard::dot_backward", "CPU")
+@torch.no_grad()
+def _dot_backward(grad: Tensor, found: Tensor, lse: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    request = request_of(*arguments)
+    plan = Plan.of(request)
+    q, k, v, found = (_rows(x) for x in (request.q, request.k, request.value, found))
+    dq, dk, dv, finite = _backward(plan, q, k, v, found, lse.contiguous(), grad)
+    if finite or not plan.masked:
+        return dq.contiguous(), dk.contiguous(), dv.contiguous()
+    apart = Apart.of(request)  # as `isolated` and its gradient do in an eager call
+    q, k, v = (_rows(x) for x in (apart.clean.q, apart.clean.k, apart.clean.value))
+    found, lse, _ = _forward(plan, q, k, v)
+    dq, dk, dv, _ = _backward(plan, q, k, v, found, lse, torch.where(apart.lost(), 0, grad))
+    dv = torch.where(request.value.isfinite(), dv, 0)
+    return dq.contiguous(), dk.contiguous(), dv.contiguous()  # a query or key taken out weighs nothing any more

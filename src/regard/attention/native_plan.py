@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,8 +26,7 @@ def kernels() -> Any:
     return engine.module
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """What the kernel is told besides q, k and v."""
 
     batches: int
@@ -43,17 +41,15 @@ class Plan:
 
     @classmethod
     def of(cls, request: Request) -> Plan:
-        lead = request.lead
-        alone = len(lead) == 1 and request.groups == 1  # a batch without heads: lengths and offsets count its entries
-        batches = lead[0] if alone else math.prod(lead[:-1])
-        heads = 1 if alone or not lead else lead[-1]
-        mask, held = _mask_numbers(request, batches, heads)
+        batches, heads = entries(request)
+        mask, held = (None, ()) if request.mask.open else _mask_numbers(request, batches, heads)
         softcap = 0.0 if request.softcap is None else request.softcap
         scale = request.similarity.scale if isinstance(request.similarity, Dot) else 1.0
-        return cls(batches, heads, request.groups, scale, softcap, mask, held, not request.mask.open)
+        return cls(batches, heads, request.groups, scale, softcap, mask, held, mask is not None)
 
     def arguments(self, q: Tensor, k: Tensor, v: Tensor, width: int) -> tuple[Any, ...]:
-        sizes = (self.batches, self.heads, self.groups, q.shape[2], k.shape[2], width, v.shape[3])
+        *_, keys, value_width = v.shape
+        sizes = (self.batches, self.heads, self.groups, q.shape[2], keys, width, value_width)
         return sizes, view(q), view(k), view(v), (NUMBERS[v.dtype], self.scale, self.softcap), self.mask
 
     def rows_per_task(self, queries: int, threads: int, most: int) -> int:
@@ -80,18 +76,27 @@ class Plan:
             )
 
 
+def entries(request: Request) -> tuple[int, int]:
+    """The leading dimensions as (batches, heads)."""
+    lead = request.lead
+    if len(lead) == 2:
+        return lead
+    if len(lead) == 1 and request.groups == 1:  # a batch without heads: lengths and offsets count its entries
+        return lead[0], 1
+    return math.prod(lead[:-1]), lead[-1] if lead else 1
+
+
 def view(x: Tensor) -> tuple[int, int, int, int]:
-    return x.data_ptr(), x.stride(0), x.stride(1), x.stride(2)
+    batch, head, row, _ = x.stride()
+    return x.data_ptr(), batch, head, row
 
 
-def _mask_numbers(request: Request, batches: int, heads: int) -> tuple[tuple[int, ...] | None, tuple[Tensor, ...]]:
+def _mask_numbers(request: Request, batches: int, heads: int) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
     mask = request.mask
-    if mask.open:
-        return None, ()
     held: list[Tensor] = []
 
     def pointer(number: int | Tensor) -> int:
-        held.append(_per_batch(number, request, batches))
+        held.append(per_batch(number, request, batches))
         return held[-1].data_ptr()
 
     left = OPEN if mask.left is None else mask.left
@@ -105,7 +110,7 @@ def _mask_numbers(request: Request, batches: int, heads: int) -> tuple[tuple[int
     return (left, right, offset, length, kind, dense.data_ptr(), *dense.stride()), tuple(held)
 
 
-def _per_batch(number: int | Tensor, request: Request, batches: int) -> Tensor:
+def per_batch(number: int | Tensor, request: Request, batches: int) -> Tensor:
     """One int64 per batch entry."""
     if isinstance(number, int):
         return torch.full((batches,), number)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import check
-from .masks import Mask, Span
+from .masks import OPEN, Mask, Span
 from .similarity import Additive, Bilinear, Dot, Pairwise, Similarity, autocast_dtype, resolve, wide
 
 Weighting: TypeAlias = Literal["softmax", "hard", "uniform"]
@@ -66,18 +66,19 @@ class Request:
         groups, lead = check.lead(query, key, value, enable_gqa)
         check.options(dropout_p, softcap, weighting, window)
         check.widths(query, key, similarity)
-        resolved = resolve(similarity, scale, query[..., :1, :], spread(key[..., :1, :], groups))
+        resolved = resolve(
+            similarity, scale, query.shape[-1], lambda: (query[..., :1, :], spread(key[..., :1, :], groups))
+        )
         check.parameters(resolved, query, key, lead)
         left, right = window if window is not None else (None, None)
         if is_causal:
             right = 0 if right is None else min(right, 0)
-        mask = Mask(
-            dense=check.attn_mask(attn_mask, query, key, lead),
-            left=left,
-            right=right,
-            offset=check.per_entry("causal_offset", causal_offset, lead, query.device),
-            lengths=None if lengths is None else check.lengths(lengths, key, lead),
-        )
+        offset = check.per_entry("causal_offset", causal_offset, lead, query.device)
+        if attn_mask is None and lengths is None and left is None and right is None:
+            mask = OPEN
+        else:
+            dense = check.attn_mask(attn_mask, query, key, lead)
+            mask = Mask(dense, left, right, offset, None if lengths is None else check.lengths(lengths, key, lead))
         if weighting == "uniform":  # the softmax of equal scores: no backend needs to know it
             query, key, resolved, mask, softcap = _zero(query), _zero(key), Dot(), mask.without_bias(), None
         return cls(

@@ -194,15 +194,18 @@ class Pairwise:
         return self  # the function reads its own tensors
 
 
-def resolve(similarity: object, scale: float | None, q: Tensor, k: Tensor) -> Similarity:
+def resolve(
+    similarity: object, scale: float | None, width: int, pair: Callable[[], tuple[Tensor, Tensor]]
+) -> Similarity:
     """The similarity that a caller named, with its scale; raises ValueError where the two do not fit.
 
-    q (..., 1, D) and k (..., 1, D) are one pair of each entry, with as many heads.
+    `width` is that of queries; `pair` gives one query (..., 1, D) and one key (..., 1, D) of each entry, with as many
+    heads, to try a callable on.
     """
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"attend: scale ({scale}) must be a finite number. None takes the similarity's own.")
     if isinstance(similarity, str):
-        return _named(similarity, scale, q)
+        return _named(similarity, scale, width)
     if isinstance(similarity, Bilinear):
         return similarity if scale is None else replace(similarity, scale=scale)
     if scale is not None:
@@ -213,13 +216,13 @@ def resolve(similarity: object, scale: float | None, q: Tensor, k: Tensor) -> Si
     if isinstance(similarity, Additive):
         return similarity
     if callable(similarity):
-        return Pairwise.of(similarity, q, k)
+        return Pairwise.of(similarity, *pair())
     raise ValueError(f"attend: similarity ({similarity!r}) must be {_KNOWN}; got {type(similarity).__name__}.")
 
 
-def _named(name: str, scale: float | None, q: Tensor) -> Similarity:
+def _named(name: str, scale: float | None, width: int) -> Similarity:
     if name == "scaled_dot":
-        return Dot(1 / math.sqrt(q.shape[-1]) if scale is None else float(scale))
+        return Dot(1 / math.sqrt(width) if scale is None else float(scale))
     if name == "dot":
         return Dot(1.0 if scale is None else float(scale))
     if name == "cosine":
@@ -250,6 +253,8 @@ def _leaves(scores: Tensor) -> Iterator[Tensor]:
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
     """The dtype that autocast casts to on this device; None where it is off."""
+    if not torch._C._is_any_autocast_enabled():  # a quarter of the time of asking for one device
+        return None
     kind = device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return None
