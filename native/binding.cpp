@@ -10,6 +10,7 @@
 
 #include "additive.hpp"
 #include "kernels.hpp"
+#include "observe.hpp"
 #include "parallel.hpp"
 #include "problem.hpp"
 
@@ -227,6 +228,36 @@ void additive_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle 
     run(active->additive_backward, &job, of.batches * of.heads * parts, of.queries, threads);
 }
 
+Verb verb_of(const std::string& name) {
+    for (int i = 0; i < int(std::size(verbs)); ++i)
+        if (name == verbs[i]) return Verb(i);
+    throw nb::value_error(("native: verb ('" + name + "') must be one that observe.hpp lists.").c_str());
+}
+
+void observe(const std::string& verb, nb::handle sizes, nb::handle q, nb::handle k, nb::handle numbers, nb::handle mask,
+             nb::handle w, int clamp, int64_t lse, nb::handle out, nb::handle x, nb::handle cells, nb::handle cut,
+             int threads) {
+    Reader to("out", out, 5), edges("cells", cells, 4), share("cut", cut, 4);
+    Observe job{};
+    job.of = {dot_of(sizes, q, k, k, numbers, mask), view("w", w), clamp};
+    job.verb = verb_of(verb);
+    job.lse = address<const float>(lse);
+    job.out = to.pointer<float>();
+    job.out_head = to.integer();
+    job.out_row = to.integer();
+    job.at = to.pointer<int64_t>();
+    job.count = to.integer();
+    job.x = view("x", x);
+    for (Cells* side : {&job.rows, &job.cols}) *side = {edges.pointer<const int64_t>(), edges.integer()};
+    job.first = share.integer();
+    job.last = share.integer();
+    job.units = share.integer();
+    job.per_task = share.integer();
+    if (job.per_task < 1) throw nb::value_error("native: per_task must be at least 1.");
+    const Dot& of = job.of.of;
+    run(active->observe, &job, of.batches * of.heads * tasks_of_head(job), job.per_task, threads);
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -258,6 +289,12 @@ NB_MODULE(_native, m) {
           nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("clamp"), nb::arg("grad"),
           nb::arg("context"), nb::arg("lse"), nb::arg("parts"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"),
           nb::arg("dw"), nb::arg("threads"), "As dot_backward, with `parts` copies of dq and dw.");
+    m.def("observe", observe, nb::arg("verb"), nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("numbers"),
+          nb::arg("mask").none(), nb::arg("w"), nb::arg("clamp"), nb::arg("lse"), nb::arg("out"), nb::arg("x"),
+          nb::arg("cells"), nb::arg("cut"), nb::arg("threads"),
+          "A view of the scores (observe.hpp). w: of additive scores, with q and k exponentials; a pointer of 0 for dot "
+          "products. out: pointer, strides of head and row, pointer to indices, count; cells: edges and number of rows "
+          "and of columns; cut: first and last column, units of a head, units of a task.");
 }
 
 }  // namespace regard

@@ -33,6 +33,7 @@ struct Kernels {
     Kernel dot_forward;   // DotForward: a task is `rows_per_task` queries of one head
     Kernel dot_backward;  // DotBackward: a task is one head
     Kernel exponentials, additive_forward, additive_backward;  // additive.hpp
+    Kernel observe;  // Observe: a task is a rectangle of the scores of one head
 };
 
 }  // namespace regard

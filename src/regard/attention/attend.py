@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .choose import Backend, choose
+from .choose import Backend, choose, fits
 from .isolate import isolated
 from .map import AttentionMap
 from .request import Request, Weighting
@@ -97,7 +97,10 @@ def attend(
     chosen = choose(request, backend).backend
     with _without_autocast(request):
         context, statistic = _serve(request, chosen)
-        return (context, AttentionMap(request.kept(), statistic)) if return_map else context
+        if not return_map:
+            return context
+        kept = request.kept()
+        return context, AttentionMap(kept, statistic if fits(chosen, kept) else None)
 
 
 def _serve(request: Request, backend: Backend) -> tuple[Tensor, Tensor | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from . import blocked, engine
 from .isolate import isolated
 from .masks import transformed
 from .native_additive import AdditiveAttention
-from .native_plan import Plan, kernels, view
+from .native_plan import Plan, four, kernels, shared_lead, view
 from .request import Request
 from .similarity import Additive, Pairwise
 
@@ -33,6 +32,11 @@ def refusal(request: Request) -> str | None:
         return f"it is for the CPU, not for {request.device.type}"
     if request.q.dtype != torch.float32:
         return f"it computes in float32, not in {str(request.q.dtype).removeprefix('torch.')}"
+    return unfit(request)
+
+
+def unfit(request: Request) -> str | None:
+    """What the kernels do not know, whatever the device and the dtype."""
     if isinstance(request.similarity, Pairwise):
         return "it knows dot products and additive scores, not callables"
     if request.hard or request.dropout_p:
@@ -75,9 +79,9 @@ def _serve(request: Request) -> tuple[Tensor, Tensor, bool]:
     """Context, log-sum-exp, and whether every context is finite."""
     request = request.reduced()
     plan = Plan.of(request)
-    shared = (*request.lead[:-1], request.lead[-1] // request.groups) if request.groups > 1 else request.lead
-    q = _four(request.q, request.lead, plan)  # (B, H, Tq, D)
-    k, v = (_four(x, shared, plan) for x in (request.k, request.value))  # (B, H / groups, Tk, ·)
+    shared = shared_lead(request)
+    q = four(request.q, request.lead, plan)  # (B, H, Tq, D)
+    k, v = (four(x, shared, plan) for x in (request.k, request.value))  # (B, H / groups, Tk, ·)
     if isinstance(request.similarity, Additive):
         found, lse, beyond = AdditiveAttention.apply(q, k, v, _heads(request, plan), plan)
         finite = True
@@ -94,15 +98,6 @@ def _heads(request: Request, plan: Plan) -> Tensor:
     w = request.similarity.weight.to(torch.float32)
     w = w.expand(*request.lead, w.shape[-1]).reshape(plan.batches, plan.heads, w.shape[-1])
     return w if w.stride(-1) == 1 or w.shape[-1] == 1 else w.contiguous()
-
-
-def _four(x: Tensor, lead: tuple[int, ...], plan: Plan) -> Tensor:
-    """Free leading dimensions as (batch, heads), the last dimension with unit stride."""
-    if len(lead) != 2 or x.shape[:-2] != lead:
-        x = x.expand(*lead, *x.shape[-2:])
-        heads = math.prod(lead) // plan.batches if plan.batches else 0
-        x = x.reshape(plan.batches, heads, *x.shape[-2:])
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 class _Dot(torch.autograd.Function):

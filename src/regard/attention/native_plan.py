@@ -72,6 +72,20 @@ class Plan:
             )
 
 
+def shared_lead(request: Request) -> tuple[int, ...]:
+    """The leading dimensions of keys and values, where query heads share them."""
+    return (*request.lead[:-1], request.lead[-1] // request.groups) if request.groups > 1 else request.lead
+
+
+def four(x: Tensor, lead: tuple[int, ...], plan: Plan) -> Tensor:
+    """Free leading dimensions as (batch, heads), the last dimension with unit stride."""
+    if len(lead) != 2 or x.shape[:-2] != lead:
+        x = x.expand(*lead, *x.shape[-2:])
+        heads = math.prod(lead) // plan.batches if plan.batches else 0
+        x = x.reshape(plan.batches, heads, *x.shape[-2:])
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
 def view(x: Tensor) -> tuple[int, int, int, int]:
     return x.data_ptr(), x.stride(0), x.stride(1), x.stride(2)
 
@@ -103,7 +117,7 @@ def _per_batch(number: int | Tensor, request: Request, batches: int) -> Tensor:
         return torch.full((batches,), number)
     inner = request.lead if batches == math.prod(request.lead) else request.lead[:-1]
     lead = number.reshape(number.shape[: len(request.lead)])  # without the dimensions of rows and columns
-    lead = lead.expand(*request.lead) if len(inner) == len(request.lead) else lead[..., 0].expand(*inner)
+    lead = lead.expand(request.lead) if len(inner) == len(request.lead) else lead[..., 0].expand(inner)
     return lead.reshape(batches).to(torch.int64).contiguous()
 
 
