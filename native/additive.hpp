@@ -17,6 +17,9 @@ namespace regard {
 // The width of a row of exponentials, and of dq, dk and dw: whole vectors in every instruction set, D numbers and zeros.
 inline int64_t padded(int64_t width) { return (width + 15) / 16 * 16; }
 
+// |w| over the softcap beyond which kernels must not be asked: w·b·c·d, and the sum of four such, stays finite.
+inline constexpr float most_weight = 268435456.0f;  // 2^28
+
 // e = e^{2x}. A task is `rows_per_task` of all B·H·T rows.
 struct Exponentials {
     int64_t batches, heads, rows, width;
@@ -29,7 +32,7 @@ struct Exponentials {
 // A Dot whose q and k are the exponentials of the queries and keys (rows `padded` wide); its scale is not used.
 struct Additive {
     Dot of;
-    View w;         // (B, H, D); no rows
+    View w;         // (B, H, padded D + 1), no rows: −2w over the softcap and zeros, then Σ w over the softcap
     int32_t clamp;  // 1 unless no exponential of q or k is `large`
 };
 
@@ -38,7 +41,7 @@ struct AdditiveForward {
     Additive of;
     float* context;   // (B, H, Tq, Dv), contiguous
     float* lse;       // (B, H, Tq), contiguous
-    int32_t* beyond;  // set to 1 where the result is not to be used: |w| > 2^28, or a value that is ∞ or NaN under a mask
+    int32_t* beyond;  // set to 1 where the result is not to be used: a value that is ∞ or NaN under a mask
 };
 
 // A task is one of `parts` equal shares of the keys of one head. Tasks of one head meet in dq and dw only, where each

@@ -6,7 +6,9 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <cmath>
 #include <string>
+#include <vector>
 
 #include "additive.hpp"
 #include "kernels.hpp"
@@ -195,11 +197,44 @@ void exponentials(nb::handle sizes, nb::handle x, int64_t e, int64_t flags, int6
     run(active->exponentials, &job, (rows + rows_per_task - 1) / rows_per_task, rows_per_task, threads);
 }
 
+// The channel weights as the kernels read them (Additive::w), one row for each w that differs.
+class Weights {
+    std::vector<float> rows;
+    View of;
+
+   public:
+    float largest = 0;  // |w| over the softcap; NaN where some w is
+
+    Weights(const View& w, const Dot& job) {
+        const int64_t batches = w.batch ? job.batches : 1, heads = w.head ? job.heads : 1, row = padded(job.width) + 1;
+        const float share = job.softcap > 0 ? 1.0f / job.softcap : 1.0f;
+        rows.resize(batches * heads * row);
+        of = {rows.data(), w.batch ? heads * row : 0, w.head ? row : 0, 0};
+        for (int64_t n = 0; n < batches * heads; ++n) {
+            const float* from = w.data + n / heads * w.batch + n % heads * w.head;
+            float* to = rows.data() + n * row;
+            double sum = 0;
+            for (int64_t c = 0; c < job.width; ++c) {
+                const float x = from[c] * share;
+                to[c] = -2.0f * x;
+                sum += x;
+                largest = std::isnan(largest) || std::abs(x) <= largest ? largest : std::abs(x);
+            }
+            to[row - 1] = float(sum);
+        }
+    }
+
+    View view() const { return of; }
+};
+
 void additive_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
                       nb::handle w, int clamp, int64_t context, int64_t lse, int64_t beyond, int64_t rows_per_task,
                       int threads) {
+    const Dot problem = dot_of(sizes, q, k, v, numbers, mask);
+    const Weights weights(view("w", w), problem);
+    if (!(weights.largest <= most_weight)) *address<int32_t>(beyond) = 1;
     const AdditiveForward job{
-        .of = {dot_of(sizes, q, k, v, numbers, mask), view("w", w), clamp},
+        .of = {problem, weights.view(), clamp},
         .context = address<float>(context),
         .lse = address<float>(lse),
         .beyond = address<int32_t>(beyond),
@@ -212,8 +247,10 @@ void additive_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v
 void additive_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
                        nb::handle w, int clamp, nb::handle grad, nb::handle context, int64_t lse, int64_t parts,
                        int64_t dq, int64_t dk, int64_t dv, int64_t dw, int threads) {
+    const Dot problem = dot_of(sizes, q, k, v, numbers, mask);
+    const Weights weights(view("w", w), problem);
     const AdditiveBackward job{
-        .of = {dot_of(sizes, q, k, v, numbers, mask), view("w", w), clamp},
+        .of = {problem, weights.view(), clamp},
         .grad = view("grad", grad),
         .context = view("context", context),
         .lse = address<const float>(lse),
