@@ -58,6 +58,12 @@ void weigh(float* scores, int rows, int cols, Rows state, int first, int value_w
     }
 }
 
+void keep(const AdditiveForward& job, const Place& at, const Block& block, const float* s) {
+    const Dot& of = job.of.of;
+    float* to = job.kept + ((at.batch * of.heads + at.head) * of.queries + block.row) * of.keys + block.col;
+    for (int i = 0; i < block.rows; ++i) std::memcpy(to + i * of.keys, s + i * key_block, sizeof(float) * block.cols);
+}
+
 void finish(const AdditiveForward& job, const Place& at, Rows state) {
     const Dot& of = job.of.of;
     const int value_width = round_up(int(of.value_width));
@@ -71,6 +77,8 @@ void finish(const AdditiveForward& job, const Place& at, Rows state) {
     }
     for (int i = 0; i < at.rows; ++i) {
         const float share = total[i] == 0 ? 0.0f : 1.0f / total[i];
+        job.softmax[2 * (start + i)] = state.highest[i] == -infinity ? 0.0f : state.highest[i];
+        job.softmax[2 * (start + i) + 1] = share;
         float* context = job.context + (start + i) * of.value_width;
         const float* sums = state.summed + i * value_width;
         int c = 0;
@@ -104,6 +112,7 @@ void additive_forward(const void* given, int64_t task, Scratch& scratch) {
             const Block block{at.row + m, int(least(at.rows - m, step)), first, cols};
             if (outside(of, at, block)) continue;
             score(job.of, at, block, s, key_block);
+            if (job.kept) keep(job, at, block, s);
             if (of.softcap > 0) cap(s, key_block, block.rows, cols, of.softcap);
             if (!inside(of, at, block)) mask_block(of, at, block, s, key_block);
             weigh(s, block.rows, cols, state, m, value_width);
