@@ -83,9 +83,9 @@ def _serve(request: Request) -> tuple[Tensor, Tensor, bool]:
     q = four(request.q, request.lead, plan)  # (B, H, Tq, D)
     k, v = (four(x, shared, plan) for x in (request.k, request.value))  # (B, H / groups, Tk, ·)
     if isinstance(request.similarity, Additive):
-        found, lse, beyond = AdditiveAttention.apply(q, k, v, _heads(request, plan), plan)
+        found, lse, served = AdditiveAttention.apply(q, k, v, _heads(request, plan), plan)
         finite = True
-        if bool(beyond):  # |x| > 43, or not finite: rare, and then the explicit tanh
+        if not served:  # |x| > 43, or not finite: rare, and then the explicit tanh
             found, lse = isolated(request, blocked.context)
     else:
         found, lse, finite = _Dot.apply(q, k, v, plan)

@@ -195,7 +195,6 @@ def _run(
         numbers,
         mask,
         (0, 0, 0, 0),
-        0,
         0 if lse is None else lse.data_ptr(),
         (target.data_ptr(), target.stride(0), target.stride(1), 0 if at is None else at.data_ptr(), count),
         (0, 0, 0, 0) if factor is None else view(factor),
