@@ -253,12 +253,12 @@ Verb verb_of(const std::string& name) {
     throw nb::value_error(("native: verb ('" + name + "') must be one that observe.hpp lists.").c_str());
 }
 
-void observe(const std::string& verb, nb::handle sizes, nb::handle q, nb::handle k, nb::handle numbers, nb::handle mask,
-             nb::handle w, int64_t lse, nb::handle out, nb::handle x, nb::handle cells, nb::handle cut,
+bool observe(const std::string& verb, nb::handle sizes, nb::handle q, nb::handle k, nb::handle numbers, nb::handle mask,
+             nb::handle w, int64_t eq, int64_t ek, int64_t lse, nb::handle out, nb::handle x, nb::handle cells, nb::handle cut,
              int threads) {
     Reader to("out", out, 5), edges("cells", cells, 4), share("cut", cut, 4);
     Observe job{};
-    job.of = {dot_of(sizes, q, k, k, numbers, mask), view("w", w)};
+    Dot& of = job.of.of = dot_of(sizes, q, k, k, numbers, mask);
     job.verb = verb_of(verb);
     job.lse = address<const float>(lse);
     job.out = to.pointer<float>();
@@ -273,8 +273,22 @@ void observe(const std::string& verb, nb::handle sizes, nb::handle q, nb::handle
     job.units = share.integer();
     job.per_task = share.integer();
     if (job.per_task < 1) throw nb::value_error("native: per_task must be at least 1.");
-    const Dot& of = job.of.of;
-    run(active->observe, &job, of.batches * of.heads * tasks_of_head(job), job.per_task, threads);
+    const int64_t tasks = of.batches * of.heads * tasks_of_head(job);
+    if (w.is_none()) {
+        run(active->observe, &job, tasks, job.per_task, threads);
+        return true;
+    }
+    const Weights weights(view("w", w), of, active->lanes);
+    int32_t beyond = 0;
+    const Exponentials queries{of.batches, of.heads, of.queries, of.width, of.q, weights.view(), address<float>(eq), &beyond};
+    const Exponentials keys{of.batches, of.heads / of.groups, of.keys, of.width, of.k, {}, address<float>(ek), &beyond};
+    of.q = exponential_view(queries);
+    of.k = exponential_view(keys);
+    job.of.w = weights.view();
+    nb::gil_scoped_release released;
+    if (!weights.finite || !exponentials_of(queries, threads) || !exponentials_of(keys, threads)) return false;
+    parallel(active->observe, &job, tasks, job.per_task, threads);
+    return true;
 }
 
 }  // namespace
@@ -312,10 +326,10 @@ NB_MODULE(_native, m) {
           nb::arg("softmax"), nb::arg("kept"), nb::arg("parts"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"), nb::arg("dw"),
           nb::arg("threads"), "As dot_backward, q and k being exponentials, with `parts` copies of dq and dw.");
     m.def("observe", observe, nb::arg("verb"), nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("numbers"),
-          nb::arg("mask").none(), nb::arg("w"), nb::arg("lse"), nb::arg("out"), nb::arg("x"),
-          nb::arg("cells"), nb::arg("cut"), nb::arg("threads"),
-          "A view of the scores (observe.hpp). w: of additive scores, with q and k exponentials; a pointer of 0 for dot "
-          "products. out: pointer, strides of head and row, pointer to indices, count; cells: edges and number of rows "
+          nb::arg("mask").none(), nb::arg("w").none(), nb::arg("eq"), nb::arg("ek"), nb::arg("lse"), nb::arg("out"),
+          nb::arg("x"), nb::arg("cells"), nb::arg("cut"), nb::arg("threads"),
+          "A view of the scores (observe.hpp); whether it may be used. w, eq, ek: as additive_forward, for additive scores; "
+          "None, 0, 0 for dot products. out: pointer, strides of head and row, pointer to indices, count; cells: edges and number of rows "
           "and of columns; cut: first and last column, units of a head, units of a task.");
 }
 

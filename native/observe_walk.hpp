@@ -7,6 +7,7 @@
 //                 see(block, S)
 #pragma once
 
+#include "additive_scores.hpp"
 #include "gemm.hpp"
 #include "kernels.hpp"
 #include "observe.hpp"
@@ -30,6 +31,8 @@ class Scorer {
     float *q, *kt;
     const float *queries, *keys;
 
+    bool additive() const { return job.w.data; }
+
    public:
     Scorer(const Additive& job, int64_t batch, int64_t head, Scratch& scratch)
         : job(job), of(job.of), at{batch, head, 0, 0}, q(scratch.take(band_rows * of.width)),
@@ -40,17 +43,22 @@ class Scorer {
 
     void take_queries(const Place& band) {
         at = band;
+        if (additive()) return;
         const float scale = of.softcap > 0 ? of.scale / of.softcap : of.scale;
         pack_rows(queries + at.row * of.q.row, of.q.row, at.rows, int(of.width), q, of.width, scale);
     }
     void take_keys(int64_t col, int cols) {
+        if (additive()) return;
         pack_transposed(keys + col * of.k.row, of.k.row, cols, int(of.width), kt, key_block);
     }
 
     void operator()(const Block& block, float* s) const {
         const int width = int(of.width);
-        product<false>(block.rows, block.cols, width, {q + (block.row - at.row) * width, width, 1}, kt, key_block, s,
-                       key_block);
+        if (additive())
+            score(job, at, block, s, key_block);
+        else
+            product<false>(block.rows, block.cols, width, {q + (block.row - at.row) * width, width, 1}, kt, key_block, s,
+                           key_block);
         if (of.softcap > 0) cap(s, key_block, block.rows, block.cols, of.softcap);
         if (!inside(of, at, block)) mask_block(of, at, block, s, key_block);
         for (int i = 0; i < block.rows; ++i)

@@ -17,7 +17,7 @@ from tests.attention.oracle import Problem, dense_weights
 from tests.attention.test_attend import MASKS, problem, some
 
 ISAS = engine.module.isas() if engine.module else []
-SIMILARITIES = ["dot", "scaled_dot", "cosine", "bilinear"]
+SIMILARITIES = ["dot", "scaled_dot", "cosine", "bilinear", "additive"]
 needs_kernels = pytest.mark.skipif(engine.module is None, reason=f"native: {engine.reason}")
 
 
@@ -136,9 +136,9 @@ OPTIONS: list[dict[str, Any]] = [{}, {"is_causal": True}, {"window": (40, 3), "s
 
 @pytest.mark.parametrize("queries,keys,width", SIZES)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("similarity", ["scaled_dot"])
+@pytest.mark.parametrize("similarity", ["scaled_dot", "additive"])
 def test_every_size(way: str, similarity: str, queries: int, keys: int, width: int, options: Any) -> None:
-    parameters = {"w": some(width, seed=3)} if similarity == "additive" else {}
+    parameters = {"w": some(width, seed=3) / width**0.5} if similarity == "additive" else {}  # scores of ordinary size
     q, k = some(2, queries, width), some(2, keys, width, seed=1)
     m, w = observed(Problem(q, k, k, similarity, parameters, options))
     assert_way(m, way)
@@ -178,7 +178,7 @@ def test_leading_dimensions(way: str, leads: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("similarity", ["scaled_dot"])
+@pytest.mark.parametrize("similarity", ["scaled_dot", "additive"])
 def test_low_precision_inputs_are_widened(way: str, similarity: str, dtype: torch.dtype) -> None:
     m, w = observed(problem(similarity, {"is_causal": True, "causal_offset": 2}), dtype)
     assert_way(m, way)
@@ -223,7 +223,7 @@ def test_what_is_attended_to_shows(way: str) -> None:
     "options", [{"lengths": 0}, {"window": (None, 0), "causal_offset": -99}, {"attn_mask": torch.zeros(7, 11) > 0}]
 )
 def test_no_keys_allowed(way: str, options: dict[str, Any]) -> None:
-    for similarity in ("scaled_dot",):
+    for similarity in ("scaled_dot", "additive"):
         m, _ = observed(problem(similarity, options))
         assert_way(m, way)
         assert (m.statistic == -torch.inf).all()
@@ -284,7 +284,7 @@ def test_a_weight_that_underflows_keeps_its_rank(way: str) -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("similarity", ["scaled_dot"])
+@pytest.mark.parametrize("similarity", ["scaled_dot", "additive"])
 def test_threads_change_no_bit(similarity: str) -> None:
     given = Problem(some(2, 701, 8), some(2, 611, 8, seed=1), some(2, 611, 2), similarity, {"w": some(8)})
     m, _ = observed(given)
@@ -349,6 +349,34 @@ def test_other_dtypes_devices_and_lost_rows_are_left_to_pytorch() -> None:
     assert "float32, not in float64" in str(native_observe.refusal(Request.of(*(x.double(),) * 3).kept()))
     assert "not for meta" in str(native_observe.refusal(Request.of(*(x.to("meta"),) * 3).kept()))
     assert "not finite" in str(native_observe.refusal(request, torch.full((1, 3, 5), torch.nan)))
+
+
+@needs_kernels
+@pytest.mark.parametrize("size", [12.0, 43.0, 44.0, torch.inf])
+def test_additive_scores_of_any_range(way: str, size: float) -> None:
+    """Beyond what the exponentials hold, the explicit tanh serves: never a wrong number without a word."""
+    q, k = some(2, 9, 6), some(2, 13, 6, seed=1)
+    q[0, 3], k[0, 5], k[1, 7] = size, -size if size < torch.inf else 1.0, 2.0
+    m, w = observed(Problem(q, k, k, "additive", {"w": some(6, seed=3)}))
+    assert_way(m, way if size <= 43 else "PyTorch")
+    assert_exact(m, w)
+
+
+@needs_kernels
+def test_additive_weights_that_are_not_finite_are_left_to_pytorch() -> None:
+    q = torch.randn(3, 4)
+    request = Request.of(q, q, q, similarity=regard.Additive(torch.tensor([1.0, torch.nan, 1.0, 1.0]))).kept()
+    assert "finite weights" in str(native_observe.refusal(request))
+
+
+def test_additive_weights_per_head(way: str) -> None:
+    q, k = some(2, 3, 7, 5).float(), some(2, 3, 11, 5, seed=1).float()
+    weight = some(3, 5, seed=3).float()
+    _, m = regard.attend(q, k, k, similarity=regard.Additive(weight), is_causal=True, return_map=True)
+    assert_way(m, way)
+    x = {"q": q.double(), "k": k.double(), "v": k.double(), "w": weight.double()[:, None, None]}
+    assert_exact(m, dense_weights(x, "additive", is_causal=True))
+    assert_exact(m.at(1, 2), dense_weights(x, "additive", is_causal=True)[1, 2])
 
 
 def test_cells_tell_their_edges() -> None:

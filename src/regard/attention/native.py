@@ -11,7 +11,7 @@ from . import blocked, engine
 from .isolate import isolated
 from .masks import transformed
 from .native_additive import AdditiveAttention
-from .native_plan import Plan, four, kernels, shared_lead, view
+from .native_plan import Plan, channel_weights, four, kernels, shared_lead, view
 from .request import Request
 from .similarity import Additive, Pairwise
 
@@ -83,21 +83,13 @@ def _serve(request: Request) -> tuple[Tensor, Tensor, bool]:
     q = four(request.q, request.lead, plan)  # (B, H, Tq, D)
     k, v = (four(x, shared, plan) for x in (request.k, request.value))  # (B, H / groups, Tk, ·)
     if isinstance(request.similarity, Additive):
-        found, lse, served = AdditiveAttention.apply(q, k, v, _heads(request, plan), plan)
+        found, lse, served = AdditiveAttention.apply(q, k, v, channel_weights(request, plan), plan)
         finite = True
         if not served:  # |x| > 43, or not finite: rare, and then the explicit tanh
             found, lse = isolated(request, blocked.context)
     else:
         found, lse, finite = _Dot.apply(q, k, v, plan)
     return found.reshape(*request.lead, *found.shape[-2:]), lse.reshape(*request.lead, request.queries), finite
-
-
-def _heads(request: Request, plan: Plan) -> Tensor:
-    """The weights of additive scores, (B, H, D), broadcast by strides."""
-    assert isinstance(request.similarity, Additive)
-    w = request.similarity.weight.to(torch.float32)
-    w = w.expand(*request.lead, w.shape[-1]).reshape(plan.batches, plan.heads, w.shape[-1])
-    return w if w.stride(-1) == 1 or w.shape[-1] == 1 else w.contiguous()
 
 
 class _Dot(torch.autograd.Function):

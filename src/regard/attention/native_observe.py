@@ -14,11 +14,13 @@ from torch import Tensor
 from . import engine, native, observe
 from .cells import Cells
 from .masks import Mask, Span
-from .native_plan import Plan, four, kernels, shared_lead, view
+from .native_plan import Plan, channel_weights, four, kernels, shared_lead, view
 from .observe import Reduce
 from .request import Request
 from .similarity import Additive
 
+RANGE = 43
+"""|x| beyond which e^{2x} leaves the range of the additive kernels."""
 ROWS = 192
 """Queries of a task, as many as share one transposition of the keys."""
 COLUMNS = 128
@@ -41,8 +43,8 @@ def refusal(request: Request, statistic: Tensor | None = None) -> str | None:
         return f"it is for the CPU, not for {request.device.type}"
     if request.wide != torch.float32:
         return f"it computes in float32, not in {str(request.wide).removeprefix('torch.')}"
-    if isinstance(request.similarity, Additive):
-        return "it has no additive scores"
+    if isinstance(request.similarity, Additive) and not _within(request):
+        return f"its additive scores are for |query| and |key| up to {RANGE} and finite weights"
     if statistic is not None and bool(statistic.isnan().any()):
         return "some row attends to what is not finite"
     return native.unfit(request)
@@ -133,6 +135,12 @@ def pool(request: Request, statistic: Tensor, rows: Cells, cols: Cells, reduce: 
     return cols.enlarge(rows.enlarge(out, -2), -1)
 
 
+def _within(request: Request) -> bool:
+    """Whether the kernels of additive scores hold all of its numbers; NaN is not held."""
+    (w,) = request.similarity.parameters
+    return bool(w.isfinite().all()) and all(bool((x.abs() <= RANGE).all()) for x in (request.q, request.k))
+
+
 def _scattered(request: Request) -> bool:
     """Whether its rows were picked one by one, so that each has an offset of its own."""
     return isinstance(request.mask.offset, Tensor) and request.mask.offset.shape[-2] > 1
@@ -187,18 +195,30 @@ def _run(
     count = out.shape[-2] if verb == "before" else out.shape[-1]
     columns = slice(0, request.keys) if cols is None else cols
     sizes, *_, numbers, mask = plan.arguments(q, k, k, width=q.shape[-1])
-    kernels().observe(
+    w, eq, ek = None, None, None
+    if isinstance(request.similarity, Additive):
+        w = channel_weights(request, plan)
+        eq = q.new_empty(*q.shape[:-1], kernels().query_row(q.shape[-1]))
+        ek = k.new_empty(*k.shape[:-1], kernels().key_row(k.shape[-1]))
+    served = kernels().observe(
         verb,
         sizes,
         view(q),
         view(k),
         numbers,
         mask,
-        (0, 0, 0, 0),
-        0 if lse is None else lse.data_ptr(),
-        (target.data_ptr(), target.stride(0), target.stride(1), 0 if at is None else at.data_ptr(), count),
+        None if w is None else (w.data_ptr(), w.stride(0), w.stride(1), 0),
+        _address(eq),
+        _address(ek),
+        _address(lse),
+        (target.data_ptr(), target.stride(0), target.stride(1), _address(at), count),
         (0, 0, 0, 0) if factor is None else view(factor),
         tuple(n for side in edges for n in (side.data_ptr(), len(side) - 1)) or (0, 0, 0, 0),
         (columns.start, columns.stop, units, per_task),
         torch.get_num_threads(),
     )
+    assert served, "refusal comes first"
+
+
+def _address(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()

@@ -12,7 +12,7 @@ from torch import Tensor
 from . import engine
 from .masks import Mask
 from .request import Request
-from .similarity import Dot
+from .similarity import Additive, Dot
 
 OPEN = 2**40
 """A window's side that is open: farther than any sequence is long."""
@@ -84,6 +84,14 @@ def four(x: Tensor, lead: tuple[int, ...], plan: Plan) -> Tensor:
         heads = math.prod(lead) // plan.batches if plan.batches else 0
         x = x.reshape(plan.batches, heads, *x.shape[-2:])
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def channel_weights(request: Request, plan: Plan) -> Tensor:
+    """The weights of additive scores, (B, H, D), broadcast by strides."""
+    assert isinstance(request.similarity, Additive)
+    w = request.similarity.weight.to(torch.float32)
+    w = w.expand(*request.lead, w.shape[-1]).reshape(plan.batches, plan.heads, w.shape[-1])
+    return w if w.stride(-1) == 1 or w.shape[-1] == 1 else w.contiguous()
 
 
 def view(x: Tensor) -> tuple[int, int, int, int]:
