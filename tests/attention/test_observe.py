@@ -286,7 +286,9 @@ def test_a_weight_that_underflows_keeps_its_rank(way: str) -> None:
 @needs_kernels
 @pytest.mark.parametrize("similarity", ["scaled_dot", "additive"])
 def test_threads_change_no_bit(similarity: str) -> None:
-    given = Problem(some(2, 701, 8), some(2, 611, 8, seed=1), some(2, 611, 2), similarity, {"w": some(8)})
+    given = Problem(
+        some(701, 8), some(611, 8, seed=1), some(611, 2), similarity, {"w": some(8)}
+    )  # one head: cut for all
     m, _ = observed(given)
     alone, again = views(m), views(m)
     torch.set_num_threads(2)
