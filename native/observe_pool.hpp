@@ -68,7 +68,14 @@ struct Pool : Sight {
     void fold_columns(const Block& block, const float* line, float* cells) const {
         const int64_t* edges = job.cols.edges;
         int j = 0;
-        for (int64_t cell = first_col; j < block.cols; ++cell) {
+        if (job.cols.count == job.last - job.first) {  // one column each
+            float* to = cells + first_col;
+            for (; j + lanes <= block.cols; j += lanes) {
+                const vec held = load(to + j), found = load(line + j);
+                store(to + j, LARGEST ? maximum(held, found) : held + found);
+            }
+        }
+        for (int64_t cell = first_col + j; j < block.cols; ++cell) {
             const int stop = int(least(edges[cell + 1] - block.col, block.cols));
             const float found = gather<LARGEST>(line + j, stop - j);
             cells[cell] = LARGEST ? std::max(cells[cell], found) : cells[cell] + found;
