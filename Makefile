@@ -38,7 +38,7 @@ sanitize: $(VENV)/ready
 	REGARD_NATIVE=$$(echo $(CURDIR)/$(SANITIZED)/_native*.so) \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	$(BIN)/python -m pytest -p no:cacheprovider --capture=sys tests/attention/test_native.py tests/attention/test_engine.py
+	$(BIN)/python -m pytest -p no:cacheprovider --capture=sys tests/attention/test_native.py tests/attention/test_observe.py tests/attention/test_engine.py
 
 # torch first and pinned: a bare requirement would bring another build, gigabytes larger. The kernels are built with
 # what is in the environment, so that their build folder stays good from one time to the next.

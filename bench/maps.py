@@ -1,11 +1,16 @@
-"""What a map costs: pool(512, 512) of a causal 32,768-token head against one SDPA call, and peak memory.
+"""What a map costs: a picture of a causal 32,768-token head against SDPA, every verb against PyTorch, peak memory.
 
+The picture is timed twice: as after `attend` by the native kernels, which tell the log-sum-exp of each row, and from a
+map that has to find it first. A verb is timed by the native kernels and by the PyTorch implementation it replaces.
 Memory is measured by `bench.memory`: each set-up below makes the inputs and does the same call on a few tokens; what
 the measured function returns (context, gradients) is not counted. The bars belong to the whole sizes: --quick has none.
 """
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import ModuleType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,15 +20,65 @@ import regard
 from bench import memory
 from bench.harness import Case, Figure, Fresh, Options, Versus
 from bench.parity import Parity
+from regard.attention import engine, native_observe, observe
+from regard.attention.cells import Cells
+from regard.attention.request import Request
 
-PICTURE = 512
+PICTURE = 1024
 WIDTH = 64
 FEW = 256
 """Tokens of the tiny call of a set-up: enough for every thread to get some."""
 
 
 def cases(options: Options) -> Iterator[Case]:
-    yield pool_case(4096) if options.quick else pool_case(32768, "<= 4.0")
+    yield pool_case(4096) if options.quick else pool_case(32768, "<= 1.5")
+    if engine.module is None:
+        return
+    shapes = [(1, 2, 512, WIDTH)] if options.quick else [(1, 8, 4096, WIDTH), (1, 1, 32768, WIDTH)]
+    for shape in shapes:
+        yield from verb_cases(
+            shape, None if options.quick else ">= 1.0", **({"is_causal": True} if shape[1] == 1 else {})
+        )
+    wide = (1, 1, 256 if options.quick else 2048, 128)
+    similarity = regard.Additive(draw((128,), count=1)[0] / 128**0.5)
+    yield from verb_cases(wide, None if options.quick else ">= 1.0", similarity=similarity)
+
+
+Verb = Callable[[ModuleType, Request, Tensor, Tensor], object]
+VERBS: dict[str, Verb] = {
+    "log-sum-exp": lambda by, of, lse, x: by.statistic(of),
+    "top(5)": lambda by, of, lse, x: by.top(of, lse, 5)[0],
+    "entropy": lambda by, of, lse, x: by.entropy(of, lse),
+    "received": lambda by, of, lse, x: by.received(of, lse),
+    "pool max": lambda by, of, lse, x: by.pool(of, lse, *_cells(of), "max"),
+    "pool mean": lambda by, of, lse, x: by.pool(of, lse, *_cells(of), "mean"),
+    "m @ x": lambda by, of, lse, x: by.times(of, lse, x),
+    "x @ m": lambda by, of, lse, x: by.before(of, lse, x.mT[..., :16, :]),
+    "weights of 256 rows": lambda by, of, lse, x: by.weights(
+        of.of_rows(slice(0, 256)), lse[..., :256], slice(0, of.keys)
+    ),
+}
+
+
+def _cells(of: Request) -> tuple[Cells, Cells]:
+    return Cells(0, of.queries, PICTURE // 2), Cells(0, of.keys, PICTURE // 2)
+
+
+def verb_cases(shape: tuple[int, ...], bar: str | None, **asked: Any) -> Iterator[Case]:
+    """Each verb, both ways, from the same log-sum-exps."""
+    q, k, x = draw(shape, count=3)
+    of = Request.of(q, k, k, **asked).kept()
+    lse = native_observe.statistic(of)
+    kind = " additive" if "similarity" in asked else " causal" if "is_causal" in asked else ""
+    for name, verb in VERBS.items():
+        ways = {"native": native_observe, "PyTorch": observe}
+        yield Case(
+            f"{name}{kind}",
+            str(shape),
+            {way: partial(verb, by, of, lse, x) for way, by in ways.items()},
+            versus=[Versus("native", "PyTorch", bar)],
+            parity=Parity("PyTorch"),
+        )
 
 
 def figures(options: Options) -> Iterator[Figure]:
@@ -55,11 +110,18 @@ def pool_case(tokens: int, bar: str | None = None) -> Case:
         str((1, 1, tokens, WIDTH)),
         {
             "pool": Fresh(lambda: copy.deepcopy(untouched), lambda m: m.pool(PICTURE, PICTURE)),
+            "log-sum-exp and pool": Fresh(
+                lambda: regard.AttentionMap(untouched.request), lambda m: m.pool(PICTURE, PICTURE)
+            ),
             "SDPA": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
         },
-        versus=[Versus("pool", "SDPA", bar, "ours/peer")],
+        versus=[Versus(ours, "SDPA", bar, "ours/peer") for ours in ("pool", "log-sum-exp and pool")],
         parity=Parity(
-            oracle, rtol=1e-4, atol=1e-6, contenders=("pool",), view=lambda picture: picture[0, 0, list(shown)]
+            oracle,
+            rtol=1e-4,
+            atol=1e-6,
+            contenders=("pool", "log-sum-exp and pool"),
+            view=lambda picture: picture[0, 0, list(shown)],
         ),
     )
 

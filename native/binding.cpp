@@ -9,7 +9,9 @@
 #include <string>
 
 #include "additive.hpp"
+#include "additive_weights.hpp"
 #include "kernels.hpp"
+#include "observe.hpp"
 #include "parallel.hpp"
 #include "problem.hpp"
 
@@ -190,52 +192,114 @@ bool dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb
     return !lost;
 }
 
-void exponentials(nb::handle sizes, nb::handle x, int64_t e, int64_t flags, int64_t rows_per_task, int threads) {
-    Reader size("sizes", sizes, 4);
-    const Exponentials job{
-        .batches = size.integer(),
-        .heads = size.integer(),
-        .rows = size.integer(),
-        .width = size.integer(),
-        .x = view("x", x),
-        .e = address<float>(e),
-        .beyond = address<int32_t>(flags),
-        .large = address<int32_t>(flags) + 1,
-    };
+constexpr int64_t exponentials_per_task = 64;  // rows
+
+// e^{2x} of some rows, where e has room for them; returns whether all are within range.
+bool exponentials_of(const Exponentials& job, int threads) {
     const int64_t rows = job.batches * job.heads * job.rows;
-    run(active->exponentials, &job, (rows + rows_per_task - 1) / rows_per_task, rows_per_task, threads);
+    parallel(active->exponentials, &job, (rows + exponentials_per_task - 1) / exponentials_per_task,
+             exponentials_per_task, threads);
+    return !*job.beyond;
 }
 
-void additive_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                      nb::handle w, int clamp, int64_t context, int64_t lse, int64_t beyond, int64_t rows_per_task,
-                      int threads) {
-    const AdditiveForward job{
-        .of = {dot_of(sizes, q, k, v, numbers, mask), view("w", w), clamp},
-        .context = address<float>(context),
-        .lse = address<float>(lse),
-        .beyond = address<int32_t>(beyond),
-    };
-    const Dot& of = job.of.of;
+// Exponentials in the place of raw queries (with the weights of their heads) or keys (without).
+View exponential_view(const Exponentials& job) {
+    const int64_t row = job.w.data ? query_row(job.width) : key_row(job.width);
+    return {job.e, job.heads * job.rows * row, job.rows * row, row};
+}
+
+bool exponentials(nb::handle sizes, nb::handle x, nb::handle w, int64_t e, int threads) {
+    Reader size("sizes", sizes, 4);
+    int32_t beyond = 0;
+    Exponentials job{size.integer(), size.integer(), size.integer(), size.integer(), view("x", x), {}, address<float>(e), &beyond};
+    const Dot shape{.batches = job.batches, .heads = job.heads, .groups = 1, .queries = 0, .keys = 0, .width = job.width,
+                    .value_width = 0, .q = {}, .k = {}, .v = {}, .scale = 1, .softcap = 0, .mask = {}};
+    const Weights weights(w.is_none() ? View{} : view("w", w), shape, active->lanes);
+    if (!w.is_none()) job.w = weights.view();
+    nb::gil_scoped_release released;
+    return weights.finite && exponentials_of(job, threads);
+}
+
+bool additive_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
+                      nb::handle w, int64_t eq, int64_t ek, bool ready, int64_t context, int64_t lse, int64_t softmax,
+                      int64_t kept, int64_t rows_per_task, int threads) {
+    Dot of = dot_of(sizes, q, k, v, numbers, mask);
+    const Weights weights(view("w", w), of, active->lanes);
+    int32_t beyond = 0;
+    const Exponentials queries{of.batches, of.heads, of.queries, of.width, of.q, weights.view(), address<float>(eq), &beyond};
+    const Exponentials keys{of.batches, of.heads / of.groups, of.keys, of.width, of.k, {}, address<float>(ek), &beyond};
+    of.q = exponential_view(queries);
+    of.k = exponential_view(keys);
+    const AdditiveForward job{{of, weights.view()}, address<float>(context), address<float>(lse), address<float>(softmax), address<float>(kept), &beyond};
     const int64_t parts = (of.queries + rows_per_task - 1) / rows_per_task;
-    run(active->additive_forward, &job, of.batches * of.heads * parts, rows_per_task, threads);
+    nb::gil_scoped_release released;
+    if (!weights.finite || !exponentials_of(queries, threads) || !(ready || exponentials_of(keys, threads))) return false;
+    parallel(active->additive_forward, &job, of.batches * of.heads * parts, rows_per_task, threads);
+    return !beyond;
 }
 
 void additive_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                       nb::handle w, int clamp, nb::handle grad, nb::handle context, int64_t lse, int64_t parts,
-                       int64_t dq, int64_t dk, int64_t dv, int64_t dw, int threads) {
+                       nb::handle w, nb::handle grad, nb::handle context, int64_t softmax, int64_t kept, int64_t parts, int64_t dq,
+                       int64_t dk, int64_t dv, int64_t dw, int threads) {
+    const Dot of = dot_of(sizes, q, k, v, numbers, mask);
+    const Weights weights(view("w", w), of, active->lanes);
     const AdditiveBackward job{
-        .of = {dot_of(sizes, q, k, v, numbers, mask), view("w", w), clamp},
+        .of = {of, weights.view()},
         .grad = view("grad", grad),
         .context = view("context", context),
-        .lse = address<const float>(lse),
+        .softmax = address<const float>(softmax),
+        .kept = address<const float>(kept),
         .parts = parts,
         .dq = address<float>(dq),
         .dk = address<float>(dk),
         .dv = address<float>(dv),
         .dw = address<float>(dw),
     };
-    const Dot& of = job.of.of;
     run(active->additive_backward, &job, of.batches * of.heads * parts, of.queries, threads);
+}
+
+Verb verb_of(const std::string& name) {
+    for (int i = 0; i < int(std::size(verbs)); ++i)
+        if (name == verbs[i]) return Verb(i);
+    throw nb::value_error(("native: verb ('" + name + "') must be one that observe.hpp lists.").c_str());
+}
+
+bool observe(const std::string& verb, nb::handle sizes, nb::handle q, nb::handle k, nb::handle numbers, nb::handle mask,
+             nb::handle w, int64_t eq, int64_t ek, int64_t lse, nb::handle out, nb::handle x, nb::handle cells, nb::handle cut,
+             int threads) {
+    Reader to("out", out, 5), edges("cells", cells, 4), share("cut", cut, 4);
+    Observe job{};
+    Dot& of = job.of.of = dot_of(sizes, q, k, k, numbers, mask);
+    job.verb = verb_of(verb);
+    job.lse = address<const float>(lse);
+    job.out = to.pointer<float>();
+    job.out_head = to.integer();
+    job.out_row = to.integer();
+    job.at = to.pointer<int64_t>();
+    job.count = to.integer();
+    job.x = view("x", x);
+    for (Cells* side : {&job.rows, &job.cols}) *side = {edges.pointer<const int64_t>(), edges.integer()};
+    job.first = share.integer();
+    job.last = share.integer();
+    job.units = share.integer();
+    job.per_task = share.integer();
+    if (job.per_task < 1) throw nb::value_error("native: per_task must be at least 1.");
+    const int64_t tasks = of.batches * of.heads * tasks_of_head(job);
+    if (w.is_none()) {
+        run(active->observe, &job, tasks, job.per_task, threads);
+        return true;
+    }
+    const Weights weights(view("w", w), of, active->lanes);
+    int32_t beyond = 0;
+    const Exponentials queries{of.batches, of.heads, of.queries, of.width, of.q, weights.view(), address<float>(eq), &beyond};
+    const Exponentials keys{of.batches, of.heads / of.groups, of.keys, of.width, of.k, {}, address<float>(ek), &beyond};
+    of.q = exponential_view(queries);
+    of.k = exponential_view(keys);
+    job.of.w = weights.view();
+    nb::gil_scoped_release released;
+    if (!weights.finite || !exponentials_of(queries, threads) || !exponentials_of(keys, threads)) return false;
+    parallel(active->observe, &job, tasks, job.per_task, threads);
+    return true;
 }
 
 }  // namespace
@@ -255,20 +319,29 @@ NB_MODULE(_native, m) {
     m.def("dot_backward", dot_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
           nb::arg("mask").none(), nb::arg("grad"), nb::arg("context"), nb::arg("lse"), nb::arg("parts"), nb::arg("dq"),
           nb::arg("dk"), nb::arg("dv"), nb::arg("threads"), "Whether every gradient is finite. As dot_forward; grad and context: pointer and strides.");
-    m.def("padded", padded, nb::arg("width"), "The width of a row of exponentials.");
+    m.def("padded", padded, nb::arg("width"), "The width of a row of gradients.");
+    m.def("query_row", query_row, nb::arg("width"), "The width of a row of exponentials of a query.");
+    m.def("key_row", key_row, nb::arg("width"), "The width of a row of exponentials of a key.");
     m.def("additive_parts", additive_parts, nb::arg("heads"), nb::arg("keys"), nb::arg("threads"),
           "Shares of a head's keys in the backward pass.");
-    m.def("exponentials", exponentials, nb::arg("sizes"), nb::arg("x"), nb::arg("e"), nb::arg("flags"),
-          nb::arg("rows_per_task"), nb::arg("threads"),
-          "sizes: batches, heads, rows, width; flags: two int32, set where x is beyond range, and where it is large.");
+    m.def("exponentials", exponentials, nb::arg("sizes"), nb::arg("x"), nb::arg("w").none(), nb::arg("e"),
+          nb::arg("threads"),
+          "Whether all are within range. sizes: batches, heads, rows, width; w: of the heads of queries, None for keys.");
     m.def("additive_forward", additive_forward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-          nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("clamp"), nb::arg("context"), nb::arg("lse"),
-          nb::arg("beyond"), nb::arg("rows_per_task"), nb::arg("threads"),
-          "As dot_forward, q and k being exponentials; w: pointer and strides.");
+          nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("eq"), nb::arg("ek"), nb::arg("ready"),
+          nb::arg("context"), nb::arg("lse"), nb::arg("softmax"), nb::arg("kept"), nb::arg("rows_per_task"), nb::arg("threads"),
+          "Whether the result may be used. As dot_forward; w: pointer and strides; eq, ek: room for the exponentials of "
+          "queries and keys, which are computed first, but those of keys not where they are ready.");
     m.def("additive_backward", additive_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-          nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("clamp"), nb::arg("grad"),
-          nb::arg("context"), nb::arg("lse"), nb::arg("parts"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"),
-          nb::arg("dw"), nb::arg("threads"), "As dot_backward, with `parts` copies of dq and dw.");
+          nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("grad"), nb::arg("context"),
+          nb::arg("softmax"), nb::arg("kept"), nb::arg("parts"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"), nb::arg("dw"),
+          nb::arg("threads"), "As dot_backward, q and k being exponentials, with `parts` copies of dq and dw.");
+    m.def("observe", observe, nb::arg("verb"), nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("numbers"),
+          nb::arg("mask").none(), nb::arg("w").none(), nb::arg("eq"), nb::arg("ek"), nb::arg("lse"), nb::arg("out"),
+          nb::arg("x"), nb::arg("cells"), nb::arg("cut"), nb::arg("threads"),
+          "A view of the scores (observe.hpp); whether it may be used. w, eq, ek: as additive_forward, for additive scores; "
+          "None, 0, 0 for dot products. out: pointer, strides of head and row, pointer to indices, count; cells: edges and number of rows "
+          "and of columns; cut: first and last column, units of a head, units of a task.");
 }
 
 }  // namespace regard

@@ -19,6 +19,8 @@ void additive_forward(const void*, int64_t, Scratch&);
 size_t additive_forward_room(const void*, int64_t);
 void additive_backward(const void*, int64_t, Scratch&);
 size_t additive_backward_room(const void*, int64_t);
+void observe(const void*, int64_t, Scratch&);
+size_t observe_room(const void*, int64_t);
 
 extern const Kernels table;
 const Kernels table{
@@ -30,6 +32,7 @@ const Kernels table{
     .exponentials = {exponentials, exponentials_room},
     .additive_forward = {additive_forward, additive_forward_room},
     .additive_backward = {additive_backward, additive_backward_room},
+    .observe = {observe, observe_room},
 };
 
 }  // namespace regard::REGARD_ISA

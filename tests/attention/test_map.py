@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard
-from regard.attention import observe
+from regard.attention import native_observe, observe
 from regard.attention.cells import Cells
 from regard.attention.request import Request
 from tests.attention.oracle import Problem, dense_weights
@@ -233,6 +233,7 @@ def test_memory_grows_with_the_lengths_not_their_product(monkeypatch: pytest.Mon
         return real(x, *rest, **options)
 
     monkeypatch.setattr(torch, "exp", watched)
+    monkeypatch.setattr(native_observe, "refusal", lambda *_: "switched off")
     q = torch.randn(2, 3000, 4)
     _, m = regard.attend(q, q, q, is_causal=True, return_map=True)
     m.pool(30, 30, "mean"), m.entropy(), m.received(), m @ q, m.top(3)

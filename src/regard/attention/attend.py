@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .choose import Backend, choose
+from .choose import Backend, choose, fits
 from .isolate import isolated
 from .map import AttentionMap
 from .request import Request, Weighting
@@ -108,4 +108,7 @@ def _serve(request: Request, backend: Backend, return_map: bool) -> Any:
         context, statistic = backend.context(request)
     else:
         context, statistic = isolated(request, backend.context)
-    return (context, AttentionMap(request.kept(), statistic)) if return_map else context
+    if not return_map:
+        return context
+    kept = request.kept()
+    return context, AttentionMap(kept, statistic if fits(backend, kept) else None)

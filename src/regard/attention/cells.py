@@ -57,8 +57,11 @@ class Cells:
         return ((entry - self.start + 1) * self.count - 1) // self.entries
 
     def sizes(self, device: torch.device) -> Tensor:
-        edges = torch.arange(self.count + 1, device=device) * self.entries // max(1, self.count)
-        return edges.diff()
+        return self.edges(device).diff()
+
+    def edges(self, device: torch.device) -> Tensor:
+        """Where each cell starts, and where the last ends: count + 1 numbers."""
+        return self.start + torch.arange(self.count + 1, device=device) * self.entries // max(1, self.count)
 
     def parts(self, within: slice, most: int, device: torch.device) -> Iterator[Columns]:
         """The cells that overlap a stretch, in parts of at most so many entries: many small cells, or part of one."""

@@ -7,12 +7,13 @@ A backend is a module with a `name`, a `refusal(request)`, which says in words w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from . import blocked, native, reference, sdpa
+from . import blocked, native, native_observe, observe, reference, sdpa
 from .masks import transformed
 from .request import Request
 
@@ -54,6 +55,20 @@ def choose(request: Request, name: str = "auto") -> Choice:
     if refusal is not None:
         raise ValueError(f"attend: backend ({name!r}) cannot serve this request: {refusal}. Try backend='auto'.")
     return ASKED[name]
+
+
+def observer(request: Request, statistic: Tensor | None = None) -> ModuleType:
+    """Who computes the views of a map: a module with the verbs of `observe`; `statistic` where a view takes it."""
+    return observe if native_observe.refusal(request, statistic) else native_observe
+
+
+def fits(backend: Backend, kept: Request) -> bool:
+    """Whether the log-sum-exps of a backend are of the same arithmetic as the scores of its map.
+
+    Two ways to sum q·k differ by roundings; under scores of 10⁸, of which one is 16 units, e^(score − lse) would be
+    anything. The map then finds its own.
+    """
+    return (backend is BACKENDS["native"]) == (observer(kept) is native_observe)
 
 
 def _auto(request: Request) -> Choice:

@@ -6,14 +6,15 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import observe
 from .cells import Cells
 from .check import broadcasts, shape_of
+from .choose import observer
 from .index import Lookup, span
 from .masks import Span
 from .observe import Reduce
@@ -56,7 +57,12 @@ class AttentionMap:
     def statistic(self) -> Tensor:
         """One number per row that turns scores into weights, (*lead, Tq): found now if the kernel did not tell."""
         with torch.no_grad():
-            return observe.statistic(self.request)
+            return observer(self.request).statistic(self.request)
+
+    @property
+    def _observer(self) -> ModuleType:
+        """Who computes views of the whole map."""
+        return observer(self.request, self.statistic)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -108,17 +114,18 @@ class AttentionMap:
             )
         if not self.request.separable:  # a callable is computed for all entries, then cut
             request, statistic = self._rows(self.request, (), span(lookup.rows))
-            weights = take_lead(observe.weights(request, statistic, span(lookup.cols)), lookup.lead)
+            whole = observer(request, statistic).weights(request, statistic, span(lookup.cols))
+            weights = take_lead(whole, lookup.lead)
         else:
             request, statistic = self._rows(self.request.select(lookup.lead), lookup.lead, span(lookup.rows))
-            weights = observe.weights(request, statistic, span(lookup.cols))
+            weights = observer(request, statistic).weights(request, statistic, span(lookup.cols))
         return lookup.squeeze(weights)
 
     def _rows(self, request: Request, lead: tuple[Index, ...], rows: Span) -> tuple[Request, Tensor]:
         """Some rows and their statistic; where it is not known for all, it is found for these alone."""
         request = request.of_rows(rows)
         if "statistic" not in self.__dict__:
-            return request, observe.statistic(request)
+            return request, observer(request).statistic(request)
         return request, take_lead(self.statistic, lead)[..., rows]
 
     def at(self, *entry: int) -> AttentionMap:
@@ -143,18 +150,18 @@ class AttentionMap:
         """
         if count < 1:
             raise ValueError(f"map: top (count {count}) must be at least 1.")
-        found = observe.top(self.request, self.statistic, min(count, self.shape[-1]))
+        found = self._observer.top(self.request, self.statistic, min(count, self.shape[-1]))
         return torch.return_types.topk(found)
 
     @torch.no_grad()
     def entropy(self) -> Tensor:
         """−Σ w·log w of each query's weights in nats, (*lead, Tq): 0 for one key alone, log n for n keys alike."""
-        return observe.entropy(self.request, self.statistic)
+        return self._observer.entropy(self.request, self.statistic)
 
     @torch.no_grad()
     def received(self) -> Tensor:
         """What each key receives from all queries: the column sums, (*lead, Tk)."""
-        return observe.received(self.request, self.statistic)
+        return self._observer.received(self.request, self.statistic)
 
     def pool(self, rows: int, cols: int, reduce: Reduce = "max") -> Tensor:
         """A picture of the whole map, (*lead, rows, cols).
@@ -184,25 +191,27 @@ class AttentionMap:
         if not row_cells.entries or not col_cells.entries:
             return torch.zeros(*self.request.lead, *out, dtype=self.dtype, device=self.device)
         if row_cells.entries == self.shape[-2]:
-            return observe.pool(self.request, self.statistic, row_cells, col_cells, reduce)
+            return self._observer.pool(self.request, self.statistic, row_cells, col_cells, reduce)
         request, statistic = self._rows(self.request, (), row_cells.region)
-        return observe.pool(request, statistic, Cells(0, row_cells.entries, row_cells.wanted), col_cells, reduce)
+        return observer(request, statistic).pool(
+            request, statistic, Cells(0, row_cells.entries, row_cells.wanted), col_cells, reduce
+        )
 
     @torch.no_grad()
     def __matmul__(self, x: Any) -> Tensor:
         """weights · x, x (*lead, Tk, E) or (Tk,): streamed, without a gradient."""
         x = self._factor(x, -2, self.shape[-1])
         if x.ndim == 1:
-            return observe.times(self.request, self.statistic, x.unsqueeze(-1)).squeeze(-1)
-        return observe.times(self.request, self.statistic, x)
+            return self._observer.times(self.request, self.statistic, x.unsqueeze(-1)).squeeze(-1)
+        return self._observer.times(self.request, self.statistic, x)
 
     @torch.no_grad()
     def __rmatmul__(self, x: Any) -> Tensor:
         """x · weights, x (*lead, E, Tq) or (Tq,): streamed, without a gradient."""
         x = self._factor(x, -1, self.shape[-2])
         if x.ndim == 1:
-            return observe.before(self.request, self.statistic, x.unsqueeze(0)).squeeze(-2)
-        return observe.before(self.request, self.statistic, x)
+            return self._observer.before(self.request, self.statistic, x.unsqueeze(0)).squeeze(-2)
+        return self._observer.before(self.request, self.statistic, x)
 
     def _factor(self, x: Any, dim: int, size: int) -> Tensor:
         x = torch.as_tensor(x, dtype=self.dtype, device=self.device)

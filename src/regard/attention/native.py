@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from .isolate import Apart, isolated
 from .masks import transformed
 from .native_additive import AdditiveAttention
 from .native_op import request_of, traced
-from .native_plan import NUMBERS, Plan, kernels, view
+from .native_plan import NUMBERS, Plan, channel_weights, four, kernels, shared_lead, unit_rows, view
 from .request import Request
 from .similarity import Additive, Dot, Pairwise
 
@@ -40,6 +39,11 @@ def refusal(request: Request) -> str | None:
     additive = isinstance(request.similarity, Additive)
     if request.q.dtype not in ([torch.float32] if additive else NUMBERS):
         return f"it computes in float32, not in {str(request.q.dtype).removeprefix('torch.')}"
+    return unfit(request)
+
+
+def unfit(request: Request) -> str | None:
+    """What the kernels do not know, whatever the device and the dtype."""
     if isinstance(request.similarity, Pairwise):
         return "it knows dot products and additive scores, not callables"
     if request.hard or request.dropout_p:
@@ -78,7 +82,7 @@ def context(request: Request) -> tuple[Tensor, Tensor]:
 
 
 def _eager(request: Request) -> tuple[Tensor, Tensor]:
-    """In float32. Masked keys or values that are not finite show as contexts that are not: only then are they taken out."""
+    """In float32. A masked number that is not finite shows as a context that is not: only then are such taken out."""
     found, lse, finite = _serve(request)
     if finite or request.mask.open:
         return found, lse
@@ -95,14 +99,14 @@ def _through_dispatcher(request: Request) -> bool:
 def _serve(request: Request) -> tuple[Tensor, Tensor, bool]:
     """Context, log-sum-exp, and whether every context is finite."""
     plan = Plan.of(request)
-    lead, groups = request.lead, request.groups
-    shared = (*lead[:-1], lead[-1] // groups) if groups > 1 else lead
-    q = _four(request.q, lead, plan)  # (B, H, Tq, D)
-    k, v = _four(request.k, shared, plan), _four(request.value, shared, plan)  # (B, H / groups, Tk, ·)
+    lead = request.lead
+    shared = shared_lead(request)
+    q = four(request.q, lead, plan)  # (B, H, Tq, D)
+    k, v = four(request.k, shared, plan), four(request.value, shared, plan)  # (B, H / groups, Tk, ·)
     finite = True
     if isinstance(request.similarity, Additive):
-        found, lse, beyond = AdditiveAttention.apply(q, k, v, _heads(request, plan), plan)
-        if bool(beyond):  # |x| > 43, or not finite: rare, and then the explicit tanh
+        found, lse, served = AdditiveAttention.apply(q, k, v, channel_weights(request, plan), plan)
+        if not served:  # |x| > 43, or not finite: rare, and then the explicit tanh
             found, lse = isolated(request, blocked.context)
     elif _wants_gradient(q, k, v):
         found, lse, finite = _Dot.apply(q, k, v, plan)
@@ -117,28 +121,6 @@ def _wants_gradient(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether autograd has to know of the call; a tangent of forward mode, which is not served, is for it to refuse."""
     wanted = q.requires_grad or k.requires_grad or v.requires_grad
     return (wanted and torch.is_grad_enabled()) or forward_ad._current_level >= 0
-
-
-def _heads(request: Request, plan: Plan) -> Tensor:
-    """The weights of additive scores, (B, H, D), broadcast by strides."""
-    assert isinstance(request.similarity, Additive)
-    w = request.similarity.weight.to(torch.float32)
-    w = w.expand(*request.lead, w.shape[-1]).reshape(plan.batches, plan.heads, w.shape[-1])
-    return w if w.stride(-1) == 1 or w.shape[-1] == 1 else w.contiguous()
-
-
-def _four(x: Tensor, lead: tuple[int, ...], plan: Plan) -> Tensor:
-    """Free leading dimensions as (batch, heads), the last dimension with unit stride."""
-    if len(lead) != 2 or x.shape[:-2] != lead:
-        x = x.expand(*lead, *x.shape[-2:])
-        heads = math.prod(lead) // plan.batches if plan.batches else 0
-        x = x.reshape(plan.batches, heads, *x.shape[-2:])
-    return _rows(x)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """The last dimension with unit stride."""
-    return x if x.stride()[-1] == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def _forward(plan: Plan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, bool]:
@@ -183,7 +165,7 @@ def _backward(
     plan: Plan, q: Tensor, k: Tensor, v: Tensor, found: Tensor, lse: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     finite = True
-    grad = _rows(grad)
+    grad = unit_rows(grad)
     (batches, heads, queries, width), keys, value_width = q.shape, k.shape[2], v.shape[-1]
     threads = torch.get_num_threads()
     parts = plan.shares(keys, threads, KEYS_PER_TASK)
@@ -220,12 +202,12 @@ def _dot(*plan: Any) -> tuple[Tensor, Tensor]:
 def _dot_backward(grad: Tensor, found: Tensor, lse: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     request = request_of(*arguments)
     plan = Plan.of(request)
-    q, k, v, found = (_rows(x) for x in (request.q, request.k, request.value, found))
+    q, k, v, found = (unit_rows(x) for x in (request.q, request.k, request.value, found))
     dq, dk, dv, finite = _backward(plan, q, k, v, found, lse.contiguous(), grad)
     if finite or not plan.masked:
         return dq.contiguous(), dk.contiguous(), dv.contiguous()
     apart = Apart.of(request)  # as `isolated` and its gradient do in an eager call
-    q, k, v = (_rows(x) for x in (apart.clean.q, apart.clean.k, apart.clean.value))
+    q, k, v = (unit_rows(x) for x in (apart.clean.q, apart.clean.k, apart.clean.value))
     found, lse, _ = _forward(plan, q, k, v)
     dq, dk, dv, _ = _backward(plan, q, k, v, found, lse, torch.where(apart.lost(), 0, grad))
     dv = torch.where(request.value.isfinite(), dv, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,83 +10,68 @@ from torch import Tensor
 from .native_plan import Plan, kernels, view
 
 ROWS_PER_TASK = 48
-EXPONENTIALS_PER_TASK = 256
-
-
-@dataclass(frozen=True)
-class Exponentials:
-    """e^{2x} of queries or keys, (B, H, T, padded width), and whether they need clamping."""
-
-    e: Tensor
-    beyond: bool
-    """Some |x| is above 43 or NaN: the kernels cannot serve."""
-    large: bool
-
-    @classmethod
-    def of(cls, x: Tensor) -> Exponentials:
-        batches, heads, rows, width = x.shape
-        e = x.new_empty(batches, heads, rows, kernels().padded(width))
-        flags = torch.zeros(2, dtype=torch.int32)
-        if e.numel():
-            threads = torch.get_num_threads()
-            kernels().exponentials(
-                tuple(x.shape), view(x), e.data_ptr(), flags.data_ptr(), EXPONENTIALS_PER_TASK, threads
-            )
-        beyond, large = flags.tolist()
-        return cls(e, bool(beyond), bool(large))
+KEPT = 2
+"""Scores are kept for the backward pass where they are at most so many times as large as the exponentials."""
 
 
 class AdditiveAttention(torch.autograd.Function):
-    """(context, lse, beyond): where `beyond` is not 0 the kernels could not serve, and nothing else is to be used."""
+    """(context, lse, served): where not served, the kernels could not, and nothing else is to be used."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, w: Tensor, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
-        context = q.new_empty(*q.shape[:-1], v.shape[-1])  # (B, H, Tq, Dv)
-        lse = q.new_empty(q.shape[:-1])  # (B, H, Tq)
-        eq, ek = Exponentials.of(q), Exponentials.of(k)
-        clamp = int(eq.large or ek.large)
-        beyond = torch.full((1,), int(eq.beyond or ek.beyond), dtype=torch.int32)
-        if not bool(beyond) and lse.numel():
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, w: Tensor, plan: Plan) -> tuple[Tensor, Tensor, bool]:
+        (batches, heads, queries, width), keys = q.shape, k.shape[2]
+        context = q.new_empty(batches, heads, queries, v.shape[-1])  # (B, H, Tq, Dv)
+        lse = q.new_empty(batches, heads, queries)  # (B, H, Tq)
+        softmax = q.new_empty(batches, heads, queries, 2)
+        eq = q.new_empty(batches, heads, queries, kernels().query_row(width))
+        ek = k.new_empty(batches, k.shape[1], keys, kernels().key_row(width))
+        keep = any(ctx.needs_input_grad) and lse.numel() * keys <= KEPT * (eq.numel() + ek.numel())
+        kept = q.new_empty(batches, heads, queries, keys if keep else 0)
+        served = True
+        if lse.numel():
             threads = torch.get_num_threads()
-            rows = plan.rows_per_task(q.shape[2], threads, ROWS_PER_TASK)
-            kernels().additive_forward(
-                *plan.arguments(eq.e, ek.e, v, width=q.shape[-1]),
+            served = kernels().additive_forward(
+                *plan.arguments(q, k, v, width=width),
                 _weights(w),
-                clamp,
+                eq.data_ptr(),
+                ek.data_ptr(),
+                False,
                 context.data_ptr(),
                 lse.data_ptr(),
-                beyond.data_ptr(),
-                rows,
+                softmax.data_ptr(),
+                kept.data_ptr() if keep else 0,
+                plan.rows_per_task(queries, threads, ROWS_PER_TASK),
                 threads,
             )
-        ctx.plan, ctx.clamp, ctx.width = plan, clamp, q.shape[-1]
-        ctx.save_for_backward(eq.e, ek.e, v, w, context, lse)
+        ctx.plan, ctx.width = plan, width
+        ctx.save_for_backward(eq, ek, v, w, context, softmax, kept)
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(lse, beyond)
-        return context, lse, beyond
+        ctx.mark_non_differentiable(lse)
+        return context, lse, served
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         ctx.plan.once()
         if grad is None:
             return None, None, None, None, None
-        eq, ek, v, w, context, lse = ctx.saved_tensors
+        eq, ek, v, w, context, softmax, kept = ctx.saved_tensors
         plan, width, threads = ctx.plan, ctx.width, torch.get_num_threads()
-        heads, queries, keys, row = plan.batches * plan.heads, eq.shape[2], ek.shape[2], eq.shape[3]
-        parts = kernels().additive_parts(heads, keys, threads) if heads else 1
-        dq = eq.new_zeros(plan.batches, plan.heads, parts, queries, row)
-        dk = eq.new_zeros(plan.batches, plan.heads, keys, row)
-        dv = eq.new_zeros(plan.batches, plan.heads, keys, v.shape[-1])
-        dw = eq.new_zeros(plan.batches, plan.heads, parts, row)
-        grad = grad if grad.stride(-1) == 1 else grad.contiguous()
-        if grad.numel() and keys:
+        batches, heads, queries, keys = plan.batches, plan.heads, eq.shape[2], ek.shape[2]
+        parts = kernels().additive_parts(batches * heads, keys, threads) if batches * heads else 1
+        row = kernels().padded(width)
+        empty = not (grad.numel() and keys)
+        fill = eq.new_zeros if empty else eq.new_empty  # the kernel writes all
+        dq, dw = fill(batches, heads, parts, queries, row), fill(batches, heads, parts, row)
+        dk, dv = fill(batches, heads, keys, row), fill(batches, heads, keys, v.shape[-1])
+        if not empty:
+            grad = grad if grad.stride(-1) == 1 else grad.contiguous()
             kernels().additive_backward(
                 *plan.arguments(eq, ek, v, width=width),
                 _weights(w),
-                ctx.clamp,
                 view(grad),
                 view(context),
-                lse.data_ptr(),
+                softmax.data_ptr(),
+                kept.data_ptr(),
                 parts,
                 dq.data_ptr(),
                 dk.data_ptr(),
@@ -96,7 +80,12 @@ class AdditiveAttention(torch.autograd.Function):
                 threads,
             )
         dk, dv = plan.ungroup(dk[..., :width]), plan.ungroup(dv)
-        return dq.sum(2)[..., :width], dk, dv, dw.sum(2)[..., :width], None
+        return _joined(dq)[..., :width], dk, dv, _joined(dw)[..., :width], None
+
+
+def _joined(x: Tensor) -> Tensor:
+    """Add up what the shares of a head's keys found: (B, H, parts, …) → (B, H, …)."""
+    return x.squeeze(2) if x.shape[2] == 1 else x.sum(2)
 
 
 def _weights(w: Tensor) -> tuple[int, int, int, int]:

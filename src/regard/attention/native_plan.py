@@ -11,7 +11,7 @@ from torch import Tensor
 from . import engine
 from .masks import Mask
 from .request import Request
-from .similarity import Dot
+from .similarity import Additive, Dot
 
 NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """What the kernels read, and what they call it. They compute in float32."""
@@ -86,6 +86,33 @@ def entries(request: Request) -> tuple[int, int]:
     return math.prod(lead[:-1]), lead[-1] if lead else 1
 
 
+def shared_lead(request: Request) -> tuple[int, ...]:
+    """The leading dimensions of keys and values, where query heads share them."""
+    return (*request.lead[:-1], request.lead[-1] // request.groups) if request.groups > 1 else request.lead
+
+
+def four(x: Tensor, lead: tuple[int, ...], plan: Plan) -> Tensor:
+    """Free leading dimensions as (batch, heads), the last dimension with unit stride."""
+    if len(lead) != 2 or x.shape[:-2] != lead:
+        x = x.expand(*lead, *x.shape[-2:])
+        heads = math.prod(lead) // plan.batches if plan.batches else 0
+        x = x.reshape(plan.batches, heads, *x.shape[-2:])
+    return unit_rows(x)
+
+
+def unit_rows(x: Tensor) -> Tensor:
+    """The last dimension with unit stride."""
+    return x if x.stride()[-1] == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def channel_weights(request: Request, plan: Plan) -> Tensor:
+    """The weights of additive scores, (B, H, D), broadcast by strides."""
+    assert isinstance(request.similarity, Additive)
+    w = request.similarity.weight.to(torch.float32)
+    w = w.expand(*request.lead, w.shape[-1]).reshape(plan.batches, plan.heads, w.shape[-1])
+    return w if w.stride(-1) == 1 or w.shape[-1] == 1 else w.contiguous()
+
+
 def view(x: Tensor) -> tuple[int, int, int, int]:
     batch, head, row, _ = x.stride()
     return x.data_ptr(), batch, head, row
@@ -116,7 +143,7 @@ def per_batch(number: int | Tensor, request: Request, batches: int) -> Tensor:
         return torch.full((batches,), number)
     inner = request.lead if batches == math.prod(request.lead) else request.lead[:-1]
     lead = number.reshape(number.shape[: len(request.lead)])  # without the dimensions of rows and columns
-    lead = lead.expand(*request.lead) if len(inner) == len(request.lead) else lead[..., 0].expand(*inner)
+    lead = lead.expand(request.lead) if len(inner) == len(request.lead) else lead[..., 0].expand(inner)
     return lead.reshape(batches).to(torch.int64).contiguous()
 
 

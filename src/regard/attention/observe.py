@@ -38,7 +38,7 @@ class Block:
 
     def scores(self, cols: Span | None = None) -> Tensor:
         """(..., rows, cols)"""
-        scores = self.request.scores(self.rows, self.cols if cols is None else cols)
+        scores = scores_of(self.request, self.rows, self.cols if cols is None else cols)
         return scores.expand(*self.request.lead, *scores.shape[-2:])
 
     def own(self, x: Tensor) -> Tensor:
@@ -77,6 +77,12 @@ def blocks(request: Request) -> Iterator[Block]:
         _, step = block_shape(band.request, BLOCK)
         for start in range(band.cols.start, band.cols.stop, step):
             yield replace(band, cols=slice(start, min(start + step, band.cols.stop)))
+
+
+def scores_of(request: Request, rows: Span, cols: Span) -> Tensor:
+    """Scores (*lead or broadcastable, rows, cols), −∞ where a float mask says so, even if a key there is NaN."""
+    scores, bias = request.scores(rows, cols), request.mask.bias(rows, cols)
+    return scores if bias is None else torch.where(bias == -torch.inf, -torch.inf, scores)
 
 
 def to_weights(request: Request, scores: Tensor, statistic: Tensor, cols: Span) -> Tensor:
@@ -123,7 +129,7 @@ def weights(request: Request, statistic: Tensor, cols: Span) -> Tensor:
         rows = slice(row, min(row + row_step, shape[-2]))
         for col in range(0, shape[-1], col_step):
             part = columns[col : col + col_step]
-            block = to_weights(request, request.scores(rows, part), statistic[..., rows], part)
+            block = to_weights(request, scores_of(request, rows, part), statistic[..., rows], part)
             out[..., rows, col : col + col_step] = block
     return out
 

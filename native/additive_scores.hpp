@@ -1,0 +1,187 @@
+// What forward, backward and the observers share: the scores of a block.
+//
+// Lanes are channels. A row of exponentials is read as it lies, so nothing is transposed; a key block of any length and a
+// single query waste no lane; gradients are added up where they belong. Only a score needs a sum over lanes, and `lanes`
+// of them take it together.
+//
+// Eight reciprocals for one. A hardware estimate and its Newton step cost as much as five multiplications, so eight
+// denominators share one: 1/a + 1/b = (a + b) / ab, and fractions n/d are added up over their common denominator. The
+// weights are in the denominators (additive_weights.hpp). Operations per pair and channel, where a processor with two
+// ports for vector arithmetic can start two: 8 denominators, 4·2 for pairs, 3·3 to bring them together, 3 for the
+// estimate, 3 for the Newton step and the sum: 31/8 = 3.9.
+//
+// That needs the product of eight to be a normal number, which E ≤ `reach` ensures: a query's largest exponential times a
+// key's decides. Beyond it (`meet_far`) four share a reciprocal, over w1/a + w2/b + w3/c + w4/d, and each is clamped to
+// 2^30, where tanh is wrong by 2^-29.
+//
+// Error of a term w·tanh(q + k), with ε = 2^-24:
+//   e^{2q} and e^{2k} are each within 1.5ε, so E = e^{2q}·e^{2k} is within 3ε, which moves r = 1/(1 + E) by at most
+//   r·(1 − r)·3ε < ε. The arithmetic after it multiplies and inverts, and adds fractions: an error of ε in a sum of fractions
+//   is one of ε·Σ |w·r|. A fraction takes the roundings of its weight and denominator (3), of the sum and the products that
+//   bring it over the common denominator (9), of that denominator (7), of the Newton step and the last product (3), and the
+//   reciprocal's own 2.25ε. So |error| ≤ 2·|w|·(ε + 24.25ε·r) < 51ε·|w| = 3e-6·|w| at worst, when all roundings agree; as
+//   they do not, contexts are measured at 1.0 to 1.6 times the error of PyTorch's own float32. |x| ≤ 43 keeps every
+//   e^{2x} a normal number: a product that overflows is clamped, one that underflows leaves 1, and ∞·0 cannot occur. Beyond
+//   43 the caller is told (`beyond`), as for NaN.
+#pragma once
+
+#include "additive.hpp"
+#include "pack.hpp"
+#include "problem.hpp"
+#include "scores.hpp"
+
+namespace regard::REGARD_ISA {
+
+constexpr float ceiling = 1073741824.0f;  // 2^30
+
+template <bool CLAMP>
+REGARD_INLINE vec denominator(vec q, vec k) {
+    const vec a = q * k + 1.0f;
+    return CLAMP ? minimum(splat(ceiling), a) : a;  // in this order NaN passes
+}
+
+// `lanes` vectors → the vector of their sums: each round halves the vectors by adding halves of two, side by side.
+REGARD_INLINE vec sums(vec (&x)[lanes]) {
+#pragma GCC unroll 4
+    for (int half = lanes / 2; half; half /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < half; ++i)
+            x[i] = __builtin_shufflevector(x[i], x[i + half], REGARD_LOW) + __builtin_shufflevector(x[i], x[i + half], REGARD_HIGH);
+    return x[0];
+}
+
+// One head's queries, keys and values, and its channel weights.
+struct Head {
+    const float *q, *k, *v;
+    ptrdiff_t q_row, k_row, v_row;
+    int width;   // whole vectors
+    int beside;  // where `largest` stands in a row of exponentials
+    const float *times, *over;
+    float base, unit, reach;
+    float empty;  // channels beyond D, each a fraction 1/1 too many
+
+    float largest_query(int64_t row) const { return q[row * q_row + beside]; }
+    float largest_key(int64_t row) const { return k[row * k_row + beside]; }
+};
+
+inline Head head_of(const Additive& job, const Place& at) {
+    const Dot& of = job.of;
+    const int64_t shared = at.head / of.groups, whole = padded(of.width);
+    const float* w = job.w.data + at.batch * job.w.batch + at.head * job.w.head;
+    return {.q = of.q.data + at.batch * of.q.batch + at.head * of.q.head,
+            .k = of.k.data + at.batch * of.k.batch + shared * of.k.head,
+            .v = of.v.data + at.batch * of.v.batch + shared * of.v.head,
+            .q_row = of.q.row,
+            .k_row = of.k.row,
+            .v_row = of.v.row,
+            .width = round_up(int(of.width)),
+            .beside = int(whole),
+            .times = w,
+            .over = w + whole,
+            .base = w[2 * whole],
+            .unit = w[2 * whole + 1],
+            .reach = w[2 * whole + 2],
+            .empty = float(round_up(int(of.width)) - of.width)};
+}
+
+// A sum of fractions.
+struct Fraction {
+    vec above, below;
+};
+REGARD_INLINE Fraction operator+(Fraction a, Fraction b) { return {a.above * b.below + b.above * a.below, a.below * b.below}; }
+
+// 1/(over + q·k) of N = 2^n vectors of channels, added up; q is times `over` already.
+template <int N>
+REGARD_INLINE Fraction fractions(const float* q, const float* k, const float* over) {
+    if constexpr (N == 1) {
+        return {splat(1.0f), load(q) * load(k) + load(over)};
+    } else if constexpr (N == 2) {
+        const vec a = load(q) * load(k) + load(over), b = load(q + lanes) * load(k + lanes) + load(over + lanes);
+        return {a + b, a * b};
+    } else {
+        constexpr int half = N / 2 * lanes;
+        return fractions<N / 2>(q, k, over) + fractions<N / 2>(q + half, k + half, over + half);
+    }
+}
+
+template <int N, int KEYS>
+REGARD_INLINE void add_fractions(const float* q, const float* k, ptrdiff_t row, const float* over, vec (&sum)[KEYS]) {
+#pragma GCC unroll 4
+    for (int j = 0; j < KEYS; ++j) {
+        const Fraction x = fractions<N>(q, k + j * row, over);
+        sum[j] += x.above * reciprocal(x.below);
+    }
+}
+
+// total[j] = unit · Σ_c 1/(over + q·k) lane by lane, for one query and KEYS keys.
+template <int KEYS>
+REGARD_INLINE void meet(const Head& head, const float* q, const float* k, vec* total) {
+    vec sum[KEYS] = {};
+#pragma GCC unroll 4
+    for (int j = 0; j < KEYS; ++j) sum[j][0] = -head.empty;
+    int c = 0;
+    for (; c + 8 * lanes <= head.width; c += 8 * lanes) add_fractions<8>(q + c, k + c, head.k_row, head.over + c, sum);
+    if (c + 4 * lanes <= head.width) {
+        add_fractions<4>(q + c, k + c, head.k_row, head.over + c, sum);
+        c += 4 * lanes;
+    }
+    for (; c < head.width; c += lanes) add_fractions<1>(q + c, k + c, head.k_row, head.over + c, sum);
+#pragma GCC unroll 4
+    for (int j = 0; j < KEYS; ++j) total[j] = sum[j] * head.unit;
+}
+
+// total = Σ_c times · r lane by lane for one query and one key, of any range.
+inline __attribute__((noinline)) vec meet_far(const Head& head, const float* q, const float* k) {
+    const float* w = head.times;
+    vec sum{};
+    int c = 0;
+    for (; c + 4 * lanes <= head.width; c += 4 * lanes) {
+        vec x[4];
+#pragma GCC unroll 4
+        for (int n = 0; n < 4; ++n) x[n] = denominator<true>(load(q + c + n * lanes), load(k + c + n * lanes));
+        const vec low = x[0] * x[1], high = x[2] * x[3];
+        const vec of_low = load(w + c) * x[1] + load(w + c + lanes) * x[0];
+        const vec of_high = load(w + c + 2 * lanes) * x[3] + load(w + c + 3 * lanes) * x[2];
+        sum += (of_low * high + of_high * low) * reciprocal(low * high);
+    }
+    for (; c < head.width; c += lanes) sum += load(w + c) * reciprocal(denominator<true>(load(q + c), load(k + c)));
+    return sum;
+}
+
+// One query and up to `lanes` keys, `largest` being theirs by fours.
+REGARD_INLINE vec meet_keys(const Head& head, const float* q, const float* k, int keys, const float* largest) {
+    const float* scaled = q + head.beside + beside;
+    vec total[lanes] = {};
+    for (int j = 0; j < keys; j += 4) {
+        const int some = keys - j < 4 ? keys - j : 4;
+        const float* key = k + j * head.k_row;
+        if (largest[j / 4] * q[head.beside] > head.reach)
+            for (int n = 0; n < some; ++n) total[j + n] = meet_far(head, q, key + n * head.k_row);
+        else if (some == 4)
+            meet<4>(head, scaled, key, total + j);
+        else
+            for (int n = 0; n < some; ++n) meet<1>(head, scaled, key + n * head.k_row, total + j + n);
+    }
+    return sums(total) + head.base;
+}
+
+// Row-major scores of a block, over the softcap if there is one but not yet bent by it, and not masked. Where a row may
+// attend to no key of a tile of `lanes`, nothing is written; columns up to whole vectors are.
+inline void score(const Additive& job, const Place& at, const Block& block, float* s, ptrdiff_t ld) {
+    const Head head = head_of(job, at);
+    for (int n = 0; n < block.cols; n += lanes) {  // a tile stays in the first-level cache for all rows of the block
+        const int keys = block.cols - n < lanes ? block.cols - n : lanes;
+        const float* k = head.k + (block.col + n) * head.k_row;
+        float largest[(lanes + 3) / 4] = {};
+        for (int j = 0; j < keys; ++j) {
+            const float one = head.largest_key(block.col + n + j);
+            if (one > largest[j / 4]) largest[j / 4] = one;
+        }
+        for (int i = 0; i < block.rows; ++i) {
+            if (outside(job.of, at, {block.row + i, 1, block.col + n, keys})) continue;
+            store(s + i * ld + n, meet_keys(head, head.q + (block.row + i) * head.q_row, k, keys, largest));
+        }
+    }
+}
+
+}  // namespace regard::REGARD_ISA

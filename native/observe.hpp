@@ -1,0 +1,50 @@
+// The views of a map: what is asked of the scores besides a context.
+//
+// A task is a rectangle of the score matrix of one head. No two tasks write the same number, and how the work is cut does
+// not depend on the threads: neither does any bit of the answer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "additive.hpp"
+#include "problem.hpp"
+
+namespace regard {
+
+// With w the weight e^(score − lse) of a pair (i, j), and what a task is `per_task` of:
+enum class Verb : int32_t {
+    statistic,  // lse_i = log Σ_j e^score       rows
+    top,        // the `count` largest w_i       rows
+    entropy,    // −Σ_j w log w                  rows
+    weights,    // w                             rows
+    times,      // Σ_j w · x_j                   rows
+    before,     // Σ_i x_i · w                   columns
+    largest,    // the largest w of a cell       rows of cells
+    sums,       // the sum of w over a cell      rows of cells
+};
+inline constexpr const char* verbs[] = {"statistic", "top", "entropy", "weights", "times", "before", "largest", "sums"};
+
+// Cell c holds the rows (or columns) edges[c] up to, not with, edges[c + 1].
+struct Cells {
+    const int64_t* edges;
+    int64_t count;
+};
+
+struct Observe {
+    Additive of;  // w null: dot products; v is not used
+    Verb verb;
+    const float* lse;            // (B, H, Tq), contiguous; not for statistic
+    float* out;                  // of each head: numbers of rows, rows of numbers, or a picture
+    ptrdiff_t out_head, out_row;  // strides
+    int64_t* at;                 // top: the keys, as `out`
+    int64_t count;               // top: how many; times, before: the width of x
+    View x;                      // times: (B, H, Tk, count); before: (B, H, count, Tq)
+    Cells rows, cols;            // largest, sums
+    int64_t first, last;         // the columns to look at
+    int64_t units, per_task;     // what the tasks of one head share: rows, columns or rows of cells
+};
+
+inline int64_t tasks_of_head(const Observe& job) { return (job.units + job.per_task - 1) / job.per_task; }
+
+}  // namespace regard

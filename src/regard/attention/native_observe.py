@@ -1,0 +1,224 @@
+"""The verbs of a map by the native kernels: those of `observe`, each one pass over the scores, which are never stored.
+
+Work is cut into rectangles of the scores in a way that depends on the request alone, and no two of them write the same
+number: the answer has the same bits on any number of threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from . import engine, native, observe
+from .cells import Cells
+from .masks import Mask, Span
+from .native_plan import Plan, channel_weights, four, kernels, shared_lead, view
+from .observe import Reduce
+from .request import Request
+from .similarity import Additive
+
+RANGE = 43
+"""|x| beyond which e^{2x} leaves the range of the additive kernels."""
+ROWS = 192
+"""Queries of a task, as many as share one transposition of the keys."""
+COLUMNS = 128
+"""Keys of a task of x · weights: one block."""
+PANEL = 256
+"""Columns of x at a time: beyond it, scores are computed again, which costs less than sums that leave the cache."""
+MOST_TOP = 128
+"""Keys per query that `top` holds in order as it goes; for more, sorting is faster."""
+SPELLED = 2**22
+"""Pairs of a mask that are spelled out at a time, where rows are picked one by one."""
+TASKS = 64
+"""Tasks into which the tall cells of a picture are cut."""
+
+
+def refusal(request: Request, statistic: Tensor | None = None) -> str | None:
+    """Why it cannot serve a request, in words; None when it can."""
+    if engine.module is None:
+        return engine.reason
+    if request.device.type != "cpu":
+        return f"it is for the CPU, not for {request.device.type}"
+    if request.wide != torch.float32:
+        return f"it computes in float32, not in {str(request.wide).removeprefix('torch.')}"
+    if isinstance(request.similarity, Additive) and not _within(request):
+        return f"its additive scores are for |query| and |key| up to {RANGE} and finite weights"
+    if statistic is not None and bool(statistic.isnan().any()):
+        return "some row attends to what is not finite"
+    return native.unfit(request)
+
+
+def statistic(request: Request) -> Tensor:
+    """The log-sum-exp of every row, (*lead, Tq)."""
+    out = torch.empty(*request.lead, request.queries)
+    if not _scattered(request):
+        _rows(request, "statistic", out)
+        return out
+    step = max(1, SPELLED // max(1, request.keys * request.entries))
+    for start in range(0, request.queries, step):
+        rows = slice(start, min(start + step, request.queries))
+        out[..., rows] = statistic(_spelled(request, rows, slice(0, request.keys)))
+    return out
+
+
+def weights(request: Request, statistic: Tensor, cols: Span) -> Tensor:
+    """The weights of all rows and some columns, (*lead, Tq, cols)."""
+    if isinstance(cols, Tensor) or _scattered(request):
+        request = _spelled(request, slice(0, request.queries), cols)
+        cols = slice(0, request.keys)
+    out = torch.empty(*request.lead, request.queries, cols.stop - cols.start)
+    _rows(request, "weights", out, statistic, cols=cols)
+    return out
+
+
+def top(request: Request, statistic: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The strongest keys of each query, values and indices (*lead, Tq, count); 0 and −1 where there are fewer."""
+    if count > MOST_TOP:
+        return observe.top(request, observe.statistic(request), count)
+    out = torch.empty(*request.lead, request.queries, count)
+    at = torch.empty(out.shape, dtype=torch.int64)
+    _rows(request, "top", out, statistic, at=at)
+    return out, at
+
+
+def entropy(request: Request, statistic: Tensor) -> Tensor:
+    """−Σⱼ weightᵢⱼ log weightᵢⱼ in nats, (*lead, Tq)."""
+    out = torch.empty(*request.lead, request.queries)
+    _rows(request, "entropy", out, statistic)
+    return out
+
+
+def received(request: Request, statistic: Tensor) -> Tensor:
+    """Σᵢ weightᵢⱼ: what each key receives, (*lead, Tk): a picture of one row, a cell for each key."""
+    if not request.queries or not request.keys:
+        return torch.zeros(*request.lead, request.keys)
+    return pool(request, statistic, Cells(0, request.queries, 1), Cells(0, request.keys, request.keys), "sum").squeeze(
+        -2
+    )
+
+
+def times(request: Request, statistic: Tensor, x: Tensor) -> Tensor:
+    """weights · x, x (*lead, Tk, E) → (*lead, Tq, E)."""
+    out = torch.empty(*request.lead, request.queries, x.shape[-1])
+    for start in range(0, x.shape[-1], PANEL):
+        panel = slice(start, start + PANEL)
+        _rows(request, "times", out[..., panel], statistic, x=x[..., panel])
+    return out
+
+
+def before(request: Request, statistic: Tensor, x: Tensor) -> Tensor:
+    """x · weights, x (*lead, E, Tq) → (*lead, E, Tk)."""
+    out = torch.empty(*request.lead, x.shape[-2], request.keys)
+    for start in range(0, x.shape[-2], PANEL):
+        panel = slice(start, start + PANEL)
+        _run(request, "before", out[..., panel, :], request.keys, COLUMNS, statistic, x=x[..., panel, :])
+    return out
+
+
+def pool(request: Request, statistic: Tensor, rows: Cells, cols: Cells, reduce: Reduce) -> Tensor:
+    """A region as a picture of (rows.wanted, cols.wanted) cells, (*lead, rows.wanted, cols.wanted)."""
+    assert rows.start == 0 and rows.stop == request.queries
+    height = -(-rows.entries // rows.count)
+    # a cell of m · p over n entries lies in one of m: ⌊c·p·n / (m·p)⌋ = ⌊c·n / m⌋
+    parts = max(1, min(height // ROWS, TASKS // max(1, rows.count * request.entries)))
+    fine = Cells(rows.start, rows.stop, rows.count * parts)
+    out = torch.empty(*request.lead, fine.count, cols.count)
+    verb, per_task = "largest" if reduce == "max" else "sums", max(1, ROWS * parts // height)
+    _run(request, verb, out, fine.count, per_task, statistic, cols=cols.region, cells=(fine, cols))
+    if parts > 1:
+        pieces = out.unflatten(-2, (rows.count, parts))  # (*lead, cells, parts, cols)
+        out = pieces.amax(-2) if reduce == "max" else pieces.sum(-2)
+    if reduce == "mean":
+        out /= rows.sizes(request.device).unsqueeze(-1) * cols.sizes(request.device)
+    return cols.enlarge(rows.enlarge(out, -2), -1)
+
+
+def _within(request: Request) -> bool:
+    """Whether the kernels of additive scores hold all of its numbers; NaN is not held."""
+    (w,) = request.similarity.parameters
+    return bool(w.isfinite().all()) and all(bool((x.abs() <= RANGE).all()) for x in (request.q, request.k))
+
+
+def _scattered(request: Request) -> bool:
+    """Whether its rows were picked one by one, so that each has an offset of its own."""
+    return isinstance(request.mask.offset, Tensor) and request.mask.offset.shape[-2] > 1
+
+
+def _spelled(request: Request, rows: slice, cols: Span) -> Request:
+    """The request of some rows and any columns, its mask spelled out pair by pair."""
+    dense, bias = request.mask.allowed(rows, cols, request.device), request.mask.bias(rows, cols)
+    if bias is not None:
+        dense = bias if dense is None else torch.where(dense, bias, -torch.inf)
+    return replace(request, q=request.q[..., rows, :], k=request.k[..., cols, :], mask=Mask(dense))
+
+
+def _rows(
+    request: Request,
+    verb: str,
+    out: Tensor,
+    statistic: Tensor | None = None,
+    *,
+    at: Tensor | None = None,
+    x: Tensor | None = None,
+    cols: slice | None = None,
+) -> None:
+    """A view whose tasks are bands of rows; out (*lead, Tq) or (*lead, Tq, n)."""
+    wide = out if out.ndim == len(request.lead) + 2 else out.unsqueeze(-1)
+    _run(request, verb, wide, request.queries, ROWS, statistic, at=at, x=x, cols=cols)
+
+
+def _run(
+    request: Request,
+    verb: str,
+    out: Tensor,
+    units: int,
+    per_task: int,
+    statistic: Tensor | None,
+    *,
+    at: Tensor | None = None,
+    x: Tensor | None = None,
+    cols: slice | None = None,
+    cells: tuple[Cells, Cells] | None = None,
+) -> None:
+    """Run the kernel into out (*lead, rows, n), whose leading dimensions are contiguous."""
+    if not out.numel():
+        return
+    plan = Plan.of(request)
+    q = four(request.q.to(torch.float32), request.lead, plan)  # (B, H, Tq, D)
+    k = four(request.k.to(torch.float32), shared_lead(request), plan)  # (B, H / groups, Tk, D)
+    factor = None if x is None else four(x, request.lead, plan)
+    lse = None if statistic is None else statistic.to(torch.float32).contiguous()
+    edges = [] if cells is None else [side.edges(request.device) for side in cells]
+    target = out.view(request.entries, *out.shape[-2:])
+    count = out.shape[-2] if verb == "before" else out.shape[-1]
+    columns = slice(0, request.keys) if cols is None else cols
+    sizes, *_, numbers, mask = plan.arguments(q, k, k, width=q.shape[-1])
+    w, eq, ek = None, None, None
+    if isinstance(request.similarity, Additive):
+        w = channel_weights(request, plan)
+        eq = q.new_empty(*q.shape[:-1], kernels().query_row(q.shape[-1]))
+        ek = k.new_empty(*k.shape[:-1], kernels().key_row(k.shape[-1]))
+    served = kernels().observe(
+        verb,
+        sizes,
+        view(q),
+        view(k),
+        numbers,
+        mask,
+        None if w is None else (w.data_ptr(), w.stride(0), w.stride(1), 0),
+        _address(eq),
+        _address(ek),
+        _address(lse),
+        (target.data_ptr(), target.stride(0), target.stride(1), _address(at), count),
+        (0, 0, 0, 0) if factor is None else view(factor),
+        tuple(n for side in edges for n in (side.data_ptr(), len(side) - 1)) or (0, 0, 0, 0),
+        (columns.start, columns.stop, units, per_task),
+        torch.get_num_threads(),
+    )
+    assert served, "refusal comes first"
+
+
+def _address(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
