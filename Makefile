@@ -20,6 +20,8 @@ check: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/python -m bench maps
 	$(BIN)/python -m bench attention
+	$(BIN)/python -m bench auto
+	$(BIN)/python -m bench scaling
 
 # The kernels after a change: only what changed is compiled. Set-up goes on without kernels that do not compile; this
 # does not, and shows why

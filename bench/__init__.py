@@ -6,6 +6,10 @@ and names that begin with an underscore. A benchmark offers one or both of:
     def cases(options: Options) -> Iterable[Case]        # timed, ours against a peer
     def figures(options: Options) -> Iterable[Figure]    # any other number, such as peak memory
 
+and may say what follows from all of it, once they are measured:
+
+    def conclude(results: Sequence[Result], options: Options) -> str
+
 Write both as generators: a case is then built when its turn comes and released before the next, and Ctrl-C keeps what
 was measured. The first line of the module's docstring is its description in `--list`. There is nothing to register.
 

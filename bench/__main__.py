@@ -66,12 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{name:<12} {describe(name)}")
         return 0
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else Options.rounds)
-    options = Options(rounds, threads=arguments.threads, quick=arguments.quick, out=arguments.out)
+    options = Options(
+        rounds, threads=arguments.threads, quick=arguments.quick, out=arguments.out, write=arguments.write
+    )
     results: list[Result] = []
     with _threads(options.threads):
         status = _attempt(lambda: run(arguments.name, options, arguments.only, results))
         if results:
             report(results, arguments.name, options.out)
+            _conclude(arguments.name, results, options, whole=not status)
         elif not status:
             print(f"bench: nothing of {arguments.name} matches --only {arguments.only!r}", file=sys.stderr)
             status = 2
@@ -81,6 +84,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _measure(item: Case | Figure, options: Options) -> list[Result]:
     return measure(item, options.rounds, options.seconds) if isinstance(item, Case) else [measure_figure(item)]
+
+
+def _conclude(name: str, results: Sequence[Result], options: Options, whole: bool) -> None:
+    """What a benchmark makes of all its results, such as a fit; nothing of a run that was stopped."""
+    conclude = getattr(importlib.import_module(f"bench.{name}"), "conclude", None)
+    if conclude and whole:
+        print(conclude(results, options))
 
 
 def _wanted(items: Iterable[Case | Figure], only: str) -> Iterator[Case | Figure]:
@@ -133,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Options.out, metavar="DIR", help="folder of the CSV (%(default)s)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose name or shape contains TEXT")
     parser.add_argument("--quick", action="store_true", help="small shapes and few rounds: does it run?")
+    parser.add_argument("--write", action="store_true", help="keep the result in the repository (auto)")
     parser.add_argument("--no-bars", dest="bars", action="store_false", help="exit with 0 even when a bar is missed")
     return parser
 

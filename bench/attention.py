@@ -1,53 +1,185 @@
-"""regard.attend, backend by backend, against PyTorch's SDPA and eager PyTorch; forward and forward + backward.
+"""regard.attend against SDPA, eager PyTorch, torch.compile, one large matrix product and the memory's bandwidth.
 
-Eager is the explicit softmax(q·kᵀ/√D)·v that people write by hand. Parity is with SDPA computed in float64.
+Eager is the explicit softmax(q·kᵀ/√D)·v, or w·tanh(q + k) in place of the product, that people write by hand. Bars are
+those of the native kernels; without them there are none. Parity is with SDPA in float64, or with the named peer where
+that would take longer than the measurement. --quick has no bars: it asks whether all of this runs.
 """
 
 import math
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import regard
-from bench.harness import Case, Options, Versus
+from bench import memory
+from bench.harness import Case, Figure, Options, Versus
 from bench.parity import Parity
 from regard.attention import engine
 
-SHAPES = ((128, 8, 16, 64), (32, 8, 64, 64), (16, 12, 197, 64), (8, 12, 512, 64), (1, 12, 2048, 64))  # (B, H, T, D)
-BACKENDS = ("auto", "native", "blocked", "torch") if engine.module else ("auto", "blocked", "torch")
+Shape = tuple[int, int, int, int]
+BACKENDS = ("native", "auto", "blocked") if engine.module else ("auto", "blocked")
 PEERS = ("SDPA", "eager")
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+Bars = tuple[str | None, str | None]
+"""Forward; forward + backward."""
+
+DOT: dict[tuple[Shape, bool], dict[str, Bars]] = {  # (B, H, T, D) and whether causal → peer → bars
+    ((128, 8, 16, 64), False): {"SDPA": (">= 3.5", ">= 3.5"), "eager": (">= 1.6", ">= 1.6")},
+    ((128, 8, 16, 64), True): {},
+    ((64, 8, 32, 64), False): {"SDPA": (">= 2.4", ">= 2.5")},
+    ((64, 8, 32, 64), True): {},
+    ((32, 8, 64, 64), False): {"SDPA": (">= 2", ">= 1.8")},
+    ((32, 8, 64, 64), True): {"SDPA": (">= 3", ">= 2.5")},
+    ((16, 12, 197, 64), False): {"SDPA": (">= 1.4", ">= 1.2")},
+    ((16, 12, 197, 64), True): {"SDPA": (">= 2.5", ">= 2")},
+    ((8, 12, 512, 64), False): {"SDPA": (">= 1.15", ">= 1.1")},
+    ((8, 12, 512, 64), True): {"SDPA": (">= 1.6", ">= 1.5")},
+    ((1, 12, 2048, 64), False): {"SDPA": (">= 1.05", ">= 1.1")},
+    ((1, 12, 2048, 64), True): {"SDPA": (">= 1.4", ">= 1.4")},
+}
+LONG: Shape = (1, 8, 8192, 64)
+LONG_BARS: Bars = (">= 1.05", ">= 0.9")
+PRODUCT = 4096
+"""Rows and columns of the one large matrix product."""
+ONE_QUERY = (64, 128, 256, 512, 1024, 2048, 4096)
+"""Keys, for a batch of 64 with 8 heads, 64 wide."""
+ADDITIVE: dict[Shape, dict[str, Bars]] = {  # (B, Tq, Tk, D)
+    (64, 20, 20, 256): {"eager": (">= 30", ">= 15"), "compile": (">= 12", ">= 12")},
+    (64, 50, 50, 256): {"eager": (">= 50", ">= 30"), "compile": (">= 10", ">= 15")},
+    (1, 1024, 1024, 256): {"eager": (">= 80", ">= 60"), "compile": (">= 18", ">= 20")},
+}
+FEW_ROUNDS = 5
+"""Where one call takes seconds."""
+FEW = 256
+"""Tokens of the tiny call of a set-up."""
 
 
 def cases(options: Options) -> Iterator[Case]:
-    for shape in SHAPES[:2] if options.quick else SHAPES:
-        for is_causal in (False, True):
-            for backward in (False, True):
-                yield case(shape, is_causal, backward)
+    for case in _cases(options):
+        yield replace(case, versus=[replace(v, bar=None) for v in case.versus]) if options.quick else case
 
 
-def case(shape: tuple[int, int, int, int], is_causal: bool, backward: bool) -> Case:
+def _cases(options: Options) -> Iterator[Case]:
+    for (shape, is_causal), bars in [*DOT.items()][: 2 if options.quick else None]:
+        for backward in (False, True):
+            yield dot_case(shape, is_causal, backward, bars)
+    for backward in (False, True):
+        yield long_case((1, 2, 512, 64) if options.quick else LONG, backward)
+    for keys in ONE_QUERY[: 1 if options.quick else None]:
+        yield one_query_case(8 if options.quick else 64, keys)
+    compiled = compiled_additive()
+    for given, bars in [*ADDITIVE.items()][: 1 if options.quick else None]:
+        for backward in (False, True):
+            yield additive_case(given, backward, bars, compiled)
+
+
+def figures(options: Options) -> Iterator[Figure]:
+    shape = (1, 1024 if options.quick else 16384, 128)  # (B, T, D)
+    for name, setup in (("forward", "additive_forward"), ("forward + backward", "additive_backward")):
+
+        def measure(setup: str = setup) -> float:
+            return memory.peak(f"bench.attention:{setup}", shape, threads=options.threads) / memory.MIB
+
+        yield Figure(f"additive {name}, memory", str(shape), measure, "MiB", None if options.quick else "<= 256")
+
+
+def dot_case(shape: Shape, is_causal: bool, backward: bool, bars: dict[str, Bars]) -> Case:
     """One shape: every backend and every peer in the same rounds."""
-    generator = torch.Generator().manual_seed(0)
-    q, k, v, upstream = (torch.randn(shape, generator=generator) for _ in range(4))  # (B, H, T, D)
+    q, k, v, upstream = draw(shape, 4)  # (B, H, T, D)
     functions = contenders(is_causal)
 
     def oracle() -> object:
-        exact = inputs(q, k, v, torch.float64, backward)
+        exact = inputs((q, k, v), torch.float64, backward)
         return step(functions["SDPA"], exact, upstream.double() if backward else None)()
 
-    given = inputs(q, k, v, torch.float32, backward)
-    steps = {name: step(function, given, upstream if backward else None) for name, function in functions.items()}
-    name = ("forward + backward" if backward else "forward") + (" causal" if is_causal else "")
+    given = inputs((q, k, v), torch.float32, backward)
+    steps = {name: step(functions[name], given, upstream if backward else None) for name in (*BACKENDS, *PEERS)}
+    first, *others = BACKENDS
+    held = {peer: bar[backward] for peer, bar in bars.items()} if engine.module else {}
     return Case(
-        name,
+        _name("", backward, is_causal),
         str(shape),
         steps,
-        versus=[Versus(backend, peer) for backend in BACKENDS for peer in PEERS],
+        versus=[Versus(first, peer, held.get(peer)) for peer in PEERS] + [Versus(name, "SDPA") for name in others],
         parity=Parity(oracle, rtol=1e-4, atol=2e-5),
         flops=dict.fromkeys(steps, flops(shape, is_causal, backward)),
+    )
+
+
+def long_case(shape: Shape, backward: bool) -> Case:
+    """What part of the machine a long sequence reaches: operations per second against one large matrix product."""
+    q, k, v, upstream = draw(shape, 4)
+    a, b = draw((PRODUCT, PRODUCT) if shape == LONG else (64, 64), 2)
+    functions = contenders(is_causal=False)
+    given = inputs((q, k, v), torch.float32, backward)
+    steps = {name: step(functions[name], given, upstream if backward else None) for name in (BACKENDS[0], "SDPA")}
+    work = {**dict.fromkeys(steps, flops(shape, False, backward)), "mm": 2.0 * len(a) ** 3}
+    bar = LONG_BARS[backward] if engine.module else None
+    return Case(
+        _name("", backward),
+        str(shape),
+        {**steps, "mm": lambda: a @ b},
+        versus=[Versus(BACKENDS[0], "mm", bar, per="flops"), Versus(BACKENDS[0], "SDPA")],
+        parity=Parity("SDPA", rtol=1e-3, atol=1e-4, contenders=(BACKENDS[0],)),
+        flops=work,
+        most_rounds=FEW_ROUNDS,
+    )
+
+
+def one_query_case(batch: int, keys: int) -> Case:
+    """A step of a decoder reads every key and value once: bytes per second against reading as many and no more."""
+    q = draw((batch, 8, 1, 64), 1)[0]
+    k, v = draw((batch, 8, keys, 64), 2)
+    rows = [x.view(-1, 64 * keys) for x in (k, v)]
+    ones = torch.ones(64 * keys)
+    functions = contenders(is_causal=False)
+    steps: dict[str, Callable[[], object]] = {
+        name: step(functions[name], (q, k, v), None) for name in (BACKENDS[0], "SDPA", "eager")
+    }
+    steps["read (mv)"] = lambda: [x @ ones for x in rows]
+    steps["read (sum)"] = lambda: [x.sum() for x in rows]
+    bar = ">= 0.9" if engine.module else None
+    return Case(
+        "one query",
+        str((batch, 8, keys, 64)),
+        steps,
+        versus=[
+            Versus(BACKENDS[0], ("read (mv)", "read (sum)"), bar, per="bytes"),
+            Versus(BACKENDS[0], "SDPA"),
+            Versus(BACKENDS[0], "eager"),
+        ],
+        parity=Parity("SDPA", rtol=1e-3, atol=1e-4, contenders=(BACKENDS[0], "eager")),
+        bytes=dict.fromkeys(steps, float(k.nbytes + v.nbytes)),
+    )
+
+
+def additive_case(shape: Shape, backward: bool, bars: dict[str, Bars], compiled: Callable[..., Tensor] | None) -> Case:
+    batch, queries, keys, width = shape
+    (q, upstream), (k, v) = draw((batch, queries, width), 2), draw((batch, keys, width), 2)
+    given = inputs((q, k, v, draw((width,), 1)[0] / math.sqrt(width)), torch.float32, backward)
+
+    def ours(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
+        return regard.attend(q, k, v, similarity=regard.Additive(w), backend=BACKENDS[0])
+
+    functions: dict[str, Callable[..., Tensor]] = {BACKENDS[0]: ours, "eager": eager_additive}
+    if compiled is not None:
+        functions["compile"] = compiled
+    peers = [peer for peer in bars if peer in functions]
+
+    def compared(output: object) -> object:
+        """The gradient of w is a sum over all queries, which eager rounds the most: its mean is of the others' size."""
+        return (*output[:-1], output[-1] / (batch * queries)) if isinstance(output, tuple) else output
+
+    return Case(
+        _name("additive ", backward),
+        str(shape),
+        {name: step(function, given, upstream if backward else None) for name, function in functions.items()},
+        versus=[Versus(BACKENDS[0], peer, bars[peer][backward] if engine.module else None) for peer in peers],
+        parity=Parity("eager", rtol=1e-3, atol=1e-4, view=compared),
     )
 
 
@@ -63,32 +195,82 @@ def contenders(is_causal: bool) -> dict[str, Attend]:
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Tensor:
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (B, H, T, T)
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (B, H, Tq, Tk)
     if is_causal:
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)  # (T, T)
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)  # (Tq, Tk)
         scores = scores.masked_fill(future, -math.inf)
-    return scores.softmax(-1) @ v  # (B, H, T, D)
+    return scores.softmax(-1) @ v  # (B, H, Tq, D)
 
 
-def inputs(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, backward: bool) -> tuple[Tensor, Tensor, Tensor]:
-    q, k, v = (tensor.to(dtype).requires_grad_(backward) for tensor in (q, k, v))
-    return q, k, v
+def eager_additive(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
+    scores = torch.tanh(q.unsqueeze(-2) + k.unsqueeze(-3)) @ w  # (B, Tq, Tk)
+    return scores.softmax(-1) @ v  # (B, Tq, Dv)
 
 
-def step(function: Attend, given: tuple[Tensor, Tensor, Tensor], upstream: Tensor | None) -> Callable[[], object]:
+def compiled_additive() -> Callable[..., Tensor] | None:
+    """The same by torch.compile; None, and a word about it, where nothing compiles."""
+    compiled: Callable[..., Tensor] = torch.compile(eager_additive, dynamic=False)
+    try:
+        compiled(*draw((1, 2, 4), 3), torch.ones(4))
+    except Exception as error:  # whatever a compiler, or its absence, raises
+        reason = str(error).strip().partition("\n")[0]
+        print(f"bench: torch.compile does not work here and is left out: {reason}", file=sys.stderr)
+        return None
+    return compiled
+
+
+def draw(shape: Sequence[int], count: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(tuple(shape), generator=generator) for _ in range(count)]
+
+
+def inputs(given: Sequence[Tensor], dtype: torch.dtype, backward: bool) -> tuple[Tensor, ...]:
+    return tuple(x.detach().to(dtype).requires_grad_(backward) for x in given)
+
+
+def step(function: Callable[..., Tensor], given: Sequence[Tensor], upstream: Tensor | None) -> Callable[[], object]:
     """One call, with its gradients if there is a gradient from above."""
     if upstream is None:
         return lambda: function(*given)
 
     def forward_and_backward() -> object:
         context = function(*given)
-        return context, *torch.autograd.grad(context, given, upstream)
+        return context, *torch.autograd.grad(context, tuple(given), upstream)
 
     return forward_and_backward
 
 
-def flops(shape: tuple[int, int, int, int], is_causal: bool, backward: bool) -> float:
+def flops(shape: Shape, is_causal: bool, backward: bool) -> float:
     """Operations that are needed: two matrix products forward, five backward (scores once more), half when causal."""
     batch, heads, tokens, width = shape
     pairs = tokens * (tokens + 1) / 2 if is_causal else tokens * tokens
     return batch * heads * pairs * width * 2 * (7 if backward else 2)
+
+
+def additive_forward(shape: list[int]) -> Callable[[], object]:
+    return _additive_memory(shape, backward=False)
+
+
+def additive_backward(shape: list[int]) -> Callable[[], object]:
+    return _additive_memory(shape, backward=True)
+
+
+def _additive_memory(shape: list[int], backward: bool) -> Callable[[], object]:
+    """The call on inputs (B, T, D), after one on few tokens; it returns what is not to be counted."""
+    batch, tokens, width = shape
+
+    def call(length: int) -> Callable[[], object]:
+        q, k, v, upstream = draw((batch, length, width), 4)
+        given = inputs((q, k, v, torch.ones(width)), torch.float32, backward)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
+            return regard.attend(q, k, v, similarity=regard.Additive(w))
+
+        return step(attend, given, upstream if backward else None)
+
+    call(min(FEW, tokens))()
+    return call(tokens)
+
+
+def _name(prefix: str, backward: bool, is_causal: bool = False) -> str:
+    return prefix + ("forward + backward" if backward else "forward") + (" causal" if is_causal else "")

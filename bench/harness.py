@@ -19,7 +19,7 @@ import math
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +42,8 @@ class Options:
     quick: bool = False
     """Small shapes, a few rounds: does the benchmark run at all?"""
     out: Path = Path("out/bench")
+    write: bool = False
+    """Keep what was measured in the repository: for benchmarks that have something to keep, in their `conclude`."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class Versus:
     """
 
     ours: str
-    peer: str
+    peer: str | tuple[str, ...]
+    """Of several, the one with the shortest median time."""
     bar: str | None = None
     """">= 1.4" or "<= 4.0"."""
     ratio: Literal["peer/ours", "ours/peer"] = "peer/ours"
@@ -73,6 +76,10 @@ class Versus:
 
     def __post_init__(self) -> None:
         meets(1.0, self.bar)
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        return (self.peer,) if isinstance(self.peer, str) else self.peer
 
 
 @dataclass(frozen=True)
@@ -95,9 +102,13 @@ class Case:
     bytes: Mapping[str, float] = field(default_factory=dict)
     """Contender → bytes that one call has to move."""
     dtype: str = "float32"
+    most_rounds: int | None = None
+    """Where a call takes so long that fewer rounds have to do."""
+    close: float = 0.0
+    """A ratio no farther than this from its bar gets as many rounds again."""
 
     def __post_init__(self) -> None:
-        named = [n for v in self.versus for n in (v.ours, v.peer)] + [*self.flops, *self.bytes]
+        named = [n for v in self.versus for n in (v.ours, *v.peers)] + [*self.flops, *self.bytes]
         named += self.parity.names() if self.parity else ()
         for name in named:
             if name not in self.contenders:
@@ -106,7 +117,7 @@ class Case:
                     "Add it to contenders or mend the name."
                 )
         for v in self.versus:
-            for name in (v.ours, v.peer):
+            for name in (v.ours, *v.peers):
                 if v.per != "call" and name not in getattr(self, v.per):
                     raise ValueError(
                         f"{self.name}: {v.per} ({sorted(getattr(self, v.per))}) must name every contender compared per "
@@ -200,14 +211,27 @@ def measure(case: Case, rounds: int = 15, seconds: float = 0.02, clock: Clock = 
     if case.parity:
         case.parity.check(f"{case.name} {case.shape}", case.contenders)
     samples: dict[str, list[float]] = {name: [] for name in case.contenders}
+    rounds = min(rounds, case.most_rounds or rounds)
     with _no_collection():
         counts = {name: _warm_up(name, run, seconds, clock) for name, run in case.contenders.items()}
-        for turn in range(rounds):
-            for name in order(list(case.contenders), turn):
-                if counts[name] > 1:
-                    case.contenders[name]()  # the first call after another contender pays for it
-                samples[name].append(_sample(case.contenders[name], counts[name], clock) / counts[name])
+        _run_rounds(case, range(rounds), counts, samples, clock)
+        if any(_undecided(_result(case, versus, samples), case.close) for versus in case.versus):
+            _run_rounds(case, range(rounds, 2 * rounds), counts, samples, clock)
     return [_result(case, versus, samples) for versus in case.versus]
+
+
+def _run_rounds(
+    case: Case, turns: Iterable[int], counts: Mapping[str, int], samples: Mapping[str, list[float]], clock: Clock
+) -> None:
+    for turn in turns:
+        for name in order(list(case.contenders), turn):
+            if counts[name] > 1:
+                case.contenders[name]()  # the first call after another contender pays for it
+            samples[name].append(_sample(case.contenders[name], counts[name], clock) / counts[name])
+
+
+def _undecided(found: Result, close: float) -> bool:
+    return found.bar is not None and abs(found.median - float(found.bar.split()[-1].lstrip("<>="))) <= close
 
 
 def measure_figure(figure: Figure) -> Result:
@@ -221,11 +245,13 @@ def measure_figure(figure: Figure) -> Result:
 
 def _result(case: Case, versus: Versus, samples: Mapping[str, list[float]]) -> Result:
     works: dict[str, Mapping[str, float]] = {"call": {}, "flops": case.flops, "bytes": case.bytes}
-    ours, peer = ([s / works[versus.per].get(n, 1.0) for s in samples[n]] for n in (versus.ours, versus.peer))
+    costs = {n: [s / works[versus.per].get(n, 1.0) for s in samples[n]] for n in (versus.ours, *versus.peers)}
+    best = min(versus.peers, key=lambda name: statistics.median(costs[name]))
+    ours, peer = costs[versus.ours], costs[best]
     over, under = (peer, ours) if versus.ratio == "peer/ours" else (ours, peer)
     ratios = [a / b for a, b in zip(over, under, strict=True)]
     low, median, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
-    seconds = {name: statistics.median(samples[name]) for name in (versus.ours, versus.peer)}
+    seconds = {name: statistics.median(samples[name]) for name in (versus.ours, best)}
 
     def rate(work: Mapping[str, float], name: str) -> float | None:
         return work[name] / seconds[name] / 1e9 if name in work else None
@@ -235,7 +261,7 @@ def _result(case: Case, versus: Versus, samples: Mapping[str, list[float]]) -> R
         shape=case.shape,
         dtype=case.dtype,
         ours=versus.ours,
-        peer=versus.peer,
+        peer=best,
         quantity=versus.ratio if versus.per == "call" else f"{versus.ratio} per {versus.per}",
         median=median,
         low=low,
@@ -244,11 +270,11 @@ def _result(case: Case, versus: Versus, samples: Mapping[str, list[float]]) -> R
         met=meets(median, versus.bar),
         rounds=len(ratios),
         ours_seconds=seconds[versus.ours],
-        peer_seconds=seconds[versus.peer],
+        peer_seconds=seconds[best],
         ours_gflops=rate(case.flops, versus.ours),
-        peer_gflops=rate(case.flops, versus.peer),
+        peer_gflops=rate(case.flops, best),
         ours_gbytes=rate(case.bytes, versus.ours),
-        peer_gbytes=rate(case.bytes, versus.peer),
+        peer_gbytes=rate(case.bytes, best),
     )
 
 

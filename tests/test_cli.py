@@ -38,6 +38,16 @@ def test_the_model_of_the_demo_learns_to_look() -> None:
         (["demo", "naïve"], "word ('naïve') must be 1 to 12 letters a–z; got 5 characters"),
         (["demo", "a" * 13], "must be 1 to 12 letters a–z; got 13 characters"),
         (["demo", "--steps", "0"], "steps (0) must be at least 1; 500 are enough"),
+        (["info", "--shape", "8"], "shape ('8') must be two or more sizes, the last of them queries and width; got 1."),
+        (["info", "--shape", "1,x,4"], "shape ('1,x,4') must be whole numbers of 1 or more; got 'x'. Try --shape 1,8,"),
+        (["info", "--shape", "1,0,4"], "shape ('1,0,4') must be whole numbers of 1 or more; got '0'."),
+        (["info", "--shape", "4,4", "--keys", "-3"], "keys ('-3') must be whole numbers of 1 or more; got '-3'."),
+        (["info", "--keys", "3"], "keys (3) must come with the shape of a call. Try --shape 1,8,8192,64."),
+        (
+            ["info", "--shape", "4,4", "--similarity", "mlp"],
+            "similarity ('mlp') must be one of scaled_dot, dot,",
+        ),
+        (["info", "--shape", "4,4", "--dtype", "int8"], "dtype ('int8') must be one of float32, float64, bfloat16"),
     ],
 )
 def test_bad_input_is_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,6 +79,33 @@ def test_info_says_which_backend_and_why(capsys: pytest.CaptureFixture[str]) -> 
     assert engine.module is None or engine.module.isa() in said
     assert any(row[:2] == ["additive", "native" if engine.module else "blocked"] for row in rows)
     assert any(row[:2] == ["callable", "blocked"] for row in rows)
+
+
+SHAPE = ["info", "--shape", "1,8,8192,64"]
+
+
+@pytest.mark.parametrize(
+    "arguments,wanted",
+    [
+        (SHAPE, ["1×8×8192×64, 8192 keys, scaled_dot, float32, forward", "the nearest measured call has"]),
+        ([*SHAPE, "--keys", "5", "--causal", "--grad"], [", 5 keys, scaled_dot, causal, float32, with gradients"]),
+        ([*SHAPE, "--dtype", "float64"], ["auto takes torch: SDPA serves it; native: ", "blocked    serves it"]),
+        ([*SHAPE, "--similarity", "bilinear"], ["bilinear"]),
+        ([*SHAPE, "--similarity", "additive"], ["torch      no: SDPA compares by dot products only"]),
+    ],
+)
+def test_info_of_a_call(arguments: list[str], wanted: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    said = " ".join(capsys.readouterr().out.replace("\n", " ").split())
+    assert all(" ".join(part.split()) in said for part in wanted), said
+
+
+@pytest.mark.skipif(engine.module is None, reason=f"native: {engine.reason}")
+def test_info_says_what_native_does_not_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SHAPE, "--dtype", "float64"]) == 0
+    assert "no: it computes in float32, not in float64" in capsys.readouterr().out
+    assert main([*SHAPE, "--similarity", "additive"]) == 0
+    assert "auto takes native: the native kernels serve it." in capsys.readouterr().out
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

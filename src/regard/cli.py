@@ -34,7 +34,13 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=Path("out/demo"), help="folder of the pictures (default: %(default)s)"
     )
     demo.set_defaults(run=_demo)
-    info = commands.add_parser("info", help="what is installed, and which backend serves which call and why")
+    info = commands.add_parser("info", help="what is built and in use, and which backend serves a call and why")
+    info.add_argument("--shape", metavar="B,H,T,D", help="leading sizes, queries and width of a call, as 1,8,8192,64")
+    info.add_argument("--keys", metavar="N", help="number of keys (default: that of queries)")
+    info.add_argument("--causal", action="store_true", help="under a causal mask")
+    info.add_argument("--similarity", default="scaled_dot", help="such as additive (default: %(default)s)")
+    info.add_argument("--dtype", default="float32", help="such as bfloat16 (default: %(default)s)")
+    info.add_argument("--grad", action="store_true", help="with gradients")
     info.set_defaults(run=_info)
     return parser
 
@@ -46,7 +52,9 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _info(options: argparse.Namespace) -> int:
-    from .info import show
+    from .info import Call, show
 
-    show()
+    if options.shape is None and options.keys is not None:
+        raise ValueError(f"keys ({options.keys}) must come with the shape of a call. Try --shape 1,8,8192,64.")
+    show(call=None if options.shape is None else Call.of(options))
     return 0

@@ -54,6 +54,36 @@ def test_ratio_is_peer_over_ours() -> None:
     assert (first.ours_seconds, first.peer_seconds) == pytest.approx((0.25, 0.5))
 
 
+def test_of_several_peers_the_fastest_is_the_one() -> None:
+    machine = Machine()
+    costs = {"ours": 0.25, "slow": 0.5, "fast": 0.125}
+    contenders = {name: machine.contender(name, cost) for name, cost in costs.items()}
+    toy = Case("toy", "()", contenders, [Versus("ours", ("slow", "fast"), ">= 0.97")])
+    (found,) = measure(toy, rounds=4, seconds=1.0, clock=machine.clock)
+    assert (found.peer, found.met) == ("fast", False)
+    assert (found.median, found.peer_seconds) == pytest.approx((0.5, 0.125))
+    with pytest.raises(ValueError, match=r"contender \('absent'\) must be one of"):
+        Case("toy", "()", contenders, [Versus("ours", ("slow", "absent"))])
+
+
+def test_a_case_may_ask_for_fewer_rounds() -> None:
+    machine = Machine()
+    contenders = {name: machine.contender(name, 1.0) for name in ("ours", "peer")}
+    toy = Case("toy", "()", contenders, [Versus("ours", "peer")], most_rounds=3)
+    for asked, made in ((15, 3), (2, 2)):
+        (found,) = measure(toy, rounds=asked, seconds=1.0, clock=machine.clock)
+        assert found.rounds == made
+
+
+@pytest.mark.parametrize(("close", "rounds"), [(0.0, 3), (0.04, 3), (0.06, 6)])
+def test_a_ratio_close_to_its_bar_gets_as_many_rounds_again(close: float, rounds: int) -> None:
+    machine = Machine()
+    contenders = {name: machine.contender(name, 1.0) for name in ("ours", "peer")}
+    toy = Case("toy", "()", contenders, [Versus("ours", "peer", ">=0.95")], close=close)
+    (found,) = measure(toy, rounds=3, seconds=1.0, clock=machine.clock)
+    assert (found.rounds, found.met) == (rounds, True)
+
+
 def test_ratio_may_be_ours_over_peer() -> None:
     machine = Machine()
     contenders = {"ours": machine.contender("ours", 0.75), "peer": machine.contender("peer", 0.25)}

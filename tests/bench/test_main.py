@@ -81,7 +81,17 @@ def test_help_names_the_options_and_the_benchmarks(capsys: pytest.CaptureFixture
         main(["--help"])
     assert stop.value.code == 0
     text = capsys.readouterr().out
-    for word in ("NAME", "--rounds", "--threads", "--out", "--quick", "--list", "--no-bars", "attention, maps"):
+    for word in (
+        "NAME",
+        "--rounds",
+        "--threads",
+        "--out",
+        "--quick",
+        "--list",
+        "--no-bars",
+        "--write",
+        "attention, auto",
+    ):
         assert word in text
 
 
@@ -122,6 +132,16 @@ def test_a_run_prints_a_table_and_writes_rows(folder: Path, tmp_path: Path, caps
     assert "slow/fast" in text
     assert "bars met: 3 of 3" in text
     assert f"rows: {tmp_path / 'deep' / 'out' / 'toy.csv'}" in text
+
+
+def test_a_benchmark_may_conclude(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conclude = '\n\ndef conclude(results, options):\n    return f"{len(results)} in all, write {options.write}"\n'
+    write(folder, "toy", TOY + conclude)
+    assert main(["toy", "--quick", "--write", "--out", str(tmp_path)]) == 0
+    assert "3 in all, write True" in capsys.readouterr().out
+    write(folder, "other", TOY + conclude, stop="raise KeyboardInterrupt")
+    assert main(["other", "--quick", "--out", str(tmp_path)]) == 130
+    assert "in all" not in capsys.readouterr().out
 
 
 def test_quick_runs_few_rounds_and_only_selects(folder: Path, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .choose import Backend, choose, fits
+from .check import readable
+from .choose import Backend, choose
 from .isolate import isolated
 from .map import AttentionMap
 from .request import Request, Weighting
@@ -108,7 +109,16 @@ def _serve(request: Request, backend: Backend, return_map: bool) -> Any:
         context, statistic = backend.context(request)
     else:
         context, statistic = isolated(request, backend.context)
-    if not return_map:
-        return context
-    kept = request.kept()
-    return context, AttentionMap(kept, statistic if fits(backend, kept) else None)
+    return (context, AttentionMap(request.kept(), _trusted(statistic))) if return_map else context
+
+
+def _trusted(statistic: Tensor | None) -> Tensor | None:
+    """A backend's log-sum-exps, for the map; None where the rounding of larger scores would show in its weights.
+
+    Two ways to sum a score of 1,000 in float32 differ by 2^-13, and a weight then by 10^-4 of itself: the map has to
+    find them from the scores that it computes itself.
+    """
+    if statistic is None or not statistic.is_floating_point() or not readable(statistic) or not statistic.numel():
+        return statistic
+    largest = statistic.detach().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).abs().amax()
+    return statistic if bool(largest < 2**-13 / torch.finfo(statistic.dtype).eps) else None

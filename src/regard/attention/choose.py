@@ -2,11 +2,15 @@
 
 A backend is a module with a `name`, a `refusal(request)`, which says in words why it cannot serve (or None), and a
 `context(request)`, which returns the context and each row's statistic (or None, when a map is to find it itself).
+
+`auto` takes what was measured to be the fastest near the request (`measured.py`); where the table does not speak of
+it, the first that serves.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import Protocol
 
@@ -14,8 +18,10 @@ import torch
 from torch import Tensor
 
 from . import blocked, native, native_observe, observe, reference, sdpa
-from .masks import transformed
+from .masks import OPEN, transformed
+from .measured import KINDS, Line, nearest
 from .request import Request
+from .similarity import Dot
 
 
 class Backend(Protocol):
@@ -36,6 +42,10 @@ LARGEST_WEIGHTS = 2**24
 """Weights that SDPA may store, as it does on a CPU under dropout or for a float mask that wants a gradient."""
 
 
+LARGEST_EXPLICIT = 2**20
+"""Weights that `reference` may store where it was measured to be the fastest: 4 MiB."""
+
+
 @dataclass(frozen=True)
 class Choice:
     backend: Backend
@@ -48,7 +58,7 @@ ASKED = {name: Choice(backend, "it was asked for") for name, backend in BACKENDS
 def choose(request: Request, name: str = "auto") -> Choice:
     """The backend for a request; raises ValueError when the one that was named cannot serve it."""
     if name == "auto":
-        return _auto(request)
+        return _fastest(request) or _first(request)
     if name not in BACKENDS:
         raise ValueError(f"attend: backend ({name!r}) must be auto or one of {', '.join(BACKENDS)}.")
     refusal = BACKENDS[name].refusal(request)
@@ -62,24 +72,50 @@ def observer(request: Request, statistic: Tensor | None = None) -> ModuleType:
     return observe if native_observe.refusal(request, statistic) else native_observe
 
 
-def fits(backend: Backend, kept: Request) -> bool:
-    """Whether the log-sum-exps of a backend are of the same arithmetic as the scores of its map.
+def _fastest(request: Request) -> Choice | None:
+    """What was measured to be the fastest; None for a request that the table does not speak of."""
+    line = _line(request)
+    if line is None:
+        return None
+    for name in line.order:
+        if name == "reference" and request.entries * request.queries * request.keys > LARGEST_EXPLICIT:
+            continue
+        if BACKENDS[name].refusal(request) is None:
+            return _measured(name, line)
+    return None
 
-    Two ways to sum q·k differ by roundings; under scores of 10⁸, of which one is 16 units, e^(score − lse) would be
-    anything. The map then finds its own.
-    """
-    return (backend is BACKENDS["native"]) == (observer(kept) is native_observe)
+
+@cache
+def _measured(name: str, line: Line) -> Choice:
+    return Choice(BACKENDS[name], line.words)
 
 
-def _auto(request: Request) -> Choice:
-    if native.refusal(request) is None and native.worth(request):
+def _line(request: Request) -> Line | None:
+    """The table is for dot products with an open or a causal mask, on the CPU. While tracing, sizes may be symbols."""
+    q, mask = request.q, request.mask
+    plain = isinstance(request.similarity, Dot) and request.softcap is None and not (request.hard or request.dropout_p)
+    if not plain or not (mask is OPEN or mask.only_causal) or not (q.is_cpu or q.is_meta):
+        return None
+    kind = KINDS.get(q.dtype)
+    if kind is None or torch.compiler.is_compiling() or transformed():
+        return None
+    wanted = q.requires_grad or request.k.requires_grad or request.value.requires_grad
+    *_, queries, width = q.shape
+    gradient = wanted and torch.is_grad_enabled()
+    return nearest(kind, mask is not OPEN, gradient, request.entries, queries, request.keys, width)
+
+
+def _first(request: Request) -> Choice:
+    """The first that serves, of those that store nothing that grows with Tq × Tk."""
+    unserved = native.refusal(request)
+    if unserved is None:
         return Choice(BACKENDS["native"], "the native kernels serve it")
     refusal = sdpa.refusal(request) or _too_large(request)
     if refusal is None:
-        return Choice(BACKENDS["torch"], "SDPA serves it")
+        return Choice(BACKENDS["torch"], f"SDPA serves it; native: {unserved}")
     streaming = blocked.refusal(request)
     if streaming is None:
-        return Choice(BACKENDS["blocked"], refusal)
+        return Choice(BACKENDS["blocked"], f"{refusal}; native: {unserved}")
     return Choice(BACKENDS["reference"], f"{refusal}; blocked: {streaming}")
 
 

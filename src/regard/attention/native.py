@@ -26,8 +26,6 @@ ROWS_PER_TASK = 192
 """Queries that share one transposition of the keys."""
 KEYS_PER_TASK = 256
 """Keys of a share below which a backward pass is not cut further."""
-SMALLEST = 2**21
-"""Multiplications of one matrix product below which `auto` leaves a request to SDPA."""
 
 
 def refusal(request: Request) -> str | None:
@@ -64,13 +62,6 @@ def _unfit_mask(request: Request) -> str | None:
         if isinstance(number, Tensor) and per_head and number.shape[len(request.lead) - 1] != 1:
             return f"it takes one number of {what} per batch entry, not per head"
     return None
-
-
-def worth(request: Request) -> bool:
-    """Whether there is enough to compute that a call of SDPA, which costs some 25 µs less to start, is not faster."""
-    if isinstance(request.similarity, Additive):
-        return True  # which SDPA does not serve
-    return request.entries * request.queries * request.keys * request.q.shape[-1] >= SMALLEST
 
 
 def context(request: Request) -> tuple[Tensor, Tensor]:

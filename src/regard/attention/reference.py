@@ -24,9 +24,12 @@ def refusal(request: Request) -> str | None:
     return None
 
 
-def context(request: Request) -> tuple[Tensor, Tensor]:
-    """The context, and the row statistic of its weights (see `weights`)."""
-    w, statistic = weights(request)
+def context(request: Request) -> tuple[Tensor, Tensor | None]:
+    """The context, and the row statistic of its weights (see `weights`); a map finds it itself where all may attend."""
+    if request.mask.open and not request.hard:
+        w, statistic = scores(request).softmax(-1), None  # no row is without keys, and one pass does it
+    else:
+        w, statistic = weights(request)
     if request.dropout_p:
         w = torch.nn.functional.dropout(w, request.dropout_p)
     v = widen(spread(request.value, request.groups))
@@ -36,7 +39,7 @@ def context(request: Request) -> tuple[Tensor, Tensor]:
 def scores(request: Request) -> Tensor:
     """Stage 1, with softcap and mask: (*lead, Tq, Tk), −∞ where a query may not attend."""
     s = request.scores(slice(0, request.queries), slice(0, request.keys))
-    return s.expand(request.shape)
+    return s if s.shape == request.shape else s.expand(request.shape)
 
 
 def weights(request: Request) -> tuple[Tensor, Tensor]:

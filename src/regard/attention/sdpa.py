@@ -66,7 +66,9 @@ def context(request: Request) -> tuple[Tensor, None]:
         is_causal=request.mask.only_causal,
         scale=scale,
         enable_gqa=request.groups > 1,
-    )[..., :value_width]
+    )
+    if out.shape[-1] != value_width:
+        out = out[..., :value_width]
     return (out if len(lead) == 2 else out.reshape(*lead, *out.shape[-2:])), None  # (*lead, Tq, Dv)
 
 

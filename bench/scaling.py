@@ -1,0 +1,190 @@
+"""How time and memory grow with the length, 512 to 65,536 tokens of one head: attend, its gradients, and map verbs.
+
+A line t = c·N^p is laid through the logarithms; p has the bar, at most 2.05 for time and 1.05 for memory above inputs
+and outputs. A series ends before a call that would take more than a minute, and says so. `--write` puts the picture
+into docs/pictures, else it lies in OUT.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import regard
+from bench import memory
+from bench.attention import draw, inputs, step
+from bench.harness import Figure, Options, Result
+from bench.report import environment
+
+LENGTHS = tuple(2**n for n in range(9, 17))
+QUICK = LENGTHS[:3]
+WIDTH = {"dot": 64, "additive": 16}
+"""Additive scores cost a reciprocal per channel: a narrower head keeps 65,536² pairs within a minute."""
+VERBS = ("forward", "forward + backward", "pool", "top", "entropy")
+LONGEST = 60.0
+"""Seconds that the next call of a series may be expected to take."""
+ENOUGH = 0.2
+"""Seconds of repetition that a short call gets."""
+FLOOR = 8 * memory.MIB
+"""Memory below this is not told apart from none."""
+PICTURE = Path(__file__).parent.parent / "docs/pictures/scaling.png"
+
+
+@dataclass
+class Series:
+    """One verb of one similarity, measured length by length."""
+
+    kind: str
+    verb: str
+    threads: int | None
+    seconds: dict[int, float] = field(default_factory=dict)
+    above: dict[int, float] = field(default_factory=dict)
+    """Bytes above inputs and outputs."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.verb}"
+
+    def time(self, length: int) -> float:
+        self.seconds[length] = seconds(prepared(self.kind, self.verb, length))
+        return self.seconds[length]
+
+    def memory(self, length: int) -> float:
+        self.above[length] = memory.peak("bench.scaling:setup", self.kind, self.verb, length, threads=self.threads)
+        return self.above[length] / memory.MIB
+
+    def expected(self, length: int) -> float:
+        """Seconds that a length will take, from the one before."""
+        return 4 * self.seconds.get(length // 2, 0.0)
+
+
+def figures(options: Options) -> Iterator[Figure]:
+    for series in (Series(kind, verb, options.threads) for kind in WIDTH for verb in VERBS):
+        ended = ""
+        for length in QUICK if options.quick else LENGTHS:
+            if series.expected(length) > LONGEST:
+                ended = f", then over {LONGEST:.0f} s"
+                break
+            shape = f"({length}, {WIDTH[series.kind]})"
+            yield Figure(f"{series.name}, time", shape, partial(series.time, length), "s")
+            yield Figure(f"{series.name}, memory", shape, partial(series.memory, length), "MiB")
+        for what, found, floor, bar in (
+            ("time", series.seconds, 0.0, "<= 2.05"),
+            ("memory", series.above, FLOOR, "<= 1.05"),
+        ):
+            lengths = f"{min(found, default=0)}…{max(found, default=0)}{ended}"
+            limit = None if options.quick else bar
+            yield Figure(f"{series.name}, {what}", lengths, partial(exponent, found, floor), "exponent of N", limit)
+
+
+def exponent(found: dict[int, float], floor: float = 0.0) -> float:
+    """p of the line through (log N, log value), of values above the floor; 0 where these are not even two.
+
+    >>> exponent({2: 12.0, 4: 48.0, 8: 192.0})
+    2.0
+    >>> exponent({2: 1.0, 4: 7.0, 8: 14.0}, floor=5.0)
+    1.0
+    """
+    told_apart = {length: value for length, value in found.items() if value > floor}
+    if len(told_apart) < 2:
+        return 0.0 if len(found) > 1 else math.nan
+    return round(statistics.linear_regression(*zip(*logs(told_apart), strict=True)).slope, 6)
+
+
+def logs(found: dict[int, float]) -> Iterator[tuple[float, float]]:
+    return ((math.log(length), math.log(value)) for length, value in found.items())
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """The median of as many calls as fit into a moment, the first of them left out; a long one is called once."""
+    taken: list[float] = []
+    while not taken or (sum(taken) < ENOUGH and len(taken) < 100):
+        start = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[1:] or taken)
+
+
+def prepared(kind: str, verb: str, length: int) -> Callable[[], object]:
+    """The call whose time is taken: for a verb of a map, that alone."""
+    if verb in VERBS[:2]:
+        return made(kind, verb, length)
+    m = made(kind, "map", length)()
+    assert isinstance(m, regard.AttentionMap) and m.statistic is not None  # the log-sum-exp is found by now
+    return lambda: look(m, verb)
+
+
+def setup(kind: str, verb: str, length: int) -> Callable[[], object]:
+    """The call whose memory is taken, after one on few tokens; a map is made inside of it."""
+
+    def call(length: int) -> Callable[[], object]:
+        if verb in VERBS[:2]:
+            return made(kind, verb, length)
+        mapped = made(kind, "map", length)
+        return lambda: look(mapped(), verb)
+
+    call(LENGTHS[0] // 2)()
+    return call(length)
+
+
+def made(kind: str, what: str, length: int) -> Callable[[], object]:
+    backward = what == "forward + backward"
+    q, k, v, upstream = draw((1, length, WIDTH[kind]), 4)
+    w = torch.ones(WIDTH[kind])
+    given = inputs((q, k, v, w) if kind == "additive" else (q, k, v), torch.float32, backward)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *w: Tensor) -> Tensor:
+        similarity = regard.Additive(*w) if w else "scaled_dot"
+        if what == "map":
+            return regard.attend(q, k, v, similarity=similarity, return_map=True)[1]
+        return regard.attend(q, k, v, similarity=similarity)
+
+    return step(attend, given, upstream if backward else None)
+
+
+def look(m: object, verb: str) -> object:
+    assert isinstance(m, regard.AttentionMap)
+    if verb == "pool":
+        return m.pool(256, 256)
+    return tuple(m.top(5)) if verb == "top" else m.entropy()
+
+
+def conclude(results: Sequence[Result], options: Options) -> str:
+    """Draws what was measured."""
+    path = PICTURE if options.write else options.out / "scaling.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _draw(results, path)
+    return f"picture: {path}"
+
+
+def _draw(results: Sequence[Result], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 5), layout="constrained")
+    exponents = {r.case: r.median for r in results if r.quantity == "exponent of N"}
+    for axis, unit, title in ((axes[0], "s", "time in seconds"), (axes[1], "MiB", "memory above inputs, MiB")):
+        for name in dict.fromkeys(r.case for r in results if r.quantity == unit):
+            kind, _, verb = name.rpartition(",")[0].partition(" ")
+            series = [r for r in results if (r.case, r.quantity) == (name, unit)]
+            points = [(int(r.shape[1:].partition(",")[0]), r.median) for r in series]
+            style = {"linestyle": "-" if kind == "dot" else "--", "color": f"C{VERBS.index(verb)}", "marker": "."}
+            axis.plot(*zip(*points, strict=True), label=f"{kind} {verb}: {exponents.get(name, math.nan):.2f}", **style)
+        axis.set(yscale="log", xlabel="tokens N, one head; exponents of N below", title=title)
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_formatter(lambda length, _: f"{length:,.0f}")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8, frameon=False, ncol=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+    axes[1].axhspan(0, FLOOR / memory.MIB, color="0.93", zorder=0)  # not told apart from none
+    around = environment()
+    figure.suptitle(f"{around['threads']} threads, {around['cpu']}, torch {around['torch']}", fontsize=8)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
