@@ -29,6 +29,12 @@ struct Rows {
     float* summed;   // (rows, padded value width)
 };
 
+void shrink(Rows state, int row, int value_width, float share) {
+    float *sums = state.summed + row * value_width, *total = state.total + row * lanes;
+    for (int c = 0; c < value_width; c += lanes) store(sums + c, load(sums + c) * share);
+    store(total, load(total) * share);
+}
+
 // Weights in place of scores, and the sums brought to the new highest score.
 void weigh(float* scores, int rows, int cols, Rows state, int first, int value_width) {
     const int whole = round_up(cols);
@@ -41,10 +47,7 @@ void weigh(float* scores, int rows, int cols, Rows state, int first, int value_w
         float* total = state.total + (first + i) * lanes;
         if (any(most > splat(risen))) {
             const float now = highest(most);
-            const vec shrink = splat(risen == -infinity ? 0.0f : std::exp(risen - now));
-            float* sums = state.summed + (first + i) * value_width;
-            for (int c = 0; c < value_width; c += lanes) store(sums + c, load(sums + c) * shrink);
-            store(total, load(total) * shrink);
+            if (risen > -infinity) shrink(state, first + i, value_width, std::exp(risen - now));
             risen = now;
         }
         const float base = risen == -infinity ? 0.0f : risen;

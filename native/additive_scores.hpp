@@ -109,7 +109,11 @@ REGARD_INLINE void add_fractions(const float* q, const float* k, ptrdiff_t row, 
 #pragma GCC unroll 4
     for (int j = 0; j < KEYS; ++j) {
         const Fraction x = fractions<N>(q, k + j * row, over);
+#if REGARD_LANES == 16
         sum[j] += x.above * reciprocal(x.below);
+#else
+        sum[j] += x.above / x.below;
+#endif
     }
 }
 
@@ -151,7 +155,8 @@ inline __attribute__((noinline)) vec meet_far(const Head& head, const float* q, 
 // One query and up to `lanes` keys, `largest` being theirs by fours.
 REGARD_INLINE vec meet_keys(const Head& head, const float* q, const float* k, int keys, const float* largest) {
     const float* scaled = q + head.beside + beside;
-    vec total[lanes] = {};
+    vec total[lanes];
+    for (int j = keys; j < lanes; ++j) total[j] = vec{};
     for (int j = 0; j < keys; j += 4) {
         const int some = keys - j < 4 ? keys - j : 4;
         const float* key = k + j * head.k_row;
@@ -159,6 +164,8 @@ REGARD_INLINE vec meet_keys(const Head& head, const float* q, const float* k, in
             for (int n = 0; n < some; ++n) total[j + n] = meet_far(head, q, key + n * head.k_row);
         else if (some == 4)
             meet<4>(head, scaled, key, total + j);
+        else if (some == 2)
+            meet<2>(head, scaled, key, total + j);
         else
             for (int n = 0; n < some; ++n) meet<1>(head, scaled, key + n * head.k_row, total + j + n);
     }
