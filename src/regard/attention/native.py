@@ -1,4 +1,4 @@
-"""The native backend: C++ kernels for the CPU, float32, forward and backward."""
+"""The native backend: C++ kernels for the CPU, forward and backward, in float32; additive scores also of halves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .masks import transformed
 from .native_additive import AdditiveAttention
 from .native_plan import Plan, kernels, view
 from .request import Request
-from .similarity import Additive, Pairwise
+from .similarity import Additive, Pairwise, widen
 
 name = "native"
 isolates = True
@@ -31,7 +31,8 @@ def refusal(request: Request) -> str | None:
         return engine.reason
     if request.device.type not in ("cpu", "meta"):
         return f"it is for the CPU, not for {request.device.type}"
-    if request.q.dtype != torch.float32:
+    half = isinstance(request.similarity, Additive) and request.q.dtype in (torch.bfloat16, torch.float16)
+    if request.q.dtype != torch.float32 and not half:
         return f"it computes in float32, not in {str(request.q.dtype).removeprefix('torch.')}"
     if isinstance(request.similarity, Pairwise):
         return "it knows dot products and additive scores, not callables"
@@ -76,11 +77,13 @@ def _serve(request: Request) -> tuple[Tensor, Tensor, bool]:
     request = request.reduced()
     plan = Plan.of(request)
     shared = (*request.lead[:-1], request.lead[-1] // request.groups) if request.groups > 1 else request.lead
-    q = _four(request.q, request.lead, plan)  # (B, H, Tq, D)
-    k, v = (_four(x, shared, plan) for x in (request.k, request.value))  # (B, H / groups, Tk, ·)
+    q = _four(widen(request.q), request.lead, plan)  # (B, H, Tq, D)
+    k, v = (_four(widen(x), shared, plan) for x in (request.k, request.value))  # (B, H / groups, Tk, ·)
     if isinstance(request.similarity, Additive):
-        found, lse, served = AdditiveAttention.apply(q, k, v, _heads(request, plan), plan)
-        finite = True
+        prepared = request.similarity.prepared
+        prepared = prepared if prepared is not None and prepared.serves(request.k) else None
+        found, lse, served = AdditiveAttention.apply(q, k, v, _heads(request, plan), plan, prepared)
+        found, finite = found if found.dtype == request.value.dtype else found.to(request.value.dtype), True
         if not served:  # |x| > 43, or not finite: rare, and then the explicit tanh
             found, lse = isolated(request, blocked.context)
     else:
@@ -91,7 +94,8 @@ def _serve(request: Request) -> tuple[Tensor, Tensor, bool]:
 def _heads(request: Request, plan: Plan) -> Tensor:
     """The weights of additive scores, (B, H, D), broadcast by strides."""
     assert isinstance(request.similarity, Additive)
-    w = request.similarity.weight.to(torch.float32)
+    w = request.similarity.weight
+    w = w if w.dtype == torch.float32 else w.to(torch.float32)
     w = w.expand(*request.lead, w.shape[-1]).reshape(plan.batches, plan.heads, w.shape[-1])
     return w if w.stride(-1) == 1 or w.shape[-1] == 1 else w.contiguous()
 
