@@ -65,12 +65,9 @@ REGARD_INLINE bool exponential_row(const float* x, int width, const float* over,
 
 }  // namespace
 
-void exponentials(const void* given, int64_t task, Scratch& scratch) {
-    const Exponentials& job = *static_cast<const Exponentials*>(given);
+bool exponential_rows(const Exponentials& job, int64_t first, int64_t last) {
     const bool queries = job.w.data;
     const int64_t width = job.width, stride = queries ? query_row(width) : key_row(width);
-    const int64_t first = task * scratch.rows_per_task;
-    const int64_t last = least(first + scratch.rows_per_task, job.batches * job.heads * job.rows);
     bool served = true;
     for (int64_t n = first; n < last;) {
         const int64_t entry = n / job.rows, batch = entry / job.heads, head = entry % job.heads, row = n % job.rows;
@@ -84,7 +81,14 @@ void exponentials(const void* given, int64_t task, Scratch& scratch) {
         }
         n += rows;
     }
-    if (!served) *job.beyond = 1;
+    return served;
+}
+
+void exponentials(const void* given, int64_t task, Scratch& scratch) {
+    const Exponentials& job = *static_cast<const Exponentials*>(given);
+    const int64_t first = task * scratch.rows_per_task;
+    const int64_t last = least(first + scratch.rows_per_task, job.batches * job.heads * job.rows);
+    if (!exponential_rows(job, first, last)) *job.beyond = 1;
 }
 
 size_t exponentials_room(const void*, int64_t) { return 0; }

@@ -96,6 +96,12 @@ void additive_forward(const void* given, int64_t task, Scratch& scratch) {
     const AdditiveForward& job = *static_cast<const AdditiveForward*>(given);
     const Dot& of = job.of.of;
     const Place at = place(of, task, scratch.rows_per_task);
+    const int64_t entry = at.batch * of.heads + at.head;
+    if ((job.queries && !exponential_rows(*job.queries, entry * of.queries, (entry + 1) * of.queries)) ||
+        (job.keys && !exponential_rows(*job.keys, entry * of.keys, (entry + 1) * of.keys))) {
+        *job.beyond = 1;
+        return;
+    }
     const int value_width = round_up(int(of.value_width));
     const Head head = head_of(job.of, at);
     float* s = scratch.take(most_rows * key_block);

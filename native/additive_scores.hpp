@@ -32,6 +32,9 @@
 
 namespace regard::REGARD_ISA {
 
+// The exponentials of rows first … last − 1 of all B·H·T; returns whether all are within range.
+bool exponential_rows(const Exponentials& job, int64_t first, int64_t last);
+
 constexpr float ceiling = 1073741824.0f;  // 2^30
 
 template <bool CLAMP>

@@ -221,10 +221,13 @@ bool additive_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v
     const Exponentials keys{of.batches, of.heads / of.groups, of.keys, of.width, of.k, {}, address<float>(ek), &beyond};
     of.q = exponential_view(queries);
     of.k = exponential_view(keys);
-    const AdditiveForward job{{of, weights.view()}, address<float>(context), address<float>(lse), address<float>(softmax), address<float>(kept), &beyond};
     const int64_t parts = (of.queries + rows_per_task - 1) / rows_per_task;
+    const bool alone = parts == 1 && of.groups == 1;  // a task has a head for itself: its exponentials stay in the cache
+    const AdditiveForward job{{of, weights.view()}, address<float>(context), address<float>(lse), address<float>(softmax),
+                              address<float>(kept), alone ? &queries : nullptr, alone && !ready ? &keys : nullptr, &beyond};
     nb::gil_scoped_release released;
-    if (!weights.finite || !exponentials_of(queries, threads) || !(ready || exponentials_of(keys, threads))) return false;
+    if (!weights.finite) return false;
+    if (!alone && !(exponentials_of(queries, threads) && (ready || exponentials_of(keys, threads)))) return false;
     parallel(active->additive_forward, &job, of.batches * of.heads * parts, rows_per_task, threads);
     return !beyond;
 }

@@ -10,7 +10,7 @@ from torch import Tensor
 from .native_plan import Plan, kernels, view
 from .similarity import Prepared
 
-ROWS_PER_TASK = 48
+ROWS_PER_TASK = 64
 KEPT = 2
 """Scores are kept for the backward pass where they are at most so many times as large as the exponentials."""
 
