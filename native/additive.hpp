@@ -47,6 +47,7 @@ struct AdditiveForward {
     float* lse;       // (B, H, Tq), contiguous
     float* softmax;   // (B, H, Tq, 2), contiguous: the highest score and 1 / Σ e^{score − highest} of each row
     float* kept;      // (B, H, Tq, Tk), contiguous: for the scores as `score` writes them; null: not wanted
+    const Exponentials *queries, *keys;  // what a task that has a head for itself computes first; null: it is there
     int32_t* beyond;  // set to 1 where the result is not to be used: a value that is ∞ or NaN under a mask
 };
 

@@ -12,7 +12,7 @@ namespace regard::REGARD_ISA {
 
 namespace {
 
-constexpr int row_strip = 32, grad_block = 128, queries_at_once = 4, keys_at_once = 16;
+constexpr int row_strip = 32, grad_block = 128, queries_at_once = 4, keys_at_once = 24, few = 4;
 
 // 1 / x for N vectors, N ≤ 4, by one reciprocal.
 template <int N>
@@ -39,7 +39,7 @@ REGARD_INLINE void invert(const vec (&x)[N], vec (&r)[N]) {
 }
 
 // Some queries and keys, the gradients of their scores, and where their own go.
-struct Tile {
+struct Pairs {
     const float *q, *k;
     ptrdiff_t q_row, k_row;
     const float* ds;  // of stride grad_block
@@ -51,7 +51,7 @@ struct Tile {
 // Σ ds·r·(1 − r) to dq and dk, Σ ds·r to dw; the factors 4w and −2 come at the end. QUERIES × KEYS pairs share a
 // reciprocal; there are QUERIES queries and `keys` keys, a multiple of KEYS.
 template <bool CLAMP, int QUERIES, int KEYS>
-__attribute__((noinline)) void spread(const Tile& at, int keys) {
+__attribute__((noinline)) void spread(const Pairs at, int keys) {
     for (int c = 0; c < at.width; c += lanes) {
         vec q[QUERIES], dq[QUERIES], dw[QUERIES] = {};
 #pragma GCC unroll 4
@@ -70,10 +70,11 @@ __attribute__((noinline)) void spread(const Tile& at, int keys) {
                 vec dk = load(at.dk + (j + n) * at.row + c);
 #pragma GCC unroll 4
                 for (int i = 0; i < QUERIES; ++i) {
-                    const vec y = r[n * QUERIES + i], slope = y - y * y, ds = splat(at.ds[i * grad_block + j + n]);
+                    const vec y = r[n * QUERIES + i], ds = splat(at.ds[i * grad_block + j + n]);
+                    dw[i] += ds * y;
+                    const vec slope = y - y * y;
                     dq[i] += ds * slope;
                     dk += ds * slope;
-                    dw[i] += ds * y;
                 }
                 store(at.dk + (j + n) * at.row + c, dk);
             }
@@ -89,7 +90,7 @@ __attribute__((noinline)) void spread(const Tile& at, int keys) {
 
 // Fewer than four queries share their reciprocals among keys.
 template <bool CLAMP>
-void spread_some(Tile at, int queries, int keys) {
+void spread_some(Pairs at, int queries, int keys) {
     if (queries == 4) return spread<CLAMP, 4, 1>(at, keys);
     if (queries == 3) return spread<CLAMP, 3, 1>(at, keys);
     const int group = queries == 2 ? 2 : 4, whole = keys / group * group;
@@ -168,12 +169,13 @@ void find_scores(Walk& walk, const Block& block) {
 void spread_strip(const Walk& walk, const Block& block) {
     const Head& head = walk.head;
     const ptrdiff_t row = padded(walk.job.of.of.width);
-    for (int n = 0; n < block.cols; n += keys_at_once) {
+    const int tiles = (block.cols + keys_at_once - 1) / keys_at_once, step = (block.cols + tiles - 1) / tiles;  // even ones
+    for (int n = 0; n < block.cols; n += step) {
         for (int m = 0; m < block.rows; m += queries_at_once) {
             const Block part{block.row + m, int(least(block.rows - m, queries_at_once)), block.col + n,
-                             int(least(block.cols - n, keys_at_once))};
+                             int(least(block.cols - n, step))};
             if (outside(walk.job.of.of, walk.at, part)) continue;
-            const Tile tile{head.q + part.row * head.q_row, head.k + part.col * head.k_row, head.q_row, head.k_row,
+            const Pairs tile{head.q + part.row * head.q_row, head.k + part.col * head.k_row, head.q_row, head.k_row,
                             walk.dp + m * grad_block + n, walk.dq + part.row * row, walk.dk + part.col * row,
                             walk.dw_strip, head.width, row};
             near(head, part) ? spread_some<false>(tile, part.rows, part.cols) : spread_some<true>(tile, part.rows, part.cols);
@@ -203,6 +205,25 @@ void add(float* to, const float* x, int width) {
     for (int c = 0; c < width; c += lanes) store(to + c, load(to + c) + load(x + c));
 }
 
+// dp = grad · valueᵀ row by row, without a transposed copy of the values, which few queries do not repay.
+void reread(const Walk& walk, Rectangle grad, int rows, int64_t first, int cols) {
+    const int values = int(walk.job.of.of.value_width);
+    for (int n = 0; n < cols; n += lanes) {
+        for (int i = 0; i < rows; ++i) {
+            vec total[lanes];
+            for (int j = 0; j < lanes; ++j) {
+                const float* v = walk.head.v + (first + n + j) * walk.head.v_row;
+                total[j] = vec{};
+                if (n + j >= cols) continue;
+                int c = 0;
+                for (; c + lanes <= values; c += lanes) total[j] += load(grad.data + i * grad.row + c) * load(v + c);
+                if (c < values) total[j] += load(grad.data + i * grad.row + c) * load_some(v + c, values - c);
+            }
+            store(walk.dp + i * grad_block + n, sums(total));
+        }
+    }
+}
+
 void walk_strips(Walk& walk, int64_t first, int cols) {
     const AdditiveBackward& job = walk.job;
     const Dot& of = job.of.of;
@@ -212,7 +233,10 @@ void walk_strips(Walk& walk, int64_t first, int cols) {
         if (outside(of, walk.at, block)) continue;
         const Rectangle g = rectangle(walk.grad + m * job.grad.row, job.grad.row, block.rows, values, walk.grad_room);
         deltas(g, walk.context + m * job.context.row, job.context.row, block.rows, values, walk.delta);
-        product<false>(block.rows, cols, values, {g.data, g.row, 1}, walk.vt, grad_block, walk.dp, grad_block);
+        if (of.queries <= few)
+            reread(walk, g, block.rows, first, cols);
+        else
+            product<false>(block.rows, cols, values, {g.data, g.row, 1}, walk.vt, grad_block, walk.dp, grad_block);
         find_scores(walk, block);
         differentiate(walk, block);
         product<true>(cols, value_width, block.rows, {walk.s, 1, grad_block}, g.data, g.row, walk.dv_block, value_width);
@@ -227,12 +251,14 @@ void walk_blocks(Walk& walk) {
     const int values = int(of.value_width), value_width = round_up(values);
     for (int64_t first = walk.start; first < walk.stop; first += grad_block) {
         const int cols = int(least(walk.stop - first, grad_block));
-        pack_transposed(walk.head.v + first * walk.head.v_row, walk.head.v_row, cols, values, walk.vt, grad_block);
+        if (of.queries > few)
+            pack_transposed(walk.head.v + first * walk.head.v_row, walk.head.v_row, cols, values, walk.vt, grad_block);
+        if (values == value_width) walk.dv_block = walk.dv + first * values;  // straight to its place
         std::memset(walk.dv_block, 0, sizeof(float) * cols * value_width);
         std::memset(walk.dw_block, 0, sizeof(float) * walk.head.width);
         walk_strips(walk, first, cols);
         add(walk.dw, walk.dw_block, walk.head.width);
-        for (int j = 0; j < cols; ++j)
+        for (int j = 0; j < cols && values < value_width; ++j)
             std::memcpy(walk.dv + (first + j) * values, walk.dv_block + j * value_width, sizeof(float) * values);
     }
 }

@@ -29,6 +29,12 @@ struct Rows {
     float* summed;   // (rows, padded value width)
 };
 
+void shrink(Rows state, int row, int value_width, float share) {
+    float *sums = state.summed + row * value_width, *total = state.total + row * lanes;
+    for (int c = 0; c < value_width; c += lanes) store(sums + c, load(sums + c) * share);
+    store(total, load(total) * share);
+}
+
 // Weights in place of scores, and the sums brought to the new highest score.
 void weigh(float* scores, int rows, int cols, Rows state, int first, int value_width) {
     const int whole = round_up(cols);
@@ -41,10 +47,7 @@ void weigh(float* scores, int rows, int cols, Rows state, int first, int value_w
         float* total = state.total + (first + i) * lanes;
         if (any(most > splat(risen))) {
             const float now = highest(most);
-            const vec shrink = splat(risen == -infinity ? 0.0f : std::exp(risen - now));
-            float* sums = state.summed + (first + i) * value_width;
-            for (int c = 0; c < value_width; c += lanes) store(sums + c, load(sums + c) * shrink);
-            store(total, load(total) * shrink);
+            if (risen > -infinity) shrink(state, first + i, value_width, std::exp(risen - now));
             risen = now;
         }
         const float base = risen == -infinity ? 0.0f : risen;
@@ -93,6 +96,12 @@ void additive_forward(const void* given, int64_t task, Scratch& scratch) {
     const AdditiveForward& job = *static_cast<const AdditiveForward*>(given);
     const Dot& of = job.of.of;
     const Place at = place(of, task, scratch.rows_per_task);
+    const int64_t entry = at.batch * of.heads + at.head;
+    if ((job.queries && !exponential_rows(*job.queries, entry * of.queries, (entry + 1) * of.queries)) ||
+        (job.keys && !exponential_rows(*job.keys, entry * of.keys, (entry + 1) * of.keys))) {
+        *job.beyond = 1;
+        return;
+    }
     const int value_width = round_up(int(of.value_width));
     const Head head = head_of(job.of, at);
     float* s = scratch.take(most_rows * key_block);

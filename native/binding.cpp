@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <optional>
 #include <string>
 
 #include "additive.hpp"
@@ -212,12 +213,14 @@ bool exponentials(nb::handle sizes, nb::handle x, nb::handle w, int64_t e, int t
     Reader size("sizes", sizes, 4);
     int32_t beyond = 0;
     Exponentials job{size.integer(), size.integer(), size.integer(), size.integer(), view("x", x), {}, address<float>(e), &beyond};
-    const Dot shape{.batches = job.batches, .heads = job.heads, .groups = 1, .queries = 0, .keys = 0, .width = job.width,
-                    .value_width = 0, .q = {}, .k = {}, .v = {}, .scale = 1, .softcap = 0, .mask = {}};
-    const Weights weights(w.is_none() ? View{} : view("w", w), shape, active->lanes);
-    if (!w.is_none()) job.w = weights.view();
+    std::optional<Weights> weights;
+    if (!w.is_none()) {
+        Dot shape{};
+        shape.batches = job.batches, shape.heads = job.heads, shape.width = job.width;
+        job.w = weights.emplace(view("w", w), shape, active->lanes).view();
+    }
     nb::gil_scoped_release released;
-    return weights.finite && exponentials_of(job, threads);
+    return (!weights || weights->finite) && exponentials_of(job, threads);
 }
 
 bool additive_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
@@ -230,10 +233,13 @@ bool additive_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v
     const Exponentials keys{of.batches, of.heads / of.groups, of.keys, of.width, of.k, {}, address<float>(ek), &beyond};
     of.q = exponential_view(queries);
     of.k = exponential_view(keys);
-    const AdditiveForward job{{of, weights.view()}, address<float>(context), address<float>(lse), address<float>(softmax), address<float>(kept), &beyond};
     const int64_t parts = (of.queries + rows_per_task - 1) / rows_per_task;
+    const bool alone = parts == 1 && of.groups == 1;  // a task has a head for itself: its exponentials stay in the cache
+    const AdditiveForward job{{of, weights.view()}, address<float>(context), address<float>(lse), address<float>(softmax),
+                              address<float>(kept), alone ? &queries : nullptr, alone && !ready ? &keys : nullptr, &beyond};
     nb::gil_scoped_release released;
-    if (!weights.finite || !exponentials_of(queries, threads) || !(ready || exponentials_of(keys, threads))) return false;
+    if (!weights.finite) return false;
+    if (!alone && !(exponentials_of(queries, threads) && (ready || exponentials_of(keys, threads)))) return false;
     parallel(active->additive_forward, &job, of.batches * of.heads * parts, rows_per_task, threads);
     return !beyond;
 }

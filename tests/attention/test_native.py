@@ -229,3 +229,53 @@ def test_what_it_does_not_serve_it_says(options: dict[str, Any], why: str) -> No
         regard.attend(x, x, x, backend="native", **options)
     with pytest.raises(ValueError, match="computes in float32, not in float64"):
         regard.attend(x.double(), x.double(), x.double(), backend="native")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("mask", ["none", "causal", "lengths", "boolean", "all together"])
+def test_additive_halves(isa: str, mask: str, dtype: torch.dtype) -> None:
+    check(problem("additive", MASKS[mask]), ["native"], dtype)
+
+
+def prepared_steps(backend: str, dtype: torch.dtype, prepare: bool) -> list[torch.Tensor]:
+    """Three steps of a decoder with a query each, and the gradients of all of them together."""
+    key, value, w = (some(*s).to(dtype).requires_grad_() for s in ((2, 11, 5), (2, 11, 13), (5,)))
+    similarity = regard.Additive(w)
+    similarity = similarity.prepare(key) if prepare else similarity
+    queries = [some(2, 1, 5, seed=step).to(dtype).requires_grad_() for step in range(3)]
+    contexts = [regard.attend(q, key, value, lengths=[4, 11], similarity=similarity, backend=backend) for q in queries]
+    total = sum(c.square().sum() for c in contexts)
+    assert isinstance(total, torch.Tensor)
+    return [*contexts, *torch.autograd.grad(total, [key, value, w, *queries])]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("backend", ["native", "blocked", "reference", "auto"])
+def test_prepared_keys_change_nothing(backend: str, dtype: torch.dtype) -> None:
+    if backend == "native" and dtype == torch.float64:
+        pytest.skip("native computes in float32")
+    for got, wanted in zip(prepared_steps(backend, dtype, True), prepared_steps(backend, dtype, False), strict=True):
+        assert torch.equal(got, wanted)
+
+
+def test_prepared_keys_are_computed_once(isa: str) -> None:
+    key, value, w = some(2, 11, 5).float(), some(2, 11, 13).float(), some(5).float()
+    similarity = regard.Additive(w).prepare(key)
+    assert similarity.prepared is not None
+
+    def step() -> torch.Tensor:
+        return regard.attend(some(2, 1, 5).float(), key, value, similarity=similarity, backend="native")
+
+    first, found = step(), similarity.prepared.found
+    assert found is not None and torch.equal(step(), first) and similarity.prepared.found is found
+    found.mul_(2)  # were they computed again, this would not show
+    assert not torch.equal(step(), first)
+    key.add_(1)  # now they are no longer those of this key
+    wanted = regard.attend(some(2, 1, 5).float(), key, value, similarity=regard.Additive(w), backend="native")
+    assert torch.equal(step(), wanted)
+    other = key.clone()
+    assert torch.equal(
+        regard.attend(some(2, 1, 5).float(), other, value, similarity=similarity, backend="native"), wanted
+    )
+    with pytest.raises(ValueError, match=r"Additive\.prepare: key must be a tensor; got list"):
+        regard.Additive(w).prepare([1.0])  # type: ignore[arg-type]

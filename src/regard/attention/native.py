@@ -15,7 +15,7 @@ from .native_additive import AdditiveAttention
 from .native_op import request_of, traced
 from .native_plan import NUMBERS, Plan, channel_weights, four, kernels, shared_lead, unit_rows, view
 from .request import Request
-from .similarity import Additive, Dot, Pairwise
+from .similarity import Additive, Dot, Pairwise, widen
 
 name = "native"
 isolates = True
@@ -34,8 +34,7 @@ def refusal(request: Request) -> str | None:
         return engine.reason
     if not (request.q.is_cpu or request.q.is_meta):
         return f"it is for the CPU, not for {request.device.type}"
-    additive = isinstance(request.similarity, Additive)
-    if request.q.dtype not in ([torch.float32] if additive else NUMBERS):
+    if request.q.dtype not in NUMBERS:
         return f"it computes in float32, not in {str(request.q.dtype).removeprefix('torch.')}"
     return unfit(request)
 
@@ -90,22 +89,29 @@ def _through_dispatcher(request: Request) -> bool:
 def _serve(request: Request) -> tuple[Tensor, Tensor, bool]:
     """Context, log-sum-exp, and whether every context is finite."""
     plan = Plan.of(request)
-    lead = request.lead
-    shared = shared_lead(request)
-    q = four(request.q, lead, plan)  # (B, H, Tq, D)
-    k, v = four(request.k, shared, plan), four(request.value, shared, plan)  # (B, H / groups, Tk, ·)
-    finite = True
+    lead, finite = request.lead, True
     if isinstance(request.similarity, Additive):
-        found, lse, served = AdditiveAttention.apply(q, k, v, channel_weights(request, plan), plan)
+        found, lse, served = _additive(request, plan)
         if not served:  # |x| > 43, or not finite: rare, and then the explicit tanh
             found, lse = isolated(request, blocked.context)
-    elif _wants_gradient(q, k, v):
-        found, lse, finite = _Dot.apply(q, k, v, plan)
     else:
-        found, lse, finite = _forward(plan, q, k, v)
+        shared = shared_lead(request)
+        q = four(request.q, lead, plan)  # (B, H, Tq, D)
+        k, v = four(request.k, shared, plan), four(request.value, shared, plan)  # (B, H / groups, Tk, ·)
+        found, lse, finite = (_Dot.apply if _wants_gradient(q, k, v) else _forward)(q, k, v, plan)
     if len(lead) == 2:
         return found, lse, finite
     return found.reshape(*lead, *found.shape[-2:]), lse.reshape(*lead, request.queries), finite
+
+
+def _additive(request: Request, plan: Plan) -> tuple[Tensor, Tensor, bool]:
+    """Context, log-sum-exp, and whether the kernels could serve."""
+    assert isinstance(request.similarity, Additive)
+    prepared, shared = request.similarity.prepared, shared_lead(request)
+    q = four(widen(request.q), request.lead, plan)  # (B, H, Tq, D)
+    k, v = (four(widen(x), shared, plan) for x in (request.k, request.value))  # (B, H / groups, Tk, ·)
+    prepared = prepared if prepared is not None and prepared.serves(request.k) else None
+    return AdditiveAttention.apply(q, k, v, channel_weights(request, plan), plan, prepared)
 
 
 def _wants_gradient(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -114,7 +120,7 @@ def _wants_gradient(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return (wanted and torch.is_grad_enabled()) or forward_ad._current_level >= 0
 
 
-def _forward(plan: Plan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, bool]:
+def _forward(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tensor, bool]:
     """Context (B, H, Tq, Dv), log-sum-exp (B, H, Tq), and whether every context is finite."""
     batches, heads, queries, width = q.shape
     found = q.new_empty(batches, heads, queries, v.shape[-1], dtype=torch.float32)
@@ -132,7 +138,7 @@ def _forward(plan: Plan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tenso
 class _Dot(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tensor, bool]:
-        found, lse, finite = _forward(plan, q, k, v)
+        found, lse, finite = _forward(q, k, v, plan)
         ctx.plan = plan
         ctx.save_for_backward(q, k, v, found, lse)
         ctx.set_materialize_grads(False)
@@ -199,7 +205,7 @@ def _dot_backward(grad: Tensor, found: Tensor, lse: Tensor, *arguments: Any) -> 
         return dq.contiguous(), dk.contiguous(), dv.contiguous()
     apart = Apart.of(request)  # as `isolated` and its gradient do in an eager call
     q, k, v = (unit_rows(x) for x in (apart.clean.q, apart.clean.k, apart.clean.value))
-    found, lse, _ = _forward(plan, q, k, v)
+    found, lse, _ = _forward(q, k, v, plan)
     dq, dk, dv, _ = _backward(plan, q, k, v, found, lse, torch.where(apart.lost(), 0, grad))
     dv = torch.where(request.value.isfinite(), dv, 0)
     return dq.contiguous(), dk.contiguous(), dv.contiguous()  # a query or key taken out weighs nothing any more

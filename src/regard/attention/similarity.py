@@ -111,6 +111,19 @@ class Bilinear:
         return replace(self, weight=parameters[0])
 
 
+@dataclass(eq=False)
+class Prepared:
+    """Keys that many calls share, and what a backend found from them in the first of these calls."""
+
+    key: Tensor
+    version: int
+    """Of the key's storage: one that was written to since is prepared no more."""
+    found: Tensor | None = None
+
+    def serves(self, key: Tensor) -> bool:
+        return key is self.key and key._version == self.version
+
+
 @dataclass(frozen=True, eq=False)
 class Additive:
     """score = w·tanh(q + k) (Bahdanau et al. 2015, appendix A.1.2, where w is v_a and q, k are W_a s and U_a h).
@@ -124,6 +137,22 @@ class Additive:
     """
 
     weight: Tensor
+    prepared: Prepared | None = None
+
+    def prepare(self, key: Tensor) -> Additive:
+        """The same similarity for many calls with this very key, such as the steps of a recurrent decoder.
+
+        Its exponentials are then computed once and not in every call, where the native kernels serve; elsewhere it
+        changes nothing. Gradients flow to the key from every call. With another key it is the plain similarity.
+
+        >>> key, value, w = torch.randn(5, 3), torch.randn(5, 6), torch.randn(3)
+        >>> similarity = Additive(w).prepare(key)
+        >>> import regard
+        >>> steps = [regard.attend(torch.randn(1, 3), key, value, similarity=similarity) for _ in range(4)]
+        """
+        if not isinstance(key, Tensor):
+            raise ValueError(f"Additive.prepare: key must be a tensor; got {type(key).__name__}. Try torch.as_tensor.")
+        return replace(self, prepared=Prepared(key, key._version))
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         bent = torch.tanh(widen(q).unsqueeze(-2) + widen(k).unsqueeze(-3))  # (..., Tq, Tk, D)
@@ -267,7 +296,8 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def widen(tensor: Tensor) -> Tensor:
-    return tensor.to(wide(tensor.dtype))
+    dtype = wide(tensor.dtype)
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def unit(x: Tensor) -> Tensor:
