@@ -140,7 +140,7 @@ def made(kind: str, what: str, length: int) -> Callable[[], object]:
     given = inputs((q, k, v, w) if kind == "additive" else (q, k, v), torch.float32, backward)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, *w: Tensor) -> Tensor:
-        similarity = regard.Additive(*w) if w else "scaled_dot"
+        similarity = regard.Additive(w[0]) if w else "scaled_dot"
         if what == "map":
             return regard.attend(q, k, v, similarity=similarity, return_map=True)[1]
         return regard.attend(q, k, v, similarity=similarity)

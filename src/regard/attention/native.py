@@ -93,7 +93,7 @@ def _serve(request: Request) -> tuple[Tensor, Tensor, bool]:
     if isinstance(request.similarity, Additive):
         found, lse, served = _additive(request, plan)
         if not served:  # |x| > 43, or not finite: rare, and then the explicit tanh
-            found, lse = isolated(request, blocked.context)
+            found, lse = isolated(request, blocked.context)  # type: ignore[assignment]
     else:
         shared = shared_lead(request)
         q = four(request.q, lead, plan)  # (B, H, Tq, D)

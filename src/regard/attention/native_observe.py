@@ -138,7 +138,9 @@ def pool(request: Request, statistic: Tensor, rows: Cells, cols: Cells, reduce: 
 def _within(request: Request) -> bool:
     """Whether the kernels of additive scores hold all of its numbers; NaN is not held."""
     (w,) = request.similarity.parameters
-    return bool(w.isfinite().all()) and all(bool((x.abs() <= RANGE).all()) for x in (request.q, request.k))
+    return bool(w.to(torch.float32).isfinite().all()) and all(
+        bool((x.abs() <= RANGE).all()) for x in (request.q, request.k)
+    )
 
 
 def _scattered(request: Request) -> bool:
@@ -195,11 +197,7 @@ def _run(
     count = out.shape[-2] if verb == "before" else out.shape[-1]
     columns = slice(0, request.keys) if cols is None else cols
     sizes, *_, numbers, mask = plan.arguments(q, k, k, width=q.shape[-1])
-    w, eq, ek = None, None, None
-    if isinstance(request.similarity, Additive):
-        w = channel_weights(request, plan)
-        eq = q.new_empty(*q.shape[:-1], kernels().query_row(q.shape[-1]))
-        ek = k.new_empty(*k.shape[:-1], kernels().key_row(k.shape[-1]))
+    w, eq, ek = _additive(request, plan, q, k)
     served = kernels().observe(
         verb,
         sizes,
@@ -218,6 +216,15 @@ def _run(
         torch.get_num_threads(),
     )
     assert served, "refusal comes first"
+
+
+def _additive(request: Request, plan: Plan, q: Tensor, k: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The channel weights of additive scores and room for the exponentials of queries and keys; else nothing."""
+    if not isinstance(request.similarity, Additive):
+        return None, None, None
+    eq = q.new_empty(*q.shape[:-1], kernels().query_row(q.shape[-1]))
+    ek = k.new_empty(*k.shape[:-1], kernels().key_row(k.shape[-1]))
+    return channel_weights(request, plan), eq, ek
 
 
 def _address(x: Tensor | None) -> int:
