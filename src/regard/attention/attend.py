@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import native_observe
 from .check import readable
-from .choose import Backend, choose
+from .choose import Backend, choose, observer
 from .isolate import isolated
 from .map import AttentionMap
 from .request import Request, Weighting
@@ -109,16 +110,21 @@ def _serve(request: Request, backend: Backend, return_map: bool) -> Any:
         context, statistic = backend.context(request)
     else:
         context, statistic = isolated(request, backend.context)
-    return (context, AttentionMap(request.kept(), _trusted(statistic))) if return_map else context
+    if not return_map:
+        return context
+    kept = request.kept()
+    return context, AttentionMap(kept, statistic if _fits(statistic, backend, kept) else None)
 
 
-def _trusted(statistic: Tensor | None) -> Tensor | None:
-    """A backend's log-sum-exps, for the map; None where the rounding of larger scores would show in its weights.
+def _fits(statistic: Tensor | None, backend: Backend, kept: Request) -> bool:
+    """Whether the log-sum-exps of a backend fit the scores that the map computes; else it finds its own.
 
-    Two ways to sum a score of 1,000 in float32 differ by 2^-13, and a weight then by 10^-4 of itself: the map has to
-    find them from the scores that it computes itself.
+    Two ways to sum q·k differ by roundings of the score: at 1,000 by 2^-13, and e^(score − lse) then by 10^-4 of itself.
+    So both have to be native or neither, and large scores are never taken from elsewhere.
     """
     if statistic is None or not statistic.is_floating_point() or not readable(statistic) or not statistic.numel():
-        return statistic
+        return True
+    if (backend.name == "native") != (observer(kept) is native_observe):
+        return False
     largest = statistic.detach().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).abs().amax()
-    return statistic if bool(largest < 2**-13 / torch.finfo(statistic.dtype).eps) else None
+    return bool(largest < 2**-13 / torch.finfo(statistic.dtype).eps)
