@@ -23,6 +23,7 @@ namespace regard::REGARD_ISA {
 namespace {
 
 constexpr int key_block = 128, most_together = 4;
+constexpr int ahead = 16;  // rows between what is read and what is asked for
 
 // The queries of a task: row r is query r % queries of the r / queries-th head that shares the keys.
 struct Few {
@@ -50,6 +51,11 @@ REGARD_INLINE vec sums_of(vec (&x)[lanes]) {
     return x[0];
 }
 
+// Streams stop at the end of a page: rows are asked for before the hardware would think of them.
+REGARD_INLINE void fetch(const float* row, int width) {
+    for (int c = 0; c < width; c += 16) __builtin_prefetch(row + c, 0, 3);
+}
+
 // Scores of R queries with a vector of keys. The last vector of a row may be partly beyond its end: `load_some`.
 template <int R>
 void score(const Few& few, const float* q, const Rectangle& k, int first, int keys, float* s) {
@@ -58,6 +64,7 @@ void score(const Few& few, const float* q, const Rectangle& k, int first, int ke
     vec total[R][lanes] = {};
     for (int j = 0; j < keys; ++j) {
         const float* key = k.data + (first + j) * k.row;
+        fetch(key + ahead * k.row, width);
         vec sum[R] = {};
         for (int c = 0; c < whole; c += lanes) {
             const vec x = load(key + c);
@@ -106,6 +113,8 @@ void gather(const Few& few, const float* v, ptrdiff_t row, int keys, const float
     for (; j + 2 <= keys; j += 2)
 #pragma GCC unroll 4
         for (int n = 0; n < NV; ++n) {
+            __builtin_prefetch(v + (j + ahead) * row + n * lanes, 0, 3);
+            __builtin_prefetch(v + (j + 1 + ahead) * row + n * lanes, 0, 3);
             const vec x = load(v + j * row + n * lanes), y = load(v + (j + 1) * row + n * lanes);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) {

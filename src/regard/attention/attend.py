@@ -119,7 +119,7 @@ def _serve(request: Request, backend: Backend, return_map: bool) -> Any:
 def _fits(statistic: Tensor | None, backend: Backend, kept: Request) -> bool:
     """Whether the log-sum-exps of a backend fit the scores that the map computes; else it finds its own.
 
-    Two ways to sum q·k differ by roundings of the score: at 1,000 by 2^-13, and e^(score − lse) then by 10^-4 of itself.
+    Two ways to sum q·k differ by roundings of the score: at 1,000 by 2^-13, and e^(score − lse) by 10^-4 of itself.
     So both have to be native or neither, and large scores are never taken from elsewhere.
     """
     if statistic is None or not statistic.is_floating_point() or not readable(statistic) or not statistic.numel():

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import blocked, engine
+from . import blocked, engine, native_additive
 from .isolate import Apart, isolated
 from .masks import transformed
-from .native_additive import AdditiveAttention
 from .native_op import request_of, traced
-from .native_plan import NUMBERS, Plan, channel_weights, four, kernels, shared_lead, unit_rows, view
+from .native_plan import NUMBERS, Plan, channel_weights, four, kernels, pieces, shared_lead, unit_rows, view
 from .request import Request
 from .similarity import Additive, Dot, Pairwise, widen
 
@@ -111,13 +110,16 @@ def _additive(request: Request, plan: Plan) -> tuple[Tensor, Tensor, bool]:
     q = four(widen(request.q), request.lead, plan)  # (B, H, Tq, D)
     k, v = (four(widen(x), shared, plan) for x in (request.k, request.value))  # (B, H / groups, Tk, ·)
     prepared = prepared if prepared is not None and prepared.serves(request.k) else None
-    return AdditiveAttention.apply(q, k, v, channel_weights(request, plan), plan, prepared)
+    w = channel_weights(request, plan)
+    if not _wants_gradient(q, k, v, w):
+        return native_additive.forward(q, k, v, w, plan, prepared, keep=False)[:3]
+    return native_additive.AdditiveAttention.apply(q, k, v, w, plan, prepared)
 
 
-def _wants_gradient(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def _wants_gradient(*tensors: Tensor) -> bool:
     """Whether autograd has to know of the call; a tangent of forward mode, which is not served, is for it to refuse."""
-    wanted = q.requires_grad or k.requires_grad or v.requires_grad
-    return (wanted and torch.is_grad_enabled()) or forward_ad._current_level >= 0
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return wanted or forward_ad._current_level >= 0
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tensor, bool]:
@@ -167,8 +169,12 @@ def _backward(
     threads = torch.get_num_threads()
     parts = plan.shares(keys, threads, KEYS_PER_TASK)
     padded = kernels().padded
-    dq = grad.new_empty(batches, heads, parts, queries, padded(width))
-    dk, dv = (grad.new_empty(batches, heads, keys, padded(w)) for w in (width, value_width))  # one per query head
+    dq, dk, dv = pieces(
+        grad,
+        (batches, heads, parts, queries, padded(width)),
+        (batches, heads, keys, padded(width)),  # one per query head
+        (batches, heads, keys, padded(value_width)),
+    )
     if grad.numel():
         finite = kernels().dot_backward(
             *plan.arguments(q, k, v, width=width),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .native_plan import Plan, kernels, view
+from .native_plan import Plan, kernels, pieces, view
 from .similarity import Prepared
 
 ROWS_PER_TASK = 64
@@ -15,44 +15,57 @@ KEPT = 2
 """Scores are kept for the backward pass where they are at most so many times as large as the exponentials."""
 
 
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, w: Tensor, plan: Plan, prepared: Prepared | None, keep: bool
+) -> tuple[Tensor, Tensor, bool, tuple[Tensor, ...]]:
+    """Context (B, H, Tq, Dv), log-sum-exp (B, H, Tq), whether the kernels could serve, and what a backward pass needs.
+
+    Where they could not, nothing else is to be used. `keep`: there will be a backward pass.
+    """
+    (batches, heads, queries, width), keys = q.shape, k.shape[2]
+    context = q.new_empty(batches, heads, queries, v.shape[-1])
+    of_queries, of_keys = kernels().query_row(width), kernels().key_row(width)
+    keep &= keys <= KEPT * (of_queries + of_keys * keys // max(1, queries))
+    shapes = ((batches, heads, queries), (batches, heads, queries, 2), (batches, heads, queries, of_queries))
+    lse, softmax, eq, kept = pieces(q, *shapes, (batches, heads, queries, keys if keep else 0))
+    ek, ready = _exponentials(k, (batches, k.shape[1], keys, of_keys), prepared)
+    served = True
+    if lse.numel():
+        threads = torch.get_num_threads()
+        served = kernels().additive_forward(
+            *plan.arguments(q, k, v, width=width),
+            _weights(w),
+            eq.data_ptr(),
+            ek.data_ptr(),
+            ready,
+            context.data_ptr(),
+            lse.data_ptr(),
+            softmax.data_ptr(),
+            kept.data_ptr() if keep else 0,
+            plan.rows_per_task(queries, threads, ROWS_PER_TASK),
+            threads,
+        )
+    if prepared is not None and served and keys:
+        prepared.found = ek
+    return context, lse, served, (eq, ek, v, w, context, softmax, kept)
+
+
+def _exponentials(k: Tensor, shape: tuple[int, ...], prepared: Prepared | None) -> tuple[Tensor, bool]:
+    """Those of the keys, or room for them, and whether they are there."""
+    found = None if prepared is None else prepared.found
+    return (found, True) if found is not None and found.shape == shape else (k.new_empty(shape), False)
+
+
 class AdditiveAttention(torch.autograd.Function):
-    """(context, lse, served): where not served, the kernels could not, and nothing else is to be used."""
+    """`forward` with its gradient."""
 
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, w: Tensor, plan: Plan, prepared: Prepared | None
     ) -> tuple[Tensor, Tensor, bool]:
-        (batches, heads, queries, width), keys = q.shape, k.shape[2]
-        context = q.new_empty(batches, heads, queries, v.shape[-1])  # (B, H, Tq, Dv)
-        lse = q.new_empty(batches, heads, queries)  # (B, H, Tq)
-        softmax = q.new_empty(batches, heads, queries, 2)
-        eq = q.new_empty(batches, heads, queries, kernels().query_row(width))
-        shape = (batches, k.shape[1], keys, kernels().key_row(width))
-        found = None if prepared is None else prepared.found
-        ready = found is not None and found.shape == shape
-        ek = found if found is not None and ready else k.new_empty(shape)
-        keep = any(ctx.needs_input_grad) and lse.numel() * keys <= KEPT * (eq.numel() + ek.numel())
-        kept = q.new_empty(batches, heads, queries, keys if keep else 0)
-        served = True
-        if lse.numel():
-            threads = torch.get_num_threads()
-            served = kernels().additive_forward(
-                *plan.arguments(q, k, v, width=width),
-                _weights(w),
-                eq.data_ptr(),
-                ek.data_ptr(),
-                ready,
-                context.data_ptr(),
-                lse.data_ptr(),
-                softmax.data_ptr(),
-                kept.data_ptr() if keep else 0,
-                plan.rows_per_task(queries, threads, ROWS_PER_TASK),
-                threads,
-            )
-        if prepared is not None and served and keys:
-            prepared.found = ek
-        ctx.plan, ctx.width = plan, width
-        ctx.save_for_backward(eq, ek, v, w, context, softmax, kept)
+        context, lse, served, saved = forward(q, k, v, w, plan, prepared, keep=True)
+        ctx.plan, ctx.width = plan, q.shape[-1]
+        ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(lse)
         return context, lse, served
@@ -68,10 +81,11 @@ class AdditiveAttention(torch.autograd.Function):
         parts = kernels().additive_parts(batches * heads, keys, threads) if batches * heads else 1
         row = kernels().padded(width)
         empty = not (grad.numel() and keys)
-        fill = eq.new_zeros if empty else eq.new_empty  # the kernel writes all
-        dq, dw = fill(batches, heads, parts, queries, row), fill(batches, heads, parts, row)
-        dk, dv = fill(batches, heads, keys, row), fill(batches, heads, keys, v.shape[-1])
-        if not empty:
+        shapes = ((batches, heads, parts, queries, row), (batches, heads, parts, row))
+        dq, dw, dk, dv = pieces(eq, *shapes, (batches, heads, keys, row), (batches, heads, keys, v.shape[-1]))
+        if empty:
+            dq, dw, dk, dv = dq.zero_(), dw.zero_(), dk.zero_(), dv.zero_()
+        else:  # the kernel writes all
             grad = grad if grad.stride(-1) == 1 else grad.contiguous()
             kernels().additive_backward(
                 *plan.arguments(eq, ek, v, width=width),

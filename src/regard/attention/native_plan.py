@@ -17,6 +17,8 @@ NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """What the kernels read, and what they call it. They compute in float32."""
 OPEN = 2**40
 """A window's side that is open: farther than any sequence is long."""
+LINE = 16
+"""Floats of a line of the cache, where pieces of memory start."""
 FEWEST_ROWS = 16
 """Queries of a task below which starting it costs more than it spreads."""
 
@@ -111,6 +113,18 @@ def channel_weights(request: Request, plan: Plan) -> Tensor:
     w = request.similarity.weight.to(torch.float32)
     w = w.expand(*request.lead, w.shape[-1]).reshape(plan.batches, plan.heads, w.shape[-1])
     return w if w.stride(-1) == 1 or w.shape[-1] == 1 else w.contiguous()
+
+
+def pieces(like: Tensor, *shapes: tuple[int, ...]) -> list[Tensor]:
+    """Room for several tensors, allocated as one.
+
+    The C library gives memory back to the system when a few pieces of some MiB are freed one after another, and then
+    every call pays for the page faults anew, as much as it computes. One large piece it learns to keep.
+    """
+    sizes = [math.prod(shape) for shape in shapes]
+    room = [-(-size // LINE) * LINE for size in sizes]
+    whole = like.new_empty(sum(room)).split(room)
+    return [piece[:size].view(shape) for piece, size, shape in zip(whole, sizes, shapes, strict=True)]
 
 
 def view(x: Tensor) -> tuple[int, int, int, int]:
