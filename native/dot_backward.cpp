@@ -1,7 +1,7 @@
 // Scaled dot products: backward. The queries stand in the lanes (lanes.hpp).
 //
-//     for groups of queries:                                         one task: all of one head, or a share of its keys
-//         for blocks of keys they may attend to:
+//     for some groups of queries:                                    one task: all of one head, or a share of its keys
+//         for blocks of keys, and each group that may attend to them:
 //             Sᵀ  = K · Qᵀ,   Pᵀ  = e^(Sᵀ − lse)                      scores once more, weights as they were
 //             dPᵀ = V · dOᵀ,  dSᵀ = scale · Pᵀ · (dPᵀ − δ)            δ = Σ dO · O = Σ P · dP, query by query
 //             dV += Pᵀ · dO,  dK += dSᵀ · Q,  dQ += dS · K
@@ -24,6 +24,7 @@ namespace {
 
 constexpr int key_block = 72;
 constexpr int most_queries = most_vectors * lanes;
+constexpr int together = 4;  // groups that take a block of keys while it, and its gradients, are near
 
 // One head, or a share of its keys.
 struct Head {
@@ -36,20 +37,25 @@ struct Head {
     float *dq, *dk, *dv;
     ptrdiff_t width, value_width;     // of rows of dq and dk, of dv
     float scale;                      // of Q as it is packed: softcap's division included
-    float *qt, *gt, *p, *ds;          // (width, group), (value width, group), (key_block, group) twice
-    float *base, *delta;              // (group)
-    float *q_room, *grad_room, *k_room, *v_room;  // copies of rows that cannot be read where they lie
+    float *p, *ds;                    // (key_block, group)
+    float *k_room, *v_room;           // copies of rows that cannot be read where they lie
 };
 
 // What a group of queries brings along.
 struct Queries {
     Group group;
+    Columns own;  // the keys of the task that one of them may attend to
+    bool whole;   // one block holds all keys that they may attend to at all: δ can be found there
+    bool fresh;   // dQ is not set yet
     Rectangle q, grad;
-    bool whole;  // one block holds all of their keys: δ can be found there
+    float *qt, *gt, *base, *delta;  // (width, group), (value width, group), (group) twice
+    float *q_room, *grad_room;      // copies of rows that cannot be read where they lie
 };
 
 // δ from the context: Σ dO · O.
-void find_delta(const Head& head, const Group& group, const Rectangle& grads) {
+void find_delta(const Head& head, const Queries& queries) {
+    const Group& group = queries.group;
+    const Rectangle& grads = queries.grad;
     const int width = int(head.of->value_width);
     for (int i = 0; i < group.rows; ++i) {
         const float *grad = grads.data + i * grads.row, *context = head.context + (group.row + i) * head.job->context.row;
@@ -58,33 +64,33 @@ void find_delta(const Head& head, const Group& group, const Rectangle& grads) {
             const int some = int(least(lanes, width - c));
             sums += load_some(grad + c, some) * load_some(context + c, some);
         }
-        head.delta[i] = sum(sums);
+        queries.delta[i] = sum(sums);
     }
 }
 
-Queries take_queries(const Head& head, const Group& group, bool whole) {
+void take_queries(const Head& head, Queries& queries) {
     const Dot& of = *head.of;
+    const Group& group = queries.group;
     const int width = int(of.width), value_width = int(of.value_width);
-    const Queries queries{group, rectangle<true>(head.q, group.row, group.rows, width, head.q_room),
-                          rectangle<true>(head.grad, group.row, group.rows, value_width, head.grad_room), whole};
-    pack_transposed(queries.q.data, queries.q.row, group.rows, width, head.qt, group.width(), head.scale);
-    pack_transposed(queries.grad.data, queries.grad.row, group.rows, value_width, head.gt, group.width());
+    queries.q = rectangle<true>(head.q, group.row, group.rows, width, queries.q_room);
+    queries.grad = rectangle<true>(head.grad, group.row, group.rows, value_width, queries.grad_room);
+    pack_transposed(queries.q.data, queries.q.row, group.rows, width, queries.qt, group.width(), head.scale);
+    pack_transposed(queries.grad.data, queries.grad.row, group.rows, value_width, queries.gt, group.width());
     for (int i = 0; i < group.rows; i += lanes) {
         const vec lse = load_some(head.lse + group.row + i, int(least(lanes, group.rows - i)));
-        store(head.base + i, lse == splat(-infinity) ? vec{} : lse);
+        store(queries.base + i, lse == splat(-infinity) ? vec{} : lse);
     }
-    if (!whole) find_delta(head, group, queries.grad);
-    return queries;
+    if (!queries.whole) find_delta(head, queries);
 }
 
 // Weights in place of scores, dS in place of dP.
 template <int NV, bool MASKED>
-void weigh(const Head& head, int keys) {
+void weigh(const Head& head, const Queries& queries, int keys) {
     const float scale = head.of->scale, softcap = head.of->softcap;
     vec base[NV], delta[NV];
     for (int j = 0; j < NV; ++j) {
-        base[j] = load(head.base + j * lanes);
-        delta[j] = load(head.delta + j * lanes) * scale;
+        base[j] = load(queries.base + j * lanes);
+        delta[j] = load(queries.delta + j * lanes) * scale;
     }
     for (int i = 0; i < keys; ++i)
 #pragma GCC unroll 4
@@ -107,10 +113,10 @@ void weigh(const Head& head, int keys) {
 // The same where the block holds all keys. The weights are made to add up to 1 once more, as the log-sum-exp of large scores
 // is rounded by more than a weight is; δ is found from them.
 template <int NV, bool MASKED>
-void weigh_whole(const Head& head, int keys) {
+void weigh_whole(const Head& head, const Queries& queries, int keys) {
     const float scale = head.of->scale;
     vec base[NV], total[NV] = {}, delta[NV] = {};
-    for (int j = 0; j < NV; ++j) base[j] = load(head.base + j * lanes);
+    for (int j = 0; j < NV; ++j) base[j] = load(queries.base + j * lanes);
     for (int i = 0; i < keys; ++i)
 #pragma GCC unroll 4
         for (int j = 0; j < NV; ++j) {
@@ -149,18 +155,18 @@ void differentiate(const Head& head, const Queries& queries, const Field& at, co
     const Rectangle v = rectangle<false>(head.v, at.col, at.cols, int(of.value_width), head.v_room);
     const int width = NV * lanes;
     if (open) {
-        product<false>(at.cols, width, int(of.width), {k.data, k.row, 1}, head.qt, width, head.p, width);
-        product<false>(at.cols, width, int(of.value_width), {v.data, v.row, 1}, head.gt, width, head.ds, width);
+        product<false>(at.cols, width, int(of.width), {k.data, k.row, 1}, queries.qt, width, head.p, width);
+        product<false>(at.cols, width, int(of.value_width), {v.data, v.row, 1}, queries.gt, width, head.ds, width);
     } else {
-        score_some<NV>(of, at, k, int(of.width), head.qt, head.p);
-        score_some<NV>(of, at, v, int(of.value_width), head.gt, head.ds);
+        score_some<NV>(of, at, k, int(of.width), queries.qt, head.p);
+        score_some<NV>(of, at, v, int(of.value_width), queries.gt, head.ds);
     }
     if (of.softcap > 0) cap_field(at, of.softcap, head.p);
     if (!open) mask_field(of, at, head.p);
     if (queries.whole)
-        open ? weigh_whole<NV, false>(head, at.cols) : weigh_whole<NV, true>(head, at.cols);
+        open ? weigh_whole<NV, false>(head, queries, at.cols) : weigh_whole<NV, true>(head, queries, at.cols);
     else
-        open ? weigh<NV, false>(head, at.cols) : weigh<NV, true>(head, at.cols);
+        open ? weigh<NV, false>(head, queries, at.cols) : weigh<NV, true>(head, queries, at.cols);
 }
 
 // Rows of gradients, and how far apart they are.
@@ -212,41 +218,74 @@ void clear(float* x, int64_t rows, ptrdiff_t width) {
     if (rows > 0) std::memset(x, 0, sizeof(float) * rows * width);
 }
 
-// All keys of a group of queries. `first`: it is the first group, and sets what others add to.
-void group_backward(const Head& head, const Group& group, bool first) {
+// A group against the part of a block of keys that it may attend to. `first`: it is the head's first group.
+void meet(const Head& head, Queries& queries, int64_t col, int64_t stop, const Rectangle& block, bool first) {
+    const int64_t from = most(col, queries.own.first), to = least(stop, queries.own.last);
+    if (from >= to) return;
+    const Field at{head.batch, head.head, queries.group, from, int(to - from)};
+    const bool open = inside(*head.of, at.place(), at.block());
+    const Rectangle k{block.data + (from - col) * block.row, block.row};
+    if (queries.group.vectors == 3)
+        differentiate<3>(head, queries, at, k, open);
+    else if (queries.group.vectors == 2)
+        differentiate<2>(head, queries, at, k, open);
+    else
+        differentiate<1>(head, queries, at, k, open);
+    collect(head, queries, at, k, open, {queries.fresh, first});
+    queries.fresh = false;
+}
+
+// How the keys from `first` to `last` are cut into blocks of nearly equal size.
+struct Cut {
+    int64_t first, last, step;
+
+    Cut(int64_t first, int64_t last) : first(first), last(last) {
+        const int64_t blocks = (last - first + key_block - 1) / key_block;
+        step = blocks ? (last - first + blocks - 1) / blocks : 1;
+    }
+    bool in_one(const Columns& own) const {
+        return own.first >= own.last || (own.first - first) / step == (own.last - 1 - first) / step;
+    }
+};
+
+// Some groups of queries, all keys. `first`: the head's first group is among them, and sets what others add to.
+void groups_backward(const Head& head, Queries* some, int count, bool first) {
     const Dot& of = *head.of;
-    Columns own = columns_of(of, head.batch, group.row, group.rows);
-    const bool all = own.first >= head.first && own.last <= head.last;
-    own = {least(most(own.first, head.first), head.last), least(own.last, head.last)};
-    own.last = most(own.first, own.last);
-    const int64_t range = own.last - own.first, blocks = (range + key_block - 1) / key_block;
-    if (first) {
+    int64_t start = head.last, stop = head.first;
+    for (int g = 0; g < count; ++g) {
+        Columns own = columns_of(of, head.batch, some[g].group.row, some[g].group.rows);
+        some[g].whole = own.first >= head.first && own.last <= head.last && of.softcap == 0;
+        own.first = least(most(own.first, head.first), head.last);
+        own.last = most(own.first, least(own.last, head.last));
+        some[g].own = own;
+        some[g].fresh = true;
+        if (own.first == own.last) continue;
+        start = least(start, own.first);
+        stop = most(stop, own.last);
+    }
+    if (first)  // the first group sets the gradients of its keys; the others are added to nothing
         for (const auto& [x, width] : {std::pair{head.dk, head.width}, std::pair{head.dv, head.value_width}}) {
-            clear(x + head.first * width, own.first - head.first, width);
-            clear(x + own.last * width, head.last - own.last, width);
+            clear(x + head.first * width, some[0].own.first - head.first, width);
+            clear(x + some[0].own.last * width, head.last - some[0].own.last, width);
         }
+    const Cut cut(start, most(start, stop));
+    for (int g = 0; g < count; ++g) {
+        some[g].whole &= cut.in_one(some[g].own);
+        take_queries(head, some[g]);
     }
-    if (!blocks) return clear(head.dq + group.row * head.width, group.rows, head.width);
-    const Queries queries = take_queries(head, group, all && blocks == 1 && of.softcap == 0);
-    const int64_t step = (range + blocks - 1) / blocks;
-    for (int64_t col = own.first; col < own.last; col += step) {
-        const Field at{head.batch, head.head, group, col, int(least(own.last - col, step))};
-        const bool open = inside(of, at.place(), at.block());
-        const Rectangle k = rectangle<true>(head.k, col, at.cols, int(of.width), head.k_room);
-        if (group.vectors == 3)
-            differentiate<3>(head, queries, at, k, open);
-        else if (group.vectors == 2)
-            differentiate<2>(head, queries, at, k, open);
-        else
-            differentiate<1>(head, queries, at, k, open);
-        collect(head, queries, at, k, open, {col == own.first, first});
+    for (int64_t col = cut.first; col < cut.last; col += cut.step) {
+        const int64_t end = least(col + cut.step, cut.last);
+        const Rectangle k = rectangle<true>(head.k, col, int(end - col), int(of.width), head.k_room);
+        for (int g = 0; g < count; ++g) meet(head, some[g], col, end, k, first && g == 0);
     }
+    for (int g = 0; g < count; ++g)
+        if (some[g].fresh) clear(head.dq + some[g].group.row * head.width, some[g].group.rows, head.width);
 }
 
 size_t room_of(const Dot& of) {
     const size_t width = padded(of.width), value_width = padded(of.value_width);
-    return 2 * most_queries * (width + value_width) + key_block * (width + value_width) + 2 * key_block * most_queries + 2 * most_queries +
-           16 * 32;
+    return together * (2 * most_queries * (width + value_width) + 2 * most_queries + 6 * 32) +
+           key_block * (width + value_width) + 2 * key_block * most_queries + 4 * 32;
 }
 
 Head make_head(const DotBackward& job, int64_t task, Scratch& scratch) {
@@ -272,14 +311,8 @@ Head make_head(const DotBackward& job, int64_t task, Scratch& scratch) {
     head.dk = job.dk + entry * of.keys * head.width;
     head.dv = job.dv + entry * of.keys * head.value_width;
     head.scale = of.softcap > 0 ? of.scale / of.softcap : of.scale;
-    head.qt = scratch.take(most_queries * head.width);
-    head.gt = scratch.take(most_queries * head.value_width);
     head.p = scratch.take(key_block * most_queries);
     head.ds = scratch.take(key_block * most_queries);
-    head.base = scratch.take(most_queries);
-    head.delta = scratch.take(most_queries);
-    head.q_room = scratch.take(most_queries * head.width);
-    head.grad_room = scratch.take(most_queries * head.value_width);
     head.k_room = scratch.take(key_block * head.width);
     head.v_room = scratch.take(key_block * head.value_width);
     return head;
@@ -291,8 +324,21 @@ void dot_backward(const void* given, int64_t task, Scratch& scratch) {
     const DotBackward& job = *static_cast<const DotBackward*>(given);
     const Dot& of = job.of;
     const Head head = make_head(job, task, scratch);
+    Queries some[together];
+    for (Queries& queries : some) {
+        queries.qt = scratch.take(most_queries * head.width);
+        queries.gt = scratch.take(most_queries * head.value_width);
+        queries.base = scratch.take(most_queries);
+        queries.delta = scratch.take(most_queries);
+        queries.q_room = scratch.take(most_queries * head.width);
+        queries.grad_room = scratch.take(most_queries * head.value_width);
+    }
     const Groups groups(0, int(of.queries));
-    for (int g = 0; g < groups.count; ++g) group_backward(head, groups[g], g == 0);
+    for (int g = 0; g < groups.count; g += together) {
+        const int count = int(least(together, groups.count - g));
+        for (int i = 0; i < count; ++i) some[i].group = groups[g + i];
+        groups_backward(head, some, count, g == 0);
+    }
     if (!of.mask.any) return;
     // What may be lost: a masked key meets the gradient of its queries in dQ, a query that of its masked keys in dK
     const bool kept = finite(head.dq, of.queries, int(of.width), head.width) &&
