@@ -189,7 +189,8 @@ bool dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb
         .dv = address<float>(dv),
         .lost = &lost,
     };
-    run(active->dot_backward, &job, job.of.batches * job.of.heads * parts, job.of.queries, threads);
+    const Kernel& kernel = job.of.queries <= few_queries ? active->dot_few_backward : active->dot_backward;
+    run(kernel, &job, job.of.batches * job.of.heads * parts, job.of.queries, threads);
     return !lost;
 }
 

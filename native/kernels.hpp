@@ -33,6 +33,7 @@ struct Kernels {
     Kernel dot_forward;   // DotForward: a task is `rows_per_task` queries of one head
     Kernel dot_few;       // DotForward: a task is one head of keys, for few queries
     Kernel dot_backward;  // DotBackward: a task is one head, or a share of its keys
+    Kernel dot_few_backward;  // likewise, for few queries
     Kernel exponentials, additive_forward, additive_backward;  // additive.hpp
     Kernel observe;  // Observe: a task is a rectangle of the scores of one head
 };

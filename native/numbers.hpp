@@ -1,6 +1,8 @@
 // Rows of numbers of any kind as rows of float32, block by block.
 #pragma once
 
+#include <type_traits>
+
 #include "pack.hpp"
 #include "problem.hpp"
 #include "simd.hpp"
@@ -24,12 +26,38 @@ REGARD_INLINE vec widened(half_vec x, Number number) {
     return number == Number::bfloat16 ? from_bfloat16(x) : from_float16(x);
 }
 
+// One kind of number at compile time: what a row holds, and how a vector of it is read.
+template <Number N>
+struct Kind {
+    using Element = std::conditional_t<N == Number::float32, float, uint16_t>;
+
+    static REGARD_INLINE vec read(const Element* p) {
+        if constexpr (N == Number::float32)
+            return load(p);
+        else
+            return widened(*reinterpret_cast<const half_vec*>(p), N);
+    }
+    static REGARD_INLINE vec read_some(const Element* p, int n) {
+        if constexpr (N == Number::float32) {
+            return load_some(p, n);
+        } else {
+            half_vec some{};
+            for (int i = 0; i < n; ++i) some[i] = p[i];
+            return widened(some, N);
+        }
+    }
+};
+
 // The rows of one head.
 struct Source {
     const void* data;
     ptrdiff_t row;  // in elements
     Number number;
 
+    template <Number N>
+    const typename Kind<N>::Element* row_of(int64_t at) const {
+        return static_cast<const typename Kind<N>::Element*>(data) + at * row;
+    }
     const float* floats(int64_t at) const { return static_cast<const float*>(data) + at * row; }
     const uint16_t* halves(int64_t at) const { return static_cast<const uint16_t*>(data) + at * row; }
 };

@@ -13,6 +13,8 @@ void dot_few(const void*, int64_t, Scratch&);
 size_t dot_few_room(const void*, int64_t);
 void dot_backward(const void*, int64_t, Scratch&);
 size_t dot_backward_room(const void*, int64_t);
+void dot_few_backward(const void*, int64_t, Scratch&);
+size_t dot_few_backward_room(const void*, int64_t);
 void exponentials(const void*, int64_t, Scratch&);
 size_t exponentials_room(const void*, int64_t);
 void additive_forward(const void*, int64_t, Scratch&);
@@ -29,6 +31,7 @@ const Kernels table{
     .dot_forward = {dot_forward, dot_forward_room},
     .dot_few = {dot_few, dot_few_room},
     .dot_backward = {dot_backward, dot_backward_room},
+    .dot_few_backward = {dot_few_backward, dot_few_backward_room},
     .exponentials = {exponentials, exponentials_room},
     .additive_forward = {additive_forward, additive_forward_room},
     .additive_backward = {additive_backward, additive_backward_room},

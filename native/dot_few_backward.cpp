@@ -1,0 +1,148 @@
+// Scaled dot products: backward, for the few queries of a decoding step. The channels stand in the lanes (few.hpp).
+//
+//     for blocks of keys:                                  one task: a head, or a share of its keys
+//         S  = Q · Kᵀ,   P  = e^(S − lse)
+//         dP = dO · Vᵀ,  dS = scale · P · (dP − δ)         δ = Σ dO · O, query by query
+//         dV = Pᵀ · dO,  dK = dSᵀ · Q,  dQ += dS · K       a row of dV and dK is written once
+#include <cstring>
+#include <utility>
+
+#include "few.hpp"
+#include "kernels.hpp"
+#include "numbers.hpp"
+#include "pack.hpp"
+#include "problem.hpp"
+#include "scores.hpp"
+
+namespace regard::REGARD_ISA {
+
+namespace {
+
+constexpr int most_rows_of_few = 4;
+
+struct Few {
+    const DotBackward* job;
+    int64_t entry, batch, head, first, last;      // its keys
+    int rows, width, value_width;                 // widths in whole vectors
+    Source k, v;
+    float *q, *scaled, *grad, *dq;                // (rows, width) twice, (rows, value_width), (rows, width)
+    float *p, *ds;                                // (rows, few_block)
+    float base[most_rows_of_few], delta[most_rows_of_few];
+};
+
+void take_queries(Few& few) {
+    const DotBackward& job = *few.job;
+    const Dot& of = job.of;
+    const int width = int(of.width), value_width = int(of.value_width);
+    const Rectangle q = rectangle<false>(source(of.q, of.number, few.batch, few.head), 0, few.rows, width, few.scaled);
+    pack_rows(q.data, q.row, few.rows, width, few.q, few.width, 1.0f);
+    pack_rows(few.q, few.width, few.rows, width, few.scaled, few.width, of.softcap > 0 ? of.scale / of.softcap : of.scale);
+    const float* grad = job.grad.data + few.batch * job.grad.batch + few.head * job.grad.head;
+    pack_rows(grad, job.grad.row, few.rows, value_width, few.grad, few.value_width, 1.0f);
+    const float* context = job.context.data + few.batch * job.context.batch + few.head * job.context.head;
+    for (int r = 0; r < few.rows; ++r) {
+        float delta = 0;
+        for (int c = 0; c < value_width; ++c) delta += grad[r * job.grad.row + c] * context[r * job.context.row + c];
+        const float lse = job.lse[few.entry * of.queries + r];
+        few.delta[r] = delta * of.scale;
+        few.base[r] = lse == -infinity ? 0.0f : lse;
+    }
+    std::memset(few.dq, 0, sizeof(float) * few.rows * few.width);
+}
+
+// Weights of one query in place of its scores, dS in place of dP.
+void weigh(const Few& few, int row, int keys) {
+    const Dot& of = few.job->of;
+    float *p = few.p + row * few_block, *ds = few.ds + row * few_block;
+    for (int j = 0; j < keys; j += lanes) {
+        const vec s = load(p + j);
+        const ivec gone = s == splat(-infinity);
+        const vec weight = exponential(s - few.base[row]);
+        vec grad = weight * (load(ds + j) * of.scale - few.delta[row]);
+        if (of.softcap > 0) grad = grad * (1.0f - s * s / (of.softcap * of.softcap));
+        store(p + j, gone ? vec{} : weight);
+        store(ds + j, gone ? vec{} : grad);  // selected: dP may be anything where a key is masked out
+    }
+}
+
+// Rows j of (R, few_block)ᵀ · (R, width), each written once.
+template <int R>
+void spread(const float* by, int keys, const float* x, int width, float* to, ptrdiff_t row) {
+    for (int j = 0; j < keys; ++j)
+        for (int c = 0; c < width; c += lanes) {
+            vec sum = splat(by[j]) * load(x + c);
+#pragma GCC unroll 4
+            for (int r = 1; r < R; ++r) sum += splat(by[r * few_block + j]) * load(x + r * width + c);
+            store(to + j * row + c, sum);
+        }
+}
+
+template <int R, Number N>
+void meet(const Few& few, int64_t first, int keys) {
+    const DotBackward& job = *few.job;
+    const Dot& of = job.of;
+    meet_rows<R, N>(few.k, first, keys, int(of.width), few.scaled, few.width, few.p);
+    meet_rows<R, N>(few.v, first, keys, int(of.value_width), few.grad, few.value_width, few.ds);
+    const Place at{few.batch, few.head, 0, R};
+    const Block block{0, R, first, keys};
+    if (of.softcap > 0) cap(few.p, few_block, R, keys, of.softcap);
+    if (!inside(of, at, block)) mask_block(of, at, block, few.p, few_block);
+    for (int r = 0; r < R; ++r) weigh(few, r, keys);
+    const int64_t row = few.entry * of.keys + first, width = padded(of.width), value_width = padded(of.value_width);
+    spread<R>(few.p, keys, few.grad, few.value_width, job.dv + row * value_width, value_width);
+    spread<R>(few.ds, keys, few.q, few.width, job.dk + row * width, width);
+    gather_rows<R, N>(few.k, first, keys, int(of.width), few.ds, few.dq, few.width);
+}
+
+Few make_few(const DotBackward& job, int64_t task, Scratch& scratch) {
+    const Dot& of = job.of;
+    const int64_t entry = task / job.parts, part = task % job.parts, share = (of.keys + job.parts - 1) / job.parts;
+    const int64_t batch = entry / of.heads, head = entry % of.heads, first = least(part * share, of.keys);
+    const int rows = int(of.queries), width = round_up(int(of.width)), value_width = round_up(int(of.value_width));
+    return {&job, entry, batch, head, first, least(first + share, of.keys), rows, width, value_width,
+            source(of.k, of.number, batch, head / of.groups), source(of.v, of.number, batch, head / of.groups),
+            scratch.take(rows * width), scratch.take(rows * width), scratch.take(rows * value_width),
+            scratch.take(rows * width), scratch.take(rows * few_block), scratch.take(rows * few_block), {}, {}};
+}
+
+void clear(float* x, int64_t rows, int64_t width) {
+    if (rows > 0) std::memset(x, 0, sizeof(float) * rows * width);
+}
+
+}  // namespace
+
+void dot_few_backward(const void* given, int64_t task, Scratch& scratch) {
+    const DotBackward& job = *static_cast<const DotBackward*>(given);
+    const Dot& of = job.of;
+    Few few = make_few(job, task, scratch);
+    take_queries(few);
+    Columns own = columns_of(of, few.batch, 0, of.queries);
+    own.first = least(most(own.first, few.first), few.last);
+    own.last = most(own.first, least(own.last, few.last));
+    for (const auto& [x, width] : {std::pair{job.dk, padded(of.width)}, std::pair{job.dv, padded(of.value_width)}}) {
+        float* head = x + few.entry * of.keys * width;
+        clear(head + few.first * width, own.first - few.first, width);
+        clear(head + own.last * width, few.last - own.last, width);
+    }
+    by_number(of.number, [&](auto number) {
+        by_fours(few.rows, [&](auto some, int) {
+            for (int64_t first = own.first; first < own.last; first += few_block)
+                meet<some(), number()>(few, first, int(least(own.last - first, few_block)));
+        });
+    });
+    const int64_t width = padded(of.width);
+    float* dq = job.dq + task * of.queries * width;
+    for (int r = 0; r < few.rows; ++r) std::memcpy(dq + r * width, few.dq + r * few.width, sizeof(float) * few.width);
+    if (!of.mask.any) return;
+    const float* dk = job.dk + few.entry * of.keys * width;
+    const bool kept = finite(dq, few.rows, int(of.width), width) &&
+                      finite(dk + few.first * width, few.last - few.first, int(of.width), width);
+    if (!kept) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
+}
+
+size_t dot_few_backward_room(const void* given, int64_t) {
+    const Dot& of = static_cast<const DotBackward*>(given)->of;
+    return of.queries * (3 * padded(of.width) + padded(of.value_width) + 2 * few_block) + 8 * 32;
+}
+
+}  // namespace regard::REGARD_ISA
