@@ -18,7 +18,7 @@ import torch
 FILE = "choices.csv"
 BACKENDS = ("native", "torch", "reference")
 """Those that are measured. In this order where speeds are alike."""
-ALIKE = 0.98
+ALIKE = 0.97
 """The part of the best speed from which on a backend is as good."""
 KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "bfloat16"}
 """dtype → the dtype whose lines speak for it."""
