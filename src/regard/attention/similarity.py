@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -137,7 +137,7 @@ class Additive:
     """
 
     weight: Tensor
-    prepared: Prepared | None = None
+    prepared: Prepared | None = field(default=None, repr=False)
 
     def prepare(self, key: Tensor) -> Additive:
         """The same similarity for many calls with this very key, such as the steps of a recurrent decoder.
