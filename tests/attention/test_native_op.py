@@ -47,7 +47,7 @@ def with_gradients(function: Any, x: tuple[torch.Tensor, ...]) -> tuple[torch.Te
     return context, *torch.autograd.grad(context.square().sum(), x)
 
 
-def same(got: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor, ...]) -> None:
+def assert_same(got: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor, ...]) -> None:
     for name, mine, other in zip(("context", "dq", "dk", "dv"), got, wanted, strict=True):
         torch.testing.assert_close(mine, other, msg=lambda text, name=name: f"{name}: {text}")
 
@@ -78,7 +78,7 @@ def test_half_numbers_compile(dtype: torch.dtype) -> None:
     x = tuple(tensor.detach().to(dtype).requires_grad_() for tensor in inputs(B))
     found = with_gradients(torch.compile(model, fullgraph=True, backend="aot_eager"), x)
     assert all(tensor.dtype == dtype for tensor in found)
-    same(found, with_gradients(model, x))
+    assert_same(found, with_gradients(model, x))
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -87,7 +87,7 @@ def test_a_call_compiles_to_one_graph(name: str) -> None:
         return regard.attend(q, k, v, backend="native", **CALLS[name])
 
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    same(with_gradients(compiled, inputs(B)), with_gradients(model, inputs(B)))
+    assert_same(with_gradients(compiled, inputs(B)), with_gradients(model, inputs(B)))
     with torch.no_grad():
         assert torch.equal(compiled(*inputs(B)), model(*inputs(B)))
 
@@ -98,7 +98,7 @@ def test_any_leading_dimensions_compile(lead: tuple[int, ...]) -> None:
         return regard.attend(q, k[..., :1, :, :], v, attn_mask=CALLS["boolean"]["attn_mask"], backend="native")
 
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    same(with_gradients(compiled, inputs(*lead)), with_gradients(model, inputs(*lead)))
+    assert_same(with_gradients(compiled, inputs(*lead)), with_gradients(model, inputs(*lead)))
 
 
 @pytest.mark.parametrize("lead", [(B,), (B, 3)])
@@ -107,7 +107,7 @@ def test_grouped_heads_and_lengths_compile(lead: tuple[int, ...]) -> None:
         return regard.attend(q, k, v, enable_gqa=True, lengths=torch.tensor([3, 7]), backend="native")
 
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    same(with_gradients(compiled, inputs(*lead, heads=2)), with_gradients(model, inputs(*lead, heads=2)))
+    assert_same(with_gradients(compiled, inputs(*lead, heads=2)), with_gradients(model, inputs(*lead, heads=2)))
 
 
 def test_sizes_may_be_symbols() -> None:
@@ -143,7 +143,7 @@ def test_masked_junk_has_no_effect_when_compiled(junk: float) -> None:
     wanted = with_gradients(model, inputs(B))
     q, k, v = (x.detach().clone() for x in inputs(B))
     k[0, :, 3:], v[0, :, 3:], v[1, :, 6] = junk, junk, junk
-    same(with_gradients(compiled, tuple(x.requires_grad_() for x in (q, k, v))), wanted)
+    assert_same(with_gradients(compiled, tuple(x.requires_grad_() for x in (q, k, v))), wanted)
 
 
 def test_junk_that_is_attended_to_shows_as_in_an_eager_call() -> None:

@@ -22,7 +22,7 @@ from regard.layers import (
 
 B, H, T, TM, D, HIDDEN = 3, 2, 5, 7, 11, 13
 WIDTH = H * D
-close = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-10)
+assert_close = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-10)
 
 
 def rand(*shape: int) -> Tensor:
@@ -58,7 +58,7 @@ def gradients(module: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def same(ours: nn.Module, layer: nn.Module, our_run, their_run, *inputs: Tensor) -> None:
+def assert_same(ours: nn.Module, layer: nn.Module, our_run, their_run, *inputs: Tensor) -> None:
     """Outputs, input gradients and parameter gradients agree."""
     grad, results = rand(*inputs[0].shape), []
     for run in (our_run, their_run):
@@ -66,13 +66,13 @@ def same(ours: nn.Module, layer: nn.Module, our_run, their_run, *inputs: Tensor)
         output = run(*leaves)
         output.backward(grad)
         results.append((output, [x.grad for x in leaves]))
-    close(results[0][0], results[1][0])
+    assert_close(results[0][0], results[1][0])
     for found, wanted in zip(results[0][1], results[1][1], strict=True):
-        close(found, wanted)
+        assert_close(found, wanted)
     found, wanted = gradients(ours), gradients(layer)
     assert found.keys() == wanted.keys()
     for name in wanted:
-        close(found[name], wanted[name], msg=lambda text, name=name: f"{name}: {text}")
+        assert_close(found[name], wanted[name], msg=lambda text, name=name: f"{name}: {text}")
 
 
 def ignored(length: int) -> Tensor:
@@ -100,7 +100,7 @@ def test_encoder_matches_torch(options: dict, masked: str) -> None:
         "causal": ({"src_mask": torch.ones(T, T, dtype=torch.bool).triu(1)}, {"is_causal": True}),
         "float": ({"src_mask": bias}, {"attn_mask": bias}),
     }[masked]
-    same(ours, layer, lambda x: ours(x, **our_how), lambda x: layer(x, **their_how), rand(B, T, WIDTH))
+    assert_same(ours, layer, lambda x: ours(x, **our_how), lambda x: layer(x, **their_how), rand(B, T, WIDTH))
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -122,7 +122,7 @@ def test_decoder_matches_torch(options: dict, masked: str) -> None:
             {"memory_mask": regard.masks.from_ignore(some), "memory_lengths": [TM, 2, TM - 1]},
         ),
     }[masked]
-    same(
+    assert_same(
         ours,
         layer,
         lambda x, memory: ours(x, memory, **our_how),
@@ -134,17 +134,17 @@ def test_decoder_matches_torch(options: dict, masked: str) -> None:
 
 def test_batch_second_is_a_transpose_away() -> None:
     layer, x, memory = theirs(nn.TransformerEncoderLayer, batch_first=False), rand(B, T, WIDTH), rand(B, TM, WIDTH)
-    close(EncoderBlock.from_torch(layer)(x), layer(x.transpose(0, 1)).transpose(0, 1))
+    assert_close(EncoderBlock.from_torch(layer)(x), layer(x.transpose(0, 1)).transpose(0, 1))
     layer = theirs(nn.TransformerDecoderLayer, batch_first=False)
     wanted = layer(x.transpose(0, 1), memory.transpose(0, 1)).transpose(0, 1)
-    close(DecoderBlock.from_torch(layer)(x, memory, is_causal=False), wanted)
+    assert_close(DecoderBlock.from_torch(layer)(x, memory, is_causal=False), wanted)
 
 
 def test_the_fast_path_of_torch_agrees() -> None:
     layer = theirs(nn.TransformerEncoderLayer).eval()
     x, ours = rand(B, T, WIDTH), EncoderBlock.from_torch(layer)
     with torch.inference_mode():
-        close(ours(x), layer(x))
+        assert_close(ours(x), layer(x))
 
 
 @pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, nn.TransformerDecoderLayer])
@@ -189,7 +189,7 @@ def test_any_part_may_be_passed_in(norm_first: bool) -> None:
     else:
         middle = first(x + block.attention(x))
         wanted = second(middle + block.feedforward(middle))
-    close(block(x), wanted)
+    assert_close(block(x), wanted)
 
 
 @pytest.mark.parametrize("options", [{}, {"position": RotaryPosition()}, {"kv_heads": 2, "position": RotaryPosition()}])
@@ -206,10 +206,10 @@ def test_decoding_step_by_step_is_at_once(options: dict, grad: bool) -> None:
             maps.append(seen)
         assert len(read) == 1  # the memory's keys were computed at the first step alone
         whole, whole_maps = block(x, memory, return_maps=True, **how)
-    close(torch.cat(outputs, 1), whole)
+    assert_close(torch.cat(outputs, 1), whole)
     for t, seen in enumerate(maps):
-        close(seen.attention.dense(), whole_maps.attention[:, :, t : t + 1, : t + 1])
-        close(seen.cross_attention.dense(), whole_maps.cross_attention[:, :, t : t + 1])
+        assert_close(seen.attention.dense(), whole_maps.attention[:, :, t : t + 1, : t + 1])
+        assert_close(seen.cross_attention.dense(), whole_maps.cross_attention[:, :, t : t + 1])
 
 
 @torch.no_grad()
@@ -219,14 +219,14 @@ def test_beams_may_be_reordered() -> None:
     block(x[:, :3], memory, cache=cache)
     cache.reorder(index)
     last = block(x[:, 3:], memory[index], cache=cache)
-    close(last, block(torch.cat((x[index, :3], x[:, 3:]), 1), memory[index])[:, 3:])
+    assert_close(last, block(torch.cat((x[index, :3], x[:, 3:]), 1), memory[index])[:, 3:])
 
 
 @torch.no_grad()
 def test_a_language_model_is_a_causal_encoder_with_a_cache() -> None:
     block, x, cache = encoder(True, position=RotaryPosition()), rand(B, T, 24), Cache()
     steps = [block(x[:, t : t + 1], is_causal=True, cache=cache) for t in range(T)]
-    close(torch.cat(steps, 1), block(x, is_causal=True))
+    assert_close(torch.cat(steps, 1), block(x, is_causal=True))
 
 
 def test_the_future_leaves_the_past_alone_unless_it_may() -> None:
@@ -242,7 +242,7 @@ def test_a_padded_batch_is_each_sequence_alone() -> None:
     together = block(x, memory, is_causal=False, lengths=lengths, memory_lengths=memory_lengths)
     for entry, (own, read) in enumerate(zip(lengths, memory_lengths, strict=True)):
         alone = block(x[entry : entry + 1, :own], memory[entry : entry + 1, :read], is_causal=False)
-        close(together[entry, :own], alone[0])
+        assert_close(together[entry, :own], alone[0])
 
 
 def test_observing_changes_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Multi-head attention: parity with nn.MultiheadAttention by copied weights, and what attention must be."""
+"""Multi-head attention: the equation, and what attention must be. Parity stands in test_multihead_parity.py."""
 
 import re
 from functools import partial
@@ -14,7 +14,7 @@ from regard.layers import Cache, LearnedPosition, MultiHeadAttention, RotaryPosi
 
 B, H, TQ, TK, D, KEY, VALUE = 3, 2, 5, 7, 11, 13, 17
 WIDTH = H * D
-close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-11)
+assert_close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-11)
 
 
 def rand(*shape: int) -> Tensor:
@@ -25,132 +25,11 @@ def made(width: int = WIDTH, heads: int = H, **options) -> MultiHeadAttention:
     return MultiHeadAttention(width, heads, **options).double()
 
 
-# ── parity ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def their_masks(kind: str, queries: int, keys: int) -> dict[str, Tensor]:
-    """Masks in the polarity of nn.MultiheadAttention; no row is masked whole, for that is NaN there."""
-    ignore = torch.zeros(B, keys, dtype=torch.bool)
-    ignore[1, 4:] = ignore[2, 1:] = True
-    some = torch.rand(queries, keys) > 0.6
-    some[:, 0] = False
-    heads = torch.rand(B * H, queries, keys) > 0.6
-    heads[..., 0] = False
-    return {
-        "none": {},
-        "padding": {"key_padding_mask": ignore},
-        "boolean": {"attn_mask": some},
-        "float": {"attn_mask": rand(queries, keys)},
-        "per head": {"attn_mask": heads},
-        "float per head": {"attn_mask": rand(B * H, queries, keys)},
-        "causal": {"attn_mask": torch.ones(queries, keys, dtype=torch.bool).triu(1)},
-        "padding and boolean": {"attn_mask": some, "key_padding_mask": ignore},
-        "padding and float": {"attn_mask": rand(queries, keys), "key_padding_mask": ignore.double() * -3},
-    }[kind]
-
-
-KINDS = (
-    "none",
-    "padding",
-    "boolean",
-    "float",
-    "per head",
-    "float per head",
-    "causal",
-    "padding and boolean",
-    "padding and float",
-)
-
-
-def our_mask(attn_mask: Tensor | None = None, key_padding_mask: Tensor | None = None) -> Tensor | None:
-    if attn_mask is not None:
-        attn_mask = regard.masks.from_ignore(attn_mask)
-        attn_mask = attn_mask.unflatten(0, (-1, H)) if attn_mask.ndim == 3 else attn_mask
-    if key_padding_mask is not None:
-        key_padding_mask = regard.masks.over_keys(regard.masks.from_ignore(key_padding_mask))
-    return regard.masks.merge(attn_mask, key_padding_mask)
-
-
-def their_gradients(module: nn.MultiheadAttention) -> list[Tensor]:
-    packed = module.in_proj_weight
-    weights = (
-        packed.grad.chunk(3)
-        if packed is not None
-        else [w.grad for w in (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)]
-    )
-    biases = [] if module.in_proj_bias is None else [*module.in_proj_bias.grad.chunk(3), module.out_proj.bias.grad]
-    return [*weights, module.out_proj.weight.grad, *biases]
-
-
-def our_gradients(layer: MultiHeadAttention) -> list[Tensor]:
-    layers = (layer.query, layer.key, layer.value, layer.out)
-    return [x.weight.grad for x in layers] + [x.bias.grad for x in layers if x.bias is not None]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("widths", [(WIDTH, WIDTH), (KEY, VALUE), (WIDTH, VALUE)])
-@pytest.mark.parametrize("bias", [True, False])
-def test_matches_torch_in_output_and_gradients(kind: str, widths: tuple[int, int], bias: bool) -> None:
-    theirs = nn.MultiheadAttention(
-        WIDTH, H, kdim=widths[0], vdim=widths[1], bias=bias, batch_first=True, dtype=torch.float64
-    )
-    for parameter in theirs.parameters():
-        nn.init.normal_(parameter, std=0.4)  # biases start at zero, which would hide them
-    ours = MultiHeadAttention.from_torch(theirs)
-    inputs = rand(B, TQ, WIDTH), rand(B, TK, widths[0]), rand(B, TK, widths[1])
-    masks, grad = their_masks(kind, TQ, TK), rand(B, TQ, WIDTH)
-    results = []
-    for run in (
-        lambda q, k, v: theirs(q, k, v, **masks, average_attn_weights=False),
-        lambda q, k, v: ours(q, k, v, attn_mask=our_mask(**masks), return_map=True),
-    ):
-        leaves = [x.clone().requires_grad_() for x in inputs]
-        output, weights = run(*leaves)
-        output.backward(grad)
-        results.append((output, weights, [x.grad for x in leaves]))
-    (output, weights, gradients), (our_output, our_map, our_input_gradients) = results
-    close(our_output, output)
-    close(our_map.dense(), weights)
-    for found, wanted in zip(
-        our_input_gradients + our_gradients(ours), gradients + their_gradients(theirs), strict=True
-    ):
-        close(found, wanted)
-
-
-def test_matches_torch_for_itself_causal_and_padded() -> None:
-    theirs = nn.MultiheadAttention(WIDTH, H, batch_first=True, dtype=torch.float64)
-    ours, x, lengths = MultiHeadAttention.from_torch(theirs), rand(B, TQ, WIDTH), torch.tensor([5, 1, 3])
-    later = torch.ones(TQ, TQ, dtype=torch.bool).triu(1)
-    wanted, _ = theirs(x, x, x, attn_mask=later, key_padding_mask=~regard.masks.padding(lengths, TQ))
-    close(ours(x, is_causal=True, lengths=lengths), wanted)
-    close(ours(x, x, x, is_causal=True, lengths=lengths), wanted)
-
-
-def test_matches_torch_without_a_batch_and_with_the_batch_second() -> None:
-    theirs = nn.MultiheadAttention(WIDTH, H, dtype=torch.float64)
-    ours, q, k = MultiHeadAttention.from_torch(theirs), rand(B, TQ, WIDTH), rand(B, TK, WIDTH)
-    close(ours(q, k), theirs(*(x.transpose(0, 1) for x in (q, k, k)))[0].transpose(0, 1))
-    mask = torch.rand(H, TQ, TK) > 0.5
-    mask[..., 0] = False
-    close(ours(q[0], k[0], attn_mask=~mask), theirs(q[0], k[0], k[0], attn_mask=mask)[0])
-
-
-def test_from_torch_takes_over_mode_dtype_dropout_and_frozen_weights() -> None:
-    theirs = nn.MultiheadAttention(WIDTH, H, dropout=0.25, dtype=torch.bfloat16).eval()
-    theirs.in_proj_weight.requires_grad_(False)
-    ours = MultiHeadAttention.from_torch(theirs)
-    assert ours.dropout == 0.25 and not ours.training and ours.out.weight.dtype == torch.bfloat16
-    assert not ours.key.weight.requires_grad and ours.key.bias.requires_grad and ours.out.weight.requires_grad
-    with torch.no_grad():
-        ours.query.weight.zero_()
-    assert theirs.in_proj_weight.abs().sum() > 0  # copied, not shared
-
-
 def test_a_query_that_may_attend_to_nothing_is_finite() -> None:
     ours, x = made(), rand(B, TQ, WIDTH).requires_grad_()
     nn.init.normal_(ours.out.bias)
     output = ours(x, lengths=[5, 0, 3])
-    close(output[1], ours.out.bias.expand(TQ, WIDTH))
+    assert_close(output[1], ours.out.bias.expand(TQ, WIDTH))
     output.sum().backward()
     assert x.grad.isfinite().all() and all(p.grad.isfinite().all() for p in ours.parameters())
 
@@ -216,11 +95,11 @@ def test_any_similarity_and_grouped_heads_are_the_equation(name: str, kv_heads: 
     query, key = rand(B, TQ, 6 * D), rand(B, TK, 6 * D)
     output = layer(query, key)
     wanted = by_hand(layer, query, key, partial(score, layer.similarity))
-    close(output, wanted)
+    assert_close(output, wanted)
     parameters, grad = list(layer.parameters()), rand(*output.shape)
     found = torch.autograd.grad(output, parameters, grad, allow_unused=True)
     for f, w in zip(found, torch.autograd.grad(wanted, parameters, grad), strict=True):
-        close(f, w)
+        assert_close(f, w)
 
 
 def test_learned_similarities_are_saved_and_shared_by_nobody() -> None:
@@ -237,25 +116,25 @@ def test_rotary_is_applied_to_queries_and_keys() -> None:
     plain.load_state_dict(layer.state_dict())
     x = rand(B, TQ, 24)
     q, k, v = (split_heads(linear(x), 4) for linear in (layer.query, layer.key, layer.value))
-    close(layer(x), layer.out(merge_heads(regard.attend(rotary(q), rotary(k), v))))
+    assert_close(layer(x), layer.out(merge_heads(regard.attend(rotary(q), rotary(k), v))))
     assert not torch.allclose(layer(x), plain(x))
     moved = layer(x, offset=torch.tensor([4, 0, 9]), is_causal=True)
-    close(moved, layer(x, is_causal=True))  # distances are all that counts
+    assert_close(moved, layer(x, is_causal=True))  # distances are all that counts
 
 
 def test_offset_places_the_queries_of_a_cross_attention() -> None:
     layer = made(4 * 6, 4, position=RotaryPosition())
     x, memory = rand(B, TQ, 24), rand(B, TK, 24)
     at_once = layer(x, memory, is_causal=True)
-    close(layer(x[:, 2:], memory, is_causal=True, offset=2), at_once[:, 2:])
+    assert_close(layer(x[:, 2:], memory, is_causal=True, offset=2), at_once[:, 2:])
 
 
 def test_options_of_the_operator_may_be_bound() -> None:
     windowed = made(attend=partial(regard.attend, window=(1, 0)))
     x = rand(B, TK, WIDTH)
-    close(windowed(x), windowed(x, attn_mask=regard.masks.sliding(TK, left=1, right=0)))
+    assert_close(windowed(x), windowed(x, attn_mask=regard.masks.sliding(TK, left=1, right=0)))
     cache = Cache()
-    close(torch.cat([windowed(x[:, t : t + 1], cache=cache) for t in range(TK)], 1), windowed(x))
+    assert_close(torch.cat([windowed(x[:, t : t + 1], cache=cache) for t in range(TK)], 1), windowed(x))
 
 
 def test_dropout_in_training_only_and_before_the_map() -> None:
@@ -263,8 +142,8 @@ def test_dropout_in_training_only_and_before_the_map() -> None:
     assert not torch.allclose(layer(x), layer(x))
     _, m = layer(x, return_map=True)
     layer.eval()
-    close(layer(x), layer(x))
-    close(m.dense(), layer(x, return_map=True)[1].dense())
+    assert_close(layer(x), layer(x))
+    assert_close(m.dense(), layer(x, return_map=True)[1].dense())
 
 
 # ── properties ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -274,7 +153,7 @@ def test_dropout_in_training_only_and_before_the_map() -> None:
 @given(st.permutations(range(TK)), st.sampled_from(["scaled_dot", "additive"]))
 def test_self_attention_is_permutation_equivariant(order: list[int], similarity: str) -> None:
     layer, x = made(similarity=similarity), rand(B, TK, WIDTH)
-    close(layer(x[:, order]), layer(x)[:, order])
+    assert_close(layer(x[:, order]), layer(x)[:, order])
 
 
 @pytest.mark.parametrize("place", ["rotary", "learned"])
@@ -307,7 +186,7 @@ def test_a_padded_batch_is_each_sequence_alone(lengths: list[int], causal: bool,
     for padding in ({"lengths": lengths}, {"attn_mask": mask}):
         together = layer(x, is_causal=causal, **padding)
         for entry, length in enumerate(lengths):
-            close(together[entry, :length], layer(x[entry : entry + 1, :length], is_causal=causal)[0])
+            assert_close(together[entry, :length], layer(x[entry : entry + 1, :length], is_causal=causal)[0])
 
 
 POSITIONS = {"none": None, "interleaved": RotaryPosition(), "halves": RotaryPosition(layout="halves", fraction=0.5)}
@@ -330,16 +209,16 @@ def test_step_by_step_is_at_once(steps: list[int], kv_heads: int, position: str,
             maps.append(m)
             start += length
         whole, whole_map = layer(x, is_causal=True, return_map=True)
-    close(torch.cat(outputs, 1), whole)
+    assert_close(torch.cat(outputs, 1), whole)
     start = 0
     for length, m in zip(steps, maps, strict=True):  # a map of an earlier step is still what it was
-        close(m.dense(), whole_map[:, :, start : start + length, : start + length])
+        assert_close(m.dense(), whole_map[:, :, start : start + length, : start + length])
         start += length
     if grad:
         grad_out, parameters = rand(*whole.shape), list(layer.parameters())
         found = torch.autograd.grad(torch.cat(outputs, 1), parameters, grad_out)
         for f, w in zip(found, torch.autograd.grad(whole, parameters, grad_out), strict=True):
-            close(f, w)
+            assert_close(f, w)
 
 
 @torch.no_grad()
@@ -353,7 +232,7 @@ def test_step_by_step_with_padding_on_the_left() -> None:
         outputs.append(layer(x[:, t : t + 1], attn_mask=mask, is_causal=True, cache=cache))
     together = torch.cat(outputs, 1)
     for entry, skip in enumerate(padded.tolist()):
-        close(together[entry, skip:], layer(x[entry : entry + 1, skip:], is_causal=True)[0])
+        assert_close(together[entry, skip:], layer(x[entry : entry + 1, skip:], is_causal=True)[0])
 
 
 @torch.no_grad()
@@ -363,7 +242,7 @@ def test_beams_may_be_reordered_between_steps() -> None:
     layer(x[:, :3], is_causal=True, cache=cache)
     cache.reorder(index)
     last = layer(x[:, 3:], is_causal=True, cache=cache)
-    close(last, layer(torch.cat((x[index, :3], x[:, 3:]), 1), is_causal=True)[:, 3:])
+    assert_close(last, layer(torch.cat((x[index, :3], x[:, 3:]), 1), is_causal=True)[:, 3:])
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -375,7 +254,7 @@ def test_cross_attention_computes_its_keys_once(grad: bool) -> None:
     with torch.set_grad_enabled(grad):
         steps = [layer(query[:, t : t + 1], key, value, lengths=lengths, cache=cache) for t in range(TQ)]
     assert len(calls) == 1 and cache.length == TK
-    close(torch.cat(steps, 1), layer(query, key, value, lengths=lengths))
+    assert_close(torch.cat(steps, 1), layer(query, key, value, lengths=lengths))
 
 
 @pytest.mark.parametrize("options", [{}, {"similarity": "additive"}, {"kv_heads": 1}])
@@ -385,18 +264,18 @@ def test_observing_changes_nothing(options: dict) -> None:
     assert torch.equal(output, layer(x, is_causal=True, lengths=[7, 4, 0]))
     assert m.shape == (B, H, TK, TK)
     v = split_heads(layer.value(x), layer.kv_heads).expand(B, H, TK, D)
-    close(layer.out(merge_heads(m.dense() @ v)), output)
+    assert_close(layer.out(merge_heads(m.dense() @ v)), output)
 
 
 def test_compiles_whole() -> None:
     torch.compiler.reset()
     layer, x = made(4 * 6, 4, kv_heads=2, position=RotaryPosition()), rand(B, TK, 24)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
-    close(compiled(x, is_causal=True), layer(x, is_causal=True))
+    assert_close(compiled(x, is_causal=True), layer(x, is_causal=True))
     cache = Cache()
     with torch.no_grad():
         steps = [compiled(x[:, t : t + 1], is_causal=True, cache=cache) for t in range(3)]
-    close(torch.cat(steps, 1), layer(x, is_causal=True)[:, :3])
+    assert_close(torch.cat(steps, 1), layer(x, is_causal=True)[:, :3])
 
 
 def test_autocast_runs_low_and_near() -> None:

@@ -15,7 +15,7 @@ import regard
 from regard.layers import AttentionPooling, AveragePooling, FullyConnectedPooling, KernelPooling, MaxPooling
 
 B, TQ, T, W, D, DV = 3, 2, 7, 5, 11, 13
-close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-11)
+assert_close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-11)
 LENGTHS = st.lists(st.integers(0, T), min_size=B, max_size=B)
 
 
@@ -75,10 +75,10 @@ def test_average_is_the_mean_of_valid_entries(lengths: list[int]) -> None:
         x = padded(lengths)
         found, m = AveragePooling()(x, **how, return_map=True)
         for entry, length in enumerate(lengths):
-            close(found[entry], x[entry, :length].mean(0) if length else rand(W) * 0)
+            assert_close(found[entry], x[entry, :length].mean(0) if length else rand(W) * 0)
             wanted = torch.zeros(1, T, dtype=torch.float64)
             wanted[:, :length] = 1 / max(1, length)
-            close(m[entry], wanted)
+            assert_close(m[entry], wanted)
 
 
 @settings(max_examples=20, deadline=None)
@@ -88,7 +88,7 @@ def test_max_is_that_of_valid_entries(lengths: list[int]) -> None:
         x = padded(lengths)
         found = MaxPooling()(x, **how)
         for entry, length in enumerate(lengths):
-            close(found[entry], x[entry, :length].amax(0) if length else rand(W) * 0)
+            assert_close(found[entry], x[entry, :length].amax(0) if length else rand(W) * 0)
 
 
 def test_an_average_compares_nothing() -> None:
@@ -96,7 +96,7 @@ def test_an_average_compares_nothing() -> None:
     x[:, 2, 0] = torch.nan
     found = AveragePooling()(x)
     assert found[:, 0].isnan().all()
-    close(found[:, 1:], x.mean(1)[:, 1:])
+    assert_close(found[:, 1:], x.mean(1)[:, 1:])
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -105,20 +105,20 @@ def test_fully_connected_weighs_by_what_stands_out(deep: bool) -> None:
     found, m = pool(x, lengths=[7, 3, 1], return_map=True)
     for entry, length in enumerate([7, 3, 1]):
         weights = pool.score(x[entry, :length]).softmax(0)  # (length, 1)
-        close(found[entry], (weights * x[entry, :length]).sum(0))
-        close(m[entry, 0, :length], weights.squeeze(-1).detach())
+        assert_close(found[entry], (weights * x[entry, :length]).sum(0))
+        assert_close(m[entry, 0, :length], weights.squeeze(-1).detach())
     assert len(list(pool.parameters())) == (4 if deep else 1)
 
 
 @pytest.mark.parametrize("pool", without_query(), ids=lambda p: type(p).__name__)
 def test_leading_dimensions_are_free(pool: nn.Module) -> None:
     x = rand(2, B, T, W)
-    close(pool(x)[1], pool(x[1]))
-    close(pool(x[0, 0]), pool(x[0])[0])
+    assert_close(pool(x)[1], pool(x[1]))
+    assert_close(pool(x[0, 0]), pool(x[0])[0])
     lengths = torch.tensor([[1, 7, 0], [2, 3, 5]])
-    close(pool(x, lengths=lengths)[1, 2], pool(x[1, 2, :5]))
-    close(pool(x, lengths=[4, 6])[1], pool(x[1, :, :6]))
-    close(pool(x, lengths=4), pool(x[:, :, :4]))
+    assert_close(pool(x, lengths=lengths)[1, 2], pool(x[1, 2, :5]))
+    assert_close(pool(x, lengths=[4, 6])[1], pool(x[1, :, :6]))
+    assert_close(pool(x, lengths=4), pool(x[:, :, :4]))
     assert torch.equal(pool(x[:, :, :0]), torch.zeros(2, B, W).double())
 
 
@@ -136,9 +136,9 @@ def test_attention_pooling_is_the_equation(name: str) -> None:
         "bilinear": lambda: q @ pool.similarity.weight @ k.mT,
     }[name]()
     context, m = pool(query, key, value, return_map=True)
-    close(m.dense(), scores.softmax(-1).detach())
-    close(context, scores.softmax(-1) @ value)
-    close(pool(query, key), scores.softmax(-1) @ key)
+    assert_close(m.dense(), scores.softmax(-1).detach())
+    assert_close(context, scores.softmax(-1) @ value)
+    assert_close(pool(query, key), scores.softmax(-1) @ key)
 
 
 def test_attention_pooling_takes_options_of_the_operator() -> None:
@@ -146,11 +146,11 @@ def test_attention_pooling_takes_options_of_the_operator() -> None:
     query, key, value = rand(B, TQ, D), rand(B, T, W), rand(B, T, DV)
     context, m = pool(query, key, value, return_map=True)
     best = m.dense().argmax(-1)
-    close(context, value.gather(1, best.unsqueeze(-1).expand(B, TQ, DV)))
+    assert_close(context, value.gather(1, best.unsqueeze(-1).expand(B, TQ, DV)))
     dropping = AttentionPooling(D, W, 4, dropout=0.5).double()
     assert not torch.allclose(dropping(query, key), dropping(query, key))
     dropping.eval()
-    close(dropping(query, key), dropping(query, key))
+    assert_close(dropping(query, key), dropping(query, key))
 
 
 def nadaraya_watson(query: Tensor, key: Tensor, value: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,11 +167,11 @@ def test_kernel_pooling_is_nadaraya_watson(w: float, width: int, value_width: in
     query, key, value = (x.requires_grad_() for x in (rand(B, TQ, width), rand(B, T, width), rand(B, T, value_width)))
     wanted, weights = nadaraya_watson(query, key, value, pool.w)
     found, m = pool(query, key, value, return_map=True)
-    close(found, wanted)
-    close(m.dense(), weights.detach())
+    assert_close(found, wanted)
+    assert_close(m.dense(), weights.detach())
     leaves, grad = [query, key, value, *([pool.w] if learnable else [])], rand(*found.shape)
     for f, g in zip(torch.autograd.grad(found, leaves, grad), torch.autograd.grad(wanted, leaves, grad), strict=True):
-        close(f, g)
+        assert_close(f, g)
     assert pool.w.requires_grad == learnable and "w" in pool.state_dict()
 
 
@@ -247,7 +247,7 @@ def test_padding_has_no_effect_forward_or_backward(pool: nn.Module, fill: float)
     assert len(wanted) >= 2
     for how in ways(lengths):
         for found, exact in zip(run(fill, lambda k, v, how=how: ask(pool, query, k, v, **how)), wanted, strict=True):
-            close(found, exact)
+            assert_close(found, exact)
 
 
 @pytest.mark.parametrize("pool", with_query(), ids=named)
@@ -268,7 +268,7 @@ def test_the_map_of_an_average_can_be_looked_at() -> None:
 def test_compiles_whole(pool: nn.Module) -> None:
     torch.compiler.reset()
     x, lengths = rand(B, T, W), torch.tensor([7, 3, 0])
-    close(torch.compile(pool, fullgraph=True, backend="eager")(x, lengths=lengths), pool(x, lengths=lengths))
+    assert_close(torch.compile(pool, fullgraph=True, backend="eager")(x, lengths=lengths), pool(x, lengths=lengths))
 
 
 @pytest.mark.parametrize(
