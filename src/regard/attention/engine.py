@@ -7,6 +7,7 @@ switches it off (`0`) or names another build of it to load (the path of its file
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
 import importlib.util
 import os
@@ -30,7 +31,7 @@ def _load() -> tuple[ModuleType | None, str]:
         return None, "not built: no C++ compiler served when regard was installed; install one, then regard again"
     except (ImportError, OSError) as error:
         return None, f"built, but it does not load: {error}"
-    address = _pool()
+    address = pool()
     found.use_pool(address)
     return found, f"{found.__file__}, {'in the thread pool of torch' if address else 'with threads of its own'}"
 
@@ -47,7 +48,8 @@ def _from_file(path: str) -> ModuleType:
     return found
 
 
-def _pool() -> int:
+@functools.cache
+def pool() -> int:
     """The address of GOMP_parallel in the OpenMP runtime that torch runs on; 0 where it has none.
 
     Asked of torch's library, the loader looks through what that library was linked with: so this is torch's runtime,
