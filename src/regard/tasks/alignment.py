@@ -1,0 +1,99 @@
+"""Word alignments read off attention: which source word each target word came from.
+
+    weights (Tt pieces, Ts pieces)  →  words × words  →  links  →  "0-0 1-2 2-1" (Pharaoh format: source-target)
+
+Two conventions tell which step of the decoder speaks of a target piece:
+
+    "output"   the step that wrote it:               row i for piece i
+    "input"    the step after, which has read it:    row i + 1 for piece i  (Chen et al. 2020, "shift")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Link = tuple[int, int]
+"""(source word, target word), counted from 0."""
+Step = Literal["output", "input"]
+
+
+def word_weights(weights: Tensor, source: Sequence[int], target: Sequence[int], step: Step = "output") -> Tensor:
+    """Weights between words: (steps, Ts pieces) → (target words, source words).
+
+    `source` and `target` name the word of each piece. What falls on the pieces of one source word is added up; the rows
+    of one target word are averaged. Steps and pieces beyond those named (the end of the sentence) are left out.
+
+    >>> w = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.2, 0.6], [0.0, 0.1, 0.9]])
+    >>> word_weights(w, source=[0, 0, 1], target=[0, 1])
+    tensor([[0.9000, 0.1000],
+            [0.4000, 0.6000]])
+    """
+    shift = {"output": 0, "input": 1}.get(step)
+    if shift is None:
+        raise ValueError(f"alignment: step ({step!r}) must be 'output' or 'input'.")
+    steps, pieces = weights.shape
+    if steps < len(target) + shift or pieces < len(source):
+        raise ValueError(
+            f"alignment: weights ({steps}, {pieces}) must have a row for each of {len(target)} target pieces"
+            f"{' and the end of the sentence' if shift else ''} and a column for each of {len(source)} source pieces."
+        )
+    rows = weights[shift : shift + len(target), : len(source)]  # (target pieces, source pieces)
+    by_source = _sums(rows.T, source).T  # (target pieces, source words)
+    counts = torch.bincount(torch.tensor(target, dtype=torch.long), minlength=1).unsqueeze(1)
+    return _sums(by_source, target) / counts[: max(target, default=-1) + 1]  # (target words, source words)
+
+
+def links(weights: Tensor) -> list[Link]:
+    """Each target word with the source word it looked at most: (target words, source words) → pairs."""
+    if not weights.numel():
+        return []
+    return sorted((source, target) for target, source in enumerate(weights.argmax(1).tolist()))
+
+
+def pharaoh(found: Iterable[Link]) -> str:
+    """Links as one line of text.
+
+    >>> pharaoh([(0, 0), (2, 1)])
+    '0-0 2-1'
+    """
+    return " ".join(f"{source}-{target}" for source, target in sorted(found))
+
+
+def parse_pharaoh(line: str) -> set[Link]:
+    """The links of a line in Pharaoh format.
+
+    >>> sorted(parse_pharaoh("0-0 2-1"))
+    [(0, 0), (2, 1)]
+    """
+    try:
+        return {(int(source), int(target)) for source, target in (word.split("-") for word in line.split())}
+    except ValueError:
+        raise ValueError(f"alignment: line ({line.strip()!r}) must be links such as '0-0 2-1'.") from None
+
+
+def error_rate(pairs: Iterable[tuple[Collection[Link], Collection[Link], Collection[Link]]]) -> float:
+    """Alignment error rate over sentences of (found A, sure S, possible P ⊇ S) (Och & Ney 2003, section 4.2).
+
+        AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|)
+
+    >>> error_rate([({(0, 0), (1, 1)}, {(0, 0)}, {(0, 0), (1, 2)})])
+    0.33333333333333337
+    """
+    hits = total = 0
+    for found, sure, possible in pairs:
+        a, s = set(found), set(sure)
+        hits += len(a & s) + len(a & (set(possible) | s))
+        total += len(a) + len(s)
+    if not total:
+        raise ValueError("alignment: error rate must have links to count; got none, found or sure.")
+    return 1 - hits / total
+
+
+def _sums(x: Tensor, groups: Sequence[int]) -> Tensor:
+    """Rows of x added up by group: (n, m) → (groups, m)."""
+    count = max(groups, default=-1) + 1
+    return x.new_zeros(count, x.shape[1]).index_add_(0, torch.tensor(groups, dtype=torch.long), x)
