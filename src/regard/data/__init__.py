@@ -1,0 +1,1 @@
+"""Data: text → ids → batches."""
