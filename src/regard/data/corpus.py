@@ -43,7 +43,7 @@ class Corpus:
     >>> import tempfile
     >>> corpus = Corpus.write(Path(tempfile.mkdtemp()) / "corpus", [([5, 6, 7], [8]), ([9], [10, 11])])
     >>> len(corpus), corpus[1]
-    (2, (memmap([9], dtype=uint16), memmap([10, 11], dtype=uint16)))
+    (2, (array([9], dtype=uint16), array([10, 11], dtype=uint16)))
     >>> corpus.lengths.tolist()
     [[3, 1], [1, 2]]
     """
@@ -213,4 +213,4 @@ def _mapped(path: Path, type: str, shape: tuple[int, ...]) -> np.ndarray:
     if size != wanted:
         raise ValueError(f"corpus: {path} must have {wanted:,} bytes; got {size:,}. Write the corpus again.")
     # a file of no bytes cannot be mapped: all sources of a corpus may be empty
-    return np.memmap(path, type, "r", shape=shape) if size else np.empty(shape, type)
+    return np.asarray(np.memmap(path, type, "r", shape=shape)) if size else np.empty(shape, type)
