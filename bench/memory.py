@@ -61,13 +61,20 @@ def peak(target: str, *args: object, threads: int | None = None, timeout: float 
 
 
 def profile(
-    target: str, *args: object, threads: int | None = None, timeout: float = 1800.0, sample: bool = False
+    target: str,
+    *args: object,
+    threads: int | None = None,
+    timeout: float = 1800.0,
+    sample: bool = False,
+    anonymous: bool = False,
 ) -> Peak:
     """Runs a set-up and the function it returns in a new Python process, and measures the function.
 
     `target` is the set-up: "package.module:function", or source code that defines a function `setup`. It is called with
     `args` (anything JSON can carry), makes the inputs, does a tiny call, and returns the function to measure, which
     takes nothing and returns what is not to be counted: tensors and arrays in any nesting, a number of bytes, or None.
+
+    `anonymous` leaves out pages of mapped files, which the system takes back when it needs them (Linux; sampled).
 
     >>> code = '''
     ... def setup(mib):
@@ -84,14 +91,14 @@ def profile(
             f"got neither. Name the function that makes the inputs and returns the one to measure."
         )
     try:
-        job = json.dumps({"target": target, "args": args, "sample": sample})
+        job = json.dumps({"target": target, "args": args, "sample": sample or anonymous, "anonymous": anonymous})
     except TypeError as error:
         raise ValueError(
             f"peak: args ({args!r}) must be something JSON can carry; got {error}. Pass sizes; make tensors in setup."
         ) from error
     name = target if PATH.fullmatch(target) else "the code given"
     with tempfile.TemporaryDirectory() as folder:
-        found = _run_child(name, Path(folder), job, _environment(threads), timeout)
+        found = _run_child(name, Path(folder), job, _environment(threads), timeout, anonymous)
     if found.declared > found.peak - found.baseline + SLACK:
         raise ValueError(
             f"peak: what the function returns ({found.declared} bytes) must be allocated by it; got a peak only "
@@ -100,9 +107,17 @@ def profile(
     return found
 
 
-def resident(pid: int | None = None) -> int:
-    """Bytes of a process (this one by default) in physical memory now; 0 when it has ended."""
+def resident(pid: int | None = None, anonymous: bool = False) -> int:
+    """Bytes of a process (this one by default) in physical memory now, of no file if so asked; 0 when it has ended."""
     pid = pid or os.getpid()
+    if anonymous:
+        try:
+            found = re.search(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+        except (FileNotFoundError, ProcessLookupError) as error:
+            if not Path("/proc/self/status").exists():
+                raise ValueError(f"peak: anonymous memory must be told by /proc; got {error}. Linux has it.") from error
+            return 0
+        return int(found[1]) * 1024 if found else 0
     if Path("/proc/self/statm").exists():
         try:
             return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -112,7 +127,9 @@ def resident(pid: int | None = None) -> int:
     return int(asked.stdout or 0) * 1024
 
 
-def _run_child(name: str, folder: Path, job: str, environment: dict[str, str], timeout: float) -> Peak:
+def _run_child(
+    name: str, folder: Path, job: str, environment: dict[str, str], timeout: float, anonymous: bool = False
+) -> Peak:
     """Starts the child, samples it if it asks for that, and reads its answer."""
     (folder / "job").write_text(job)
     command = [sys.executable, "-c", "from bench.memory import _child; _child()", str(folder)]
@@ -127,7 +144,7 @@ def _run_child(name: str, folder: Path, job: str, environment: dict[str, str], t
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"peak: {name} must end within timeout ({timeout} s); got more. Raise timeout.")
                 if (folder / "sample-me").exists():
-                    sampled = max(sampled, resident(child.pid))
+                    sampled = max(sampled, resident(child.pid, anonymous))
                 time.sleep(INTERVAL)
         finally:
             child.kill()
@@ -165,11 +182,11 @@ def _child() -> None:
     gc.collect()
     _trim()
     marked = not job["sample"] and _reset_mark()
-    baseline = resident()
+    baseline = resident(anonymous=job["anonymous"])
     if not marked:
         (folder / "sample-me").touch()
     kept = run()
-    highest = max(_mark() if marked else resident(), baseline)
+    highest = max(_mark() if marked else resident(anonymous=job["anonymous"]), baseline)
     found = Peak(baseline, highest, _size(kept, set()), "high-water mark" if marked else "sampled")
     (folder / "answer").write_text(json.dumps(asdict(found)))
 

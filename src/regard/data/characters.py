@@ -1,0 +1,95 @@
+"""A vocabulary of single characters: for short strings such as dates."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from .files import replacing
+from .vocabulary import BOS, EOS, NAMES, PAD, UNK, UNKNOWN, check_ids, damaged, read_json
+
+
+class Characters:
+    """Each character is an id, in the order of their code points; offers what `Subwords` does.
+
+    Texts are brought to NFC (a letter and its accent are one character) and not changed otherwise.
+
+    >>> letters = Characters.train(["3. März", "2009"])
+    >>> ids = letters.encode("9 März?")
+    >>> letters.pieces(ids)
+    ['9', ' ', 'M', 'ä', 'r', 'z', '<unk>']
+    >>> letters.decode(ids), letters.words(ids), len(letters)
+    ('9 März⁇', [0, 1, 2, 3, 4, 5, 6], 14)
+    """
+
+    def __init__(self, characters: str) -> None:
+        if len(set(characters)) != len(characters) or not characters:
+            repeated = sorted({c for c in characters if characters.count(c) > 1})
+            raise ValueError(
+                f"characters: characters ({len(characters)}) must be one or more, each once; got "
+                f"{f'{repeated} repeated' if repeated else 'none'}. Characters.train(lines) finds those of a text."
+            )
+        self.characters = characters
+        self._ids = {character: len(NAMES) + place for place, character in enumerate(characters)}
+
+    @classmethod
+    def train(cls, lines: Iterable[str]) -> Characters:
+        """The characters that occur in the lines."""
+        found: set[str] = set()
+        for line in lines:
+            found.update(unicodedata.normalize("NFC", line))
+        return cls("".join(sorted(found)))
+
+    def __len__(self) -> int:
+        return len(NAMES) + len(self.characters)
+
+    def __repr__(self) -> str:
+        return f"Characters({len(self)})"
+
+    def encode(self, text: str) -> list[int]:
+        """The id of each character; UNK for those not in the vocabulary."""
+        return [self._ids.get(character, UNK) for character in unicodedata.normalize("NFC", text)]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; PAD, BOS and EOS leave no trace, UNK is ⁇."""
+        shown = {PAD: "", BOS: "", EOS: "", UNK: UNKNOWN}
+        return "".join(shown[id] if id in shown else self._of(id) for id in check_ids(ids, len(self)))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        return [NAMES[id] if id < len(NAMES) else self._of(id) for id in check_ids(ids, len(self))]
+
+    def words(self, ids: Iterable[int]) -> list[int]:
+        """Each character is its own word: 0, 1, 2, …; −1 for PAD, BOS and EOS."""
+        numbers, count = [], 0
+        for id in check_ids(ids, len(self)):
+            counted = id not in (PAD, BOS, EOS)
+            numbers.append(count if counted else -1)
+            count += counted
+        return numbers
+
+    def save(self, path: str | Path) -> None:
+        with replacing(Path(path)) as made:
+            made.write_text(json.dumps({"characters": self.characters}, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Characters:
+        """What `save` wrote.
+
+        Raises:
+            ValueError: for a damaged file, by its name.
+        """
+        characters = read_json(Path(path)).get("characters")
+        if not isinstance(characters, str):
+            raise damaged(Path(path), f"characters of type {type(characters).__name__}")
+        try:
+            return cls(characters)
+        except ValueError as error:
+            raise damaged(Path(path), str(error)) from error
+
+    def _of(self, id: int) -> str:
+        return self.characters[id - len(NAMES)]

@@ -1,0 +1,216 @@
+"""A corpus of pairs of id sequences, in files that are mapped into memory: only what is looked at is read.
+
+    folder/
+      corpus.json   what is there: written last
+      source.ids    ids of all sources, one after the other: uint16, or uint32 where one is beyond 65,535
+      target.ids
+      offsets       (N + 1, 2) int64: where each source and target begins
+      lengths       (N, 2) int32: offsets' differences, so that a plan of batches never has to compute them all
+
+Numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from .files import replacing
+from .parallel import Report
+from .vocabulary import Vocabulary
+
+Pair = tuple[Sequence[int], Sequence[int]]
+Flat = tuple[np.ndarray, np.ndarray]
+"""The ids of many sequences, one after the other, and the length of each."""
+SIDES = ("source", "target")
+FORMAT = 1
+CHUNK = 1 << 14
+"""Pairs that are written at a time."""
+
+
+class _Format(Exception):
+    """A corpus of another time."""
+
+
+class Corpus:
+    """Pairs of id sequences on disk; `corpus[i]` is (source ids, target ids), without BOS and EOS.
+
+    >>> import tempfile
+    >>> corpus = Corpus.write(Path(tempfile.mkdtemp()) / "corpus", [([5, 6, 7], [8]), ([9], [10, 11])])
+    >>> len(corpus), corpus[1]
+    (2, (array([9], dtype=uint16), array([10, 11], dtype=uint16)))
+    >>> corpus.lengths.tolist()
+    [[3, 1], [1, 2]]
+    """
+
+    def __init__(self, folder: Path, count: int, totals: Sequence[int], types: Sequence[str]) -> None:
+        self.folder = folder
+        self.totals = tuple(totals)
+        """Ids of all sources, and of all targets."""
+        sizes = zip(SIDES, self.totals, types, strict=True)
+        self.ids = tuple(_mapped(folder / f"{side}.ids", type, (total,)) for side, total, type in sizes)
+        self.offsets = _mapped(folder / "offsets", "<i8", (count + 1, 2))
+        self.lengths = _mapped(folder / "lengths", "<i4", (count, 2))
+
+    @classmethod
+    def write(cls, folder: str | Path, pairs: Iterable[Pair]) -> Corpus:
+        """Write pairs of ids to a folder as they come, a few thousand in memory at a time.
+
+        The folder appears when all of it is written; an older one of that name is there until then.
+
+        Raises:
+            ValueError: for no pairs, or ids below 0 or beyond 32 bits.
+        """
+        return cls.write_flat(folder, _flattened(pairs))
+
+    @classmethod
+    def write_flat(cls, folder: str | Path, chunks: Iterable[tuple[Flat, Flat]]) -> Corpus:
+        """The same from arrays: of each chunk, (ids, lengths) of its sources and of its targets."""
+        folder = Path(folder)
+        with replacing(folder) as made:
+            made.mkdir()
+            writer = _Writer(made)
+            with writer:
+                for source, target in chunks:
+                    writer.add(source, target)
+            if not writer.count:
+                raise ValueError("corpus: pairs (0) must be at least 1; got an end without any.")
+            about = {"format": FORMAT, "count": writer.count, "totals": writer.totals, "types": writer.types}
+            (made / "corpus.json").write_text(json.dumps(about) + "\n")
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Corpus:
+        """A corpus that was written.
+
+        Raises:
+            ValueError: if it is not whole, by the name of the file.
+        """
+        about = Path(folder) / "corpus.json"
+        try:
+            found = json.loads(about.read_text())
+            if found["format"] != FORMAT:
+                raise _Format(f"format {found['format']}")
+            return cls(Path(folder), found["count"], found["totals"], found["types"])
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"corpus: {error.filename} must exist; got no such file. Write the corpus again."
+            ) from error
+        except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError, _Format) as error:
+            raise ValueError(
+                f"corpus: {about} must describe a corpus of format {FORMAT}; got {error}. Write the corpus again."
+            ) from error
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        place = range(len(self))[index]  # negative from the end; IndexError beyond
+        (s, t), (s_end, t_end) = self.offsets[place : place + 2].tolist()
+        return self.ids[0][s:s_end], self.ids[1][t:t_end]
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        return (self[index] for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"Corpus({len(self):,} pairs, {self.totals[0]:,} + {self.totals[1]:,} ids)"
+
+
+def encode_pairs(
+    pairs: Iterable[tuple[str, str]],
+    source: Vocabulary,
+    target: Vocabulary,
+    *,
+    longest: int | None = None,
+    report: Report | None = None,
+) -> Iterator[Pair]:
+    """Texts → ids, some thousands at a time: what `Corpus.write` takes.
+
+    Pairs with more than `longest` ids on a side are left out, and moved in the report from kept to too long.
+    """
+    texts = iter(pairs)
+    while chunk := list(islice(texts, CHUNK)):
+        sources, targets = zip(*chunk, strict=True)
+        for pair in zip(source.encode_all(sources), target.encode_all(targets), strict=True):
+            if longest is None or max(map(len, pair)) <= longest:
+                yield pair
+            elif report is not None:
+                report.kept -= 1
+                report.add("too long")
+
+
+def _flattened(pairs: Iterable[Pair]) -> Iterator[tuple[Flat, Flat]]:
+    rest = iter(pairs)
+    while chunk := list(islice(rest, CHUNK)):
+        source, target = ([np.asarray(pair[side], np.int64) for pair in chunk] for side in (0, 1))
+        yield _joined(source), _joined(target)
+
+
+def _joined(rows: list[np.ndarray]) -> Flat:
+    return np.concatenate(rows), np.array([len(row) for row in rows], np.int32)
+
+
+class _Writer:
+    """Appends chunks to the files of a corpus."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.count, self.totals, self.types = folder, 0, [0, 0], ["<u2", "<u2"]
+        names = [f"{side}.ids" for side in SIDES]
+        self._ids: list[IO[bytes]] = [(folder / name).open("wb") for name in names]
+        self._offsets, self._lengths = ((folder / name).open("wb") for name in ("offsets", "lengths"))
+        self._offsets.write(np.zeros(2, "<i8").tobytes())
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in (*self._ids, self._offsets, self._lengths):
+            file.close()
+
+    def add(self, source: Flat, target: Flat) -> None:
+        lengths = np.stack((source[1], target[1]), 1)  # (n, 2)
+        ends = np.cumsum(lengths, 0, dtype=np.int64) + np.array(self.totals)
+        for side, (ids, length) in enumerate((source, target)):
+            if length.sum() != len(ids) or (length < 0).any():
+                raise ValueError(
+                    f"corpus: lengths of {SIDES[side]} (sum {length.sum()}) must add up to its ids; got {len(ids)}."
+                )
+            self._append(side, ids)
+        self._offsets.write(ends.astype("<i8").tobytes())
+        self._lengths.write(lengths.astype("<i4").tobytes())
+        self.count += len(lengths)
+
+    def _append(self, side: int, ids: np.ndarray) -> None:
+        low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, 0)
+        if low < 0 or high >= 1 << 32:
+            raise ValueError(
+                f"corpus: ids of {SIDES[side]} ({low} … {high}) must lie in 0 … {(1 << 32) - 1}; got one beyond."
+            )
+        if high >= 1 << 16 and self.types[side] == "<u2":
+            self._widen(side)
+        self._ids[side].write(ids.astype(self.types[side]).tobytes())
+        self.totals[side] += len(ids)
+
+    def _widen(self, side: int) -> None:
+        """uint16 → uint32 in what was written so far: which of the two is enough shows only as ids come."""
+        self._ids[side].close()
+        path = self.folder / f"{SIDES[side]}.ids"
+        narrow = path.rename(path.with_suffix(".narrow"))
+        self.types[side], self._ids[side] = "<u4", path.open("wb")
+        with narrow.open("rb") as file:
+            while part := file.read(1 << 20):
+                self._ids[side].write(np.frombuffer(part, "<u2").astype("<u4").tobytes())
+        narrow.unlink()
+
+
+def _mapped(path: Path, type: str, shape: tuple[int, ...]) -> np.ndarray:
+    size, wanted = path.stat().st_size, int(np.prod(shape)) * np.dtype(type).itemsize
+    if size != wanted:
+        raise ValueError(f"corpus: {path} must have {wanted:,} bytes; got {size:,}. Write the corpus again.")
+    # a file of no bytes cannot be mapped: all sources of a corpus may be empty
+    return np.asarray(np.memmap(path, type, "r", shape=shape)) if size else np.empty(shape, type)

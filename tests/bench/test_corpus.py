@@ -1,0 +1,46 @@
+"""The memory of a large corpus, on a small one."""
+
+from pathlib import Path
+
+import pytest
+
+from bench import corpus, memory
+from bench.harness import Options, measure_figure
+from regard.data import Batches, Corpus
+
+
+def test_every_figure_is_measured_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(corpus.tempfile, "tempdir", str(tmp_path))
+    results = [measure_figure(figure) for figure in corpus.figures(Options(quick=True))]
+    assert [result.quantity for result in results] == ["s", "s", "MiB", "MiB"]
+    bytes_a_pair = results[2].median * memory.MIB / corpus.QUICK
+    assert results[2].met and bytes_a_pair < 50  # 20 million pairs would fit
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_corpus_is_of_the_size_it_says(tmp_path: Path) -> None:
+    corpus.written(tmp_path, 1100)
+    made = Corpus.open(tmp_path / "corpus")
+    assert len(made) == 1100 and made.ids[0].dtype == "<u2"
+    assert made.lengths.min() == corpus.SHORTEST and made.lengths.max() == corpus.LONGEST
+    assert abs(made.lengths.mean() - 10) < 0.5
+    assert len(Batches(made, corpus.TOKENS).plan(0)) > 1
+    assert corpus.planned(tmp_path) > 0
+
+
+def test_mapped_pages_are_told_from_memory(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * (32 << 20))
+    code = f"""
+import numpy as np
+def setup():
+    def run():
+        mapped = np.memmap({str(tmp_path / "large")!r}, np.uint8, "r")
+        mapped.sum()
+        scratch = b"x" * (8 << 20)
+        sum(scratch[::4096])
+        import time; time.sleep(0.2)
+    return run
+"""
+    anonymous = memory.profile(code, anonymous=True)
+    assert 7 < anonymous.above / memory.MIB < 14 and anonymous.method == "sampled"
+    assert memory.profile(code).above / memory.MIB > 38

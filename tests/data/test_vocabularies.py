@@ -1,0 +1,205 @@
+"""Vocabularies: text comes back, words are told apart, and the same text gives the same vocabulary."""
+
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.data import BOS, EOS, PAD, UNK, Characters, Subwords, Vocabulary, load_vocabulary
+from regard.data.vocabulary import NAMES
+
+TEXT = [
+    "Der Feuerwehrmann rettet eine Katze.",
+    "Die Katzen retten keinen Feuerwehrmann.",
+    "Ça coûte déjà très cher à l’été !",
+    "The firemen rescued a cat; cats rescue nobody.",
+    "Die Straße nach Ålesund: 3 × 14 km",
+    "<pad> <unk> <s> </s> a</s>b ▁ _ ",
+] * 20
+KINDS = ("bpe", "unigram")
+TRAINED = {kind: Subwords.train(iter(TEXT), 150, kind) for kind in KINDS}  # type: ignore[arg-type]
+ALL: dict[str, Vocabulary] = {**TRAINED, "characters": Characters.train(TEXT)}
+LETTERS = "".join(sorted(set("".join(TEXT)) - set("▁ ")))
+words = st.lists(st.text(LETTERS, min_size=1, max_size=9), max_size=6)
+
+each = pytest.mark.parametrize("vocabulary", ALL.values(), ids=ALL)
+trained = pytest.mark.parametrize("subwords", TRAINED.values(), ids=TRAINED)
+
+
+@each
+@settings(max_examples=100, deadline=None)
+@given(words)
+def test_text_comes_back(vocabulary: Vocabulary, words: list[str]) -> None:
+    text = unicodedata.normalize("NFC", " ".join(words))
+    ids = vocabulary.encode(text)
+    assert vocabulary.decode(ids) == text
+    assert vocabulary.decode([BOS, *ids, EOS, PAD, PAD]) == text
+    assert not {PAD, UNK, BOS, EOS} & set(ids)  # not even where the text spells their names
+    assert vocabulary.encode_all([text, "a"]) == [ids, vocabulary.encode("a")]
+
+
+@trained
+@settings(max_examples=100, deadline=None)
+@given(words)
+def test_every_piece_knows_its_word(subwords: Subwords, words: list[str]) -> None:
+    ids = subwords.encode(" ".join(words))
+    numbers = subwords.words(ids)
+    assert len(numbers) == len(ids) and numbers == sorted(numbers)
+    for number, word in enumerate(words):
+        part = [id for id, n in zip(ids, numbers, strict=True) if n == number]
+        assert subwords.decode(part) == unicodedata.normalize("NFC", word)
+
+
+@trained
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_words_of_any_ids_are_those_of_their_text(subwords: Subwords, data: st.DataObject) -> None:
+    """A model may say pieces in an order that no text has."""
+    ids = data.draw(st.lists(st.integers(0, len(subwords) - 1), max_size=12))
+    spoken = [n for id, n in zip(ids, subwords.words(ids), strict=True) if subwords.pieces([id]) != ["▁"] and n >= 0]
+    assert len(set(spoken)) == len([word for word in subwords.decode(ids).split(" ") if word])
+
+
+def test_words_skip_what_is_no_text() -> None:
+    for subwords in TRAINED.values():
+        ids = [BOS, *subwords.encode("Katze rettet"), UNK, EOS, PAD]
+        numbers = subwords.words(ids)
+        assert numbers[0] == numbers[-1] == numbers[-2] == -1 and numbers[-3] == 1 == max(numbers)
+    assert ALL["characters"].words([BOS, 4, 5, EOS, PAD]) == [-1, 0, 1, -1, -1]
+
+
+@each
+def test_unknown_characters_are_seen(vocabulary: Vocabulary) -> None:
+    ids = vocabulary.encode("a 漢 a")
+    assert UNK in ids and vocabulary.decode(ids) == "a ⁇ a"
+
+
+@each
+def test_only_the_coding_of_text_is_settled(vocabulary: Vocabulary) -> None:
+    assert vocabulary.encode("e\u0301te\u0301") == vocabulary.encode("été") != vocabulary.encode("ete")
+    assert vocabulary.encode("Katze") != vocabulary.encode("katze")
+
+
+@trained
+def test_the_sign_of_a_space_is_no_space(subwords: Subwords) -> None:
+    assert subwords.decode(subwords.encode("a▁b")) == "a_b"
+
+
+@each
+def test_specials_have_their_places(vocabulary: Vocabulary) -> None:
+    assert vocabulary.pieces([PAD, UNK, BOS, EOS]) == list(NAMES)
+    assert vocabulary.decode([PAD, BOS, EOS]) == ""
+    assert isinstance(vocabulary, Vocabulary)
+
+
+@each
+def test_ids_come_as_lists_arrays_or_tensors(vocabulary: Vocabulary) -> None:
+    ids = vocabulary.encode("Die Katze")
+    for given_ids in (np.array(ids, np.uint16), torch.tensor(ids), iter(ids)):
+        assert vocabulary.decode(given_ids) == "Die Katze"
+
+
+@each
+def test_saved_and_loaded(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    vocabulary.save(tmp_path / "new" / "vocabulary.json")
+    again = load_vocabulary(tmp_path / "new" / "vocabulary.json")
+    assert type(again) is type(vocabulary) and len(again) == len(vocabulary)
+    for text in TEXT[:6]:
+        assert again.encode(text) == vocabulary.encode(text)
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["vocabulary.json"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_process_finds_the_same(kind: str, tmp_path: Path) -> None:
+    """Hash maps of the trainer are ordered anew in each process."""
+    TRAINED[kind].save(tmp_path / "here.json")
+    code = f"import sys; from tests.data.test_vocabularies import TRAINED; TRAINED[{kind!r}].save(sys.argv[1])"
+    for name in ("there", "elsewhere"):
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], check=True)
+        assert (tmp_path / name).read_bytes() == (tmp_path / "here.json").read_bytes()
+
+
+def test_more_characters_than_pieces() -> None:
+    chinese = ["".join(chr(0x4E00 + n) for n in range(start, start + 40)) for start in range(0, 4000, 40)]
+    assert len(Subwords.train(chinese, 300)) <= 300
+    with pytest.raises(
+        ValueError, match=re.escape("subwords: size (300) must be at least 4006, for every character of the text to")
+    ):
+        Subwords.train(chinese, 300, "unigram")
+    assert Subwords.train(chinese, 4006, "unigram").encode("一二")
+
+
+def _encode_in_a_child(queue: multiprocessing.Queue) -> None:
+    queue.put(TRAINED["bpe"].encode_all(TEXT))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+def test_a_forked_child_encodes_too_and_nobody_warns(capfd: pytest.CaptureFixture[str]) -> None:
+    wanted = TRAINED["bpe"].encode_all(TEXT)  # starts the threads that a child does not have
+    context = multiprocessing.get_context("fork")
+    queue: multiprocessing.Queue = context.Queue()
+    child = context.Process(target=_encode_in_a_child, args=(queue,))
+    child.start()
+    assert queue.get(timeout=60) == wanted
+    child.join()
+    assert "parallelism" not in capfd.readouterr().err
+
+
+@each
+def test_ids_beyond_are_refused(vocabulary: Vocabulary) -> None:
+    size = len(vocabulary)
+    for method in (vocabulary.decode, vocabulary.pieces, vocabulary.words):
+        for id in (size, -1):
+            with pytest.raises(
+                ValueError, match=re.escape(f"vocabulary: ids[1] ({id}) must lie in 0 … {size - 1}; got one beyond.")
+            ):
+                method([5, id])
+
+
+def test_says_what_is_wrong(tmp_path: Path) -> None:
+    for message, arguments in (
+        ("subwords: kind ('wordpiece') must be one of bpe, unigram.", (TEXT, 100, "wordpiece")),
+        ("subwords: size (5) must be at least 6; some thousands are usual.", (TEXT, 5, "bpe")),
+        ("subwords: lines (0 words) must hold some text; got none.", (["", " "], 100, "bpe")),
+        ("subwords: lines (0 words) must hold some text; got none.", ([], 100, "unigram")),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            Subwords.train(*arguments)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=re.escape("characters: characters (3) must be one or more, each once; got")):
+        Characters("aba")
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "vocabulary.json"
+    TRAINED["bpe"].save(path)
+    whole = path.read_text()
+    foreign = json.loads(whole)
+    foreign["added_tokens"] = []
+    foreign["model"]["vocab"] = {"a": 0, "b": 1, "c": 2, "d": 3, "e": 4}
+    foreign["model"]["merges"] = []
+    foreign["model"]["unk_token"] = None
+    for content in (
+        whole[: len(whole) // 2],
+        "",
+        "[]",
+        "{}",
+        '{"characters": 3}',
+        '{"characters": "aa"}',
+        json.dumps(foreign),
+    ):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=re.escape(f"vocabulary: file ({path}) must hold a vocabulary in JSON")):
+            load_vocabulary(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=re.escape(f"vocabulary: file ({path}) must hold")):
+        Subwords.load(path)
