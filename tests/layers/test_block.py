@@ -13,6 +13,7 @@ from regard.layers import (
     Cache,
     DecoderBlock,
     DecoderCache,
+    Dropout,
     EncoderBlock,
     FeedForward,
     GatedFeedForward,
@@ -152,7 +153,7 @@ def test_dropout_is_where_torch_has_it(kind: type) -> None:
     layer = theirs(kind, dropout=0.25, layer_norm_eps=1e-3).eval()
     ours = (EncoderBlock if kind is nn.TransformerEncoderLayer else DecoderBlock).from_torch(layer)
     assert not ours.training
-    counted = [m.p for m in ours.modules() if isinstance(m, nn.Dropout)]
+    counted = [m.p for m in ours.modules() if isinstance(m, Dropout)]
     assert counted == [m.p for m in layer.modules() if isinstance(m, nn.Dropout)]
     assert [m.dropout for m in ours.modules() if isinstance(m, MultiHeadAttention)] == [0.25] * (len(counted) - 2)
     assert {m.eps for m in ours.modules() if isinstance(m, nn.LayerNorm)} == {1e-3}

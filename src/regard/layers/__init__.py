@@ -2,6 +2,7 @@
 
 from .block import DecoderBlock, DecoderMaps, EncoderBlock, Residual
 from .cache import Cache, DecoderCache
+from .dropout import Dropout
 from .feedforward import FeedForward, GatedFeedForward
 from .multihead import MultiHeadAttention, merge_heads, split_heads
 from .pooling import AttentionPooling, AveragePooling, FullyConnectedPooling, KernelPooling, MaxPooling
@@ -15,6 +16,7 @@ __all__ = [
     "DecoderBlock",
     "DecoderCache",
     "DecoderMaps",
+    "Dropout",
     "EncoderBlock",
     "FeedForward",
     "FullyConnectedPooling",

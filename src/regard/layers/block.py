@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..attention import AttentionMap
 from .cache import Cache, DecoderCache
+from .dropout import Dropout
 from .feedforward import FeedForward
 from .multihead import MultiHeadAttention
 
@@ -41,7 +42,7 @@ class Residual(nn.Module):
 
     def __init__(self, norm: nn.Module, *, norm_first: bool, dropout: float = 0.0) -> None:
         super().__init__()
-        self.norm, self.norm_first, self.dropout = norm, norm_first, nn.Dropout(dropout)
+        self.norm, self.norm_first, self.dropout = norm, norm_first, Dropout(dropout)
 
     def forward(self, x: Tensor, part: Callable[..., Any], *inputs: Any, **options: Any) -> tuple[Tensor, Any]:
         result = part(self.norm(x) if self.norm_first else x, *inputs, **options)

@@ -12,6 +12,8 @@ from ..attention.check import dtype, shape, shape_of
 
 Pair = tuple[Tensor, Tensor]
 """Keys and values, (B, H, T, D) each."""
+ROOM = 16
+"""Positions set aside after a reordering; beam search reorders at nearly every step."""
 
 
 class Cache:
@@ -85,8 +87,17 @@ class Cache:
                 f"cache: index ({shape(index)}) must be whole numbers, one per batch entry to be; got "
                 f"{dtype(index)} for keys {shape(self._key)}."
             )
-        self._key = self._key.index_select(0, index)  # (B', H, room, D)
-        self._value = self._value.index_select(0, index)  # (B', H, room, D)
+        self._key = self._taken(self._key, index)  # (B', H, room, D)
+        self._value = self._taken(self._value, index)  # (B', H, room, D)
+
+    def _taken(self, held: Tensor, index: Tensor) -> Tensor:
+        """The entries that `index` names, and room for a few steps more: what is beyond the length is not copied."""
+        present = held[..., : self.length, :]
+        if self.complete or torch.is_grad_enabled():
+            return present.index_select(0, index)
+        taken = held.new_empty(len(index), *held.shape[1:-2], self.length + ROOM, held.shape[-1])
+        torch.index_select(present, 0, index, out=taken[..., : self.length, :])
+        return taken
 
     def _extended(self, held: Tensor | None, new: Tensor) -> Tensor:
         """(B, H, room, D) with the new positions written after the first `length`."""

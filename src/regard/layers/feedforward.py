@@ -7,6 +7,8 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .dropout import Dropout
+
 Activation = Callable[[Tensor], Tensor]
 """A function or a module, applied number by number."""
 
@@ -32,7 +34,7 @@ class FeedForward(nn.Module):
         self.up = nn.Linear(width, hidden, bias)
         self.down = nn.Linear(hidden, width, bias)
         self.activation = activation
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.dropout(self.activation(self.up(x)))  # (..., hidden)
@@ -62,7 +64,7 @@ class GatedFeedForward(nn.Module):
         self.up = nn.Linear(width, hidden, bias)
         self.down = nn.Linear(hidden, width, bias)
         self.activation = activation
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.dropout(self.activation(self.gate(x)) * self.up(x))  # (..., hidden)

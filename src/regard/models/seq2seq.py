@@ -1,0 +1,234 @@
+"""Sequence to sequence with recurrent states: encoder, and a decoder of three parts.
+
+    c  context   cᵢ = c(H, sᵢ₋₁)              what of the source matters now          `context.py`
+    f  state     sᵢ = f(cᵢ, sᵢ₋₁, yᵢ₋₁)       what was written, and what is to come   `layers/recurrent.py`
+    g  output    yᵢ = g(cᵢ, sᵢ, yᵢ₋₁)         the next token
+
+    h₁ … h_Ts ──▶ c ──▶ f ──▶ g ──▶ yᵢ
+                  ▲     │
+                  └─────┘ s
+
+Only c and f are run step by step. Embeddings and their share of the gates come before the steps, layers above the
+first and g after them, for all steps at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from ..layers import Dropout
+from ..layers.recurrent import Hidden, RecurrentState, Weights, kind_of, over
+from .context import context_of
+from .translator import Memory, check_ids, embeddings, vocabulary_layer
+
+
+@dataclass(frozen=True)
+class Seq2SeqConfig:
+    """The sizes and names of a `Seq2Seq`."""
+
+    source_vocabulary: int
+    """Number of source ids."""
+    target_vocabulary: int
+    """Number of target ids."""
+    width: int = 256
+    """Of embeddings and of the last hidden vector."""
+    hidden: int = 256
+    """Of the decoder's states."""
+    encoder_hidden: int = 256
+    """Of the encoder's states, in each direction."""
+    layers: int = 1
+    """Of the encoder, and of the decoder."""
+    cell: Literal["gru", "lstm"] = "gru"
+    """The recurrent cell."""
+    bidirectional: bool = True
+    """Whether the encoder reads in both directions."""
+    context: str = "additive"
+    """What the decoder is told of the source: fixed, additive, dot, bilinear, cosine or hard."""
+    dropout: float = 0.0
+    """Share of embeddings and hidden vectors dropped in training."""
+    tie: Literal["none", "target", "all"] = "target"
+    """Which embeddings are one: the target's with the output layer's, these with the source's, or none."""
+
+
+class RecurrentEncoder(nn.Module):
+    """A GRU or LSTM over the source, in one or both directions: (B, Ts, E) → states (B, Ts, C), summary (B, C).
+
+    The sentences are packed: padding costs nothing, and the backward direction starts at each sentence's real end.
+    The summary is the last state of each direction, side by side.
+    Paper: Bahdanau et al. 2015, section 3.2.
+    """
+
+    def __init__(self, config: Seq2SeqConfig) -> None:
+        super().__init__()
+        self.rnn = kind_of("seq2seq", config.cell).module(
+            config.width,
+            config.encoder_hidden,
+            config.layers,
+            batch_first=True,
+            bidirectional=config.bidirectional,
+            dropout=config.dropout if config.layers > 1 else 0.0,
+        )
+        self.directions = 2 if config.bidirectional else 1
+        self.width = self.directions * config.encoder_hidden
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Memory:
+        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        outputs, hidden = over(self.rnn, packed)
+        states, _ = pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])  # (B, Ts, C)
+        summary = hidden[0][-self.directions :].transpose(0, 1).flatten(1)  # (B, C)
+        return Memory(states, lengths, summary)
+
+
+class Output(nn.Module):
+    """g: hidden = tanh(W · [c; s; y]), from which the vocabulary layer makes logits.
+
+    Shapes: c (…, C), s (…, S), y (…, W) → (…, W).
+    Paper: Luong et al. 2015, equation 5, and y as in Bahdanau et al. 2015, equation 4.
+    """
+
+    def __init__(self, context_width: int, state_width: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.mix = nn.Linear(context_width + state_width + width, width)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, context: Tensor, state: Tensor, token: Tensor) -> Tensor:
+        return self.dropout(torch.tanh(self.mix(torch.cat((context, state, token), -1))))
+
+
+@dataclass
+class Seq2SeqState:
+    """Between steps of decoding: B sentences with K hypotheses each."""
+
+    keys: Any
+    """What the context keeps of the B sentences."""
+    hidden: Hidden
+    """Of the first layer, (B·K, W) each."""
+    above: Hidden | None
+    """Of the layers above it, (layers, B·K, W) each."""
+    weights: Weights
+
+    def reorder(self, rows: Tensor, sentences: Tensor | None = None) -> None:
+        self.hidden = tuple(h.index_select(0, rows) for h in self.hidden)
+        if self.above is not None:
+            self.above = tuple(h.index_select(1, rows) for h in self.above)
+        if sentences is not None:
+            self.keys = self.keys.reorder(sentences)
+
+
+class Seq2Seq(nn.Module):
+    """A recurrent encoder and a recurrent decoder, between them a context: a `Translator`.
+
+    Papers: Sutskever et al. 2014 and Cho et al. 2014 (fixed); Bahdanau et al. 2015 (additive); Luong et al. 2015 (dot,
+    bilinear). Differs from these: the first layer of the decoder asks for the context, and the layers above it run
+    over its states (Wu et al. 2016, section 3); s₀ of every layer = tanh(W · summary).
+
+    Args:
+        config: sizes and names.
+        context: the context part, where it is not the one that `config.context` names: an object with `constant`,
+            `keys`, `forward` and `maps` (see `AttentiveContext`).
+
+    >>> model = Seq2Seq(Seq2SeqConfig(11, 13, width=8, hidden=6, encoder_hidden=5))
+    >>> source, lengths = torch.randint(4, 11, (2, 7)), torch.tensor([7, 4])
+    >>> hidden, (m,) = model.decode(torch.randint(4, 13, (2, 3)), model.encode(source, lengths), return_maps=True)
+    >>> tuple(model.logits(hidden).shape), m.shape
+    ((2, 3, 13), (2, 1, 3, 7))
+    """
+
+    longest = None
+
+    def __init__(self, config: Seq2SeqConfig, context: Any = None) -> None:
+        super().__init__()
+        _check(config)
+        self.config = config
+        width, hidden = config.width, config.hidden
+        self.source, self.target = embeddings(
+            "seq2seq", config.source_vocabulary, config.target_vocabulary, width, config.tie
+        )
+        self.vocabulary = vocabulary_layer(self.target, config.tie)
+        self.dropout = Dropout(config.dropout)
+        self.encoder = RecurrentEncoder(config)
+        memory_width = self.encoder.width
+        self.initial = nn.Linear(memory_width, config.layers * hidden)
+        self.context: Any = context_of(config.context, hidden, memory_width) if context is None else context
+        self.state = RecurrentState(width, memory_width, hidden, cell=config.cell)
+        self.above: nn.Module | None = None
+        if config.layers > 1:
+            kind, dropout = kind_of("seq2seq", config.cell).module, config.dropout if config.layers > 2 else 0.0
+            self.above = kind(hidden, hidden, config.layers - 1, dropout=dropout)
+        self.output = Output(memory_width, hidden, width, config.dropout)
+
+    def encode(self, source: Tensor, lengths: Tensor) -> Memory:
+        check_ids("seq2seq", source, lengths, least=1)
+        return self.encoder(self.dropout(self.source(source)), lengths)
+
+    def decode(
+        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool = False
+    ) -> Any:
+        check_ids("seq2seq", target, lengths)
+        tokens = self.dropout(self.target(target.T))  # (T, B, W)
+        keys = self.context.keys(memory)
+        first, above = self._begin(memory)
+        contexts, states, asking = self._steps(tokens, keys, first)
+        top = states if self.above is None else over(self.above, self.dropout(states), above)[0]  # (T, B, S)
+        hidden = self.output(contexts, top, tokens).transpose(0, 1)  # (B, T, W)
+        return (hidden, self.context.maps(asking.transpose(0, 1), keys)) if return_maps else hidden
+
+    def _steps(self, tokens: Tensor, keys: Any, hidden: Hidden) -> tuple[Tensor, Tensor, Tensor]:
+        """Contexts (T, B, C), states (T, B, S), and the states that asked for the contexts: those before."""
+        start = hidden[0]
+        if self.context.constant:  # no step waits for another's context
+            context = self.context(start, keys)  # (B, C)
+            states = self.state.at_once(tokens, context, hidden)  # (T, B, S)
+            return context.expand(len(tokens), -1, -1), states, torch.cat((start[None], states[:-1]))
+        steps = self.state.unroll(tokens)
+        contexts: list[Tensor] = []
+        asked = [start]
+        for _ in range(len(tokens)):
+            contexts.append(self.context(hidden[0], keys))
+            hidden = steps.step(contexts[-1], hidden)
+            asked.append(hidden[0])
+        if not contexts:
+            return tokens.new_zeros(0, len(start), self.encoder.width), start[None][:0], start[None][:0]
+        return torch.stack(contexts), torch.stack(asked[1:]), torch.stack(asked[:-1])
+
+    def _begin(self, memory: Memory) -> tuple[Hidden, Hidden | None]:
+        """The hidden states before the first step: of the first layer, and of those above."""
+        start = torch.tanh(self.initial(memory.summary)).unflatten(-1, (self.config.layers, -1))  # (B, layers, S)
+        first, *others = (self.state.begin(s) for s in start.unbind(1))
+        return first, tuple(torch.stack(parts) for parts in zip(*others, strict=True)) if others else None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.vocabulary(hidden)
+
+    def begin(self, memory: Memory, beams: int = 1) -> Seq2SeqState:
+        first, above = self._begin(memory)
+        first = tuple(h.repeat_interleave(beams, 0) for h in first)  # (B·K, S)
+        above = None if above is None else tuple(h.repeat_interleave(beams, 1) for h in above)
+        return Seq2SeqState(self.context.keys(memory), first, above, self.state.weights())
+
+    def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
+        token = self.dropout(self.target(tokens))  # (B·K, W)
+        context = self.context(state.hidden[0], state.keys)  # (B·K, C)
+        hidden = self.state.unroll(token[None], state.weights).step(context, state.hidden)
+        top, above = hidden[0], state.above
+        if self.above is not None:
+            found, above = over(self.above, self.dropout(top)[None], above)
+            top = found[0]
+        logits = self.logits(self.output(context, top, token))  # (B·K, V)
+        return logits, replace(state, hidden=hidden, above=above)
+
+    def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
+        """Logits (B, T, V) of every next token."""
+        memory = self.encode(source, source_lengths)
+        return self.logits(self.decode(target, memory, lengths=target_lengths))
+
+
+def _check(config: Seq2SeqConfig) -> None:
+    for name in ("width", "hidden", "encoder_hidden", "layers"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"seq2seq: {name} ({getattr(config, name)}) must be at least 1.")

@@ -1,0 +1,215 @@
+"""The Transformer: an encoder and a decoder of attention alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..layers import (
+    DecoderBlock,
+    DecoderCache,
+    Dropout,
+    EncoderBlock,
+    FeedForward,
+    LearnedPosition,
+    MultiHeadAttention,
+    RotaryPosition,
+    SinusoidalPosition,
+)
+from ..layers.feedforward import Activation
+from .translator import Memory, check_ids, embeddings, vocabulary_layer
+
+ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+POSITIONS = ("sinusoidal", "learned", "rotary")
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The sizes and names of a `Transformer`."""
+
+    source_vocabulary: int
+    """Number of source ids."""
+    target_vocabulary: int
+    """Number of target ids."""
+    width: int = 256
+    """Of embeddings and of every block."""
+    heads: int = 4
+    """Of every attention; the width is divisible by them."""
+    hidden: int = 1024
+    """Of the feed-forward layers, inside."""
+    encoder_layers: int = 3
+    """Blocks that read."""
+    decoder_layers: int = 3
+    """Blocks that write."""
+    norm_first: bool = True
+    """Whether a block normalises before each part (and a last time at the end), or after it."""
+    position: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    """How tokens are told where they stand."""
+    similarity: str = "scaled_dot"
+    """Of every attention: dot, scaled_dot, cosine, additive or bilinear."""
+    activation: Literal["relu", "gelu", "silu"] = "relu"
+    """The bend of the feed-forward layers."""
+    dropout: float = 0.1
+    """Share of embeddings and of each part's output dropped in training."""
+    attention_dropout: float = 0.0
+    """Share of attention weights dropped in training; the fast kernels have none."""
+    tie: Literal["none", "target", "all"] = "target"
+    """Which embeddings are one: the target's with the output layer's, these with the source's, or none."""
+    longest: int = 512
+    """Positions of learned ones; the others go on."""
+
+
+@dataclass
+class TransformerState:
+    """Between steps of decoding: B sentences with K hypotheses each.
+
+    The hypotheses of a sentence share its keys and values of the source, and have their own of what they wrote.
+    """
+
+    memory: Memory
+    caches: list[DecoderCache] = field(default_factory=list)
+
+    def reorder(self, rows: Tensor, sentences: Tensor | None = None) -> None:
+        for cache in self.caches:
+            cache.attention.reorder(rows)
+        if sentences is not None:
+            self.memory = self.memory.reorder(sentences)
+            for cache in self.caches:
+                cache.cross_attention.reorder(sentences)
+
+
+class Transformer(nn.Module):
+    """Encoder blocks over the source, decoder blocks over the target and what the encoder made: a `Translator`.
+
+        x = √W · embedding + position;   memory = encoder(x);   hidden = decoder(y, memory);   logits = V · hidden
+
+    Shapes: source (B, Ts), target (B, T) → hidden (B, T, W), logits (B, T, V).
+    Paper: Vaswani et al. 2017, section 3; normalisation before each part, Xiong et al. 2020. Weights start as
+    Xavier-uniform, biases as zero, embeddings as normal of deviation 1/√W.
+
+    Raises:
+        ValueError: for sizes and names that do not fit.
+
+    >>> import torch
+    >>> model = Transformer(TransformerConfig(11, 13, width=8, heads=2, hidden=16))
+    >>> source, lengths = torch.randint(4, 11, (2, 7)), torch.tensor([7, 4])
+    >>> hidden, maps = model.decode(torch.randint(4, 13, (2, 3)), model.encode(source, lengths), return_maps=True)
+    >>> tuple(model.logits(hidden).shape), [m.shape for m in maps]
+    ((2, 3, 13), [(2, 2, 3, 7), (2, 2, 3, 7), (2, 2, 3, 7)])
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        _check(config)
+        self.config = config
+        width = config.width
+        self.source, self.target = embeddings(
+            "transformer", config.source_vocabulary, config.target_vocabulary, width, config.tie
+        )
+        self.vocabulary = vocabulary_layer(self.target, config.tie)
+        self.source_position, self.target_position = _position(config), _position(config)
+        self.dropout = Dropout(config.dropout)
+        how: dict[str, Any] = {"norm_first": config.norm_first, "dropout": config.dropout}
+        self.encoder = nn.ModuleList(
+            EncoderBlock(_attention(config), _feedforward(config), **how) for _ in range(config.encoder_layers)
+        )
+        self.decoder = nn.ModuleList(
+            DecoderBlock(_attention(config), _attention(config, cross=True), _feedforward(config), **how)
+            for _ in range(config.decoder_layers)
+        )
+        # after the last block of a norm_first model nothing has normalised the sum yet
+        self.encoder_norm = nn.LayerNorm(width) if config.norm_first else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(width) if config.norm_first else nn.Identity()
+        for block in (*self.encoder, *self.decoder):
+            for linear in (block.feedforward.up, block.feedforward.down):
+                nn.init.xavier_uniform_(linear.weight)
+                nn.init.zeros_(linear.bias)
+
+    @property
+    def longest(self) -> int | None:
+        return self.config.longest if self.config.position == "learned" else None
+
+    def encode(self, source: Tensor, lengths: Tensor) -> Memory:
+        check_ids("transformer", source, lengths, least=1)
+        x = self._embed(self.source, self.source_position, source)  # (B, Ts, W)
+        for block in self.encoder:
+            x = block(x, lengths=lengths)
+        return Memory(self.encoder_norm(x), lengths)
+
+    def decode(
+        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool = False
+    ) -> Any:
+        check_ids("transformer", target, lengths)
+        x = self._embed(self.target, self.target_position, target)  # (B, T, W)
+        maps = []
+        for block in self.decoder:
+            # no token attends to a later one, so none attends to padding: `lengths` has nothing to add
+            found = block(x, memory.states, memory_lengths=memory.lengths, return_maps=return_maps)
+            x, shown = found if return_maps else (found, None)
+            maps.append(None if shown is None else shown.cross_attention)
+        hidden = self.decoder_norm(x)
+        return (hidden, maps) if return_maps else hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.vocabulary(hidden)
+
+    def begin(self, memory: Memory, beams: int = 1) -> TransformerState:
+        return TransformerState(memory, [DecoderCache() for _ in self.decoder])
+
+    def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
+        memory = state.memory
+        rows, sentences = len(tokens), len(memory.states)
+        x = self._embed(self.target, self.target_position, tokens[:, None], state.caches[0].length)  # (B·K, 1, W)
+        for block, cache in zip(self.decoder, state.caches, strict=True):
+            assert isinstance(block, DecoderBlock)
+            x, _ = block.around_attention(x, block.attention, cache=cache.attention)
+            x = x.view(sentences, -1, self.config.width)  # (B, K, W): a sentence's keys serve all its hypotheses
+            x, _ = block.around_cross_attention(
+                x, block.cross_attention, memory.states, lengths=memory.lengths, cache=cache.cross_attention
+            )
+            x = x.view(rows, 1, -1)  # (B·K, 1, W)
+            x, _ = block.around_feedforward(x, block.feedforward)
+        return self.logits(self.decoder_norm(x.squeeze(1))), state  # (B·K, V)
+
+    def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
+        """Logits (B, T, V) of every next token."""
+        memory = self.encode(source, source_lengths)
+        return self.logits(self.decode(target, memory, lengths=target_lengths))
+
+    def _embed(self, embedding: nn.Embedding, position: nn.Module | None, ids: Tensor, offset: int = 0) -> Tensor:
+        x = embedding(ids) * math.sqrt(self.config.width)  # (B, T, W)
+        return self.dropout(x if position is None else position(x, offset))
+
+
+def _attention(config: TransformerConfig, cross: bool = False) -> MultiHeadAttention:
+    # rotary positions speak of distances, and there is none between a target and a source
+    rotary = RotaryPosition() if config.position == "rotary" and not cross else None
+    return MultiHeadAttention(
+        config.width, config.heads, dropout=config.attention_dropout, similarity=config.similarity, position=rotary
+    )
+
+
+def _feedforward(config: TransformerConfig) -> FeedForward:
+    return FeedForward(config.width, config.hidden, activation=ACTIVATIONS[config.activation], dropout=config.dropout)
+
+
+def _position(config: TransformerConfig) -> nn.Module | None:
+    if config.position == "learned":
+        return LearnedPosition(config.width, length=config.longest)
+    return SinusoidalPosition(config.width) if config.position == "sinusoidal" else None
+
+
+def _check(config: TransformerConfig) -> None:
+    for name in ("encoder_layers", "decoder_layers", "longest"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"transformer: {name} ({getattr(config, name)}) must be at least 1.")
+    for name, value, known in (
+        ("position", config.position, POSITIONS),
+        ("activation", config.activation, tuple(ACTIVATIONS)),
+    ):
+        if value not in known:
+            raise ValueError(f"transformer: {name} ({value!r}) must be one of {', '.join(known)}.")
