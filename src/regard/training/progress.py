@@ -1,0 +1,102 @@
+"""How far a run is: a bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+
+class Display:
+    """What is seen of a run: `advance` at each step, `report` at each line of metrics, `say` for words."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False)
+        self._progress: Progress | None = None
+        self._bar: TaskID | None = None
+        self._start: tuple[float, float] | None = None
+        self._left = math.inf
+        self._told = ""
+
+    def __enter__(self) -> Display:
+        if self.console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+            self._progress = Progress(*columns, console=self.console, transient=True, refresh_per_second=4)
+            self._bar = self._progress.add_task("training", total=1.0, told="")
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def advance(self, step: int, done: float, seconds: float) -> None:
+        """After a step: `done` is the share of the run that is over, `seconds` its time so far."""
+        if self._start is None:
+            self._start = (done, seconds)
+        before, since = self._start
+        self._left = (seconds - since) * (1 - done) / (done - before) if done > before else math.inf
+        if self._progress is not None and self._bar is not None:
+            told = " · ".join(filter(None, (self._told, clock(self._left))))
+            self._progress.update(self._bar, completed=done, description=f"step {step:,}", told=told)
+
+    def report(self, record: Mapping[str, Any]) -> None:
+        """A line of metrics. An evaluation stays on the screen; a terminal shows the others in the bar."""
+        told = describe(record)
+        if record["event"] == "train" and self._progress is not None:
+            self._told = told
+        elif record["event"] == "train":
+            left = clock(self._left)
+            self.say(f"step {record['step']:,} · epoch {record['epoch'] + 1} · {told}{' · ' + left if left else ''}")
+        else:
+            self.say(f"step {record['step']:,} · evaluated: {told}")
+
+    def say(self, words: str) -> None:
+        """A line for people."""
+        self.console.print(escape(words), soft_wrap=True)
+
+
+class Silent(Display):
+    """Nothing is seen."""
+
+    def __init__(self) -> None:
+        super().__init__(Console(quiet=True))
+
+
+def describe(record: Mapping[str, Any]) -> str:
+    """The measured part of a record in words.
+
+    >>> describe({"event": "train", "step": 9, "loss": 2.34567, "tokens_per_second": 1543.2, "padding": 0.081})
+    'loss 2.346 · 1,543 tokens/s · padding 8 %'
+    """
+    hidden = ("event", "step", "epoch", "tokens", "seconds", "learning_rate", "gradient_norm")
+    return " · ".join(_one(name, value) for name, value in record.items() if name not in hidden)
+
+
+def _one(name: str, value: Any) -> str:
+    if name == "tokens_per_second":
+        return f"{value:,.0f} tokens/s"
+    if name == "padding":
+        return f"padding {value:.0%}".replace("%", " %")
+    return f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+
+
+def clock(seconds: float) -> str:
+    """Time left, in words; nothing where nobody knows.
+
+    >>> clock(42.0), clock(754.0), clock(7500.0), clock(math.inf)
+    ('42 s left', '13 min left', '2 h 05 left', '')
+    """
+    if not math.isfinite(seconds):
+        return ""
+    minutes = round(seconds / 60)
+    if seconds < 60:
+        return f"{seconds:.0f} s left"
+    return f"{minutes} min left" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} left"

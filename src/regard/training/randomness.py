@@ -1,0 +1,67 @@
+"""Everything random in a process: seeded, kept, put back."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def seed_all(seed: int, rank: int = 0) -> None:
+    """Seed torch (every device), Python and numpy; each process of several draws numbers of its own.
+
+    >>> seed_all(7); first = torch.rand(1)
+    >>> seed_all(7); bool(torch.rand(1) == first)
+    True
+    """
+    seed = (seed + 1_000_003 * rank) % 2**32
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 (tasks may use the global generator)
+
+
+def randomness() -> dict[str, Tensor]:
+    """The states of all generators, each as bytes whose number is the same in every process."""
+    version, numbers, gauss = random.getstate()
+    name, keys, place, has_gauss, cached = np.random.get_state()  # noqa: NPY002
+    states = {
+        "torch": torch.get_rng_state(),
+        "python": _bytes([version, numbers, gauss]),
+        "numpy": _bytes([name, np.asarray(keys).tolist(), int(place), int(has_gauss), float(cached)]),
+    }
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore(states: dict[str, Tensor]) -> None:
+    """Put back what `randomness` gave."""
+    torch.set_rng_state(states["torch"])
+    version, numbers, gauss = json.loads(bytes(states["python"].tolist()))
+    random.setstate((version, tuple(numbers), gauss))
+    name, keys, place, has_gauss, cached = json.loads(bytes(states["numpy"].tolist()))
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), place, has_gauss, cached))  # noqa: NPY002
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Whatever is drawn inside, the numbers drawn afterwards are the same: how often one evaluates changes nothing."""
+    kept = randomness()
+    try:
+        yield
+    finally:
+        restore(kept)
+
+
+def _bytes(value: list[object], length: int = 8192) -> Tensor:
+    """JSON as bytes of a fixed length, so that processes can exchange it."""
+    text = json.dumps(value).encode().ljust(length)  # JSON may end in spaces
+    assert len(text) == length, f"the state of a generator takes {len(text)} bytes of {length}"
+    return torch.tensor(list(text), dtype=torch.uint8)

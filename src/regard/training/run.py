@@ -1,0 +1,179 @@
+"""The folder of a run.
+
+config.json          every setting, spelled out        metrics.jsonl   a line per interval and per evaluation
+model.safetensors    the best weights, averaged        curves.png      the same, drawn
+state-00001200/ …    the last two training states      samples.txt     what the model makes of a few inputs
+and what the task adds, such as its tokenizer
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from .checkpoint import clear
+from .config import LIMITS
+from .files import sync, tensor_bytes, unwritable, write
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there two processes in one folder are not told apart
+    fcntl = None  # type: ignore[assignment]
+
+
+class Run:
+    """The files of one run; only the first process has one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(folder, 0, error) from error
+        self._lock = self._locked()
+        clear(folder)
+        self.metrics = folder / "metrics.jsonl"
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.close()
+
+    def _locked(self) -> IO[str]:
+        """A lock that the system takes back when the process ends, however it ends."""
+        file = (self.folder / ".lock").open("w")
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            raise ValueError(
+                f"training: {self.folder} must be used by one run at a time; got a second. Wait for the first, end it, "
+                "or give another folder."
+            ) from error
+        return file
+
+    @property
+    def exists(self) -> bool:
+        """Whether training was begun here."""
+        return (self.folder / "config.json").exists()
+
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """Write the settings; on a run that exists, refuse other ones, but for limits that were raised."""
+        path = self.folder / "config.json"
+        wanted = json.loads(json.dumps(config, default=str))
+        if path.exists():
+            refuse_changes(read_config(self.folder), wanted, self.folder)
+        write(path, (json.dumps(wanted, indent=2, ensure_ascii=False) + "\n").encode())
+
+    def cut(self, length: int) -> None:
+        """Drop the metrics of steps that will be taken again, and a line that was torn off."""
+        if self.metrics.exists() and self.metrics.stat().st_size > length:
+            os.truncate(self.metrics, length)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a line to the metrics."""
+        line = (json.dumps(record, ensure_ascii=False) + "\n").encode()
+        try:
+            with self.metrics.open("ab") as file:
+                file.write(line)
+        except OSError as error:
+            raise unwritable(self.metrics, len(line), error) from error
+
+    def settle(self) -> int:
+        """Wait until the disk has the metrics; returns their length, which a state remembers."""
+        if not self.metrics.exists():
+            return 0
+        with self.metrics.open("rb") as file:
+            os.fsync(file.fileno())
+            return os.fstat(file.fileno()).st_size
+
+    def keep(self, weights: Mapping[str, Tensor], **told: object) -> None:
+        """Write model.safetensors, with what is told of it in its metadata."""
+        metadata = {name: str(value) for name, value in told.items()}
+        write(self.folder / "model.safetensors", tensor_bytes(weights, metadata))
+
+    def samples(self, step: int, samples: Sequence[tuple[str, str, str]]) -> None:
+        """Write samples.txt: input, ours, reference."""
+        if not samples:
+            return
+        blocks = [f"  {source}\n= {ours}\n  {reference}\n" for source, ours, reference in samples]
+        write(self.folder / "samples.txt", "\n".join([f"step {step}: input, = ours, reference\n", *blocks]).encode())
+
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of the metrics."""
+        if not self.metrics.exists():
+            return []
+        return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
+
+    def tidy(self) -> None:
+        """Make the folder's names durable."""
+        sync(self.folder)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The settings of a run."""
+    path = folder / "config.json"
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"training: {path} must be the settings of a run; got {error}. Give another folder.") from None
+
+
+def refuse_changes(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None:
+    """Raise ValueError that names every setting that differs, unless all of them are limits that were raised."""
+    before, after = flat(old), flat(new)
+    changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
+    wrong = [key for key in changed if not _raised(key, before.get(key), after.get(key))]
+    if wrong:
+        told = ", ".join(f"{key} ({before.get(key)} there, {after.get(key)} here)" for key in wrong)
+        raise ValueError(
+            f"training: settings must be those of the run in {folder}; got other ones: {told}. Only the limits "
+            f"({', '.join(LIMITS)}) may be raised. Give the same settings to go on, or another folder."
+        )
+
+
+def _raised(key: str, old: float | None, new: float | None) -> bool:
+    """None is no limit, the highest of all."""
+    if key not in {f"training.{name}" for name in LIMITS}:
+        return False
+    return new is None or (old is not None and new >= old)
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names.
+
+    >>> flat({"training": {"steps": 3}, "task": "dates"})
+    {'training.steps': 3, 'task': 'dates'}
+    """
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The best weights of a run; raises ValueError where there are none, or damaged ones."""
+    from .files import read_tensors
+
+    path = folder / "model.safetensors"
+    if not path.exists():
+        raise ValueError(f"training: {path} must exist; got a folder without. Train there first, or give another.")
+    return read_tensors(path)
+
+
+def load_best(model: torch.nn.Module, folder: Path) -> None:
+    """Give a model the best weights of a run."""
+    from .weights import load_weights
+
+    load_weights(model, read_weights(folder), str(folder / "model.safetensors"))
