@@ -57,7 +57,7 @@ def test_every_pair_is_in_one_batch_that_keeps_the_bound(
             assert (batch.source_lengths[row], batch.target_lengths[row]) == (s + 1, t + 1)
         assert batch.source.shape[1] == batch.source_lengths.max()
         assert batch.target.shape[1] == batch.target_lengths.max() + 1
-        real = batch.source_lengths.sum() + batch.target_lengths.sum()
+        real = int(batch.source_lengths.sum() + batch.target_lengths.sum())
         shown = batch.source.numel() + batch.target[:, 1:].numel()
         assert batch.padding == pytest.approx(1 - real / shown) and batch.tokens == batch.target_lengths.sum()
     assert sorted(seen) == list(range(len(lengths)))

@@ -90,6 +90,20 @@ def test_only_the_coding_of_text_is_settled(vocabulary: Vocabulary) -> None:
     assert vocabulary.encode("Katze") != vocabulary.encode("katze")
 
 
+@each
+@pytest.mark.parametrize("text", ["<pad>", "a</s>b", "<unk> <s> <pad>", "< pad > < s >"])
+def test_names_of_specials_are_text(vocabulary: Vocabulary, text: str) -> None:
+    assert vocabulary.decode(ids := vocabulary.encode(text)) == text and min(ids) > EOS
+
+
+@trained
+def test_a_space_alone_is_no_word(subwords: Subwords) -> None:
+    space, word = subwords.encode("a  a")[1], subwords.encode("a")
+    assert subwords.pieces([space]) == ["▁"] and len(word) == 1
+    ids = [*word, space, space, *word, space]
+    assert subwords.decode(ids) == "a   a " and subwords.words(ids) == [0, 1, 1, 1, 2]
+
+
 @trained
 def test_the_sign_of_a_space_is_no_space(subwords: Subwords) -> None:
     assert subwords.decode(subwords.encode("a▁b")) == "a_b"
@@ -123,7 +137,7 @@ def test_saved_and_loaded(vocabulary: Vocabulary, tmp_path: Path) -> None:
 def test_another_process_finds_the_same(kind: str, tmp_path: Path) -> None:
     """Hash maps of the trainer are ordered anew in each process."""
     TRAINED[kind].save(tmp_path / "here.json")
-    code = f"import sys; from tests.data.test_vocabularies import TRAINED; TRAINED[{kind!r}].save(sys.argv[1])"
+    code = f"import sys; from tests.data.test_vocabulary import TRAINED; TRAINED[{kind!r}].save(sys.argv[1])"
     for name in ("there", "elsewhere"):
         subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], check=True)
         assert (tmp_path / name).read_bytes() == (tmp_path / "here.json").read_bytes()
@@ -148,10 +162,12 @@ def test_a_forked_child_encodes_too_and_nobody_warns(capfd: pytest.CaptureFixtur
     wanted = TRAINED["bpe"].encode_all(TEXT)  # starts the threads that a child does not have
     context = multiprocessing.get_context("fork")
     queue: multiprocessing.Queue = context.Queue()
-    child = context.Process(target=_encode_in_a_child, args=(queue,))
+    child = context.Process(target=_encode_in_a_child, args=(queue,), daemon=True)
     child.start()
-    assert queue.get(timeout=60) == wanted
-    child.join()
+    try:
+        assert queue.get(timeout=30) == wanted
+    finally:
+        child.kill()
     assert "parallelism" not in capfd.readouterr().err
 
 
