@@ -70,10 +70,8 @@ def test_gradcheck(cell: str) -> None:
 
     def run(y: Tensor, contexts: Tensor, *rest: Tensor) -> Tensor:
         weights, hidden = rest[: len(names)], rest[len(names) :]
-        held = {f"rnn.{name}": x for name, x in zip(names, weights, strict=True)}
-        return torch.func.functional_call(
-            _Unrolled(state), {f"state.{k}": v for k, v in held.items()}, (y, contexts, hidden)
-        )
+        held = {f"state.rnn.{name}": x for name, x in zip(names, weights, strict=True)}
+        return torch.func.functional_call(_Unrolled(state), held, (y, contexts, hidden))
 
     inputs = [rand(2, B, E), rand(2, B, C), *(p.detach().clone() for p in state.rnn.parameters()), *begin(cell)]
     assert torch.autograd.gradcheck(run, [x.requires_grad_() for x in inputs])

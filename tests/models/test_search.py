@@ -72,9 +72,8 @@ def brute_force(logits: Tensor, longest: int, alpha: float) -> list[Hypothesis]:
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0, -0.5])
 def test_a_beam_that_covers_everything_is_exhaustive(alpha: float) -> None:
     model, longest = Table(torch.randn(2, 4, 4) * 2), 4
-    found = beam(
-        model, torch.tensor([[0], [1]]), torch.tensor([1, 1]), size=400, n_best=7, longest=longest, length_penalty=alpha
-    )
+    how = {"size": 400, "n_best": 7, "longest": longest, "length_penalty": alpha}
+    found = beam(model, torch.tensor([[0], [1]]), torch.tensor([1, 1]), **how)
     for b in range(2):
         wanted = brute_force(model.table[b], longest, alpha)[:7]
         assert [h.tokens for h in found[b]] == [h.tokens for h in wanted]
@@ -102,7 +101,7 @@ def test_greedy_takes_the_best_token_each_time(name: str) -> None:
         given = torch.tensor([[BOS, *wanted[:-1]]])
         log_p = model.logits(model.decode(given, memory.reorder(torch.tensor([b])))).log_softmax(-1)[0]
         assert log_p.argmax(-1).tolist() == wanted
-        assert found.score == pytest.approx(float(log_p.amax(-1).mean()), rel=1e-4)
+        assert found.score == pytest.approx(log_p.amax(-1).mean().item(), rel=1e-4)
 
 
 @some

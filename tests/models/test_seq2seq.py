@@ -90,11 +90,8 @@ def test_a_context_of_ones_own() -> None:
             return memory
 
         def forward(self, state: Tensor, memory: Memory) -> Tensor:
-            assert memory.lengths is not None
-            value = memory.states.unsqueeze(1)
-            return regard.attend(state[:, None, None], value, value, weighting="uniform", lengths=memory.lengths)[
-                :, 0, 0
-            ]
+            value, how = memory.states, {"weighting": "uniform", "lengths": memory.lengths}
+            return regard.attend(state[:, None], value, value, **how).squeeze(1)
 
         def maps(self, states: Tensor, memory: Memory) -> list:
             return []
