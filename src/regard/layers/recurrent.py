@@ -43,7 +43,7 @@ class RecurrentState(nn.Module):
 
     def begin(self, state: Tensor) -> Hidden:
         """What the first step is handed, from s₀ (B, W); the memory of an LSTM starts empty."""
-        return CELLS[self.cell].begin(state)
+        return CELLS[self.cell].begin(state.to(self.rnn.weight_hh_l0.dtype))  # under autocast it may be narrower
 
     def at_once(self, inputs: Tensor, context: Tensor, hidden: Hidden) -> Tensor:
         """All states (T, B, W) where one context (B, C) serves every step."""

@@ -245,9 +245,7 @@ def _check(size: int, n_best: int, length_penalty: float) -> None:
     if size < 1:
         raise ValueError(f"beam: size ({size}) must be at least 1 hypothesis. 5 is common.")
     if not 1 <= n_best <= size:
-        raise ValueError(
-            f"beam: n_best ({n_best}) must lie in 1…{size}, the size. Search with size={n_best} for as many."
-        )
+        raise ValueError(f"beam: n_best ({n_best}) must lie in 1…{size}, the size. Try size={n_best} for as many.")
     if not math.isfinite(length_penalty):
         raise ValueError(f"search: length_penalty ({length_penalty}) must be a finite number. 1 is the mean per token.")
 
