@@ -13,31 +13,26 @@ from regard.attention import engine
 from regard.cli import main
 
 
-def test_demo_writes_pictures_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "Ab", "--steps", "2", "--out", str(tmp_path / "deep/er")]) == 0
-    said = capsys.readouterr().out
-    picture = tmp_path / "deep/er/ab.png"
-    assert "ab →" in said and str(picture) in said.replace("\n", "")
-    assert min(Image.open(picture).size) > 100
-
-
-def test_the_model_of_the_demo_learns_to_look() -> None:
-    from rich.console import Console
-
-    torch.manual_seed(0)
-    model = demo.Speller()
-    right = demo.train(model, 400, Console(quiet=True))
-    written, seen = demo.spell(model, "regard")
-    assert right > 0.97 and written == "drager"
-    assert seen.top(1).indices.flatten().tolist() == [5, 4, 3, 2, 1, 0]  # it looks where it reads
+def test_demo_trains_both_and_says_where_the_page_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "PAIRS", 500)
+    monkeypatch.setattr(demo, "TEST", 20)
+    out = tmp_path / "deep/er"
+    for _ in range(2):  # a second time in the same folder
+        assert main(["demo", "--seconds", "1", "--out", str(out)]) == 0
+        said = capsys.readouterr().out
+    assert "additive attention" in said and "fixed context" in said and "right, of 20 dates" in said
+    assert (out / "dates.html").resolve().as_uri() in said.replace("\n", "")
+    assert "<title>Reading dates</title>" in (out / "dates.html").read_text(encoding="utf-8")
+    assert min(Image.open(out / "dates.png").size) > 100
 
 
 @pytest.mark.parametrize(
     "arguments,message",
     [
-        (["demo", "naïve"], "word ('naïve') must be 1 to 12 letters a–z; got 5 characters"),
-        (["demo", "a" * 13], "must be 1 to 12 letters a–z; got 13 characters"),
-        (["demo", "--steps", "0"], "steps (0) must be at least 1; 500 are enough"),
+        (["demo", "--seconds", "0"], "seconds (0) must be at least 1, of training for each"),
+        (["demo", "--seconds", "nan"], "seconds (nan) must be at least 1, of training for each"),
         (["info", "--shape", "8"], "shape ('8') must be two or more sizes, the last of them queries and width; got 1."),
         (["info", "--shape", "1,x,4"], "shape ('1,x,4') must be whole numbers of 1 or more; got 'x'. Try --shape 1,8,"),
         (["info", "--shape", "1,0,4"], "shape ('1,0,4') must be whole numbers of 1 or more; got '0'."),
@@ -57,7 +52,7 @@ def test_bad_input_is_named(arguments: list[str], message: str, capsys: pytest.C
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
-    assert main(["demo", "ab", "--steps", "1", "--out", str(tmp_path / "file")]) == 1
+    assert main(["demo", "--seconds", "1", "--out", str(tmp_path / "file")]) == 1
     assert str(tmp_path / "file") in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""The command line: `regard demo`, `regard info`."""
+"""The command line: `regard demo`, `train`, `translate`, `export`, `data`, `info`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from pathlib import Path
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the result is the process's exit status."""
-    options = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["train"]:  # its options depend on the recipe, which reads them itself
+        options = argparse.Namespace(command="train", run=lambda _: _train(given[1:]))
+    else:
+        options = _parser().parse_args(given)
     try:
         return int(options.run(options))
     except KeyboardInterrupt:
@@ -23,17 +27,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from . import __version__
+    from . import translate as translation
 
     parser = argparse.ArgumentParser(prog="regard", description="Attention at fused-kernel speed, and visible.")
     parser.add_argument("--version", action="version", version=f"regard {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    demo = commands.add_parser("demo", help="train a small attention model in seconds and show what it looks at")
-    demo.add_argument("words", nargs="*", metavar="WORD", help="words to spell backwards (default: attention, regard)")
-    demo.add_argument("--steps", type=int, default=500, help="training steps (default: %(default)s)")
-    demo.add_argument(
-        "--out", type=Path, default=Path("out/demo"), help="folder of the pictures (default: %(default)s)"
+    demo = commands.add_parser(
+        "demo", help="train two translators of dates in about a minute; one shows where it looks"
     )
+    demo.add_argument("--seconds", type=float, default=35, help="of training for each (default: %(default)s)")
+    demo.add_argument(
+        "--out", type=Path, default=Path("out/demo"), help="folder of the page and the picture (default: %(default)s)"
+    )
+    demo.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     demo.set_defaults(run=_demo)
+    commands.add_parser("train", help="train a model by a recipe: regard train --help")
+    translation.arguments(commands.add_parser("translate", help="translate sentences with a trained model"))
+    export = commands.add_parser("export", help="write a trained model in the format of another program")
+    export.add_argument("folder", metavar="RUN", type=Path, help="the folder of a trained Transformer")
+    export.add_argument("--to", choices=("ctranslate2",), default="ctranslate2", help="(default: %(default)s)")
+    export.add_argument("--out", type=Path, help="folder (default: RUN/ctranslate2)")
+    export.set_defaults(run=_export)
+    _data_arguments(commands.add_parser("data", help="fetch and prepare text to learn from"))
     info = commands.add_parser("info", help="what is built and in use, and which backend serves a call and why")
     info.add_argument("--shape", metavar="B,H,T,D", help="leading sizes, queries and width of a call, as 1,8,8192,64")
     info.add_argument("--keys", metavar="N", help="number of keys (default: that of queries)")
@@ -45,10 +60,52 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _data_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+    tatoeba = kinds.add_parser("tatoeba", help="everyday sentences with translations, CC-BY 2.0")
+    tatoeba.add_argument("pair", choices=("en-fr", "en-es"))
+    tatoeba.add_argument("--out", type=Path, default=Path("data/tatoeba"), help="folder (default: %(default)s)")
+    tatoeba.add_argument("--archive", type=Path, metavar="FILE", help="the package's file, if you have it")
+    tatoeba.set_defaults(run=_tatoeba)
+    dates = kinds.add_parser("dates", help="dates as people write them, in many languages, and as year-month-day")
+    dates.add_argument("--out", type=Path, default=Path("data/dates"), help="folder (default: %(default)s)")
+    dates.add_argument("--count", type=int, default=40000, help="pairs to learn from (default: %(default)s)")
+    dates.add_argument("--seed", type=int, default=0)
+    dates.set_defaults(run=_dates)
+
+
+def _tatoeba(options: argparse.Namespace) -> int:
+    from .data.tatoeba import prepare
+
+    print(prepare(options.pair, options.out, archive=options.archive))
+    return 0
+
+
+def _dates(options: argparse.Namespace) -> int:
+    from .data.dates import write
+
+    print(write(options.out, options.count, options.seed))
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from .tasks.export import to_ctranslate2
+    from .training.translate import load
+
+    print(to_ctranslate2(load(options.folder), options.out or options.folder / "ctranslate2"))
+    return 0
+
+
+def _train(arguments: Sequence[str]) -> int:
+    from .train import run
+
+    return run(arguments)
+
+
 def _demo(options: argparse.Namespace) -> int:
     from .demo import run
 
-    return run(options.words or ["attention", "regard"], options.steps, options.out)
+    return run(options.seconds, options.out, options.seed)
 
 
 def _info(options: argparse.Namespace) -> int:

@@ -1,112 +1,217 @@
-"""`regard demo`: an attention model that learns, in seconds, to spell words backwards, and what it looks at.
+"""`regard demo`: two translators read dates in many languages; one has attention, the other a single vector.
 
-Nothing tells the model which letter comes next. It holds one vector for every letter and place of the word (keys), asks
-with one vector for every step (queries), and learns by Bahdanau's additive similarity where to look.
+Both are the same encoder and decoder, trained for the same time on the same pairs. One squeezes what it read into one
+vector of fixed size, the other looks back at what it read, at each step anew (Bahdanau et al. 2015), and shows where.
 """
 
 from __future__ import annotations
 
-import string
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import Tensor, nn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Table
 
-from .attention import Additive, AttentionMap, attend
+from .data import Batches, Characters, Corpus, Vocabulary, encode_pairs
+from .data.dates import dates
+from .models import Seq2Seq, Seq2SeqConfig
+from .tasks.interpreter import Interpreter, Translation
+from .tasks.translate import Translate, exact
+from .training import Display, Outcome, Training, fit, load_best
 from .view import terminal
+from .view.page import Curve, Example, Page
 
-LETTERS = string.ascii_lowercase
+PAIRS, VALID, TEST, SHOWN = 40_000, 300, 1_000, 5
+TOKENS = 1500
 LONGEST = 12
+"""Characters of an ISO date, its end, and one to see a date that does not end."""
+NAMES = {"additive": "additive attention", "fixed": "fixed context"}
+LEAD = (
+    "An encoder reads a date as people write it, in one of 28 languages and customs; a decoder writes it as "
+    "year-month-day, character by character. Nothing tells it where the year stands: it learns where to look."
+)
+
+Pairs = list[tuple[str, str]]
 
 
-class Speller(nn.Module):
-    """Letters of a word → letters to write, one step for each."""
+@dataclass
+class Contestant:
+    """One of the two, and how it did."""
 
-    def __init__(self, width: int = 48) -> None:
-        super().__init__()
-        self.letter = nn.Embedding(len(LETTERS), width)
-        self.place = nn.Embedding(LONGEST, width)
-        self.step = nn.Embedding(LONGEST, width)
-        self.length = nn.Embedding(LONGEST + 1, width)
-        self.w = nn.Parameter(torch.randn(width) / width**0.5)
-        self.write = nn.Linear(width, len(LETTERS))
-
-    def forward(self, letters: Tensor, lengths: Tensor) -> tuple[Tensor, AttentionMap]:
-        """letters (B, T), lengths (B,) → logits (B, T, 26) and the map (B, T, T)."""
-        at = torch.arange(letters.shape[1])
-        value = self.letter(letters)  # (B, T, width)
-        key = value + self.place(at)
-        query = self.step(at) + self.length(lengths).unsqueeze(1)  # (B, T, width)
-        context, seen = attend(query, key, value, similarity=Additive(self.w), lengths=lengths, return_map=True)
-        return self.write(context), seen
+    name: str
+    interpreter: Interpreter
+    curve: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 0.0)])
+    """(seconds, share of validation dates without a mistake)"""
+    translations: list[Translation] = field(default_factory=list)
+    right: float = 0.0
+    """Share of test dates without a mistake."""
 
 
-def batch(count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Random words (B, T), their lengths (B,), and the words backwards, −1 beyond their end."""
-    lengths = torch.randint(1, LONGEST + 1, (count,))
-    letters = torch.randint(len(LETTERS), (count, LONGEST))
-    back = lengths.unsqueeze(1) - 1 - torch.arange(LONGEST)  # (B, T)
-    wanted = torch.where(back >= 0, letters.gather(1, back.clamp(min=0)), -1)
-    return letters, lengths, wanted
+class Bar(Display):
+    """A line of progress for each contestant, by the clock."""
+
+    def __init__(self, console: Console, progress: Progress, bar: TaskID) -> None:
+        super().__init__(console)
+        self._all, self._line, self._found = progress, bar, ""
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._all.update(self._line, completed=1.0)
+
+    def advance(self, step: int, done: float, seconds: float) -> None:
+        self._all.update(self._line, completed=done, told=f"step {step:,}{self._found}")
+
+    def report(self, record: Mapping[str, Any]) -> None:
+        if "exact" in record:
+            self._found = f" · {record['exact']:.1%} right"
+
+    def say(self, words: str) -> None:
+        """Where the run is, is said at the end."""
 
 
-def train(model: Speller, steps: int, console: Console) -> float:
-    """The share of letters written right in the last batch."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-2, total_steps=steps)
-    right = 0.0
-    columns = (TextColumn("learning to look"), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=steps)
-        for step in range(steps):
-            letters, lengths, wanted = batch(64)
-            logits, _ = model(letters, lengths)
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=-1)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            if step % 10 == 0 or step == steps - 1:
-                right = (logits.argmax(-1) == wanted)[wanted >= 0].float().mean().item()
-                progress.update(task, completed=step + 1, description=f"loss {loss:.3f}, {right:.0%} right")
-    return right
-
-
-def spell(model: Speller, word: str) -> tuple[str, AttentionMap]:
-    """What the model writes for a word, and what it looked at."""
-    letters = torch.tensor([[LETTERS.index(c) for c in word]])
-    with torch.no_grad():
-        logits, seen = model(letters, torch.tensor([len(word)]))
-    written = "".join(LETTERS[i] for i in logits[0].argmax(-1).tolist())
-    return written, seen.at(0).tokens(query=list(written), key=list(word))
-
-
-def check(words: list[str], steps: int) -> list[str]:
-    """The words in small letters; raises ValueError for one that cannot be spelled here."""
-    if steps < 1:
-        raise ValueError(f"steps ({steps}) must be at least 1; 500 are enough.")
-    for word in words:
-        if not 1 <= len(word) <= LONGEST or any(c not in LETTERS for c in word.lower()):
-            raise ValueError(f"word ({word!r}) must be 1 to {LONGEST} letters a–z; got {len(word)} characters.")
-    return [word.lower() for word in words]
-
-
-def run(words: list[str], steps: int, out: Path) -> int:
-    """Train, show, save; the result is an exit status."""
-    words = check(words, steps)
-    out.mkdir(parents=True, exist_ok=True)
-    console = Console()
-    torch.manual_seed(0)
-    model = Speller()
-    right = train(model, steps, console)
-    console.print(f"After {steps} steps the model spells random words backwards, {right:.1%} of letters right.")
-    saved = []
-    for word in words:
-        written, seen = spell(model, word)
-        console.print(f"\n[bold]{word}[/] → [bold]{written}[/]   rows: what it writes; columns: where it looks\n")
-        console.print(terminal.draw(seen.dense(), seen.query_tokens, seen.key_tokens))
-        saved.append(seen.save(out / f"{word}.png", title=f"{word} → {written}"))
-    console.print(f"\nPictures: {', '.join(map(str, saved))}")
+def run(seconds: float, out: Path, seed: int = 0) -> int:
+    """Train both, compare, draw; the result is an exit status."""
+    if not seconds >= 1:
+        raise ValueError(f"seconds ({seconds:g}) must be at least 1, of training for each; 35 are enough.")
+    console = Console(highlight=False)
+    began = time.monotonic()
+    work = _fresh(out)
+    console.print(f"[bold]Reading dates.[/] {LEAD}\n", soft_wrap=False)
+    train, valid, test = dates(PAIRS, seed), dates(VALID, seed, part="valid"), dates(TEST, seed, part="test")
+    source, target = (Characters.train(pair[side] for pair in train) for side in (0, 1))
+    corpora = [Corpus.write(work / n, encode_pairs(p, source, target)) for n, p in (("train", train), ("valid", valid))]
+    contestants = []
+    columns = (TextColumn("{task.description:<19}"), BarColumn(), TextColumn("{task.fields[told]}"))
+    with Progress(*columns, console=console) as progress:
+        bars = {name: progress.add_task(NAMES[name], total=1.0, told="") for name in NAMES}
+        for name, bar in bars.items():
+            contestant = _contestant(name, source, target, seed)
+            _train(contestant, corpora, valid, seconds, work / name, seed, Bar(console, progress, bar))
+            _examine(contestant, test)
+            contestants.append(contestant)
+    _show(console, contestants, test, out, time.monotonic() - began)
     return 0
+
+
+def _fresh(out: Path) -> Path:
+    """The folder of this run's data and training: an older one is replaced."""
+    work = out / "run"
+    if work.exists():
+        shutil.rmtree(work)
+    work.mkdir(parents=True)
+    return work
+
+
+def _contestant(name: str, source: Vocabulary, target: Vocabulary, seed: int) -> Contestant:
+    torch.manual_seed(seed)
+    config = Seq2SeqConfig(len(source), len(target), width=64, hidden=128, encoder_hidden=64, context=name, tie="none")
+    return Contestant(name, Interpreter(Seq2Seq(config), source, target))
+
+
+def _train(
+    contestant: Contestant, corpora: list[Corpus], valid: Pairs, seconds: float, folder: Path, seed: int, bar: Bar
+) -> Outcome:
+    task = Translate(
+        contestant.interpreter,
+        Batches(corpora[0], TOKENS, seed=seed),
+        Batches(corpora[1], TOKENS, shuffle=False),
+        valid,
+        smoothing=0.0,
+        longest=LONGEST,
+        exact=True,
+    )
+    config = Training(
+        minutes=seconds / 60,
+        learning_rate=4e-3,
+        warmup=50,
+        weight_decay=0.0,
+        evaluate_every=40,
+        log_every=40,
+        seed=seed,
+    )
+
+    began = time.monotonic()
+
+    def note(record: Mapping[str, Any]) -> None:
+        if "exact" in record:
+            contestant.curve.append((time.monotonic() - began, record["exact"]))
+
+    outcome = fit(task, config, folder, hooks=[note], display=bar)
+    load_best(task.model, folder)
+    return outcome
+
+
+def _examine(contestant: Contestant, test: Pairs) -> None:
+    found = contestant.interpreter.translate([written for written, _ in test], size=1, longest=LONGEST)
+    contestant.translations = [best for best, *_ in found]
+    contestant.right = exact([one.text for one in contestant.translations], [iso for _, iso in test])
+
+
+def _show(console: Console, contestants: list[Contestant], test: Pairs, out: Path, seconds: float) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for heading in ("", f"right, of {len(test):,} dates never seen", "loses to the other"):
+        table.add_column(heading)
+    for one in contestants:
+        table.add_row(f"[bold]{NAMES[one.name]}[/]", f"[bold]{one.right:.1%}[/]", _loses(one, contestants, test))
+    console.print()
+    console.print(table)
+    looking, other = contestants
+    places = _chosen(test, looking, other)
+    maps = looking.interpreter.look([looking.translations[place] for place in places])
+    examples = []
+    for place, seen in zip(places, maps, strict=True):
+        written, iso = test[place]
+        weights = seen.dense()[0, :-1, :-1]  # (written, read), without the ends of both
+        read, wrote = (list(tokens or ())[:-1] for tokens in (seen.key_tokens, seen.query_tokens))
+        verdicts = [(NAMES[c.name], c.translations[place].text) for c in contestants] + [("right", iso)]
+        examples.append(Example(read, wrote, weights, [(name, text, text == iso) for name, text in verdicts]))
+        console.print(f"\n[bold]{written}[/] → [bold]{looking.translations[place].text}[/]")
+        console.print(terminal.draw(weights, wrote, read))
+    page = Page(
+        "Reading dates",
+        LEAD,
+        [(f"{c.right:.1%}", f"{NAMES[c.name]}: dates never seen, written without a mistake") for c in contestants],
+        [Curve(NAMES[c.name], c.curve) for c in contestants],
+        "Validation dates without a mistake, by seconds of training",
+        examples,
+    ).write(out / "dates.html")
+    picture = maps[0].save(out / "dates.png", title=f"{test[places[0]][0]} → {looking.translations[places[0]].text}")
+    console.print(f"\nIn {seconds:.0f} s. The picture: {picture}   The page: {page.resolve().as_uri()}", soft_wrap=True)
+
+
+def _loses(one: Contestant, contestants: list[Contestant], test: Pairs) -> str:
+    """How many dates it gets wrong that the other gets right."""
+    (other,) = (c for c in contestants if c is not one)
+    count = sum(
+        ours.text != iso == theirs.text
+        for ours, theirs, (_, iso) in zip(one.translations, other.translations, test, strict=True)
+    )
+    return f"{count:,} dates"
+
+
+def _chosen(test: Pairs, looking: Contestant, other: Contestant) -> list[int]:
+    """Places of the dates to show: those that attention gets right and the other wrong first, each in other letters."""
+
+    def interest(place: int) -> tuple[bool, bool, int]:
+        iso = test[place][1]
+        right, missed = looking.translations[place].text == iso, other.translations[place].text != iso
+        return (right and missed, any(c.isalpha() for c in test[place][0]), -abs(len(test[place][0]) - 18))
+
+    chosen: list[int] = []
+    scripts: set[frozenset[str]] = set()
+    for place in sorted(range(len(test)), key=interest, reverse=True):
+        script = frozenset(chr(ord(c) & ~0x3F) for c in test[place][0] if c.isalpha())  # letters by blocks of 64
+        if script not in scripts:
+            scripts.add(script)
+            chosen.append(place)
+        if len(chosen) == SHOWN:
+            break
+    return chosen

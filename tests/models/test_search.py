@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.models import BOS, EOS, Hypothesis, beam, greedy
+from regard.data import BOS, EOS
+from regard.models import Hypothesis, beam, greedy
 from regard.models.search import top
 from regard.models.translator import Memory
 from tests.models.translators import CONFIGS, LENGTHS, build, sentences

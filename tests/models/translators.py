@@ -5,7 +5,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from regard.models import BOS, EOS, Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
+from regard.data import BOS, EOS
+from regard.models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
 from regard.models.context import CONTEXTS
 
 B, TS, T, SOURCE, TARGET = 3, 7, 5, 17, 19
@@ -22,7 +23,7 @@ CONFIGS: dict[str, Seq2SeqConfig | TransformerConfig] = {
     "one direction": replace(RECURRENT, bidirectional=False, encoder_hidden=8, context="dot"),
     "transformer": ATTENTIVE,
     "norm after": replace(ATTENTIVE, norm_first=False, activation="gelu"),
-    "learned": replace(ATTENTIVE, position="learned", longest=9, tie="none"),
+    "learned": replace(ATTENTIVE, position="learned", positions=9, tie="none"),
     "rotary": replace(ATTENTIVE, position="rotary"),
     "dot transformer": replace(ATTENTIVE, similarity="dot"),
     "cosine transformer": replace(ATTENTIVE, similarity="cosine"),

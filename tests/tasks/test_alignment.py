@@ -34,6 +34,12 @@ def test_all_that_a_word_looked_at_is_kept(source_sizes: list[int], target_sizes
         torch.testing.assert_close(merged.sum(1), torch.ones(len(target_sizes), dtype=torch.float64))
 
 
+def test_pieces_of_no_word_are_left_out() -> None:
+    merged = word_weights(WEIGHTS, source=[-1, 0, 1], target=[0, -1, 1])
+    torch.testing.assert_close(merged, torch.tensor([[0.2, 0.6], [0.5, 0.1]]))
+    assert word_weights(WEIGHTS, [0, 1, 2], [-1, -1]).shape == (0, 3)
+
+
 def test_sentences_without_words() -> None:
     assert links(word_weights(WEIGHTS, [0, 0, 1], [])) == [] == links(word_weights(WEIGHTS, [], [0]))
     assert pharaoh([]) == "" and parse_pharaoh("") == set()

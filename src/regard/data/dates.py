@@ -16,9 +16,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
+
+from .files import replacing
 
 if TYPE_CHECKING:
     from babel import Locale
@@ -30,6 +33,7 @@ LOCALES = (
 )
 FORMATS = ("short", "medium", "long", "full")
 SKELETONS = ("yMd", "yMEd", "yMMMd", "yMMMEd", "yMMMMd", "yMMMMEEEEd")
+HELD_OUT = 1000
 FIRST, LAST = datetime.date(1900, 1, 1), datetime.date(2100, 12, 31)
 CASES = {"lower": 0.25, "upper": 0.15}
 """How often a writing has its letters made small or large; the rest are left as they are."""
@@ -124,6 +128,16 @@ def dates(
         if not _two_readings(writing, date, ambiguous):
             pairs.append((_cased(writing(date), case, writing.locale), date.isoformat()))
     return pairs
+
+
+def write(folder: Path, count: int, seed: int = 0) -> str:
+    """Files train, valid and test of dates: `written TAB iso` lines; 1,000 pairs to validate and to test each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, pairs in (("train", count), ("valid", HELD_OUT), ("test", HELD_OUT)):
+        lines = "".join(f"{text}\t{iso}\n" for text, iso in dates(pairs, seed, part=part))  # type: ignore[arg-type]
+        with replacing(folder / f"{part}.tsv") as made:
+            made.write_text(lines, encoding="utf-8")
+    return f"{count:,} pairs to learn from, {HELD_OUT:,} to validate, {HELD_OUT:,} to test: {folder}"
 
 
 def part_of(date: datetime.date) -> Part:

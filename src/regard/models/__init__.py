@@ -4,16 +4,13 @@ from .context import AttentiveContext, FixedContext
 from .search import Hypothesis, beam, greedy
 from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .transformer import Transformer, TransformerConfig
-from .translator import BOS, EOS, PAD, UNK, Translator
+from .translator import Memory, Translator
 
 __all__ = [
-    "BOS",
-    "EOS",
-    "PAD",
-    "UNK",
     "AttentiveContext",
     "FixedContext",
     "Hypothesis",
+    "Memory",
     "Seq2Seq",
     "Seq2SeqConfig",
     "Transformer",

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .translator import BOS, EOS, Translator
+from ..data import BOS, EOS
+from .translator import Translator
 
 BLOCK = 64
 """Ids that `top` looks at together."""

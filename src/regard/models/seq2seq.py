@@ -31,10 +31,10 @@ from .translator import Memory, check_ids, embeddings, vocabulary_layer
 class Seq2SeqConfig:
     """The sizes and names of a `Seq2Seq`."""
 
-    source_vocabulary: int
-    """Number of source ids."""
-    target_vocabulary: int
-    """Number of target ids."""
+    source_vocabulary: int = 0
+    """Number of source ids; a recipe takes it from the data."""
+    target_vocabulary: int = 0
+    """Number of target ids; a recipe takes it from the data."""
     width: int = 256
     """Of embeddings and of the last hidden vector."""
     hidden: int = 256

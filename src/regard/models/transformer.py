@@ -31,10 +31,10 @@ POSITIONS = ("sinusoidal", "learned", "rotary")
 class TransformerConfig:
     """The sizes and names of a `Transformer`."""
 
-    source_vocabulary: int
-    """Number of source ids."""
-    target_vocabulary: int
-    """Number of target ids."""
+    source_vocabulary: int = 0
+    """Number of source ids; a recipe takes it from the data."""
+    target_vocabulary: int = 0
+    """Number of target ids; a recipe takes it from the data."""
     width: int = 256
     """Of embeddings and of every block."""
     heads: int = 4
@@ -59,8 +59,8 @@ class TransformerConfig:
     """Share of attention weights dropped in training; the fast kernels have none."""
     tie: Literal["none", "target", "all"] = "target"
     """Which embeddings are one: the target's with the output layer's, these with the source's, or none."""
-    longest: int = 512
-    """Positions of learned ones; the others go on."""
+    positions: int = 512
+    """How many positions are learned; the other schemes go on for ever."""
 
 
 @dataclass
@@ -131,7 +131,7 @@ class Transformer(nn.Module):
 
     @property
     def longest(self) -> int | None:
-        return self.config.longest if self.config.position == "learned" else None
+        return self.config.positions if self.config.position == "learned" else None
 
     def encode(self, source: Tensor, lengths: Tensor) -> Memory:
         check_ids("transformer", source, lengths, least=1)
@@ -199,12 +199,12 @@ def _feedforward(config: TransformerConfig) -> FeedForward:
 
 def _position(config: TransformerConfig) -> nn.Module | None:
     if config.position == "learned":
-        return LearnedPosition(config.width, length=config.longest)
+        return LearnedPosition(config.width, length=config.positions)
     return SinusoidalPosition(config.width) if config.position == "sinusoidal" else None
 
 
 def _check(config: TransformerConfig) -> None:
-    for name in ("encoder_layers", "decoder_layers", "longest"):
+    for name in ("encoder_layers", "decoder_layers", "positions"):
         if getattr(config, name) < 1:
             raise ValueError(f"transformer: {name} ({getattr(config, name)}) must be at least 1.")
     for name, value, known in (

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, overload
 
 import torch
 from torch import Tensor, nn
 
 from ..attention import AttentionMap
 from ..attention.check import dtype, shape
-
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
-"""Ids that every vocabulary has."""
+from ..data import EOS
 
 TIES = ("none", "target", "all")
 """Which embeddings are one: none; the target's and the output layer's; these and the source's."""
@@ -52,6 +51,9 @@ class Translator(Protocol):
     config: Any
     """A frozen dataclass of plain numbers and names: `json.dumps(dataclasses.asdict(config))`."""
 
+    vocabulary: nn.Linear
+    """The last layer, hidden → logits: a loss may take it apart."""
+
     @property
     def longest(self) -> int | None:
         """The most target tokens that it can go on for; None where there is no end."""
@@ -61,9 +63,13 @@ class Translator(Protocol):
         """source (B, Ts) ids, lengths (B,) → what decoding reads."""
         ...
 
+    @overload
+    def decode(self, target: Tensor, memory: Any, *, lengths: Tensor | None = None) -> Tensor: ...
+    @overload
     def decode(
-        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool = False
-    ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
+        self, target: Tensor, memory: Any, *, lengths: Tensor | None = None, return_maps: Literal[True]
+    ) -> tuple[Tensor, list[AttentionMap]]: ...
+    def decode(self, target: Tensor, memory: Any, *, lengths: Tensor | None = None, return_maps: bool = False) -> Any:
         """All steps at once, given the right tokens so far (teacher forcing).
 
         target (B, T) input ids, BOS first → hidden (B, T, W), and where asked for, the maps of what was looked at in
@@ -84,6 +90,7 @@ class Translator(Protocol):
         ...
 
     def eval(self) -> Any: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
 def embeddings(where: str, source: int, target: int, width: int, tie: str) -> tuple[nn.Embedding, nn.Embedding]:

@@ -24,8 +24,9 @@ Step = Literal["output", "input"]
 def word_weights(weights: Tensor, source: Sequence[int], target: Sequence[int], step: Step = "output") -> Tensor:
     """Weights between words: (steps, Ts pieces) → (target words, source words).
 
-    `source` and `target` name the word of each piece. What falls on the pieces of one source word is added up; the rows
-    of one target word are averaged. Steps and pieces beyond those named (the end of the sentence) are left out.
+    `source` and `target` name the word of each piece, −1 for one that is no part of a word. What falls on the pieces of
+    one source word is added up; the rows of one target word are averaged. Steps and pieces beyond those named (the end
+    of the sentence) are left out.
 
     >>> w = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.2, 0.6], [0.0, 0.1, 0.9]])
     >>> word_weights(w, source=[0, 0, 1], target=[0, 1])
@@ -43,8 +44,8 @@ def word_weights(weights: Tensor, source: Sequence[int], target: Sequence[int], 
         )
     rows = weights[shift : shift + len(target), : len(source)]  # (target pieces, source pieces)
     by_source = _sums(rows.T, source).T  # (target pieces, source words)
-    counts = torch.bincount(torch.tensor(target, dtype=torch.long), minlength=1).unsqueeze(1)
-    return _sums(by_source, target) / counts[: max(target, default=-1) + 1]  # (target words, source words)
+    counts = _sums(torch.ones(len(target), 1), target)  # (target words, 1)
+    return _sums(by_source, target) / counts  # (target words, source words)
 
 
 def links(weights: Tensor) -> list[Link]:
@@ -94,6 +95,7 @@ def error_rate(pairs: Iterable[tuple[Collection[Link], Collection[Link], Collect
 
 
 def _sums(x: Tensor, groups: Sequence[int]) -> Tensor:
-    """Rows of x added up by group: (n, m) → (groups, m)."""
+    """Rows of x added up by group, −1 for none: (n, m) → (groups, m)."""
     count = max(groups, default=-1) + 1
-    return x.new_zeros(count, x.shape[1]).index_add_(0, torch.tensor(groups, dtype=torch.long), x)
+    index = torch.tensor([count if group < 0 else group for group in groups], dtype=torch.long)
+    return x.new_zeros(count + 1, x.shape[1]).index_add_(0, index, x)[:count]

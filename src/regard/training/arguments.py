@@ -29,7 +29,9 @@ def parse(
     """
     import tyro
 
-    found = cast(Settings, tyro.cli(kind, args=list(arguments), default=defaults, prog=program))
+    # --steps, not --training.steps: the names within a recipe are all different
+    short = (tyro.conf.OmitArgPrefixes,)
+    found = cast(Settings, tyro.cli(kind, args=list(arguments), default=defaults, prog=program, config=short))
     refuse(errors_of(found))
     return found
 
@@ -97,7 +99,10 @@ def _value(hint: Any, value: Any, path: str, problems: list[str]) -> Any:
     if is_dataclass(hint):
         return _made(hint, value, f"{path}.", problems)
     if get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(value)
+        inner = get_args(hint)
+        each = [inner[0]] * len(value) if inner[1:] == (...,) else inner
+        if len(each) == len(value):
+            return tuple(_value(kind, one, path, problems) for kind, one in zip(each, value, strict=True))
     if hint is Path and isinstance(value, str):
         return Path(value)
     if get_origin(hint) in (Union, types.UnionType):

@@ -1,0 +1,101 @@
+"""Parallel text made ready for training: vocabularies and corpora in the folder of a run, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from ..data import Batches, Corpus, Report, Subwords, Vocabulary, encode_pairs, load_vocabulary, read_pairs
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """The texts to learn from, and what they are cut into."""
+
+    train: tuple[Path, ...]
+    """Pairs to learn from: two files with a sentence a line, or one of SOURCE TAB TARGET lines; plain or gzip."""
+    valid: tuple[Path, ...]
+    """Held-out pairs that tell how good it is, in the same form."""
+    vocabulary: int = 8000
+    """Subwords of a vocabulary, at most."""
+    subwords: Literal["bpe", "unigram"] = "bpe"
+    """How subwords are found."""
+    joint: bool = True
+    """One vocabulary for both languages, or one for each."""
+    longest: int = 100
+    """Subwords of a sentence; pairs with a longer one are left out of training."""
+    tokens: int = 1500
+    """Subwords of a batch, padding counted, of source and of target alike."""
+
+    def errors(self) -> list[str]:
+        """Everything that is wrong, a sentence each."""
+        found = []
+        for name, paths in (("train", self.train), ("valid", self.valid)):
+            if not 1 <= len(paths) <= 2:
+                found.append(f"data: {name} ({len(paths)} files) must be two files of lines, or one TSV.")
+            found += [f"data: {name} ({path}) must be a file; got none there." for path in paths if not path.is_file()]
+        for name, value in (("vocabulary", self.vocabulary), ("longest", self.longest), ("tokens", self.tokens)):
+            least = 16 if name == "vocabulary" else 1
+            if value < least:
+                found.append(f"data: {name} ({value}) must be at least {least}.")
+        return found
+
+
+class Prepared(NamedTuple):
+    """What is in the folder."""
+
+    source: Vocabulary
+    target: Vocabulary
+    train: Corpus
+    valid: Corpus
+    texts: list[tuple[str, str]]
+    """The held-out pairs as they are written."""
+
+    def batches(self, tokens: int, seed: int) -> tuple[Batches, Batches]:
+        """Those to learn from, and the held-out ones."""
+        return Batches(self.train, tokens, seed=seed), Batches(self.valid, tokens, shuffle=False)
+
+
+def prepare(config: Parallel, folder: Path, say: Say = print) -> Prepared:
+    """Vocabularies and corpora, from the folder if they are there, else made; `say` is told what was left out.
+
+    Each file appears when it is whole, so that what is there after an interruption can be used.
+    """
+    source, target = _vocabularies(config, folder, say)
+    corpora: dict[str, Corpus] = {}
+    for name, paths in (("train", config.train), ("valid", config.valid)):
+        place = folder / "data" / name
+        if not place.exists():
+            report = Report()
+            # held-out pairs are never left out for their length: what is hard counts too
+            longest = config.longest if name == "train" else None
+            Corpus.write(place, encode_pairs(read_pairs(paths, report), source, target, longest=longest, report=report))
+            say(f"{name}: {report}")
+        corpora[name] = Corpus.open(place)
+    return Prepared(source, target, corpora["train"], corpora["valid"], list(read_pairs(config.valid)))
+
+
+def _vocabularies(config: Parallel, folder: Path, say: Say) -> tuple[Vocabulary, Vocabulary]:
+    paths = folder / "source.json", folder / "target.json"
+    if all(path.exists() for path in paths):
+        return load_vocabulary(paths[0]), load_vocabulary(paths[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    sides: Sequence[Sequence[int]] = ((0, 1),) if config.joint else ((0,), (1,))
+    made = [Subwords.train(_lines(config.train, chosen), config.vocabulary, config.subwords) for chosen in sides]
+    source, target = made[0], made[-1]
+    source.save(paths[0])
+    target.save(paths[1])
+    say(f"vocabulary: {len(source):,} subwords for both" if config.joint else _sizes(source, target))
+    return source, target
+
+
+def _sizes(source: Vocabulary, target: Vocabulary) -> str:
+    return f"vocabularies: {len(source):,} and {len(target):,} subwords"
+
+
+def _lines(paths: Sequence[Path], sides: Sequence[int]) -> Iterator[str]:
+    return (pair[side] for pair in read_pairs(paths) for side in sides)

@@ -1,0 +1,111 @@
+"""The recipe of `regard train translate`: parallel text and a kind of model → a run, and a run → an interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from ..data import load_vocabulary
+from ..models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
+from ..tasks.interpreter import Interpreter
+from ..tasks.parallel import Parallel, prepare
+from ..tasks.translate import Translate
+from .arguments import errors_of, from_values
+from .config import Training, refuse
+from .logbook import Outcome
+from .loop import fit
+from .progress import Display
+from .run import load_best, read_config
+
+NAME = "translate"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What every translator is trained by."""
+
+    data: Parallel
+    training: Training = field(
+        default_factory=lambda: Training(
+            epochs=30, learning_rate=2e-3, warmup=500, average="exponential", patience=5, weight_decay=1e-4
+        )
+    )
+    smoothing: float = 0.1
+    """Share of the probability that all subwords have in the loss, so that the model is never wholly sure."""
+
+    def errors(self) -> list[str]:
+        """Everything that is wrong, a sentence each."""
+        wrong = not 0 <= self.smoothing < 1
+        return [f"translate: smoothing ({self.smoothing}) must lie in [0, 1). Try 0.1."] if wrong else []
+
+
+@dataclass(frozen=True)
+class TransformerRecipe(Recipe):
+    """A Transformer from parallel text."""
+
+    model: TransformerConfig = field(default_factory=lambda: TransformerConfig(dropout=0.3, tie="all"))
+
+
+@dataclass(frozen=True)
+class RecurrentRecipe(Recipe):
+    """A recurrent encoder and decoder from parallel text, with attention or with one fixed vector between them."""
+
+    model: Seq2SeqConfig = field(default_factory=lambda: Seq2SeqConfig(dropout=0.3))
+
+
+KINDS: dict[str, type[TransformerRecipe] | type[RecurrentRecipe]] = {
+    "transformer": TransformerRecipe,
+    "recurrent": RecurrentRecipe,
+}
+MODELS: dict[type, Callable[..., Transformer | Seq2Seq]] = {TransformerConfig: Transformer, Seq2SeqConfig: Seq2Seq}
+
+
+def train(recipe: TransformerRecipe | RecurrentRecipe, folder: Path, display: Display | None = None) -> Outcome:
+    """Prepare the data, build the model, train; on a folder that holds the run, go on with it."""
+    refuse(errors_of(recipe))
+    display = display or Display()
+    prepared = prepare(recipe.data, folder, display.say)
+    config = replace(recipe.model, source_vocabulary=len(prepared.source), target_vocabulary=len(prepared.target))
+    torch.manual_seed(recipe.training.seed)  # of the first weights
+    interpreter = Interpreter(MODELS[type(config)](config), prepared.source, prepared.target)
+    task = Translate(
+        interpreter,
+        *prepared.batches(recipe.data.tokens, recipe.training.seed),
+        prepared.texts,
+        smoothing=recipe.smoothing,
+        longest=recipe.data.longest,
+    )
+    return fit(task, recipe.training, folder, recipe=settings(recipe), display=display)
+
+
+def settings(recipe: TransformerRecipe | RecurrentRecipe) -> dict[str, object]:
+    """What a run keeps of a recipe besides the settings of training."""
+    (kind,) = (name for name, known in KINDS.items() if type(recipe) is known)
+    told = asdict(recipe)
+    del told["training"]
+    return {"recipe": NAME, "kind": kind, **told}
+
+
+def stored(folder: Path) -> TransformerRecipe | RecurrentRecipe:
+    """The recipe of a run."""
+    found = read_config(folder)
+    kind = KINDS.get(found.pop("kind", ""))
+    if found.pop("recipe", None) != NAME or kind is None:
+        raise ValueError(f"translate: {folder} must be a run of a translator; got another. Give its folder.")
+    return from_values(kind, found)
+
+
+def load(folder: Path) -> Interpreter:
+    """The best model of a run, ready to translate.
+
+    Raises ValueError where the folder holds none, or a damaged one, with the file named.
+    """
+    recipe = stored(folder)
+    source, target = (load_vocabulary(folder / f"{side}.json") for side in ("source", "target"))
+    config = replace(recipe.model, source_vocabulary=len(source), target_vocabulary=len(target))
+    model = MODELS[type(config)](config)
+    load_best(model, folder)
+    return Interpreter(model.eval(), source, target)

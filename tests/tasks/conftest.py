@@ -1,0 +1,54 @@
+"""A translator that has learnt a language of six words, in seconds, for all tests of the tasks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.data import Batches, Corpus, Subwords, encode_pairs
+from regard.models import Seq2Seq, Seq2SeqConfig
+from regard.tasks.interpreter import Interpreter
+from regard.tasks.translate import Translate
+
+WORDS = {"the": "le", "cat": "chat", "dog": "chien", "sees": "voit", "a": "un", "bird": "oiseau"}
+
+
+def pairs(count: int, seed: int) -> list[tuple[str, str]]:
+    """Sentences of one to five words, translated word by word."""
+    random = torch.Generator().manual_seed(seed)
+    names = list(WORDS)
+    made = []
+    for _ in range(count):
+        size = int(torch.randint(1, 6, (), generator=random))
+        sentence = [names[i] for i in torch.randint(len(names), (size,), generator=random).tolist()]
+        made.append((" ".join(sentence), " ".join(WORDS[word] for word in sentence)))
+    return made
+
+
+@pytest.fixture(scope="session")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Translate:
+    """Untrained: batches, vocabularies, and a recurrent model with additive attention."""
+    folder: Path = tmp_path_factory.mktemp("words")
+    train, valid = pairs(400, seed=1), pairs(40, seed=2)
+    source, target = (Subwords.train((pair[side] for pair in train), 40) for side in (0, 1))
+    corpora = [
+        Corpus.write(folder / n, encode_pairs(p, source, target)) for n, p in (("train", train), ("valid", valid))
+    ]
+    torch.manual_seed(0)
+    model = Seq2Seq(Seq2SeqConfig(len(source), len(target), width=24, hidden=24, encoder_hidden=24))
+    batches = Batches(corpora[0], 200), Batches(corpora[1], 200, shuffle=False)
+    return Translate(Interpreter(model, source, target), *batches, valid, smoothing=0.0, longest=20)
+
+
+@pytest.fixture(scope="session")
+def trained(task: Translate) -> Translate:
+    """The same, after some hundred steps."""
+    optimizer = torch.optim.AdamW(task.model.parameters(), lr=1e-2)
+    for epoch in range(30):
+        for batch in task.batches(epoch, start=0, rank=0, world=1):
+            loss = task.loss(task.model, batch)
+            (loss.total / loss.count).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    task.model.eval()
+    return task

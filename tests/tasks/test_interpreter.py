@@ -1,0 +1,66 @@
+"""An interpreter: text to text, in the order given, with what it looked at."""
+
+import pytest
+import torch
+
+from regard.models import Seq2Seq, Seq2SeqConfig
+from regard.tasks.interpreter import Interpreter, _batches
+from regard.tasks.translate import Translate
+
+TEXTS = ["the cat sees a dog", "bird", "", "a dog", "the bird sees the cat"]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_translations_come_in_the_order_of_the_texts(trained: Translate, size: int) -> None:
+    interpreter = trained.interpreter
+    together = interpreter.translate(TEXTS, size=size, longest=20, tokens=30)  # several batches
+    alone = [interpreter.translate([text], size=size, longest=20)[0] for text in TEXTS]
+    assert [[one.text for one in found] for found in together] == [[one.text for one in found] for found in alone]
+    assert [found[0].source for found in together] == TEXTS
+    assert together[0][0].text == "le chat voit un chien"
+
+
+def test_the_best_come_first(trained: Translate) -> None:
+    [found] = trained.interpreter.translate(["the cat sees a dog"], size=4, n_best=3, longest=20)
+    assert len({one.text for one in found}) == 3
+    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+
+
+def test_maps_have_the_tokens_and_the_weights_of_each_step(trained: Translate) -> None:
+    interpreter = trained.interpreter
+    [[one]] = interpreter.translate(["the cat sees a dog"], size=1, longest=20)
+    (seen,) = interpreter.look([one])
+    assert seen.key_tokens[-1] == "</s>" == seen.query_tokens[-1]
+    assert "".join(seen.query_tokens[:-1]).replace("▁", " ").strip() == one.text
+    weights = seen.dense()
+    assert weights.shape[-2:] == (len(one.written) + 1, len(one.read))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+
+
+@pytest.mark.parametrize("step", ["output", "input"])
+def test_alignments_are_between_words(trained: Translate, step: str) -> None:
+    [[one]] = trained.interpreter.translate(["the cat sees a dog"], size=1, longest=20)
+    links, weights = trained.interpreter.align(one, step=step)
+    assert weights.shape == (5, 5) and [target for _, target in sorted(links, key=lambda link: link[1])] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
+
+
+def test_a_model_without_attention_has_nothing_to_show(trained: Translate) -> None:
+    source, target = trained.interpreter.source, trained.interpreter.target
+    fixed = Seq2Seq(Seq2SeqConfig(len(source), len(target), width=8, hidden=8, encoder_hidden=8, context="fixed"))
+    interpreter = Interpreter(fixed.eval(), source, target)
+    [[one]] = interpreter.translate(["a dog"], size=1, longest=5)
+    assert interpreter.look([one]) == [] and interpreter.align(one) is None
+
+
+def test_batches_are_by_length_and_lose_nobody() -> None:
+    lengths = [3, 9, 1, 4, 4, 2]
+    found = list(_batches(lengths, 9))
+    assert sorted(place for batch in found for place in batch) == list(range(6))
+    assert all(max(lengths[p] for p in batch) * len(batch) <= 9 for batch in found) and found[0] == [1]
+    assert list(_batches([50], 9)) == [[0]]  # longer than a batch: alone
