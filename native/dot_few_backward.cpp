@@ -105,10 +105,6 @@ Few make_few(const DotBackward& job, int64_t task, Scratch& scratch) {
             scratch.take(rows * width), scratch.take(rows * few_block), scratch.take(rows * few_block), {}, {}};
 }
 
-void clear(float* x, int64_t rows, int64_t width) {
-    if (rows > 0) std::memset(x, 0, sizeof(float) * rows * width);
-}
-
 }  // namespace
 
 void dot_few_backward(const void* given, int64_t task, Scratch& scratch) {
