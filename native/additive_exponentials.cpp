@@ -75,7 +75,7 @@ void exponentials(const void* given, int64_t task, Scratch& scratch) {
     const Exponentials& job = *static_cast<const Exponentials*>(given);
     const int64_t first = task * scratch.rows_per_task;
     const int64_t last = least(first + scratch.rows_per_task, job.batches * job.heads * job.rows);
-    if (!exponential_rows(job, first, last)) *job.beyond = 1;
+    if (!exponential_rows(job, first, last)) __atomic_store_n(job.beyond, 1, __ATOMIC_RELAXED);
 }
 
 size_t exponentials_room(const void*, int64_t) { return 0; }
