@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,16 +13,6 @@ from tests.attention.oracle import Problem, gradients
 from tests.attention.test_attend import MASKS, check, problem, some
 
 pytestmark = pytest.mark.skipif(engine.module is None, reason=f"native: {engine.reason}")
-ISAS = engine.module.isas() if engine.module else ["none"]
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    assert engine.module is not None
-    before = engine.module.isa()
-    engine.module.use_isa(request.param)
-    yield request.param
-    engine.module.use_isa(before)
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -119,11 +108,13 @@ def test_dense_masks_of_many_blocks(isa: str, lead: tuple[int | None, ...], quer
 
 
 @pytest.mark.parametrize("queries", [1, 3, 7])
+@pytest.mark.parametrize("similarity", ["scaled_dot", "additive"])
 @pytest.mark.parametrize("options", [{}, {"lengths": [3, 11]}, {"is_causal": True, "causal_offset": [4, -2]}], ids=str)
-def test_grouped_heads(isa: str, options: Any, queries: int) -> None:
+def test_grouped_heads(isa: str, options: Any, similarity: str, queries: int) -> None:
     options = {**options, "enable_gqa": True}
-    given = Problem(some(2, 6, queries, 5), some(2, 2, 11, 5), some(2, 2, 11, 13), options=options)
-    check(given, ["native"], torch.float32)
+    parameters = {"w": some(5, seed=3)} if similarity == "additive" else {}
+    q, k, v = some(2, 6, queries, 5), some(2, 2, 11, 5), some(2, 2, 11, 13)
+    check(Problem(q, k, v, similarity, parameters, options), ["native"], torch.float32)
 
 
 @pytest.mark.parametrize("leads", [((), (), ()), ((2,),) * 3, ((2, 3), (1, 3), (2, 1)), ((2, 1, 3), (1, 4, 3), (4, 1))])
