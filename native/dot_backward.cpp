@@ -35,7 +35,7 @@ struct Head {
     float *dq, *dk, *dv;
     ptrdiff_t width, value_width;     // of rows of dq and dk, of dv
     float scale;                      // of Q as it is packed: softcap's division included
-    float *p, *ds;                    // (key_block, group)
+    float *p, *ds, *slope;            // (key_block, group); slope: of the softcap
     float *k_room, *v_room;           // copies of rows that cannot be read where they lie
 };
 
@@ -115,7 +115,7 @@ void weigh(const Head& head, const Queries& queries, int keys) {
             const vec s = load(head.p + at);
             vec weight = exponential(s - base[j]), grad = load(head.ds + at);
             if (!WHOLE) grad = weight * (grad * scale - delta[j]);
-            if (!WHOLE && softcap > 0) grad = grad * (1.0f - s * s / (softcap * softcap));  // d cap·tanh(x) = 1 − tanh²
+            if (!WHOLE && softcap > 0) grad = grad * load(head.slope + at);
             if (MASKED) {
                 const ivec gone = s == splat(-infinity);
                 weight = gone ? vec{} : weight;
@@ -128,6 +128,15 @@ void weigh(const Head& head, const Queries& queries, int keys) {
             delta[j] += weight * grad;
         }
     if (WHOLE) settle<NV>(head.p, head.ds, keys, scale, total, delta);
+}
+
+// Scores, already divided by the cap → cap · tanh(scores), and its slope, 1 − tanh², before a mask adds anything.
+void cap_and_slope(const Field& at, float softcap, float* s, float* slope) {
+    for (int i = 0; i < at.cols * at.group.width(); i += lanes) {
+        const vec bent = hyperbolic_tangent(load(s + i));
+        store(s + i, softcap * bent);
+        store(slope + i, 1.0f - bent * bent);
+    }
 }
 
 // Weights and dS of a block. `open`: nothing of it is masked.
@@ -143,7 +152,7 @@ void differentiate(const Head& head, const Queries& queries, const Field& at, co
         score_some<NV>(of, at, k, int(of.width), queries.qt, head.p);
         score_some<NV>(of, at, v, int(of.value_width), queries.gt, head.ds);
     }
-    if (of.softcap > 0) cap_field(at, of.softcap, head.p);
+    if (of.softcap > 0) cap_and_slope(at, of.softcap, head.p, head.slope);
     if (!open) mask_field(of, at, head.p);
     if (queries.whole)
         open ? weigh<NV, false, true>(head, queries, at.cols) : weigh<NV, true, true>(head, queries, at.cols);
@@ -263,7 +272,7 @@ void groups_backward(const Head& head, Queries* some, int count, bool first) {
 size_t room_of(const Dot& of) {
     const size_t width = padded(of.width), value_width = padded(of.value_width);
     return together * (2 * most_queries * (width + value_width) + 2 * most_queries + 6 * 32) +
-           key_block * (width + value_width) + 2 * key_block * most_queries + 4 * 32;
+           key_block * (width + value_width) + 3 * key_block * most_queries + 5 * 32;
 }
 
 Head make_head(const DotBackward& job, int64_t task, Scratch& scratch) {
@@ -291,6 +300,7 @@ Head make_head(const DotBackward& job, int64_t task, Scratch& scratch) {
     head.scale = of.softcap > 0 ? of.scale / of.softcap : of.scale;
     head.p = scratch.take(key_block * most_queries);
     head.ds = scratch.take(key_block * most_queries);
+    head.slope = scratch.take(key_block * most_queries);
     head.k_room = scratch.take(key_block * head.width);
     head.v_room = scratch.take(key_block * head.value_width);
     return head;

@@ -107,6 +107,22 @@ def test_dense_masks_of_many_blocks(isa: str, lead: tuple[int | None, ...], quer
         torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("queries", [2, 7, 101])
+@pytest.mark.parametrize("similarity", ["scaled_dot", "additive"])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_gradients_under_a_float_mask(isa: str, softcap: float | None, similarity: str, queries: int) -> None:
+    """The mask wants none itself. The softcap's slope is that of the scores before the mask is added."""
+    added = torch.where(some(queries, 83) > -1, some(queries, 83, seed=1), -torch.inf)
+    q, k, v = some(2, queries, 5), some(2, 83, 5, seed=1), some(2, 83, 13, seed=2)
+    given = Problem(q, k, v, similarity, {"w": some(5, seed=3)} if similarity == "additive" else {})
+    x = given.leaves(torch.float32)
+    got = gradients(given.ours(x, "native", attn_mask=added.float(), softcap=softcap), x)
+    x = given.leaves(torch.float64)
+    wanted = gradients(given.ours(x, "reference", attn_mask=added, softcap=softcap), x)
+    found = {name: grad.double() for name, grad in got.items()}
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("queries", [1, 3, 7])
 @pytest.mark.parametrize("similarity", ["scaled_dot", "additive"])
 @pytest.mark.parametrize("options", [{}, {"lengths": [3, 11]}, {"is_causal": True, "causal_offset": [4, -2]}], ids=str)
