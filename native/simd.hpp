@@ -28,6 +28,7 @@ namespace regard::REGARD_ISA {
 inline constexpr int lanes = REGARD_LANES;
 using vec = float __attribute__((vector_size(4 * REGARD_LANES)));
 using ivec = int32_t __attribute__((vector_size(4 * REGARD_LANES)));
+using uvec = uint32_t __attribute__((vector_size(4 * REGARD_LANES)));
 using unaligned = float __attribute__((vector_size(4 * REGARD_LANES), aligned(4), may_alias));
 
 inline constexpr float infinity = __builtin_inff();
@@ -85,9 +86,8 @@ REGARD_INLINE float highest(vec x) {
 struct Reduced {
     vec shifted, n, r, beyond;
 
-    REGARD_INLINE vec power() const {  // 2^n: the low bits of `shifted` are n
-        return reinterpret_cast<vec>((reinterpret_cast<ivec>(shifted) << 23) + (127 << 23));
-    }
+    // 2^n: the low bits of `shifted` are n. Unsigned, as those of NaN may overflow.
+    REGARD_INLINE vec power() const { return reinterpret_cast<vec>((reinterpret_cast<uvec>(shifted) << 23) + (127u << 23)); }
 };
 
 REGARD_INLINE Reduced reduced(vec x) {
