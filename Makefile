@@ -4,6 +4,9 @@ PYTHON ?= $(shell for p in python3.11 python3; do $$p -c 'import venv' 2>/dev/nu
 VENV   := .venv
 BIN    := $(VENV)/bin
 
+# Set-up brings a cmake of its own where the machine has none
+CMAKE   = $(shell test -x $(BIN)/cmake && echo $(BIN)/cmake || echo cmake)
+
 .PHONY: demo test check bench native sanitize clean
 
 demo: $(VENV)/ready
@@ -26,8 +29,8 @@ bench: $(VENV)/ready
 # The kernels after a change: only what changed is compiled. Set-up goes on without kernels that do not compile; this
 # does not, and shows why
 native: $(VENV)/ready
-	cmake --build build/native
-	cmake --install build/native --prefix "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"
+	$(CMAKE) --build build/native
+	$(CMAKE) --install build/native --prefix "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"
 	@$(BIN)/python -c 'from regard.attention import engine; print(engine.reason); exit(engine.module is None)'
 
 # The kernel tests on a build with the address and undefined-behaviour sanitizers, beside the one in use. The runtimes
@@ -35,12 +38,12 @@ native: $(VENV)/ready
 # the end. Whatever is found stops the run.
 SANITIZED := build/sanitize
 sanitize: $(VENV)/ready
-	cmake -S native -B $(SANITIZED) -DREGARD_SANITIZE=ON -DCMAKE_BUILD_TYPE=Debug -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
-	cmake --build $(SANITIZED) --parallel 2
+	$(CMAKE) -S native -B $(SANITIZED) -DREGARD_SANITIZE=ON -DCMAKE_BUILD_TYPE=Debug -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	$(CMAKE) --build $(SANITIZED) --parallel 2
 	REGARD_NATIVE=$$(echo $(CURDIR)/$(SANITIZED)/_native*.so) \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	$(BIN)/python -m pytest -p no:cacheprovider --capture=sys tests/attention/test_native.py tests/attention/test_observe.py tests/attention/test_engine.py
+	$(BIN)/python -m pytest -p no:cacheprovider --capture=sys $(addprefix tests/attention/test_, native.py native_threads.py observe.py engine.py)
 
 # torch first and pinned: a bare requirement would bring another build, gigabytes larger. The kernels are built with
 # what is in the environment, so that their build folder stays good from one time to the next.
