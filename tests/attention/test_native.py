@@ -172,19 +172,35 @@ def test_inputs_need_not_be_contiguous(isa: str) -> None:
     torch.testing.assert_close(given.ours({"q": q, "k": k, "v": v}, "native"), given.plain({"q": q, "k": k, "v": v}))
 
 
+def five_of_seven(mask: str, queries: int) -> dict[str, Any]:
+    """Masks under which nobody attends to the last two of seven keys."""
+    masks = {
+        "causal": {"is_causal": True, "causal_offset": 5 - queries},
+        "window": {"window": (3, 1), "causal_offset": 4 - queries},
+        "lengths": {"lengths": [5, 5]},
+        "boolean": {"attn_mask": torch.arange(7) < 5},
+        "float": {"attn_mask": torch.where(torch.arange(7) < 5, 0.5, -torch.inf)},
+    }
+    return masks[mask]
+
+
 @pytest.mark.parametrize("junk", [torch.nan, torch.inf])
-def test_masked_keys_and_values_have_no_effect(isa: str, junk: float) -> None:
-    q, k, v = (some(2, 3, t, 8).float() for t in (5, 7, 7))
-    wanted = problem_run(q, k, v)
+@pytest.mark.parametrize("width", [13, 16])  # of values: contexts are written where they belong, or elsewhere first
+@pytest.mark.parametrize("queries", [2, 8])
+@pytest.mark.parametrize("mask", ["causal", "window", "lengths", "boolean", "float"])
+def test_masked_keys_and_values_have_no_effect(isa: str, mask: str, queries: int, width: int, junk: float) -> None:
+    q, k, v = (some(2, 3, t, d).float() for t, d in ((queries, 8), (7, 8), (7, width)))
+    options = five_of_seven(mask, queries)
+    wanted = problem_run(q, k, v, options)
     k, v = k.clone(), v.clone()
     k[:, :, 5:], v[:, :, 5:] = junk, junk
-    for got, clean in zip(problem_run(q, k, v), wanted, strict=True):
+    for got, clean in zip(problem_run(q, k, v, options), wanted, strict=True):
         torch.testing.assert_close(got, clean)
 
 
-def problem_run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def problem_run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: dict[str, Any]) -> tuple[torch.Tensor, ...]:
     x = [leaf.clone().requires_grad_() for leaf in (q, k, v)]
-    out = regard.attend(*x, is_causal=True, backend="native")
+    out = regard.attend(*x, backend="native", **mask)
     return out, *torch.autograd.grad(out.square().sum(), x)
 
 
