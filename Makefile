@@ -4,7 +4,10 @@ PYTHON ?= $(shell for p in python3.11 python3; do $$p -c 'import venv' 2>/dev/nu
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test check bench native sanitize clean
+# Set-up brings a cmake of its own where the machine has none
+CMAKE   = $(shell test -x $(BIN)/cmake && echo $(BIN)/cmake || echo cmake)
+
+.PHONY: demo test check bench native sanitize arm64 clean
 
 demo: $(VENV)/ready
 	@$(BIN)/regard demo
@@ -26,21 +29,33 @@ bench: $(VENV)/ready
 # The kernels after a change: only what changed is compiled. Set-up goes on without kernels that do not compile; this
 # does not, and shows why
 native: $(VENV)/ready
-	cmake --build build/native
-	cmake --install build/native --prefix "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"
+	$(CMAKE) --build build/native
+	$(CMAKE) --install build/native --prefix "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"
 	@$(BIN)/python -c 'from regard.attention import engine; print(engine.reason); exit(engine.module is None)'
 
-# The kernel tests on a build with the address and undefined-behaviour sanitizers, beside the one in use. The runtimes
-# of the sanitizers have to be loaded before Python itself; leaks are not looked for, as Python keeps what it likes to
-# the end. Whatever is found stops the run.
+# The self-check and the kernel tests on a build with the address and undefined-behaviour sanitizers, beside the one in
+# use. The runtimes of the sanitizers have to be loaded before Python itself; leaks are not looked for there, as Python
+# keeps what it likes to the end. Whatever is found stops the run.
 SANITIZED := build/sanitize
 sanitize: $(VENV)/ready
-	cmake -S native -B $(SANITIZED) -DREGARD_SANITIZE=ON -DCMAKE_BUILD_TYPE=Debug -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
-	cmake --build $(SANITIZED) --parallel 2
+	$(CMAKE) -S native -B $(SANITIZED) -DREGARD_SANITIZE=ON -DREGARD_CHECK=ON -DCMAKE_BUILD_TYPE=Debug -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	$(CMAKE) --build $(SANITIZED) --parallel 2
+	UBSAN_OPTIONS=print_stacktrace=1 $(SANITIZED)/check
 	REGARD_NATIVE=$$(echo $(CURDIR)/$(SANITIZED)/_native*.so) \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	$(BIN)/python -m pytest -p no:cacheprovider --capture=sys tests/attention/test_native.py tests/attention/test_observe.py tests/attention/test_engine.py
+	$(BIN)/python -m pytest -p no:cacheprovider --capture=sys $(addprefix tests/attention/test_, native.py native_threads.py observe.py engine.py)
+
+# The self-check compiled for arm64 and run by an emulator: what NEON computes on a machine that has none. It needs
+# neither Python nor torch.
+ARM_CXX  ?= aarch64-linux-gnu-g++
+ARM_QEMU ?= $(shell command -v qemu-aarch64-static || command -v qemu-aarch64)
+arm64:
+	@command -v $(ARM_CXX) >/dev/null || { echo "make arm64 needs a C++ compiler for arm64 ($(ARM_CXX)): on Debian or Ubuntu, apt-get install g++-aarch64-linux-gnu; another one by ARM_CXX=…"; exit 1; }
+	@test -n "$(ARM_QEMU)" || { echo "make arm64 needs an emulator (qemu-aarch64-static or qemu-aarch64): on Debian or Ubuntu, apt-get install qemu-user-static; another one by ARM_QEMU=…"; exit 1; }
+	$(CMAKE) -S native -B build/arm64 -DREGARD_CHECK=ON -DREGARD_MODULE=OFF -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=$(ARM_CXX) -DCMAKE_EXE_LINKER_FLAGS=-static
+	$(CMAKE) --build build/arm64 --parallel 2
+	$(ARM_QEMU) build/arm64/check
 
 # torch first and pinned: a bare requirement would bring another build, gigabytes larger. The kernels are built with
 # what is in the environment, so that their build folder stays good from one time to the next.

@@ -219,7 +219,7 @@ void reread(const Walk& walk, Rectangle grad, int rows, int64_t first, int cols)
                 for (; c + lanes <= values; c += lanes) total[j] += load(grad.data + i * grad.row + c) * load(v + c);
                 if (c < values) total[j] += load(grad.data + i * grad.row + c) * load_some(v + c, values - c);
             }
-            store(walk.dp + i * grad_block + n, sums(total));
+            store(walk.dp + i * grad_block + n, sums_of(total));
         }
     }
 }

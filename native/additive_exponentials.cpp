@@ -9,21 +9,8 @@ namespace {
 // e^x within 1.5 · 2^-24 (measured 1.41), for |x| ≤ 86, and anything beyond: the polynomial of `exponential`, added up so that
 // only its last sum, 1 + (r + …), rounds visibly. This error enters all scores of a row, so it is worth the care.
 REGARD_INLINE vec precise_exponential(vec x) {
-    constexpr float log2e = 1.44269504088896341f;
-    constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
-    constexpr float magic = 12582912.0f;
-    const vec shifted = x * log2e + magic;
-    const vec n = shifted - magic;
-    vec r = x - n * ln2_high;
-    r = r - n * ln2_low;
-    vec p = splat(0x1.6a244cp-10f);
-    p = p * r + 0x1.1239d4p-7f;
-    p = p * r + 0x1.5558f2p-5f;
-    p = p * r + 0x1.555492p-3f;
-    p = p * r + 0x1.fffffcp-2f;
-    p = (p * (r * r) + r) + 1.0f;
-    const ivec exponent = (reinterpret_cast<ivec>(shifted) << 23) + (127 << 23);
-    return p * reinterpret_cast<vec>(exponent);
+    const Reduced of = reduced(x);
+    return ((of.beyond * (of.r * of.r) + of.r) + 1.0f) * of.power();
 }
 
 // What a row's numbers come to: the largest e^{2x}, and |x| as bits, by which NaN is above all.
@@ -88,7 +75,7 @@ void exponentials(const void* given, int64_t task, Scratch& scratch) {
     const Exponentials& job = *static_cast<const Exponentials*>(given);
     const int64_t first = task * scratch.rows_per_task;
     const int64_t last = least(first + scratch.rows_per_task, job.batches * job.heads * job.rows);
-    if (!exponential_rows(job, first, last)) *job.beyond = 1;
+    if (!exponential_rows(job, first, last)) __atomic_store_n(job.beyond, 1, __ATOMIC_RELAXED);
 }
 
 size_t exponentials_room(const void*, int64_t) { return 0; }

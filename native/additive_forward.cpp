@@ -10,17 +10,6 @@ namespace regard::REGARD_ISA {
 
 namespace {
 
-// A weight of 0 leaves no trace of a value, unless that is ∞ or NaN.
-bool finite(const float* x, ptrdiff_t row, int rows, int width) {
-    vec trace{};
-    for (int i = 0; i < rows; ++i) {
-        int c = 0;
-        for (; c + lanes <= width; c += lanes) trace += load(x + i * row + c) * 0.0f;
-        if (c < width) trace += load_some(x + i * row + c, width - c) * 0.0f;
-    }
-    return sum(trace) == 0;
-}
-
 constexpr int key_block = 128;
 
 struct Rows {
@@ -99,7 +88,7 @@ void additive_forward(const void* given, int64_t task, Scratch& scratch) {
     const int64_t entry = at.batch * of.heads + at.head;
     if ((job.queries && !exponential_rows(*job.queries, entry * of.queries, (entry + 1) * of.queries)) ||
         (job.keys && !exponential_rows(*job.keys, entry * of.keys, (entry + 1) * of.keys))) {
-        *job.beyond = 1;
+        __atomic_store_n(job.beyond, 1, __ATOMIC_RELAXED);
         return;
     }
     const int value_width = round_up(int(of.value_width));
@@ -116,7 +105,9 @@ void additive_forward(const void* given, int64_t task, Scratch& scratch) {
         const int cols = int(least(columns.last - first, key_block));
         const float* v = head.v + first * head.v_row;
         const Rectangle values = rectangle(v, head.v_row, cols, int(of.value_width), v_room);
-        if (!inside(of, at, {at.row, at.rows, first, cols}) && !finite(v, head.v_row, cols, int(of.value_width))) *job.beyond = 1;
+        // A weight of 0 leaves no trace of a value, unless that is ∞ or NaN
+        if (!inside(of, at, {at.row, at.rows, first, cols}) && !finite(v, cols, int(of.value_width), head.v_row))
+            __atomic_store_n(job.beyond, 1, __ATOMIC_RELAXED);
         for (int m = 0; m < at.rows; m += step) {
             const Block block{at.row + m, int(least(at.rows - m, step)), first, cols};
             if (outside(of, at, block)) continue;

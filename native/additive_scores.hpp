@@ -43,16 +43,6 @@ REGARD_INLINE vec denominator(vec q, vec k) {
     return CLAMP ? minimum(splat(ceiling), a) : a;  // in this order NaN passes
 }
 
-// `lanes` vectors → the vector of their sums: each round halves the vectors by adding halves of two, side by side.
-REGARD_INLINE vec sums(vec (&x)[lanes]) {
-#pragma GCC unroll 4
-    for (int half = lanes / 2; half; half /= 2)
-#pragma GCC unroll 8
-        for (int i = 0; i < half; ++i)
-            x[i] = __builtin_shufflevector(x[i], x[i + half], REGARD_LOW) + __builtin_shufflevector(x[i], x[i + half], REGARD_HIGH);
-    return x[0];
-}
-
 // One head's queries, keys and values, and its channel weights.
 struct Head {
     const float *q, *k, *v;
@@ -172,7 +162,7 @@ REGARD_INLINE vec meet_keys(const Head& head, const float* q, const float* k, in
         else
             for (int n = 0; n < some; ++n) meet<1>(head, scaled, key + n * head.k_row, total + j + n);
     }
-    return sums(total) + head.base;
+    return sums_of(total) + head.base;
 }
 
 // Row-major scores of a block, over the softcap if there is one but not yet bent by it, and not masked. Where a row may

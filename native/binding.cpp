@@ -1,8 +1,8 @@
 // The module regard._native: plain numbers in, kernels run, at most a yes or no out. Whoever calls has checked shapes and dtypes and
 // keeps the tensors alive; here only the form of the arguments is checked.
 //
-// To add a kernel: its job in problem.hpp, its Kernel in `Kernels` (kernels.hpp and table.cpp), a function that reads the
-// job and calls `run`, and its line in the module below.
+// To add a kernel: its job in problem.hpp, its Kernel in `Kernels` (kernels.hpp and table.cpp), its call in calls.hpp, a
+// function here that reads the job and makes the call, and its line in the module below.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 
 #include "additive.hpp"
-#include "additive_weights.hpp"
+#include "calls.hpp"
 #include "kernels.hpp"
 #include "observe.hpp"
 #include "parallel.hpp"
@@ -20,40 +20,10 @@ namespace nb = nanobind;
 
 namespace regard {
 
-namespace baseline {
-extern const Kernels table;
-}
-#ifdef REGARD_X86
-namespace avx2 {
-extern const Kernels table;
-}
-namespace avx512 {
-extern const Kernels table;
-}
-#endif
-
 namespace {
 
-// The builds that run on this machine, the fastest last.
-struct Runnable {
-    const Kernels* all[3];
-    int count = 0;
-
-    Runnable() {
-        all[count++] = &baseline::table;
-#ifdef REGARD_X86
-        __builtin_cpu_init();
-        const bool fma = __builtin_cpu_supports("fma");
-        if (fma && __builtin_cpu_supports("avx2")) all[count++] = &avx2::table;
-        if (fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-            all[count++] = &avx512::table;
-#endif
-    }
-};
-
 const Runnable runnable;
-const Kernels* active = runnable.all[runnable.count - 1];
+const Kernels* active = runnable.fastest();
 
 nb::list isas() {
     nb::list names;
@@ -152,32 +122,17 @@ Dot dot_of(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handl
     };
 }
 
-void run(const Kernel& kernel, const void* job, int64_t tasks, int64_t rows_per_task, int threads) {
-    nb::gil_scoped_release released;
-    parallel(kernel, job, tasks, rows_per_task, threads);
-}
-
-constexpr int64_t few_queries = 4;  // up to which channels, not queries, fill the lanes
-
 bool dot_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
                  int64_t context, int64_t lse, int64_t rows_per_task, int threads) {
-    int32_t lost = 0;
-    const DotForward job{dot_of(sizes, q, k, v, numbers, mask), address<float>(context), address<float>(lse), &lost};
+    const DotForward job{dot_of(sizes, q, k, v, numbers, mask), address<float>(context), address<float>(lse), nullptr};
     if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
-    const Dot& of = job.of;
-    if (of.queries <= few_queries) {
-        run(active->dot_few, &job, of.batches * of.heads / of.groups, of.queries, threads);
-    } else {
-        const int64_t parts = (of.queries + rows_per_task - 1) / rows_per_task;
-        run(active->dot_forward, &job, of.batches * of.heads * parts, rows_per_task, threads);
-    }
-    return !lost;
+    nb::gil_scoped_release released;
+    return calls::dot_forward(*active, job, rows_per_task, threads);
 }
 
 bool dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
                   nb::handle grad, nb::handle context, int64_t lse, int64_t parts, int64_t dq, int64_t dk, int64_t dv,
                   int threads) {
-    int32_t lost = 0;
     const DotBackward job{
         .of = dot_of(sizes, q, k, v, numbers, mask),
         .grad = view("grad", grad),
@@ -187,71 +142,32 @@ bool dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb
         .dq = address<float>(dq),
         .dk = address<float>(dk),
         .dv = address<float>(dv),
-        .lost = &lost,
+        .lost = nullptr,
     };
-    const Kernel& kernel = job.of.queries <= few_queries ? active->dot_few_backward : active->dot_backward;
-    run(kernel, &job, job.of.batches * job.of.heads * parts, job.of.queries, threads);
-    return !lost;
-}
-
-constexpr int64_t exponentials_per_task = 64;  // rows
-
-// e^{2x} of some rows, where e has room for them; returns whether all are within range.
-bool exponentials_of(const Exponentials& job, int threads) {
-    const int64_t rows = job.batches * job.heads * job.rows;
-    parallel(active->exponentials, &job, (rows + exponentials_per_task - 1) / exponentials_per_task,
-             exponentials_per_task, threads);
-    return !*job.beyond;
-}
-
-// Exponentials in the place of raw queries (with the weights of their heads) or keys (without).
-View exponential_view(const Exponentials& job) {
-    const int64_t row = job.w.data ? query_row(job.width) : key_row(job.width);
-    return {job.e, job.heads * job.rows * row, job.rows * row, row};
-}
-
-bool exponentials(nb::handle sizes, nb::handle x, nb::handle w, int64_t e, int threads) {
-    Reader size("sizes", sizes, 4);
-    int32_t beyond = 0;
-    Exponentials job{size.integer(), size.integer(), size.integer(), size.integer(), view("x", x), {}, address<float>(e), &beyond};
-    std::optional<Weights> weights;
-    if (!w.is_none()) {
-        Dot shape{};
-        shape.batches = job.batches, shape.heads = job.heads, shape.width = job.width;
-        job.w = weights.emplace(view("w", w), shape, active->lanes).view();
-    }
     nb::gil_scoped_release released;
-    return (!weights || weights->finite) && exponentials_of(job, threads);
+    return calls::dot_backward(*active, job, threads);
 }
 
 bool additive_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
                       nb::handle w, int64_t eq, int64_t ek, bool ready, int64_t context, int64_t lse, int64_t softmax,
                       int64_t kept, int64_t rows_per_task, int threads) {
-    Dot of = dot_of(sizes, q, k, v, numbers, mask);
-    const Weights weights(view("w", w), of, active->lanes);
-    int32_t beyond = 0;
-    const Exponentials queries{of.batches, of.heads, of.queries, of.width, of.q, weights.view(), address<float>(eq), &beyond};
-    const Exponentials keys{of.batches, of.heads / of.groups, of.keys, of.width, of.k, {}, address<float>(ek), &beyond};
-    of.q = exponential_view(queries);
-    of.k = exponential_view(keys);
-    const int64_t parts = (of.queries + rows_per_task - 1) / rows_per_task;
-    const bool alone = parts == 1 && of.groups == 1;  // a task has a head for itself: its exponentials stay in the cache
-    const AdditiveForward job{{of, weights.view()}, address<float>(context), address<float>(lse), address<float>(softmax),
-                              address<float>(kept), alone ? &queries : nullptr, alone && !ready ? &keys : nullptr, &beyond};
+    AdditiveForward job{};
+    job.of.of = dot_of(sizes, q, k, v, numbers, mask);
+    job.context = address<float>(context);
+    job.lse = address<float>(lse);
+    job.softmax = address<float>(softmax);
+    job.kept = address<float>(kept);
+    const View weights = view("w", w);
+    if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
     nb::gil_scoped_release released;
-    if (!weights.finite) return false;
-    if (!alone && !(exponentials_of(queries, threads) && (ready || exponentials_of(keys, threads)))) return false;
-    parallel(active->additive_forward, &job, of.batches * of.heads * parts, rows_per_task, threads);
-    return !beyond;
+    return calls::additive_forward(*active, job, weights, {address<float>(eq), address<float>(ek), ready}, rows_per_task, threads);
 }
 
 void additive_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
                        nb::handle w, nb::handle grad, nb::handle context, int64_t softmax, int64_t kept, int64_t parts, int64_t dq,
                        int64_t dk, int64_t dv, int64_t dw, int threads) {
-    const Dot of = dot_of(sizes, q, k, v, numbers, mask);
-    const Weights weights(view("w", w), of, active->lanes);
     const AdditiveBackward job{
-        .of = {of, weights.view()},
+        .of = {dot_of(sizes, q, k, v, numbers, mask), {}},
         .grad = view("grad", grad),
         .context = view("context", context),
         .softmax = address<const float>(softmax),
@@ -262,7 +178,9 @@ void additive_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle 
         .dv = address<float>(dv),
         .dw = address<float>(dw),
     };
-    run(active->additive_backward, &job, of.batches * of.heads * parts, of.queries, threads);
+    const View weights = view("w", w);
+    nb::gil_scoped_release released;
+    calls::additive_backward(*active, job, weights, threads);
 }
 
 Verb verb_of(const std::string& name) {
@@ -276,7 +194,7 @@ bool observe(const std::string& verb, nb::handle sizes, nb::handle q, nb::handle
              int threads) {
     Reader to("out", out, 5), edges("cells", cells, 4), share("cut", cut, 4);
     Observe job{};
-    Dot& of = job.of.of = dot_of(sizes, q, k, k, numbers, mask);
+    job.of.of = dot_of(sizes, q, k, k, numbers, mask);
     job.verb = verb_of(verb);
     job.lse = address<const float>(lse);
     job.out = to.pointer<float>();
@@ -291,22 +209,9 @@ bool observe(const std::string& verb, nb::handle sizes, nb::handle q, nb::handle
     job.units = share.integer();
     job.per_task = share.integer();
     if (job.per_task < 1) throw nb::value_error("native: per_task must be at least 1.");
-    const int64_t tasks = of.batches * of.heads * tasks_of_head(job);
-    if (w.is_none()) {
-        run(active->observe, &job, tasks, job.per_task, threads);
-        return true;
-    }
-    const Weights weights(view("w", w), of, active->lanes);
-    int32_t beyond = 0;
-    const Exponentials queries{of.batches, of.heads, of.queries, of.width, of.q, weights.view(), address<float>(eq), &beyond};
-    const Exponentials keys{of.batches, of.heads / of.groups, of.keys, of.width, of.k, {}, address<float>(ek), &beyond};
-    of.q = exponential_view(queries);
-    of.k = exponential_view(keys);
-    job.of.w = weights.view();
+    const std::optional<View> weights = w.is_none() ? std::nullopt : std::optional(view("w", w));
     nb::gil_scoped_release released;
-    if (!weights.finite || !exponentials_of(queries, threads) || !exponentials_of(keys, threads)) return false;
-    parallel(active->observe, &job, tasks, job.per_task, threads);
-    return true;
+    return calls::observe(*active, job, weights, {address<float>(eq), address<float>(ek)}, threads);
 }
 
 }  // namespace
@@ -331,9 +236,6 @@ NB_MODULE(_native, m) {
     m.def("key_row", key_row, nb::arg("width"), "The width of a row of exponentials of a key.");
     m.def("additive_parts", additive_parts, nb::arg("heads"), nb::arg("keys"), nb::arg("threads"),
           "Shares of a head's keys in the backward pass.");
-    m.def("exponentials", exponentials, nb::arg("sizes"), nb::arg("x"), nb::arg("w").none(), nb::arg("e"),
-          nb::arg("threads"),
-          "Whether all are within range. sizes: batches, heads, rows, width; w: of the heads of queries, None for keys.");
     m.def("additive_forward", additive_forward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
           nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("eq"), nb::arg("ek"), nb::arg("ready"),
           nb::arg("context"), nb::arg("lse"), nb::arg("softmax"), nb::arg("kept"), nb::arg("rows_per_task"), nb::arg("threads"),

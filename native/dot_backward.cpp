@@ -8,8 +8,6 @@
 //
 // Only Q and dO are transposed, once per group. Everything else is read where it lies, and gradients are added up where
 // they belong: their rows have room for whole vectors.
-#include <cstring>
-
 #include "gemm.hpp"
 #include "kernels.hpp"
 #include "lanes.hpp"
@@ -37,7 +35,7 @@ struct Head {
     float *dq, *dk, *dv;
     ptrdiff_t width, value_width;     // of rows of dq and dk, of dv
     float scale;                      // of Q as it is packed: softcap's division included
-    float *p, *ds;                    // (key_block, group)
+    float *p, *ds, *slope;            // (key_block, group); slope: of the softcap
     float *k_room, *v_room;           // copies of rows that cannot be read where they lie
 };
 
@@ -83,69 +81,62 @@ void take_queries(const Head& head, Queries& queries) {
     if (!queries.whole) find_delta(head, queries);
 }
 
-// Weights in place of scores, dS in place of dP.
-template <int NV, bool MASKED>
-void weigh(const Head& head, const Queries& queries, int keys) {
-    const float scale = head.of->scale, softcap = head.of->softcap;
-    vec base[NV], delta[NV];
+// Weights divided by their sum, and dS in place of dP with the δ that belongs to them; `delta` is not yet divided.
+template <int NV>
+REGARD_INLINE void settle(float* p, float* ds, int keys, float scale, vec (&total)[NV], vec (&delta)[NV]) {
     for (int j = 0; j < NV; ++j) {
-        base[j] = load(queries.base + j * lanes);
-        delta[j] = load(queries.delta + j * lanes) * scale;
+        total[j] = total[j] == vec{} ? vec{} : 1.0f / total[j];
+        delta[j] *= total[j] * scale;
     }
     for (int i = 0; i < keys; ++i)
 #pragma GCC unroll 4
         for (int j = 0; j < NV; ++j) {
             const int at = (i * NV + j) * lanes;
-            const vec s = load(head.p + at);
-            vec weight = exponential(s - base[j]);
-            vec grad = weight * (load(head.ds + at) * scale - delta[j]);
-            if (softcap > 0) grad = grad * (1.0f - s * s / (softcap * softcap));  // d cap·tanh(x) = 1 − tanh²
-            if (MASKED) {
-                const ivec gone = s == splat(-infinity);
-                weight = gone ? vec{} : weight;
-                grad = gone ? vec{} : grad;  // selected: dP may be anything where a key is masked out
-            }
-            store(head.p + at, weight);
-            store(head.ds + at, grad);
+            const vec weight = load(p + at) * total[j];
+            store(p + at, weight);
+            store(ds + at, weight * (load(ds + at) * scale - delta[j]));
         }
 }
 
-// The same where the block holds all keys. The weights are made to add up to 1 once more, as the log-sum-exp of large scores
-// is rounded by more than a weight is; δ is found from them.
-template <int NV, bool MASKED>
-void weigh_whole(const Head& head, const Queries& queries, int keys) {
-    const float scale = head.of->scale;
-    vec base[NV], total[NV] = {}, delta[NV] = {};
-    for (int j = 0; j < NV; ++j) base[j] = load(queries.base + j * lanes);
+// Weights in place of scores, dS in place of dP. WHOLE: the block holds all keys. The weights are then made to add up to 1
+// once more, as the log-sum-exp of large scores is rounded by more than a weight is; δ is found from them.
+template <int NV, bool MASKED, bool WHOLE>
+void weigh(const Head& head, const Queries& queries, int keys) {
+    const float scale = head.of->scale, softcap = head.of->softcap;
+    vec base[NV], delta[NV], total[NV] = {};
+    for (int j = 0; j < NV; ++j) {
+        base[j] = load(queries.base + j * lanes);
+        delta[j] = WHOLE ? vec{} : load(queries.delta + j * lanes) * scale;
+    }
     for (int i = 0; i < keys; ++i)
 #pragma GCC unroll 4
         for (int j = 0; j < NV; ++j) {
             const int at = (i * NV + j) * lanes;
             const vec s = load(head.p + at);
             vec weight = exponential(s - base[j]), grad = load(head.ds + at);
+            if (!WHOLE) grad = weight * (grad * scale - delta[j]);
+            if (!WHOLE && softcap > 0) grad = grad * load(head.slope + at);
             if (MASKED) {
                 const ivec gone = s == splat(-infinity);
                 weight = gone ? vec{} : weight;
                 grad = gone ? vec{} : grad;  // selected: dP may be anything where a key is masked out
-                store(head.ds + at, grad);
             }
             store(head.p + at, weight);
+            if (MASKED || !WHOLE) store(head.ds + at, grad);
+            if (!WHOLE) continue;
             total[j] += weight;
             delta[j] += weight * grad;
         }
-    vec share[NV];
-    for (int j = 0; j < NV; ++j) {
-        share[j] = total[j] == vec{} ? vec{} : 1.0f / total[j];
-        delta[j] *= share[j] * scale;
+    if (WHOLE) settle<NV>(head.p, head.ds, keys, scale, total, delta);
+}
+
+// Scores, already divided by the cap → cap · tanh(scores), and its slope, 1 − tanh², before a mask adds anything.
+void cap_and_slope(const Field& at, float softcap, float* s, float* slope) {
+    for (int i = 0; i < at.cols * at.group.width(); i += lanes) {
+        const vec bent = hyperbolic_tangent(load(s + i));
+        store(s + i, softcap * bent);
+        store(slope + i, 1.0f - bent * bent);
     }
-    for (int i = 0; i < keys; ++i)
-#pragma GCC unroll 4
-        for (int j = 0; j < NV; ++j) {
-            const int at = (i * NV + j) * lanes;
-            const vec weight = load(head.p + at) * share[j];
-            store(head.p + at, weight);
-            store(head.ds + at, weight * (load(head.ds + at) * scale - delta[j]));
-        }
 }
 
 // Weights and dS of a block. `open`: nothing of it is masked.
@@ -161,12 +152,12 @@ void differentiate(const Head& head, const Queries& queries, const Field& at, co
         score_some<NV>(of, at, k, int(of.width), queries.qt, head.p);
         score_some<NV>(of, at, v, int(of.value_width), queries.gt, head.ds);
     }
-    if (of.softcap > 0) cap_field(at, of.softcap, head.p);
+    if (of.softcap > 0) cap_and_slope(at, of.softcap, head.p, head.slope);
     if (!open) mask_field(of, at, head.p);
     if (queries.whole)
-        open ? weigh_whole<NV, false>(head, queries, at.cols) : weigh_whole<NV, true>(head, queries, at.cols);
+        open ? weigh<NV, false, true>(head, queries, at.cols) : weigh<NV, true, true>(head, queries, at.cols);
     else
-        open ? weigh<NV, false>(head, queries, at.cols) : weigh<NV, true>(head, queries, at.cols);
+        open ? weigh<NV, false, false>(head, queries, at.cols) : weigh<NV, true, false>(head, queries, at.cols);
 }
 
 // Rows of gradients, and how far apart they are.
@@ -212,10 +203,6 @@ void collect(const Head& head, const Queries& queries, const Field& at, const Re
         add(fresh.queries, some, own.last - own.first, {head.ds + own.first * ld + m, 1, ld},
             {k.data + own.first * k.row, k.row}, {head.dq + (at.group.row + m) * head.width, width, head.width});
     }
-}
-
-void clear(float* x, int64_t rows, ptrdiff_t width) {
-    if (rows > 0) std::memset(x, 0, sizeof(float) * rows * width);
 }
 
 // A group against the part of a block of keys that it may attend to. `first`: it is the head's first group.
@@ -285,7 +272,7 @@ void groups_backward(const Head& head, Queries* some, int count, bool first) {
 size_t room_of(const Dot& of) {
     const size_t width = padded(of.width), value_width = padded(of.value_width);
     return together * (2 * most_queries * (width + value_width) + 2 * most_queries + 6 * 32) +
-           key_block * (width + value_width) + 2 * key_block * most_queries + 4 * 32;
+           key_block * (width + value_width) + 3 * key_block * most_queries + 5 * 32;
 }
 
 Head make_head(const DotBackward& job, int64_t task, Scratch& scratch) {
@@ -313,6 +300,7 @@ Head make_head(const DotBackward& job, int64_t task, Scratch& scratch) {
     head.scale = of.softcap > 0 ? of.scale / of.softcap : of.scale;
     head.p = scratch.take(key_block * most_queries);
     head.ds = scratch.take(key_block * most_queries);
+    head.slope = scratch.take(key_block * most_queries);
     head.k_room = scratch.take(key_block * head.width);
     head.v_room = scratch.take(key_block * head.value_width);
     return head;

@@ -26,7 +26,7 @@ struct Few {
     int rows, width, value_width;                 // widths in whole vectors
     Source k, v;
     float *q, *scaled, *grad, *dq;                // (rows, width) twice, (rows, value_width), (rows, width)
-    float *p, *ds;                                // (rows, few_block)
+    float *p, *ds, *slope;                        // (rows, few_block); slope: of the softcap
     float base[most_rows_of_few], delta[most_rows_of_few];
 };
 
@@ -59,10 +59,21 @@ void weigh(const Few& few, int row, int keys) {
         const ivec gone = s == splat(-infinity);
         const vec weight = exponential(s - few.base[row]);
         vec grad = weight * (load(ds + j) * of.scale - few.delta[row]);
-        if (of.softcap > 0) grad = grad * (1.0f - s * s / (of.softcap * of.softcap));
+        if (of.softcap > 0) grad = grad * load(few.slope + row * few_block + j);
         store(p + j, gone ? vec{} : weight);
         store(ds + j, gone ? vec{} : grad);  // selected: dP may be anything where a key is masked out
     }
+}
+
+// The slope is that of the capped scores, before a mask adds anything.
+void cap_and_slope(const Few& few, int keys) {
+    const float softcap = few.job->of.softcap;
+    cap(few.p, few_block, few.rows, keys, softcap);
+    for (int r = 0; r < few.rows; ++r)
+        for (int j = 0; j < keys; j += lanes) {
+            const vec bent = load(few.p + r * few_block + j) * (1.0f / softcap);
+            store(few.slope + r * few_block + j, 1.0f - bent * bent);
+        }
 }
 
 // Rows j of (R, few_block)ᵀ · (R, width), each written once.
@@ -85,7 +96,7 @@ void meet(const Few& few, int64_t first, int keys) {
     meet_rows<R, N>(few.v, first, keys, int(of.value_width), few.grad, few.value_width, few.ds);
     const Place at{few.batch, few.head, 0, R};
     const Block block{0, R, first, keys};
-    if (of.softcap > 0) cap(few.p, few_block, R, keys, of.softcap);
+    if (of.softcap > 0) cap_and_slope(few, keys);
     if (!inside(of, at, block)) mask_block(of, at, block, few.p, few_block);
     for (int r = 0; r < R; ++r) weigh(few, r, keys);
     const int64_t row = few.entry * of.keys + first, width = padded(of.width), value_width = padded(of.value_width);
@@ -102,11 +113,8 @@ Few make_few(const DotBackward& job, int64_t task, Scratch& scratch) {
     return {&job, entry, batch, head, first, least(first + share, of.keys), rows, width, value_width,
             source(of.k, of.number, batch, head / of.groups), source(of.v, of.number, batch, head / of.groups),
             scratch.take(rows * width), scratch.take(rows * width), scratch.take(rows * value_width),
-            scratch.take(rows * width), scratch.take(rows * few_block), scratch.take(rows * few_block), {}, {}};
-}
-
-void clear(float* x, int64_t rows, int64_t width) {
-    if (rows > 0) std::memset(x, 0, sizeof(float) * rows * width);
+            scratch.take(rows * width), scratch.take(rows * few_block), scratch.take(rows * few_block),
+            scratch.take(rows * few_block), {}, {}};
 }
 
 }  // namespace
@@ -142,7 +150,7 @@ void dot_few_backward(const void* given, int64_t task, Scratch& scratch) {
 
 size_t dot_few_backward_room(const void* given, int64_t) {
     const Dot& of = static_cast<const DotBackward*>(given)->of;
-    return of.queries * (3 * padded(of.width) + padded(of.value_width) + 2 * few_block) + 8 * 32;
+    return of.queries * (3 * padded(of.width) + padded(of.value_width) + 3 * few_block) + 8 * 32;
 }
 
 }  // namespace regard::REGARD_ISA

@@ -11,16 +11,6 @@ namespace regard::REGARD_ISA {
 inline constexpr int few_block = 128;  // keys at a time
 inline constexpr int ahead = 16;       // rows between what is read and what is asked for
 
-// `lanes` vectors → the vector of their sums: each round halves the vectors by adding halves of two, side by side.
-REGARD_INLINE vec sums_of(vec (&x)[lanes]) {
-#pragma GCC unroll 4
-    for (int half = lanes / 2; half; half /= 2)
-#pragma GCC unroll 8
-        for (int i = 0; i < half; ++i)
-            x[i] = __builtin_shufflevector(x[i], x[i + half], REGARD_LOW) + __builtin_shufflevector(x[i], x[i + half], REGARD_HIGH);
-    return x[0];
-}
-
 // Streams stop at the end of a page: rows are asked for before the hardware would think of them.
 template <typename T>
 REGARD_INLINE void fetch(const T* row, int width) {

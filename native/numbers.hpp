@@ -10,7 +10,6 @@
 namespace regard::REGARD_ISA {
 
 using half_vec = uint16_t __attribute__((vector_size(2 * REGARD_LANES), aligned(2), may_alias));
-using uvec = uint32_t __attribute__((vector_size(4 * REGARD_LANES)));
 
 REGARD_INLINE vec from_bfloat16(half_vec x) { return reinterpret_cast<vec>(__builtin_convertvector(x, uvec) << 16); }
 

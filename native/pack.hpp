@@ -1,6 +1,8 @@
 // Copies that make a matrix ready for `product`: transposed, scaled, or padded to whole vectors.
 #pragma once
 
+#include <cstring>
+
 #include "simd.hpp"
 
 namespace regard::REGARD_ISA {
@@ -42,6 +44,16 @@ REGARD_INLINE void transpose(vec (&x)[lanes]) {
     }
 }
 
+// `lanes` vectors → the vector of their sums: each round halves the vectors by adding halves of two, side by side.
+REGARD_INLINE vec sums_of(vec (&x)[lanes]) {
+#pragma GCC unroll 4
+    for (int half = lanes / 2; half; half /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < half; ++i)
+            x[i] = __builtin_shufflevector(x[i], x[i + half], REGARD_LOW) + __builtin_shufflevector(x[i], x[i + half], REGARD_HIGH);
+    return x[0];
+}
+
 // rows × width → width × rows, times a number, rows of `to` of stride ld; rows are filled with zeros up to whole vectors.
 inline void pack_transposed(const float* from, ptrdiff_t stride, int rows, int width, float* to, ptrdiff_t ld,
                             float times = 1.0f) {
@@ -78,6 +90,11 @@ inline bool finite(const float* x, int64_t rows, int width, ptrdiff_t ld) {
         for (; c < width; ++c) rest += x[i * ld + c] * 0.0f;
     }
     return sum(trace) + rest == 0;
+}
+
+// Rows that lie together, set to 0; fewer than none are none.
+inline void clear(float* x, int64_t rows, ptrdiff_t width) {
+    if (rows > 0) std::memset(x, 0, sizeof(float) * rows * width);
 }
 
 struct Rectangle {

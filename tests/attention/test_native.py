@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,16 +13,6 @@ from tests.attention.oracle import Problem, gradients
 from tests.attention.test_attend import MASKS, check, problem, some
 
 pytestmark = pytest.mark.skipif(engine.module is None, reason=f"native: {engine.reason}")
-ISAS = engine.module.isas() if engine.module else ["none"]
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    assert engine.module is not None
-    before = engine.module.isa()
-    engine.module.use_isa(request.param)
-    yield request.param
-    engine.module.use_isa(before)
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -118,12 +107,30 @@ def test_dense_masks_of_many_blocks(isa: str, lead: tuple[int | None, ...], quer
         torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("queries", [2, 7, 101])
+@pytest.mark.parametrize("similarity", ["scaled_dot", "additive"])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_gradients_under_a_float_mask(isa: str, softcap: float | None, similarity: str, queries: int) -> None:
+    """The mask wants none itself. The softcap's slope is that of the scores before the mask is added."""
+    added = torch.where(some(queries, 83) > -1, some(queries, 83, seed=1), -torch.inf)
+    q, k, v = some(2, queries, 5), some(2, 83, 5, seed=1), some(2, 83, 13, seed=2)
+    given = Problem(q, k, v, similarity, {"w": some(5, seed=3)} if similarity == "additive" else {})
+    x = given.leaves(torch.float32)
+    got = gradients(given.ours(x, "native", attn_mask=added.float(), softcap=softcap), x)
+    x = given.leaves(torch.float64)
+    wanted = gradients(given.ours(x, "reference", attn_mask=added, softcap=softcap), x)
+    found = {name: grad.double() for name, grad in got.items()}
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("queries", [1, 3, 7])
+@pytest.mark.parametrize("similarity", ["scaled_dot", "additive"])
 @pytest.mark.parametrize("options", [{}, {"lengths": [3, 11]}, {"is_causal": True, "causal_offset": [4, -2]}], ids=str)
-def test_grouped_heads(isa: str, options: Any, queries: int) -> None:
+def test_grouped_heads(isa: str, options: Any, similarity: str, queries: int) -> None:
     options = {**options, "enable_gqa": True}
-    given = Problem(some(2, 6, queries, 5), some(2, 2, 11, 5), some(2, 2, 11, 13), options=options)
-    check(given, ["native"], torch.float32)
+    parameters = {"w": some(5, seed=3)} if similarity == "additive" else {}
+    q, k, v = some(2, 6, queries, 5), some(2, 2, 11, 5), some(2, 2, 11, 13)
+    check(Problem(q, k, v, similarity, parameters, options), ["native"], torch.float32)
 
 
 @pytest.mark.parametrize("leads", [((), (), ()), ((2,),) * 3, ((2, 3), (1, 3), (2, 1)), ((2, 1, 3), (1, 4, 3), (4, 1))])
@@ -165,19 +172,35 @@ def test_inputs_need_not_be_contiguous(isa: str) -> None:
     torch.testing.assert_close(given.ours({"q": q, "k": k, "v": v}, "native"), given.plain({"q": q, "k": k, "v": v}))
 
 
+def five_of_seven(mask: str, queries: int) -> dict[str, Any]:
+    """Masks under which nobody attends to the last two of seven keys."""
+    masks = {
+        "causal": {"is_causal": True, "causal_offset": 5 - queries},
+        "window": {"window": (3, 1), "causal_offset": 4 - queries},
+        "lengths": {"lengths": [5, 5]},
+        "boolean": {"attn_mask": torch.arange(7) < 5},
+        "float": {"attn_mask": torch.where(torch.arange(7) < 5, 0.5, -torch.inf)},
+    }
+    return masks[mask]
+
+
 @pytest.mark.parametrize("junk", [torch.nan, torch.inf])
-def test_masked_keys_and_values_have_no_effect(isa: str, junk: float) -> None:
-    q, k, v = (some(2, 3, t, 8).float() for t in (5, 7, 7))
-    wanted = problem_run(q, k, v)
+@pytest.mark.parametrize("width", [13, 16])  # of values: contexts are written where they belong, or elsewhere first
+@pytest.mark.parametrize("queries", [2, 8])
+@pytest.mark.parametrize("mask", ["causal", "window", "lengths", "boolean", "float"])
+def test_masked_keys_and_values_have_no_effect(isa: str, mask: str, queries: int, width: int, junk: float) -> None:
+    q, k, v = (some(2, 3, t, d).float() for t, d in ((queries, 8), (7, 8), (7, width)))
+    options = five_of_seven(mask, queries)
+    wanted = problem_run(q, k, v, options)
     k, v = k.clone(), v.clone()
     k[:, :, 5:], v[:, :, 5:] = junk, junk
-    for got, clean in zip(problem_run(q, k, v), wanted, strict=True):
+    for got, clean in zip(problem_run(q, k, v, options), wanted, strict=True):
         torch.testing.assert_close(got, clean)
 
 
-def problem_run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def problem_run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: dict[str, Any]) -> tuple[torch.Tensor, ...]:
     x = [leaf.clone().requires_grad_() for leaf in (q, k, v)]
-    out = regard.attend(*x, is_causal=True, backend="native")
+    out = regard.attend(*x, backend="native", **mask)
     return out, *torch.autograd.grad(out.square().sum(), x)
 
 

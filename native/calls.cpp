@@ -1,0 +1,136 @@
+#include "calls.hpp"
+
+#include "additive_weights.hpp"
+#include "parallel.hpp"
+
+namespace regard {
+
+namespace baseline {
+extern const Kernels table;
+}
+#ifdef REGARD_X86
+namespace avx2 {
+extern const Kernels table;
+}
+namespace avx512 {
+extern const Kernels table;
+}
+#endif
+
+Runnable::Runnable() {
+    all[count++] = &baseline::table;
+#ifdef REGARD_X86
+    __builtin_cpu_init();
+    const bool fma = __builtin_cpu_supports("fma");
+    if (fma && __builtin_cpu_supports("avx2")) all[count++] = &avx2::table;
+    if (fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        all[count++] = &avx512::table;
+#endif
+}
+
+namespace calls {
+
+namespace {
+
+constexpr int64_t few_queries = 4;             // up to which channels, not queries, fill the lanes
+constexpr int64_t exponentials_per_task = 64;  // rows
+
+int64_t shares(int64_t rows, int64_t each) { return (rows + each - 1) / each; }
+
+bool run(const Kernels& kernels, const Exponentials& job, int threads) {
+    const int64_t tasks = shares(job.batches * job.heads * job.rows, exponentials_per_task);
+    parallel(kernels.exponentials, &job, tasks, exponentials_per_task, threads);
+    return !*job.beyond;
+}
+
+// What makes the exponentials of raw queries and keys, and puts them in their place.
+struct Both {
+    Exponentials queries, keys;
+
+    Both(Dot& of, const Weights& weights, const Room& room, int32_t* beyond)
+        : queries{of.batches, of.heads, of.queries, of.width, of.q, weights.view(), room.queries, beyond},
+          keys{of.batches, of.heads / of.groups, of.keys, of.width, of.k, {}, room.keys, beyond} {
+        of.q = query_exponentials(of, room.queries);
+        of.k = key_exponentials(of, room.keys);
+    }
+    bool run(const Kernels& kernels, bool ready, int threads) const {
+        return calls::run(kernels, queries, threads) && (ready || calls::run(kernels, keys, threads));
+    }
+};
+
+}  // namespace
+
+View query_exponentials(const Dot& of, const float* room) {
+    const int64_t row = query_row(of.width);
+    return {room, of.heads * of.queries * row, of.queries * row, row};
+}
+
+View key_exponentials(const Dot& of, const float* room) {
+    const int64_t row = key_row(of.width);
+    return {room, of.heads / of.groups * of.keys * row, of.keys * row, row};
+}
+
+bool dot_forward(const Kernels& kernels, DotForward job, int64_t rows_per_task, int threads) {
+    const Dot& of = job.of;
+    int32_t lost = 0;
+    job.lost = &lost;
+    if (of.queries <= few_queries)
+        parallel(kernels.dot_few, &job, of.batches * of.heads / of.groups, of.queries, threads);
+    else
+        parallel(kernels.dot_forward, &job, of.batches * of.heads * shares(of.queries, rows_per_task), rows_per_task, threads);
+    return !lost;
+}
+
+bool dot_backward(const Kernels& kernels, DotBackward job, int threads) {
+    const Dot& of = job.of;
+    int32_t lost = 0;
+    job.lost = &lost;
+    const Kernel& kernel = of.queries <= few_queries ? kernels.dot_few_backward : kernels.dot_backward;
+    parallel(kernel, &job, of.batches * of.heads * job.parts, of.queries, threads);
+    return !lost;
+}
+
+bool additive_forward(const Kernels& kernels, AdditiveForward job, const View& w, const Room& room, int64_t rows_per_task,
+                      int threads) {
+    Dot& of = job.of.of;
+    int32_t beyond = 0;
+    const Weights weights(w, of, kernels.lanes);
+    if (!weights.finite) return false;
+    const Both both(of, weights, room, &beyond);
+    const int64_t parts = shares(of.queries, rows_per_task);
+    const bool alone = parts == 1 && of.groups == 1;  // a task has a head for itself: its exponentials stay in the cache
+    job.of.w = weights.view();
+    job.queries = alone ? &both.queries : nullptr;
+    job.keys = alone && !room.ready ? &both.keys : nullptr;
+    job.beyond = &beyond;
+    if (!alone && !both.run(kernels, room.ready, threads)) return false;
+    parallel(kernels.additive_forward, &job, of.batches * of.heads * parts, rows_per_task, threads);
+    return !beyond;
+}
+
+void additive_backward(const Kernels& kernels, AdditiveBackward job, const View& w, int threads) {
+    const Dot& of = job.of.of;
+    const Weights weights(w, of, kernels.lanes);
+    job.of.w = weights.view();
+    parallel(kernels.additive_backward, &job, of.batches * of.heads * job.parts, of.queries, threads);
+}
+
+bool observe(const Kernels& kernels, Observe job, const std::optional<View>& w, const Room& room, int threads) {
+    Dot& of = job.of.of;
+    const int64_t tasks = of.batches * of.heads * tasks_of_head(job);
+    int32_t beyond = 0;
+    std::optional<Weights> weights;
+    job.of.w = {};
+    if (w) {
+        weights.emplace(*w, of, kernels.lanes);
+        if (!weights->finite || !Both(of, *weights, room, &beyond).run(kernels, room.ready, threads)) return false;
+        job.of.w = weights->view();
+    }
+    parallel(kernels.observe, &job, tasks, job.per_task, threads);
+    return true;
+}
+
+}  // namespace calls
+
+}  // namespace regard

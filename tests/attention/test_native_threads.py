@@ -1,0 +1,73 @@
+"""The native kernels on two threads, which share the keys of a head in the backward pass and add up what each found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from regard.attention import engine, native
+from regard.attention.native_plan import Plan
+from tests.attention.oracle import Problem
+from tests.attention.test_attend import check, some
+
+pytestmark = pytest.mark.skipif(engine.module is None, reason=f"native: {engine.reason}")
+HALVES = [torch.bfloat16, torch.float16]
+
+
+@pytest.fixture(autouse=True)
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(native, "KEYS_PER_TASK", 37)
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+def test_a_head_is_shared_here() -> None:
+    """Else the tests below would see nothing of it."""
+    assert engine.module is not None
+    for mask in (None, (0,)):
+        assert Plan(2, 1, 1, 1.0, 0.0, mask, (), mask is not None).shares(131, 2, native.KEYS_PER_TASK) == 3
+    assert engine.module.additive_parts(2, 131, 2) == 2
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "causal": {"is_causal": True},  # some shares are for no query
+    "causal, late, capped": {"is_causal": True, "causal_offset": 61, "softcap": 3.0},
+    "window": {"window": (11, 7), "causal_offset": 40},
+    "lengths": {"lengths": [5, 97]},
+    "boolean": {"attn_mask": some(131, seed=4) > 0},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("queries", [1, 3, 5, 67])
+@pytest.mark.parametrize("similarity", ["scaled_dot", "additive"])
+def test_shares_of_a_head(isa: str, similarity: str, queries: int, options: str) -> None:
+    check(shared(similarity, queries, OPTIONS[options]), ["native"], torch.float32)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("queries", [3, 67])
+def test_shares_of_a_head_of_halves(isa: str, queries: int, dtype: torch.dtype) -> None:
+    for options in ("none", "causal, late, capped", "lengths"):
+        check(shared("scaled_dot", queries, OPTIONS[options]), ["native"], dtype)
+
+
+def shared(similarity: str, queries: int, options: dict[str, Any]) -> Problem:
+    """Two heads and 131 keys for two threads."""
+    q, k, v = some(2, queries, 13), some(2, 131, 13, seed=1), some(2, 131, 7, seed=2)
+    parameters = {"w": some(13, seed=3)} if similarity == "additive" else {}
+    return Problem(q, k, v, similarity, parameters, options)
+
+
+@pytest.mark.parametrize("similarity", ["scaled_dot", "additive"])
+@pytest.mark.parametrize("queries", [1, 3, 67])
+def test_grouped_heads(isa: str, queries: int, similarity: str) -> None:
+    q, k, v = some(2, 6, queries, 5), some(2, 2, 131, 5, seed=1), some(2, 2, 131, 13, seed=2)
+    parameters = {"w": some(5, seed=3)} if similarity == "additive" else {}
+    options = {"enable_gqa": True, "is_causal": True, "causal_offset": [61, 7]}
+    check(Problem(q, k, v, similarity, parameters, options), ["native"], torch.float32)
