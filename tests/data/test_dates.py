@@ -60,6 +60,7 @@ def test_two_readings_are_told_from_one() -> None:
     assert len(slashed) > 1000
     for a, b in slashed:
         assert int(a) > 12 or int(b) > 12 or int(a) == int(b)
+    assert any(int(a) == int(b) for a, b in slashed)
     assert any(int(a) > 12 for a, _ in slashed) and any(int(b) > 12 for _, b in slashed)
     dotted = [text for text in texts if re.fullmatch(r"0?[1-9]\.0?[1-9]\.\d{4}", text)]
     assert dotted  # with full stops the day is first, everywhere
