@@ -176,7 +176,7 @@ bool dot_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb:
 
 bool dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
                   nb::handle grad, nb::handle context, int64_t lse, int64_t parts, int64_t dq, int64_t dk, int64_t dv,
-                  int threads) {
+                  int dq_number, int dk_number, int threads) {
     int32_t lost = 0;
     const DotBackward job{
         .of = dot_of(sizes, q, k, v, numbers, mask),
@@ -184,9 +184,11 @@ bool dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb
         .context = view("context", context),
         .lse = address<const float>(lse),
         .parts = parts,
-        .dq = address<float>(dq),
-        .dk = address<float>(dk),
-        .dv = address<float>(dv),
+        .dq = address<void>(dq),
+        .dk = address<void>(dk),
+        .dv = address<void>(dv),
+        .dq_number = Number(dq_number),
+        .dk_number = Number(dk_number),
         .lost = &lost,
     };
     const Kernel& kernel = job.of.queries <= few_queries ? active->dot_few_backward : active->dot_backward;
@@ -325,7 +327,9 @@ NB_MODULE(_native, m) {
           "row; numbers: what q, k, v are (0 float32, 1 bfloat16, 2 float16), scale, softcap; mask: None, or left, right, offset, length, kind, dense, and its four strides.");
     m.def("dot_backward", dot_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
           nb::arg("mask").none(), nb::arg("grad"), nb::arg("context"), nb::arg("lse"), nb::arg("parts"), nb::arg("dq"),
-          nb::arg("dk"), nb::arg("dv"), nb::arg("threads"), "Whether every gradient is finite. As dot_forward; grad and context: pointer and strides.");
+          nb::arg("dk"), nb::arg("dv"), nb::arg("dq_number"), nb::arg("dk_number"), nb::arg("threads"),
+          "Whether every gradient is finite. As dot_forward; grad and context: pointer and strides; dq_number, dk_number: "
+          "what dq is to be, and dk and dv: float32, or what q, k, v are.");
     m.def("padded", padded, nb::arg("width"), "The width of a row of gradients.");
     m.def("query_row", query_row, nb::arg("width"), "The width of a row of exponentials of a query.");
     m.def("key_row", key_row, nb::arg("width"), "The width of a row of exponentials of a key.");

@@ -27,7 +27,7 @@ def forward(
     of_queries, of_keys = kernels().query_row(width), kernels().key_row(width)
     keep &= keys <= KEPT * (of_queries + of_keys * keys // max(1, queries))
     shapes = ((batches, heads, queries), (batches, heads, queries, 2), (batches, heads, queries, of_queries))
-    lse, softmax, eq, kept = pieces(q, *shapes, (batches, heads, queries, keys if keep else 0))
+    lse, softmax, eq, kept = pieces(*shapes, (batches, heads, queries, keys if keep else 0))
     ek, ready = _exponentials(k, (batches, k.shape[1], keys, of_keys), prepared)
     served = True
     if lse.numel():
@@ -82,7 +82,7 @@ class AdditiveAttention(torch.autograd.Function):
         row = kernels().padded(width)
         empty = not (grad.numel() and keys)
         shapes = ((batches, heads, parts, queries, row), (batches, heads, parts, row))
-        dq, dw, dk, dv = pieces(eq, *shapes, (batches, heads, keys, row), (batches, heads, keys, v.shape[-1]))
+        dq, dw, dk, dv = pieces(*shapes, (batches, heads, keys, row), (batches, heads, keys, v.shape[-1]))
         if empty:
             dq, dw, dk, dv = dq.zero_(), dw.zero_(), dk.zero_(), dv.zero_()
         else:  # the kernel writes all

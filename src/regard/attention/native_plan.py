@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +18,8 @@ NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """What the kernels read, and what they call it. They compute in float32."""
 OPEN = 2**40
 """A window's side that is open: farther than any sequence is long."""
-LINE = 16
-"""Floats of a line of the cache, where pieces of memory start."""
+LINE = 64
+"""Bytes of a line of the cache, where pieces of memory start."""
 FEWEST_ROWS = 16
 """Queries of a task below which starting it costs more than it spreads."""
 
@@ -115,16 +116,17 @@ def channel_weights(request: Request, plan: Plan) -> Tensor:
     return w if w.stride(-1) == 1 or w.shape[-1] == 1 else w.contiguous()
 
 
-def pieces(like: Tensor, *shapes: tuple[int, ...]) -> list[Tensor]:
-    """Room for several tensors, allocated as one.
+def pieces(*shapes: tuple[int, ...], dtypes: Sequence[torch.dtype] | None = None) -> list[Tensor]:
+    """Room for several tensors, of float32 or of `dtypes`, allocated as one.
 
     The C library gives memory back to the system when a few pieces of some MiB are freed one after another, and then
     every call pays for the page faults anew, as much as it computes. One large piece it learns to keep.
     """
-    sizes = [math.prod(shape) for shape in shapes]
+    kinds = dtypes or (torch.float32,) * len(shapes)
+    sizes = [math.prod(shape) * kind.itemsize for shape, kind in zip(shapes, kinds, strict=True)]
     room = [-(-size // LINE) * LINE for size in sizes]
-    whole = like.new_empty(sum(room)).split(room)
-    return [piece[:size].view(shape) for piece, size, shape in zip(whole, sizes, shapes, strict=True)]
+    whole = torch.empty(sum(room), dtype=torch.uint8, device="cpu").split(room)
+    return [x[:size].view(kind).view(shape) for x, size, kind, shape in zip(whole, sizes, kinds, shapes, strict=True)]
 
 
 def view(x: Tensor) -> tuple[int, int, int, int]:
