@@ -234,26 +234,27 @@ bool additive_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v
     int32_t beyond = 0;
     const Exponentials queries{of.batches, of.heads, of.queries, of.width, of.q, weights.view(), address<float>(eq), &beyond};
     const Exponentials keys{of.batches, of.heads / of.groups, of.keys, of.width, of.k, {}, address<float>(ek), &beyond};
-    of.q = exponential_view(queries);
-    of.k = exponential_view(keys);
+    if (eq) of.q = exponential_view(queries);
+    if (ek) of.k = exponential_view(keys);
     const int64_t parts = (of.queries + rows_per_task - 1) / rows_per_task;
-    const bool alone = parts == 1 && of.groups == 1;  // a task has a head for itself: its exponentials stay in the cache
-    const AdditiveForward job{{of, weights.view()}, address<float>(context), address<float>(lse), address<float>(softmax),
-                              address<float>(kept), alone ? &queries : nullptr, alone && !ready ? &keys : nullptr, &beyond};
+    const AdditiveForward job{{of, weights.view(), eq ? nullptr : &queries, ek ? nullptr : &keys}, address<float>(context),
+                              address<float>(lse), address<float>(softmax), address<float>(kept), &beyond};
     nb::gil_scoped_release released;
-    if (!weights.finite) return false;
-    if (!alone && !(exponentials_of(queries, threads) && (ready || exponentials_of(keys, threads)))) return false;
+    if (!weights.finite || (eq && !exponentials_of(queries, threads)) || (ek && !ready && !exponentials_of(keys, threads)))
+        return false;
     parallel(active->additive_forward, &job, of.batches * of.heads * parts, rows_per_task, threads);
     return !beyond;
 }
 
 void additive_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                       nb::handle w, nb::handle grad, nb::handle context, int64_t softmax, int64_t kept, int64_t parts, int64_t dq,
-                       int64_t dk, int64_t dv, int64_t dw, int threads) {
+                       nb::handle w, bool own_queries, bool own_keys, nb::handle grad, nb::handle context, int64_t softmax,
+                       int64_t kept, int64_t parts, int64_t dq, int64_t dk, int64_t dv, int64_t dw, int threads) {
     const Dot of = dot_of(sizes, q, k, v, numbers, mask);
     const Weights weights(view("w", w), of, active->lanes);
+    const Exponentials queries{of.batches, of.heads, of.queries, of.width, of.q, weights.view(), nullptr, nullptr};
+    const Exponentials keys{of.batches, of.heads / of.groups, of.keys, of.width, of.k, {}, nullptr, nullptr};
     const AdditiveBackward job{
-        .of = {of, weights.view()},
+        .of = {of, weights.view(), own_queries ? &queries : nullptr, own_keys ? &keys : nullptr},
         .grad = view("grad", grad),
         .context = view("context", context),
         .softmax = address<const float>(softmax),
@@ -342,11 +343,14 @@ NB_MODULE(_native, m) {
           nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("eq"), nb::arg("ek"), nb::arg("ready"),
           nb::arg("context"), nb::arg("lse"), nb::arg("softmax"), nb::arg("kept"), nb::arg("rows_per_task"), nb::arg("threads"),
           "Whether the result may be used. As dot_forward; w: pointer and strides; eq, ek: room for the exponentials of "
-          "queries and keys, which are computed first, but those of keys not where they are ready.");
+          "queries and keys, which are computed first, but those of keys not where they are ready; 0: every task computes "
+          "those of its head for itself.");
     m.def("additive_backward", additive_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-          nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("grad"), nb::arg("context"),
-          nb::arg("softmax"), nb::arg("kept"), nb::arg("parts"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"), nb::arg("dw"),
-          nb::arg("threads"), "As dot_backward, q and k being exponentials, with `parts` copies of dq and dw.");
+          nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("own_queries"), nb::arg("own_keys"), nb::arg("grad"),
+          nb::arg("context"), nb::arg("softmax"), nb::arg("kept"), nb::arg("parts"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"), nb::arg("dw"),
+          nb::arg("threads"),
+          "As dot_backward, with `parts` copies of dq and dw. q and k are exponentials, but not where own_queries or own_keys "
+          "says that the tasks are to compute them.");
     m.def("observe", observe, nb::arg("verb"), nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("numbers"),
           nb::arg("mask").none(), nb::arg("w").none(), nb::arg("eq"), nb::arg("ek"), nb::arg("lse"), nb::arg("out"),
           nb::arg("x"), nb::arg("cells"), nb::arg("cut"), nb::arg("threads"),
