@@ -2,8 +2,10 @@
 //
 //     score_ij = Σ_c w_c · tanh(q_ic + k_jc) = Σ_c w_c − 2 · Σ_c w_c · r_ijc,   r_ijc = 1 / (1 + e^{2 q_ic} · e^{2 k_jc})
 //
-// The exponentials are computed first, once per row (`Exponentials`), into buffers of their own: forward and backward then
-// read whole vectors everywhere. A recurrent decoder keeps those of the keys for all of its steps.
+// The exponentials are computed first, once per row (`Exponentials`): forward and backward then read whole vectors
+// everywhere. A task that has a head for itself computes them in its own memory, forward and backward, which is less work
+// than to write them out and read them; where tasks share a head, they stand in buffers. A recurrent decoder keeps those of
+// the keys for all of its steps.
 #pragma once
 
 #include <cstddef>
@@ -38,6 +40,7 @@ struct Exponentials {
 struct Additive {
     Dot of;
     View w;  // (B, H, weight_row), no rows
+    const Exponentials *queries, *keys;  // what a task computes for itself, in place of q and k; null: it is there
 };
 
 // A task is `rows_per_task` queries of one head.
@@ -47,7 +50,6 @@ struct AdditiveForward {
     float* lse;       // (B, H, Tq), contiguous
     float* softmax;   // (B, H, Tq, 2), contiguous: the highest score and 1 / Σ e^{score − highest} of each row
     float* kept;      // (B, H, Tq, Tk), contiguous: for the scores as `score` writes them; null: not wanted
-    const Exponentials *queries, *keys;  // what a task that has a head for itself computes first; null: it is there
     int32_t* beyond;  // set to 1 where the result is not to be used: a value that is ∞ or NaN under a mask
 };
 

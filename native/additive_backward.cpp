@@ -110,7 +110,7 @@ struct Walk {
     const float *grad, *context, *softmax;
     float *dq, *dk, *dv, *dw;
     const float* kept;  // scores of the forward pass, (Tq, Tk), or null
-    float *s, *dp, *capped, *vt, *dv_block, *grad_room, *delta;
+    float *s, *dp, *capped, *vt, *dv_block, *grad_room, *delta, *k_room;
     float *dw_strip, *dw_block;  // dw is a sum over all pairs: added up in three levels, it keeps its digits
     float total = 0;             // Σ ds
 };
@@ -155,7 +155,7 @@ void find_scores(Walk& walk, const Block& block) {
         for (int i = 0; i < block.rows; ++i)
             std::memcpy(walk.s + i * grad_block, walk.kept + (block.row + i) * of.keys + block.col, sizeof(float) * block.cols);
     else
-        score(walk.job.of, walk.at, block, walk.s, grad_block);
+        score(walk.head, of, walk.at, block, walk.s, grad_block);
     if (of.softcap > 0) {
         cap(walk.s, grad_block, block.rows, block.cols, of.softcap);
         std::memcpy(walk.capped, walk.s, sizeof(float) * row_strip * grad_block);
@@ -251,6 +251,7 @@ void walk_blocks(Walk& walk) {
     const int values = int(of.value_width), value_width = round_up(values);
     for (int64_t first = walk.start; first < walk.stop; first += grad_block) {
         const int cols = int(least(walk.stop - first, grad_block));
+        take_keys(walk.job.of, walk.at, first, cols, walk.head, walk.k_room);
         if (of.queries > few)
             pack_transposed(walk.head.v + first * walk.head.v_row, walk.head.v_row, cols, values, walk.vt, grad_block);
         if (values == value_width) walk.dv_block = walk.dv + first * values;  // straight to its place
@@ -272,7 +273,8 @@ void additive_backward(const void* given, int64_t task, Scratch& scratch) {
     const int64_t share = (of.keys + job.parts - 1) / job.parts;
     const int64_t start = least(part * share, of.keys), stop = least(start + share, of.keys);
     const Place at{entry / of.heads, entry % of.heads, 0, int(of.queries)};
-    const Head head = head_of(job.of, at);
+    Head head = head_of(job.of, at);
+    take_queries(job.of, at, head, scratch.take(job.of.queries ? of.queries * query_row(of.width) : 0));
     const int width = head.width, values = int(of.value_width), value_width = round_up(values);
     Walk walk{.job = job, .at = at, .head = head, .start = start, .stop = stop,
               .grad = job.grad.data + at.batch * job.grad.batch + at.head * job.grad.head,
@@ -284,7 +286,8 @@ void additive_backward(const void* given, int64_t task, Scratch& scratch) {
               .s = scratch.take(row_strip * grad_block), .dp = scratch.take(row_strip * grad_block),
               .capped = scratch.take(row_strip * grad_block), .vt = scratch.take(values * grad_block),
               .dv_block = scratch.take(grad_block * value_width), .grad_room = scratch.take(row_strip * value_width),
-              .delta = scratch.take(row_strip), .dw_strip = scratch.take(width), .dw_block = scratch.take(width)};
+              .delta = scratch.take(row_strip), .k_room = scratch.take(job.of.keys ? grad_block * key_row(of.width) : 0),
+              .dw_strip = scratch.take(width), .dw_block = scratch.take(width)};
     std::memset(walk.dq, 0, sizeof(float) * of.queries * row);
     std::memset(walk.dw, 0, sizeof(float) * row);
     std::memset(walk.dk + start * row, 0, sizeof(float) * (stop - start) * row);
@@ -297,10 +300,11 @@ void additive_backward(const void* given, int64_t task, Scratch& scratch) {
 }
 
 size_t additive_backward_room(const void* given, int64_t) {
-    const Dot& of = static_cast<const AdditiveBackward*>(given)->of.of;
+    const Additive& job = static_cast<const AdditiveBackward*>(given)->of;
+    const Dot& of = job.of;
     const size_t width = round_up(int(of.width)), value_width = round_up(int(of.value_width));
     return 3 * row_strip * grad_block + of.value_width * grad_block +
-           grad_block * value_width + row_strip * value_width + row_strip + 2 * width + 12 * 32;
+           grad_block * value_width + row_strip * value_width + row_strip + 2 * width + own_room(job, grad_block) + 12 * 32;
 }
 
 }  // namespace regard::REGARD_ISA

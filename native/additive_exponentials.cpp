@@ -52,7 +52,7 @@ REGARD_INLINE bool exponential_row(const float* x, int width, const float* over,
 
 }  // namespace
 
-bool exponential_rows(const Exponentials& job, int64_t first, int64_t last) {
+bool exponential_rows(const Exponentials& job, int64_t first, int64_t last, float* e) {
     const bool queries = job.w.data;
     const int64_t width = job.width, stride = queries ? query_row(width) : key_row(width);
     bool served = true;
@@ -61,11 +61,9 @@ bool exponential_rows(const Exponentials& job, int64_t first, int64_t last) {
         const int64_t rows = least(last - n, job.rows - row);  // of one head
         const float* x = job.x.data + batch * job.x.batch + head * job.x.head + row * job.x.row;
         const float* over = queries ? job.w.data + batch * job.w.batch + head * job.w.head + padded(width) : nullptr;
-        for (int64_t i = 0; i < rows; ++i) {
-            float* e = job.e + (n + i) * stride;
+        for (int64_t i = 0; i < rows; ++i, e += stride)
             served &= queries ? exponential_row<true>(x + i * job.x.row, int(width), over, e)
                               : exponential_row<false>(x + i * job.x.row, int(width), over, e);
-        }
         n += rows;
     }
     return served;
@@ -75,7 +73,8 @@ void exponentials(const void* given, int64_t task, Scratch& scratch) {
     const Exponentials& job = *static_cast<const Exponentials*>(given);
     const int64_t first = task * scratch.rows_per_task;
     const int64_t last = least(first + scratch.rows_per_task, job.batches * job.heads * job.rows);
-    if (!exponential_rows(job, first, last)) __atomic_store_n(job.beyond, 1, __ATOMIC_RELAXED);
+    float* e = job.e + first * (job.w.data ? query_row(job.width) : key_row(job.width));
+    if (!exponential_rows(job, first, last, e)) __atomic_store_n(job.beyond, 1, __ATOMIC_RELAXED);
 }
 
 size_t exponentials_room(const void*, int64_t) { return 0; }

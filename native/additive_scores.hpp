@@ -1,8 +1,8 @@
 // What forward, backward and the observers share: the scores of a block.
 //
 // Lanes are channels. A row of exponentials is read as it lies, so nothing is transposed; a key block of any length and a
-// single query waste no lane; gradients are added up where they belong. Only a score needs a sum over lanes, and `lanes`
-// of them take it together.
+// single query waste no lane; gradients are added up where they belong. Only a score needs a sum over lanes, and a square of
+// scores that fills a vector, four keys wide, takes it together: 20 keys are five squares, not a vector and a quarter.
 //
 // Eight reciprocals for one. A hardware estimate and its Newton step cost as much as five multiplications, so eight
 // denominators share one: 1/a + 1/b = (a + b) / ab, and fractions n/d are added up over their common denominator. The
@@ -25,6 +25,8 @@
 //   43 the caller is told (`beyond`), as for NaN.
 #pragma once
 
+#include <cstring>
+
 #include "additive.hpp"
 #include "pack.hpp"
 #include "problem.hpp"
@@ -32,8 +34,8 @@
 
 namespace regard::REGARD_ISA {
 
-// The exponentials of rows first … last − 1 of all B·H·T; returns whether all are within range.
-bool exponential_rows(const Exponentials& job, int64_t first, int64_t last);
+// The exponentials of rows first … last − 1 of all B·H·T, one after the other in e; returns whether all are within range.
+bool exponential_rows(const Exponentials& job, int64_t first, int64_t last, float* e);
 
 constexpr float ceiling = 1073741824.0f;  // 2^30
 
@@ -75,6 +77,29 @@ inline Head head_of(const Additive& job, const Place& at) {
             .unit = w[2 * whole + 1],
             .reach = w[2 * whole + 2],
             .empty = float(round_up(int(of.width)) - of.width)};
+}
+
+// The exponentials of a head's queries, if they are for the task to compute; returns whether all are within range.
+inline bool take_queries(const Additive& job, const Place& at, Head& head, float* room) {
+    if (!job.queries) return true;
+    const int64_t start = (at.batch * job.of.heads + at.head) * job.of.queries;
+    head.q = room;
+    head.q_row = query_row(job.of.width);
+    return exponential_rows(*job.queries, start, start + job.of.queries, room);
+}
+
+// Likewise those of some of its keys, which still count from the head's first.
+inline bool take_keys(const Additive& job, const Place& at, int64_t first, int keys, Head& head, float* room) {
+    if (!job.keys) return true;
+    const int64_t start = (at.batch * job.of.heads + at.head) / job.of.groups * job.of.keys + first;
+    head.k_row = key_row(job.of.width);
+    head.k = room - first * head.k_row;
+    return exponential_rows(*job.keys, start, start + keys, room);
+}
+
+// Room for both, in a task that takes up to `keys` keys at once.
+inline size_t own_room(const Additive& job, int64_t keys) {
+    return (job.queries ? job.of.queries * query_row(job.of.width) : 0) + (job.keys ? keys * key_row(job.of.width) : 0) + 2 * 32;
 }
 
 // A sum of fractions.
@@ -145,43 +170,61 @@ inline __attribute__((noinline)) vec meet_far(const Head& head, const float* q, 
     return sum;
 }
 
-// One query and up to `lanes` keys, `largest` being theirs by fours.
-REGARD_INLINE vec meet_keys(const Head& head, const float* q, const float* k, int keys, const float* largest) {
+constexpr int keys_together = 4, queries_together = lanes / keys_together;  // a square of scores that fills one vector
+constexpr int keys_in_tile = 16;
+
+// total[j] lane by lane for one query and up to four keys, `largest` being theirs.
+REGARD_INLINE void meet_keys(const Head& head, const float* q, const float* k, int keys, float largest, vec* total) {
     const float* scaled = q + head.beside + beside;
-    vec total[lanes];
-    for (int j = keys; j < lanes; ++j) total[j] = vec{};
-    for (int j = 0; j < keys; j += 4) {
-        const int some = keys - j < 4 ? keys - j : 4;
-        const float* key = k + j * head.k_row;
-        if (largest[j / 4] * q[head.beside] > head.reach)
-            for (int n = 0; n < some; ++n) total[j + n] = meet_far(head, q, key + n * head.k_row);
-        else if (some == 4)
-            meet<4>(head, scaled, key, total + j);
-        else if (some == 2)
-            meet<2>(head, scaled, key, total + j);
-        else
-            for (int n = 0; n < some; ++n) meet<1>(head, scaled, key + n * head.k_row, total + j + n);
-    }
-    return sums_of(total) + head.base;
+    for (int j = keys; j < keys_together; ++j) total[j] = vec{};
+    if (largest * q[head.beside] > head.reach)
+        for (int j = 0; j < keys; ++j) total[j] = meet_far(head, q, k + j * head.k_row);
+    else if (keys == 4)
+        meet<4>(head, scaled, k, total);
+    else if (keys == 2)
+        meet<2>(head, scaled, k, total);
+    else
+        for (int j = 0; j < keys; ++j) meet<1>(head, scaled, k + j * head.k_row, total + j);
 }
 
-// Row-major scores of a block, over the softcap if there is one but not yet bent by it, and not masked. Where a row may
-// attend to no key of a tile of `lanes`, nothing is written; columns up to whole vectors are.
-inline void score(const Additive& job, const Place& at, const Block& block, float* s, ptrdiff_t ld) {
-    const Head head = head_of(job, at);
-    for (int n = 0; n < block.cols; n += lanes) {  // a tile stays in the first-level cache for all rows of the block
-        const int keys = block.cols - n < lanes ? block.cols - n : lanes;
-        const float* k = head.k + (block.col + n) * head.k_row;
-        float largest[(lanes + 3) / 4] = {};
-        for (int j = 0; j < keys; ++j) {
-            const float one = head.largest_key(block.col + n + j);
-            if (one > largest[j / 4]) largest[j / 4] = one;
-        }
-        for (int i = 0; i < block.rows; ++i) {
-            if (outside(job.of, at, {block.row + i, 1, block.col + n, keys})) continue;
-            store(s + i * ld + n, meet_keys(head, head.q + (block.row + i) * head.q_row, k, keys, largest));
+// Up to `queries_together` queries, those that are not null, and four keys: a row of scores after the other in `found`.
+REGARD_INLINE void meet_square(const Head& head, const float* const* q, const float* k, int keys, float largest, float* found) {
+    vec total[lanes];
+    for (int i = 0; i < queries_together; ++i)
+        if (q[i])
+            meet_keys(head, q[i], k, keys, largest, total + i * keys_together);
+        else
+            for (int j = 0; j < keys_together; ++j) total[i * keys_together + j] = vec{};
+    store(found, sums_of(total) + head.base);
+}
+
+// A few keys, which stay in the first-level cache, and all rows of the block, square by square.
+inline void score_tile(const Head& head, const Dot& of, const Place& at, const Block& tile, float* s, ptrdiff_t ld) {
+    float largest[keys_in_tile / keys_together] = {};
+    for (int j = 0; j < tile.cols; ++j) {
+        float& most = largest[j / keys_together];
+        most = head.largest_key(tile.col + j) > most ? head.largest_key(tile.col + j) : most;
+    }
+    for (int m = 0; m < tile.rows; m += queries_together) {
+        const int rows = tile.rows - m < queries_together ? tile.rows - m : queries_together;
+        const float* q[queries_together] = {};
+        for (int i = 0; i < rows; ++i)
+            if (!outside(of, at, {tile.row + m + i, 1, tile.col, tile.cols})) q[i] = head.q + (tile.row + m + i) * head.q_row;
+        for (int n = 0; n < tile.cols; n += keys_together) {
+            const int keys = tile.cols - n < keys_together ? tile.cols - n : keys_together;
+            float found[lanes];
+            meet_square(head, q, head.k + (tile.col + n) * head.k_row, keys, largest[n / keys_together], found);
+            for (int i = 0; i < rows; ++i)
+                std::memcpy(s + (m + i) * ld + n, found + i * keys_together, sizeof(float) * keys_together);
         }
     }
+}
+
+// Row-major scores of a block, over the softcap if there is one but not yet bent by it, and not masked: where a row may
+// attend to no key of a tile, anything is written. So it is to columns up to a multiple of four.
+inline void score(const Head& head, const Dot& of, const Place& at, const Block& block, float* s, ptrdiff_t ld) {
+    for (int n = 0; n < block.cols; n += keys_in_tile)
+        score_tile(head, of, at, {block.row, block.rows, block.col + n, int(least(block.cols - n, keys_in_tile))}, s + n, ld);
 }
 
 }  // namespace regard::REGARD_ISA

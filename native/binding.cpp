@@ -132,16 +132,18 @@ bool dot_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb:
 
 bool dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
                   nb::handle grad, nb::handle context, int64_t lse, int64_t parts, int64_t dq, int64_t dk, int64_t dv,
-                  int threads) {
+                  int dq_number, int dk_number, int threads) {
     const DotBackward job{
         .of = dot_of(sizes, q, k, v, numbers, mask),
         .grad = view("grad", grad),
         .context = view("context", context),
         .lse = address<const float>(lse),
         .parts = parts,
-        .dq = address<float>(dq),
-        .dk = address<float>(dk),
-        .dv = address<float>(dv),
+        .dq = address<void>(dq),
+        .dk = address<void>(dk),
+        .dv = address<void>(dv),
+        .dq_number = Number(dq_number),
+        .dk_number = Number(dk_number),
         .lost = nullptr,
     };
     nb::gil_scoped_release released;
@@ -164,10 +166,10 @@ bool additive_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v
 }
 
 void additive_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                       nb::handle w, nb::handle grad, nb::handle context, int64_t softmax, int64_t kept, int64_t parts, int64_t dq,
-                       int64_t dk, int64_t dv, int64_t dw, int threads) {
+                       nb::handle w, bool own_queries, bool own_keys, nb::handle grad, nb::handle context, int64_t softmax,
+                       int64_t kept, int64_t parts, int64_t dq, int64_t dk, int64_t dv, int64_t dw, int threads) {
     const AdditiveBackward job{
-        .of = {dot_of(sizes, q, k, v, numbers, mask), {}},
+        .of = {dot_of(sizes, q, k, v, numbers, mask), {}, nullptr, nullptr},
         .grad = view("grad", grad),
         .context = view("context", context),
         .softmax = address<const float>(softmax),
@@ -180,7 +182,7 @@ void additive_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle 
     };
     const View weights = view("w", w);
     nb::gil_scoped_release released;
-    calls::additive_backward(*active, job, weights, threads);
+    calls::additive_backward(*active, job, weights, {own_queries, own_keys}, threads);
 }
 
 Verb verb_of(const std::string& name) {
@@ -230,7 +232,9 @@ NB_MODULE(_native, m) {
           "row; numbers: what q, k, v are (0 float32, 1 bfloat16, 2 float16), scale, softcap; mask: None, or left, right, offset, length, kind, dense, and its four strides.");
     m.def("dot_backward", dot_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
           nb::arg("mask").none(), nb::arg("grad"), nb::arg("context"), nb::arg("lse"), nb::arg("parts"), nb::arg("dq"),
-          nb::arg("dk"), nb::arg("dv"), nb::arg("threads"), "Whether every gradient is finite. As dot_forward; grad and context: pointer and strides.");
+          nb::arg("dk"), nb::arg("dv"), nb::arg("dq_number"), nb::arg("dk_number"), nb::arg("threads"),
+          "Whether every gradient is finite. As dot_forward; grad and context: pointer and strides; dq_number, dk_number: "
+          "what dq is to be, and dk and dv: float32, or what q, k, v are.");
     m.def("padded", padded, nb::arg("width"), "The width of a row of gradients.");
     m.def("query_row", query_row, nb::arg("width"), "The width of a row of exponentials of a query.");
     m.def("key_row", key_row, nb::arg("width"), "The width of a row of exponentials of a key.");
@@ -240,11 +244,14 @@ NB_MODULE(_native, m) {
           nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("eq"), nb::arg("ek"), nb::arg("ready"),
           nb::arg("context"), nb::arg("lse"), nb::arg("softmax"), nb::arg("kept"), nb::arg("rows_per_task"), nb::arg("threads"),
           "Whether the result may be used. As dot_forward; w: pointer and strides; eq, ek: room for the exponentials of "
-          "queries and keys, which are computed first, but those of keys not where they are ready.");
+          "queries and keys, which are computed first, but those of keys not where they are ready; 0: every task computes "
+          "those of its head for itself.");
     m.def("additive_backward", additive_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-          nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("grad"), nb::arg("context"),
-          nb::arg("softmax"), nb::arg("kept"), nb::arg("parts"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"), nb::arg("dw"),
-          nb::arg("threads"), "As dot_backward, q and k being exponentials, with `parts` copies of dq and dw.");
+          nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("own_queries"), nb::arg("own_keys"), nb::arg("grad"),
+          nb::arg("context"), nb::arg("softmax"), nb::arg("kept"), nb::arg("parts"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"), nb::arg("dw"),
+          nb::arg("threads"),
+          "As dot_backward, with `parts` copies of dq and dw. q and k are exponentials, but not where own_queries or own_keys "
+          "says that the tasks are to compute them.");
     m.def("observe", observe, nb::arg("verb"), nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("numbers"),
           nb::arg("mask").none(), nb::arg("w").none(), nb::arg("eq"), nb::arg("ek"), nb::arg("lse"), nb::arg("out"),
           nb::arg("x"), nb::arg("cells"), nb::arg("cut"), nb::arg("threads"),

@@ -51,11 +51,12 @@ struct Both {
     Both(Dot& of, const Weights& weights, const Room& room, int32_t* beyond)
         : queries{of.batches, of.heads, of.queries, of.width, of.q, weights.view(), room.queries, beyond},
           keys{of.batches, of.heads / of.groups, of.keys, of.width, of.k, {}, room.keys, beyond} {
-        of.q = query_exponentials(of, room.queries);
-        of.k = key_exponentials(of, room.keys);
+        if (room.queries) of.q = query_exponentials(of, room.queries);
+        if (room.keys) of.k = key_exponentials(of, room.keys);
     }
+    // Those that have room; the others are for the tasks to make.
     bool run(const Kernels& kernels, bool ready, int threads) const {
-        return calls::run(kernels, queries, threads) && (ready || calls::run(kernels, keys, threads));
+        return (!queries.e || calls::run(kernels, queries, threads)) && (!keys.e || ready || calls::run(kernels, keys, threads));
     }
 };
 
@@ -98,21 +99,22 @@ bool additive_forward(const Kernels& kernels, AdditiveForward job, const View& w
     const Weights weights(w, of, kernels.lanes);
     if (!weights.finite) return false;
     const Both both(of, weights, room, &beyond);
-    const int64_t parts = shares(of.queries, rows_per_task);
-    const bool alone = parts == 1 && of.groups == 1;  // a task has a head for itself: its exponentials stay in the cache
     job.of.w = weights.view();
-    job.queries = alone ? &both.queries : nullptr;
-    job.keys = alone && !room.ready ? &both.keys : nullptr;
+    job.of.queries = room.queries ? nullptr : &both.queries;
+    job.of.keys = room.keys ? nullptr : &both.keys;
     job.beyond = &beyond;
-    if (!alone && !both.run(kernels, room.ready, threads)) return false;
-    parallel(kernels.additive_forward, &job, of.batches * of.heads * parts, rows_per_task, threads);
+    if (!both.run(kernels, room.ready, threads)) return false;
+    parallel(kernels.additive_forward, &job, of.batches * of.heads * shares(of.queries, rows_per_task), rows_per_task, threads);
     return !beyond;
 }
 
-void additive_backward(const Kernels& kernels, AdditiveBackward job, const View& w, int threads) {
-    const Dot& of = job.of.of;
+void additive_backward(const Kernels& kernels, AdditiveBackward job, const View& w, const Raw& raw, int threads) {
+    Dot of = job.of.of;
     const Weights weights(w, of, kernels.lanes);
+    const Both both(of, weights, {nullptr, nullptr}, nullptr);
     job.of.w = weights.view();
+    job.of.queries = raw.queries ? &both.queries : nullptr;
+    job.of.keys = raw.keys ? &both.keys : nullptr;
     parallel(kernels.additive_backward, &job, of.batches * of.heads * job.parts, of.queries, threads);
 }
 

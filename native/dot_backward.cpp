@@ -7,7 +7,8 @@
 //             dV += Pᵀ · dO,  dK += dSᵀ · Q,  dQ += dS · K
 //
 // Only Q and dO are transposed, once per group. Everything else is read where it lies, and gradients are added up where
-// they belong: their rows have room for whole vectors.
+// they belong: their rows have room for whole vectors. Gradients that are to be rounded are added up in the task's own
+// memory, and written once.
 #include "gemm.hpp"
 #include "kernels.hpp"
 #include "lanes.hpp"
@@ -32,7 +33,7 @@ struct Head {
     int64_t first, last;              // its keys
     Source q, k, v, grad;
     const float *context, *lse;
-    float *dq, *dk, *dv;
+    float *dq, *dk, *dv;              // in their place, or in the task's own memory
     ptrdiff_t width, value_width;     // of rows of dq and dk, of dv
     float scale;                      // of Q as it is packed: softcap's division included
     float *p, *ds, *slope;            // (key_block, group); slope: of the softcap
@@ -269,9 +270,51 @@ void groups_backward(const Head& head, Queries* some, int count, bool first) {
         if (some[g].fresh) clear(head.dq + some[g].group.row * head.width, some[g].group.rows, head.width);
 }
 
-size_t room_of(const Dot& of) {
+// Where the gradients of a task belong, in whatever they are written as.
+struct Places {
+    char *dq, *dk, *dv;
+};
+
+Places places_of(const Head& head, int64_t task) {
+    const DotBackward& job = *head.job;
+    const int64_t query = task * job.of.queries, key = task / job.parts * job.of.keys + head.first;
+    const size_t of_query = size_of(job.dq_number), of_key = size_of(job.dk_number);
+    return {static_cast<char*>(job.dq) + query * head.width * of_query, static_cast<char*>(job.dk) + key * head.width * of_key,
+            static_cast<char*>(job.dv) + key * head.value_width * of_key};
+}
+
+// Where a task adds them up: there, or in its own memory if they are to be rounded. Rows of keys count from the head's first.
+void place_gradients(Head& head, int64_t task, Scratch& scratch) {
+    const Places to = places_of(head, task);
+    const bool round_dq = head.job->dq_number != Number::float32, round_dk = head.job->dk_number != Number::float32;
+    const int64_t keys = head.last - head.first;
+    head.dq = round_dq ? scratch.take(head.of->queries * head.width) : reinterpret_cast<float*>(to.dq);
+    head.dk = round_dk ? scratch.take(keys * head.width) : reinterpret_cast<float*>(to.dk);
+    head.dv = round_dk ? scratch.take(keys * head.value_width) : reinterpret_cast<float*>(to.dv);
+    head.dk -= head.first * head.width;
+    head.dv -= head.first * head.value_width;
+}
+
+// From its own memory to where they belong.
+void write_gradients(const Head& head, int64_t task) {
+    const DotBackward& job = *head.job;
+    const Places to = places_of(head, task);
+    const int64_t keys = head.last - head.first;
+    const auto write = [](Number number, const float* from, int64_t rows, ptrdiff_t width, char* place) {
+        if (number == Number::bfloat16) write_rows<Number::bfloat16>(from, width, rows, int(width), place, width);
+        if (number == Number::float16) write_rows<Number::float16>(from, width, rows, int(width), place, width);
+    };
+    write(job.dq_number, head.dq, job.of.queries, head.width, to.dq);
+    write(job.dk_number, head.dk + head.first * head.width, keys, head.width, to.dk);
+    write(job.dk_number, head.dv + head.first * head.value_width, keys, head.value_width, to.dv);
+}
+
+size_t room_of(const DotBackward& job) {
+    const Dot& of = job.of;
     const size_t width = padded(of.width), value_width = padded(of.value_width);
-    return together * (2 * most_queries * (width + value_width) + 2 * most_queries + 6 * 32) +
+    const size_t queries = job.dq_number == Number::float32 ? 0 : of.queries;
+    const size_t keys = job.dk_number == Number::float32 ? 0 : (of.keys + job.parts - 1) / job.parts;
+    return queries * width + keys * (width + value_width) + 3 * 32 + together * (2 * most_queries * (width + value_width) + 2 * most_queries + 6 * 32) +
            key_block * (width + value_width) + 3 * key_block * most_queries + 5 * 32;
 }
 
@@ -294,15 +337,13 @@ Head make_head(const DotBackward& job, int64_t task, Scratch& scratch) {
     head.lse = job.lse + entry * of.queries;
     head.width = padded(of.width);
     head.value_width = padded(of.value_width);
-    head.dq = job.dq + task * of.queries * head.width;
-    head.dk = job.dk + entry * of.keys * head.width;
-    head.dv = job.dv + entry * of.keys * head.value_width;
     head.scale = of.softcap > 0 ? of.scale / of.softcap : of.scale;
     head.p = scratch.take(key_block * most_queries);
     head.ds = scratch.take(key_block * most_queries);
     head.slope = scratch.take(key_block * most_queries);
     head.k_room = scratch.take(key_block * head.width);
     head.v_room = scratch.take(key_block * head.value_width);
+    place_gradients(head, task, scratch);
     return head;
 }
 
@@ -327,6 +368,7 @@ void dot_backward(const void* given, int64_t task, Scratch& scratch) {
         for (int i = 0; i < count; ++i) some[i].group = groups[g + i];
         groups_backward(head, some, count, g == 0);
     }
+    write_gradients(head, task);
     if (!of.mask.any) return;
     // What may be lost: a masked key meets the gradient of its queries in dQ, a query that of its masked keys in dK
     const bool kept = finite(head.dq, of.queries, int(of.width), head.width) &&
@@ -334,6 +376,6 @@ void dot_backward(const void* given, int64_t task, Scratch& scratch) {
     if (!kept) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
 }
 
-size_t dot_backward_room(const void* given, int64_t) { return room_of(static_cast<const DotBackward*>(given)->of); }
+size_t dot_backward_room(const void* given, int64_t) { return room_of(*static_cast<const DotBackward*>(given)); }
 
 }  // namespace regard::REGARD_ISA

@@ -3,7 +3,7 @@
 //     for blocks of keys:                                  one task: a head, or a share of its keys
 //         S  = Q · Kᵀ,   P  = e^(S − lse)
 //         dP = dO · Vᵀ,  dS = scale · P · (dP − δ)         δ = Σ dO · O, query by query
-//         dV = Pᵀ · dO,  dK = dSᵀ · Q,  dQ += dS · K       a row of dV and dK is written once
+//         dV = Pᵀ · dO,  dK = dSᵀ · Q,  dQ += dS · K       a row of dV and dK is written once, rounded if it is to be
 #include <cstring>
 #include <utility>
 
@@ -28,6 +28,7 @@ struct Few {
     float *q, *scaled, *grad, *dq;                // (rows, width) twice, (rows, value_width), (rows, width)
     float *p, *ds, *slope;                        // (rows, few_block); slope: of the softcap
     float base[most_rows_of_few], delta[most_rows_of_few];
+    vec trace{};                                  // 0 · dK, added up: NaN where something is not finite
 };
 
 void take_queries(Few& few) {
@@ -76,20 +77,25 @@ void cap_and_slope(const Few& few, int keys) {
         }
 }
 
-// Rows j of (R, few_block)ᵀ · (R, width), each written once.
-template <int R>
-void spread(const float* by, int keys, const float* x, int width, float* to, ptrdiff_t row) {
+// Rows j of (R, few_block)ᵀ · (R, width), each written once; returns 0 in every lane in which all were finite, else NaN.
+template <int R, Number G>
+vec spread(const float* by, int keys, const float* x, int width, typename Kind<G>::Element* to, ptrdiff_t row) {
+    vec trace{};
     for (int j = 0; j < keys; ++j)
         for (int c = 0; c < width; c += lanes) {
             vec sum = splat(by[j]) * load(x + c);
 #pragma GCC unroll 4
             for (int r = 1; r < R; ++r) sum += splat(by[r * few_block + j]) * load(x + r * width + c);
-            store(to + j * row + c, sum);
+            trace += sum * 0.0f;
+            Kind<G>::write(to + j * row + c, sum);
         }
+    return trace;
 }
 
-template <int R, Number N>
-void meet(const Few& few, int64_t first, int keys) {
+// A block of keys of kind N, whose gradients are of kind G.
+template <int R, Number N, Number G>
+void meet(Few& few, int64_t first, int keys) {
+    using Element = typename Kind<G>::Element;
     const DotBackward& job = *few.job;
     const Dot& of = job.of;
     meet_rows<R, N>(few.k, first, keys, int(of.width), few.scaled, few.width, few.p);
@@ -100,8 +106,8 @@ void meet(const Few& few, int64_t first, int keys) {
     if (!inside(of, at, block)) mask_block(of, at, block, few.p, few_block);
     for (int r = 0; r < R; ++r) weigh(few, r, keys);
     const int64_t row = few.entry * of.keys + first, width = padded(of.width), value_width = padded(of.value_width);
-    spread<R>(few.p, keys, few.grad, few.value_width, job.dv + row * value_width, value_width);
-    spread<R>(few.ds, keys, few.q, few.width, job.dk + row * width, width);
+    spread<R, G>(few.p, keys, few.grad, few.value_width, static_cast<Element*>(job.dv) + row * value_width, value_width);
+    few.trace += spread<R, G>(few.ds, keys, few.q, few.width, static_cast<Element*>(job.dk) + row * width, width);
     gather_rows<R, N>(few.k, first, keys, int(of.width), few.ds, few.dq, few.width);
 }
 
@@ -117,6 +123,25 @@ Few make_few(const DotBackward& job, int64_t task, Scratch& scratch) {
             scratch.take(rows * few_block), {}, {}};
 }
 
+// Zeros in rows `first` … `last` − 1 of dK and dV.
+void clear(const Few& few, int64_t first, int64_t last) {
+    const DotBackward& job = *few.job;
+    const Dot& of = job.of;
+    const int64_t row = few.entry * of.keys + first, size = size_of(job.dk_number);
+    if (first >= last) return;
+    for (const auto& [x, width] : {std::pair{job.dk, padded(of.width)}, std::pair{job.dv, padded(of.value_width)}})
+        std::memset(static_cast<char*>(x) + row * width * size, 0, (last - first) * width * size);
+}
+
+// All keys from `first` on, block by block.
+template <Number N, Number G>
+void meet_all(Few& few, const Columns& own) {
+    by_fours(few.rows, [&](auto some, int) {
+        for (int64_t first = own.first; first < own.last; first += few_block)
+            meet<some(), N, G>(few, first, int(least(own.last - first, few_block)));
+    });
+}
+
 }  // namespace
 
 void dot_few_backward(const void* given, int64_t task, Scratch& scratch) {
@@ -127,25 +152,19 @@ void dot_few_backward(const void* given, int64_t task, Scratch& scratch) {
     Columns own = columns_of(of, few.batch, 0, of.queries);
     own.first = least(most(own.first, few.first), few.last);
     own.last = most(own.first, least(own.last, few.last));
-    for (const auto& [x, width] : {std::pair{job.dk, padded(of.width)}, std::pair{job.dv, padded(of.value_width)}}) {
-        float* head = x + few.entry * of.keys * width;
-        clear(head + few.first * width, own.first - few.first, width);
-        clear(head + own.last * width, few.last - own.last, width);
-    }
+    clear(few, few.first, own.first);
+    clear(few, own.last, few.last);
     by_number(of.number, [&](auto number) {
-        by_fours(few.rows, [&](auto some, int) {
-            for (int64_t first = own.first; first < own.last; first += few_block)
-                meet<some(), number()>(few, first, int(least(own.last - first, few_block)));
-        });
+        constexpr Number wide = Number::float32;
+        job.dk_number == wide ? meet_all<number(), wide>(few, own) : meet_all<number(), number()>(few, own);
     });
     const int64_t width = padded(of.width);
-    float* dq = job.dq + task * of.queries * width;
-    for (int r = 0; r < few.rows; ++r) std::memcpy(dq + r * width, few.dq + r * few.width, sizeof(float) * few.width);
-    if (!of.mask.any) return;
-    const float* dk = job.dk + few.entry * of.keys * width;
-    const bool kept = finite(dq, few.rows, int(of.width), width) &&
-                      finite(dk + few.first * width, few.last - few.first, int(of.width), width);
-    if (!kept) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
+    char* dq = static_cast<char*>(job.dq) + task * of.queries * width * size_of(job.dq_number);
+    by_number(job.dq_number, [&](auto number) {
+        write_rows<number()>(few.dq, few.width, few.rows, few.width, dq, width);
+    });
+    const bool kept = sum(few.trace) == 0 && finite(few.dq, few.rows, int(of.width), few.width);
+    if (of.mask.any && !kept) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
 }
 
 size_t dot_few_backward_room(const void* given, int64_t) {

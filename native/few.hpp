@@ -83,17 +83,6 @@ void gather_rows(const Source& of, int64_t first, int count, int width, const fl
     }
 }
 
-// Calls f with the kind of number as a constant.
-template <typename F>
-REGARD_INLINE void by_number(Number number, F f) {
-    if (number == Number::float32)
-        f(std::integral_constant<Number, Number::float32>{});
-    else if (number == Number::bfloat16)
-        f(std::integral_constant<Number, Number::bfloat16>{});
-    else
-        f(std::integral_constant<Number, Number::float16>{});
-}
-
 // Calls f with up to four rows at a time: how many, as a constant, and the first.
 template <typename F>
 REGARD_INLINE void by_fours(int rows, F f) {

@@ -1,4 +1,4 @@
-// Rows of numbers of any kind as rows of float32, block by block.
+// Rows of numbers of any kind as rows of float32, block by block, and back.
 #pragma once
 
 #include <type_traits>
@@ -25,7 +25,24 @@ REGARD_INLINE vec widened(half_vec x, Number number) {
     return number == Number::bfloat16 ? from_bfloat16(x) : from_float16(x);
 }
 
-// One kind of number at compile time: what a row holds, and how a vector of it is read.
+// To the nearest, ties to even: adding half a unit of what is cut off, less one bit if the rest is even, carries into it.
+REGARD_INLINE half_vec to_bfloat16(vec x) {
+    const uvec bits = reinterpret_cast<uvec>(x), rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return __builtin_convertvector((bits & 0x7fffffff) > 0x7f800000 ? uvec{} + 0x7fc0u : rounded, half_vec);
+}
+
+// The same, with the exponent moved back by 127 − 15. Below 2^-14 the sum with ½ does the rounding: its last bit is worth
+// 2^-24, as that of a subnormal number is. From 2^16 on all is ∞, or NaN; what rounds up to 2^16 gets there by its carry.
+REGARD_INLINE half_vec to_float16(vec x) {
+    const uvec bits = reinterpret_cast<uvec>(x), size = bits & 0x7fffffff;
+    const uvec normal = (size + 0xfff + ((size >> 13) & 1) - (112u << 23)) >> 13;
+    const uvec small = reinterpret_cast<uvec>(reinterpret_cast<vec>(size) + 0.5f) - 0x3f000000u;
+    const uvec large = size > 0x7f800000 ? uvec{} + 0x7e00u : uvec{} + 0x7c00u;
+    const uvec found = size < (113u << 23) ? small : size >= (143u << 23) ? large : normal;
+    return __builtin_convertvector(found | ((bits >> 16) & 0x8000), half_vec);
+}
+
+// One kind of number at compile time: what a row holds, and how a vector of it is read and written.
 template <Number N>
 struct Kind {
     using Element = std::conditional_t<N == Number::float32, float, uint16_t>;
@@ -45,6 +62,12 @@ struct Kind {
             return widened(some, N);
         }
     }
+    static REGARD_INLINE void write(Element* p, vec x) {
+        if constexpr (N == Number::float32)
+            store(p, x);
+        else
+            *reinterpret_cast<half_vec*>(p) = N == Number::bfloat16 ? to_bfloat16(x) : to_float16(x);
+    }
 };
 
 // The rows of one head.
@@ -63,8 +86,26 @@ struct Source {
 
 inline Source source(const View& x, Number number, int64_t batch, int64_t head) {
     const ptrdiff_t start = batch * x.batch + head * x.head;
-    const size_t size = number == Number::float32 ? 4 : 2;
-    return {reinterpret_cast<const char*>(x.data) + start * ptrdiff_t(size), x.row, number};
+    return {reinterpret_cast<const char*>(x.data) + start * ptrdiff_t(size_of(number)), x.row, number};
+}
+
+// Rows of floats as rows of N, in whole vectors.
+template <Number N>
+inline void write_rows(const float* from, ptrdiff_t ld, int64_t rows, int width, void* to, ptrdiff_t row) {
+    auto* at = static_cast<typename Kind<N>::Element*>(to);
+    for (int64_t i = 0; i < rows; ++i)
+        for (int c = 0; c < width; c += lanes) Kind<N>::write(at + i * row + c, load(from + i * ld + c));
+}
+
+// Calls f with the kind of number as a constant.
+template <typename F>
+REGARD_INLINE void by_number(Number number, F f) {
+    if (number == Number::float32)
+        f(std::integral_constant<Number, Number::float32>{});
+    else if (number == Number::bfloat16)
+        f(std::integral_constant<Number, Number::bfloat16>{});
+    else
+        f(std::integral_constant<Number, Number::float16>{});
 }
 
 inline void widen(const Source& from, int64_t first, int rows, int width, float* to, ptrdiff_t ld) {

@@ -55,7 +55,7 @@ class Scorer {
     void operator()(const Block& block, float* s) const {
         const int width = int(of.width);
         if (additive())
-            score(job, at, block, s, key_block);
+            score(head_of(job, at), of, at, block, s, key_block);
         else
             product<false>(block.rows, block.cols, width, {q + (block.row - at.row) * width, width, 1}, kt, key_block, s,
                            key_block);

@@ -6,8 +6,9 @@
 
 namespace regard {
 
-// What queries, keys and values are stored as. Everything else is float32.
+// What queries, keys and values are stored as, and their gradients. Everything else is float32.
 enum class Number : int32_t { float32, bfloat16, float16 };
+inline size_t size_of(Number number) { return number == Number::float32 ? 4 : 2; }
 
 // A tensor (B, H, T, D) whose last dimension has unit stride; strides are in elements, 0 where it broadcasts.
 struct View {
@@ -54,8 +55,9 @@ struct DotBackward {
     View grad, context;  // (B, H, Tq, Dv)
     const float* lse;    // (B, H, Tq), contiguous
     int64_t parts;
-    float *dq, *dk, *dv;  // contiguous: (B, H, parts, Tq, padded D), (B, H, Tk, padded D), (B, H, Tk, padded Dv)
-    int32_t* lost;        // set to 1 where a gradient may not be finite
+    void *dq, *dk, *dv;  // contiguous: (B, H, parts, Tq, padded D), (B, H, Tk, padded D), (B, H, Tk, padded Dv)
+    Number dq_number, dk_number;  // what dq is written as; what dk and dv are. float32 where others are added to it
+    int32_t* lost;       // set to 1 where a gradient may not be finite
 };
 
 }  // namespace regard

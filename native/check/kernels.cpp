@@ -57,7 +57,8 @@ void check_dot(const Kernels& kernels, const Problem& p, const Truth& truth, int
     agree(name + "context", context.data(), p.value_width, truth.context, p.value_width);
     agree(name + "log-sum-exp", lse.data(), 1, truth.lse, 1);
     Floats dq(entries * parts * p.queries * d, NAN), dk(entries * p.keys * d, NAN), dv(entries * p.keys * dv_row, NAN);
-    const DotBackward job{p.dot(), p.grad.view(), contiguous(context, p), lse.data(), parts, dq.data(), dk.data(), dv.data(), nullptr};
+    const DotBackward job{p.dot(), p.grad.view(), contiguous(context, p), lse.data(), parts, dq.data(), dk.data(), dv.data(),
+                          Number::float32, Number::float32, nullptr};
     demand(calls::dot_backward(kernels, job, threads), name + "backward");
     agree(name + "dq", joined(dq, entries, parts).data(), d, truth.dq, p.width);
     agree(name + "dk", dk.data(), d, truth.dk, p.width);
@@ -78,18 +79,19 @@ void check_additive(const Kernels& kernels, const Problem& p, const Truth& truth
         forward.lse = lse.data();
         forward.softmax = softmax.data();
         forward.kept = keep ? kept.data() : nullptr;
-        const int64_t rows_per_task = keep ? p.queries : 43;  // all: a task makes the exponentials of its head
-        demand(calls::additive_forward(kernels, forward, p.w.view(), {eq.data(), ek.data()}, rows_per_task, threads), name + "forward");
+        const bool own = keep && p.groups == 1;  // a task has a head for itself, and makes its exponentials
+        const calls::Room room = own ? calls::Room{nullptr, nullptr} : calls::Room{eq.data(), ek.data()};
+        demand(calls::additive_forward(kernels, forward, p.w.view(), room, own ? p.queries : 43, threads), name + "forward");
         agree(name + "context", context.data(), p.value_width, truth.context, p.value_width);
         agree(name + "log-sum-exp", lse.data(), 1, truth.lse, 1);
         Floats dq(entries * parts * p.queries * d, NAN), dk(entries * p.keys * d, NAN);
         Floats dv(truth.dv.size(), NAN), dw(entries * parts * d, NAN);
-        AdditiveBackward backward{{p.dot(), {}}, p.grad.view(), contiguous(context, p), softmax.data(), forward.kept,
+        AdditiveBackward backward{{p.dot(), {}, nullptr, nullptr}, p.grad.view(), contiguous(context, p), softmax.data(), forward.kept,
                                   parts, dq.data(), dk.data(), dv.data(), dw.data()};
         Dot& of = backward.of.of;
-        of.q = calls::query_exponentials(of, eq.data());
-        of.k = calls::key_exponentials(of, ek.data());
-        calls::additive_backward(kernels, backward, p.w.view(), threads);
+        if (!own) of.q = calls::query_exponentials(of, eq.data());
+        if (!own) of.k = calls::key_exponentials(of, ek.data());
+        calls::additive_backward(kernels, backward, p.w.view(), {own, own}, threads);
         agree(name + "dq", joined(dq, entries, parts).data(), d, truth.dq, p.width);
         agree(name + "dk", dk.data(), d, truth.dk, p.width);
         agree(name + "dv", dv.data(), p.value_width, truth.dv, p.value_width);

@@ -64,6 +64,23 @@ def test_every_half_number_is_read_as_it_is(isa: str, dtype: torch.dtype, querie
     torch.testing.assert_close(context, v.expand_as(context), rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("queries", [1, 5])
+def test_every_gradient_is_rounded_to_the_nearest(isa: str, dtype: torch.dtype, queries: int) -> None:
+    """A single key has the weight 1: the gradient of its value is that of the context, be it any float32."""
+    upper = torch.arange(-(2**15), 2**15, dtype=torch.int32) << 16
+    lower = torch.tensor([0, 1, 0xFFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x3001, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+    grad = (upper[:, None] | lower.int()).view(torch.float32).reshape(-1, 1, 1, 256)  # ties, subnormals, ∞, NaN
+    q = torch.zeros(len(grad), 1, queries, 3, dtype=dtype)
+    k, v = q[:, :, :1], torch.zeros(len(grad), 1, 1, 256, dtype=dtype)
+    context, lse = torch.ops.regard.dot.default(q, k, v, None, None, None, None, None, 1, 1.0, None)
+    from_above = torch.cat((grad, torch.zeros(len(grad), 1, queries - 1, 256)), 2)  # (B, 1, Tq, 256)
+    *_, dv = torch.ops.regard.dot_backward.default(
+        from_above, context, lse, q, k, v, None, None, None, None, None, 1, 1.0, None
+    )
+    torch.testing.assert_close(dv, grad.to(dtype), rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("kept", [0, 2])
 @pytest.mark.parametrize("queries,keys,width,value_width", [*SIZES, (200, 200, 64, 64), (5, 3, 256, 1)])
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"window": (40, 3), "softcap": 3.0}], ids=str)

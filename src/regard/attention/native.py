@@ -169,11 +169,13 @@ def _backward(
     threads = torch.get_num_threads()
     parts = plan.shares(keys, threads, KEYS_PER_TASK)
     padded = kernels().padded
+    of_queries = q.dtype if parts == 1 else torch.float32  # what is added up afterwards is rounded afterwards
+    of_keys = k.dtype if plan.groups == 1 else torch.float32
     dq, dk, dv = pieces(
-        grad,
         (batches, heads, parts, queries, padded(width)),
         (batches, heads, keys, padded(width)),  # one per query head
         (batches, heads, keys, padded(value_width)),
+        dtypes=(of_queries, of_keys, of_keys),
     )
     if grad.numel():
         finite = kernels().dot_backward(
@@ -185,6 +187,8 @@ def _backward(
             dq.data_ptr(),
             dk.data_ptr(),
             dv.data_ptr(),
+            NUMBERS[of_queries],
+            NUMBERS[of_keys],
             threads,
         )
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,45 +15,65 @@ KEPT = 2
 """Scores are kept for the backward pass where they are at most so many times as large as the exponentials."""
 
 
+class Saved(NamedTuple):
+    """What a backward pass needs."""
+
+    own: tuple[bool, bool]
+    """Whether q and k are themselves, and not their exponentials: then a task computes those once more."""
+    tensors: tuple[Tensor, ...]
+    """q, k, v, w, the context, the softmax of each row, and its scores if they were kept."""
+
+
 def forward(
     q: Tensor, k: Tensor, v: Tensor, w: Tensor, plan: Plan, prepared: Prepared | None, keep: bool
-) -> tuple[Tensor, Tensor, bool, tuple[Tensor, ...]]:
+) -> tuple[Tensor, Tensor, bool, Saved]:
     """Context (B, H, Tq, Dv), log-sum-exp (B, H, Tq), whether the kernels could serve, and what a backward pass needs.
 
     Where they could not, nothing else is to be used. `keep`: there will be a backward pass.
     """
     (batches, heads, queries, width), keys = q.shape, k.shape[2]
+    threads = torch.get_num_threads()
+    rows = plan.rows_per_task(queries, threads, ROWS_PER_TASK)
+    alone = rows >= queries and plan.groups == 1  # a task has a head for itself, and computes its exponentials
     context = q.new_empty(batches, heads, queries, v.shape[-1])
     of_queries, of_keys = kernels().query_row(width), kernels().key_row(width)
     keep &= keys <= KEPT * (of_queries + of_keys * keys // max(1, queries))
-    shapes = ((batches, heads, queries), (batches, heads, queries, 2), (batches, heads, queries, of_queries))
-    lse, softmax, eq, kept = pieces(q, *shapes, (batches, heads, queries, keys if keep else 0))
-    ek, ready = _exponentials(k, (batches, k.shape[1], keys, of_keys), prepared)
+    eq = None if alone else q.new_empty(batches, heads, queries, of_queries)
+    ek, ready = _exponentials(k, (batches, k.shape[1], keys, of_keys), prepared, alone)
+    lse, softmax, kept = pieces(
+        (batches, heads, queries), (batches, heads, queries, 2), (batches, heads, queries, keys if keep else 0)
+    )
     served = True
     if lse.numel():
-        threads = torch.get_num_threads()
         served = kernels().additive_forward(
             *plan.arguments(q, k, v, width=width),
             _weights(w),
-            eq.data_ptr(),
-            ek.data_ptr(),
+            0 if eq is None else eq.data_ptr(),
+            0 if ek is None else ek.data_ptr(),
             ready,
             context.data_ptr(),
             lse.data_ptr(),
             softmax.data_ptr(),
             kept.data_ptr() if keep else 0,
-            plan.rows_per_task(queries, threads, ROWS_PER_TASK),
+            rows,
             threads,
         )
     if prepared is not None and served and keys:
         prepared.found = ek
-    return context, lse, served, (eq, ek, v, w, context, softmax, kept)
+    own = eq is None, ek is None
+    saved = (q if eq is None else eq, k if ek is None else ek, v, w, context, softmax, kept)
+    return context, lse, served, Saved(own, saved)
 
 
-def _exponentials(k: Tensor, shape: tuple[int, ...], prepared: Prepared | None) -> tuple[Tensor, bool]:
-    """Those of the keys, or room for them, and whether they are there."""
-    found = None if prepared is None else prepared.found
-    return (found, True) if found is not None and found.shape == shape else (k.new_empty(shape), False)
+def _exponentials(
+    k: Tensor, shape: tuple[int, ...], prepared: Prepared | None, alone: bool
+) -> tuple[Tensor | None, bool]:
+    """Those of the keys, or room for them, and whether they are there; None where each task is to compute its own."""
+    if prepared is None:
+        return None if alone else k.new_empty(shape), False
+    if prepared.found is not None and prepared.found.shape == shape:
+        return prepared.found, True
+    return k.new_empty(shape), False
 
 
 class AdditiveAttention(torch.autograd.Function):
@@ -64,8 +84,8 @@ class AdditiveAttention(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, w: Tensor, plan: Plan, prepared: Prepared | None
     ) -> tuple[Tensor, Tensor, bool]:
         context, lse, served, saved = forward(q, k, v, w, plan, prepared, keep=True)
-        ctx.plan, ctx.width = plan, q.shape[-1]
-        ctx.save_for_backward(*saved)
+        ctx.plan, ctx.width, ctx.own = plan, q.shape[-1], saved.own
+        ctx.save_for_backward(*saved.tensors)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(lse)
         return context, lse, served
@@ -75,21 +95,22 @@ class AdditiveAttention(torch.autograd.Function):
         ctx.plan.once()
         if grad is None:
             return (None,) * 6
-        eq, ek, v, w, context, softmax, kept = ctx.saved_tensors
+        q, k, v, w, context, softmax, kept = ctx.saved_tensors  # q and k, or their exponentials
         plan, width, threads = ctx.plan, ctx.width, torch.get_num_threads()
-        batches, heads, queries, keys = plan.batches, plan.heads, eq.shape[2], ek.shape[2]
+        batches, heads, queries, keys = plan.batches, plan.heads, q.shape[2], k.shape[2]
         parts = kernels().additive_parts(batches * heads, keys, threads) if batches * heads else 1
         row = kernels().padded(width)
         empty = not (grad.numel() and keys)
         shapes = ((batches, heads, parts, queries, row), (batches, heads, parts, row))
-        dq, dw, dk, dv = pieces(eq, *shapes, (batches, heads, keys, row), (batches, heads, keys, v.shape[-1]))
+        dq, dw, dk, dv = pieces(*shapes, (batches, heads, keys, row), (batches, heads, keys, v.shape[-1]))
         if empty:
             dq, dw, dk, dv = dq.zero_(), dw.zero_(), dk.zero_(), dv.zero_()
         else:  # the kernel writes all
             grad = grad if grad.stride(-1) == 1 else grad.contiguous()
             kernels().additive_backward(
-                *plan.arguments(eq, ek, v, width=width),
+                *plan.arguments(q, k, v, width=width),
                 _weights(w),
+                *ctx.own,
                 view(grad),
                 view(context),
                 softmax.data_ptr(),

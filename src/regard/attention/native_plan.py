@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +18,8 @@ NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """What the kernels read, and what they call it. They compute in float32."""
 OPEN = 2**40
 """A window's side that is open: farther than any sequence is long."""
-LINE = 16
-"""Floats of a line of the cache, where pieces of memory start."""
+LINE = 32
+"""Numbers between the starts of pieces of memory: a line of the cache, and more of it for float32."""
 FEWEST_ROWS = 16
 """Queries of a task below which starting it costs more than it spreads."""
 
@@ -115,15 +116,21 @@ def channel_weights(request: Request, plan: Plan) -> Tensor:
     return w if w.stride(-1) == 1 or w.shape[-1] == 1 else w.contiguous()
 
 
-def pieces(like: Tensor, *shapes: tuple[int, ...]) -> list[Tensor]:
-    """Room for several tensors, allocated as one.
+def pieces(*shapes: tuple[int, ...], dtypes: Sequence[torch.dtype] | None = None) -> list[Tensor]:
+    """Room for several tensors, of float32 or of `dtypes`, allocated as one.
 
     The C library gives memory back to the system when a few pieces of some MiB are freed one after another, and then
     every call pays for the page faults anew, as much as it computes. One large piece it learns to keep.
     """
     sizes = [math.prod(shape) for shape in shapes]
     room = [-(-size // LINE) * LINE for size in sizes]
-    whole = like.new_empty(sum(room)).split(room)
+    whole: Sequence[Tensor]
+    if dtypes is None or all(dtype is torch.float32 for dtype in dtypes):
+        whole = torch.empty(sum(room), dtype=torch.float32, device="cpu").split(room)
+    else:
+        room = [size * dtype.itemsize for size, dtype in zip(room, dtypes, strict=True)]
+        whole = torch.empty(sum(room), dtype=torch.uint8, device="cpu").split(room)
+        whole = [piece.view(dtype) for piece, dtype in zip(whole, dtypes, strict=True)]
     return [piece[:size].view(shape) for piece, size, shape in zip(whole, sizes, shapes, strict=True)]
 
 
