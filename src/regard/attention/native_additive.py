@@ -40,9 +40,9 @@ def forward(
     keep &= keys <= KEPT * (of_queries + of_keys * keys // max(1, queries))
     eq = None if alone else q.new_empty(batches, heads, queries, of_queries)
     ek, ready = _exponentials(k, (batches, k.shape[1], keys, of_keys), prepared, alone)
-    lse, softmax, kept = pieces(
-        (batches, heads, queries), (batches, heads, queries, 2), (batches, heads, queries, keys if keep else 0)
-    )
+    rows_of = (batches, heads, queries)
+    shapes = (rows_of, (*rows_of, 2), (*rows_of, keys if keep else 0))
+    lse, softmax, kept = pieces(*shapes) if keep else map(q.new_empty, shapes)
     served = True
     if lse.numel():
         served = kernels().additive_forward(

@@ -96,8 +96,11 @@ def shared_lead(request: Request) -> tuple[int, ...]:
 
 def four(x: Tensor, lead: tuple[int, ...], plan: Plan) -> Tensor:
     """Free leading dimensions as (batch, heads), the last dimension with unit stride."""
-    if len(lead) != 2 or x.shape[:-2] != lead:
+    if x.shape[:-2] != lead:
         x = x.expand(*lead, *x.shape[-2:])
+    if len(lead) == 1 and plan.batches == lead[0]:
+        x = x.unsqueeze(1)
+    elif len(lead) != 2:
         heads = math.prod(lead) // plan.batches if plan.batches else 0
         x = x.reshape(plan.batches, heads, *x.shape[-2:])
     return unit_rows(x)
