@@ -186,6 +186,18 @@ def test_a_wider_beam_finds_what_greedy_misses() -> None:
     assert beam(model, source, lengths, size=2, longest=2)[0][0].tokens == (5,)
 
 
+def test_a_long_hypothesis_may_catch_up() -> None:
+    # EOS at once has the better mean now, 0.6 to 0.3; nineteen sure tokens later it has not
+    table = torch.zeros(1, 5, 5)
+    table[0, :, [BOS, EOS]] = -20.0
+    table[0, BOS] = torch.tensor([0.04, 0.03, 0.03, 0.6, 0.3]).log()
+    table[0, 4, 4] = 6.0
+    found = beam(Table(table), torch.tensor([[0]]), torch.tensor([1]), size=2, longest=20, length_penalty=1.0)
+    assert found[0][0].tokens == (4,) * 20 and not found[0][0].ended
+    short = beam(Table(table), torch.tensor([[0]]), torch.tensor([1]), size=2, longest=20, length_penalty=0.0)
+    assert short[0][0].tokens == ()
+
+
 def test_the_default_length_is_that_of_each_sentence() -> None:
     model = Table(torch.zeros(2, 5, 5))
     model.table[:, :, EOS] = -50.0
