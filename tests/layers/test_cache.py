@@ -149,3 +149,16 @@ def test_says_what_is_wrong() -> None:
         flat = Cache()
         flat.append(torch.randn(H, 2, D), torch.randn(H, 2, D))
         flat.reorder(torch.tensor([1, 0]))
+
+
+def test_reordering_copies_what_is_held_and_leaves_room() -> None:
+    cache, key = Cache(capacity=500), torch.randn(3, 2, 4, 5)
+    with torch.no_grad():
+        before, _ = cache.append(key, -key)
+        cache.reorder(torch.tensor([2, 0, 0, 1]))
+        assert cache._key.untyped_storage().nbytes() < 500 * 10 * 4  # not all of the room that was set aside
+        after, value = cache.append(torch.ones(4, 2, 1, 5), torch.ones(4, 2, 1, 5))
+        cache.reorder(torch.tensor([1]))
+    assert torch.equal(before, key)  # what was given out before stays
+    assert torch.equal(after[:, :, :4], key[[2, 0, 0, 1]]) and torch.equal(value[:, :, :4], -key[[2, 0, 0, 1]])
+    assert torch.equal(cache.held[0], torch.cat((key[:1], torch.ones(1, 2, 1, 5)), 2))

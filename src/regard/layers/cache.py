@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,7 +13,7 @@ from ..attention.check import dtype, shape, shape_of
 Pair = tuple[Tensor, Tensor]
 """Keys and values, (B, H, T, D) each."""
 ROOM = 16
-"""Positions set aside after a reordering; beam search reorders at nearly every step."""
+"""After a reordering, positions are set aside by so many; beam search reorders at nearly every step."""
 
 
 class Cache:
@@ -95,8 +95,11 @@ class Cache:
         present = held[..., : self.length, :]
         if self.complete or torch.is_grad_enabled():
             return present.index_select(0, index)
-        taken = held.new_empty(len(index), *held.shape[1:-2], self.length + ROOM, held.shape[-1])
-        torch.index_select(present, 0, index, out=taken[..., : self.length, :])
+        # in steps: memory of the same size as that given back a moment ago comes without page faults
+        room = (self.length // ROOM + 1) * ROOM
+        taken = _aside((len(index), *held.shape[1:]), room, held)
+        by_position = taken[..., : self.length, :].transpose(-3, -2)  # (B', length, H, D): one stretch of memory each
+        torch.index_select(present.transpose(-3, -2), 0, index, out=by_position)
         return taken
 
     def _extended(self, held: Tensor | None, new: Tensor) -> Tensor:
@@ -106,7 +109,7 @@ class Cache:
             return new if held is None else torch.cat((held[..., :start, :], new), -2)
         if held is None or end > held.shape[-2] or _frozen(held):
             room = max(self.capacity, 2 * end if start else end)
-            grown = new.new_empty(*new.shape[:-2], room, new.shape[-1])
+            grown = _aside(new.shape, room, new)
             if held is not None:
                 grown[..., :start, :] = held[..., :start, :]
             held = grown
@@ -123,6 +126,16 @@ class Cache:
                 f"cache: {name} ({shape(new)}, {dtype(new)}) must continue what is held "
                 f"({shape_of(sizes)}, {dtype(held)}). After beam search changes the batch, call reorder(index)."
             )
+
+
+def _aside(sizes: Sequence[int], room: int, like: Tensor) -> Tensor:
+    """Memory for `room` positions: (*lead, H, room, D), position by position as a projection writes them.
+
+    A step then writes one stretch for each batch entry, and reordering copies one.
+    """
+    *lead, heads, _, width = (1, *sizes) if len(sizes) == 2 else sizes
+    made = like.new_empty(*lead, room, heads, width).transpose(-3, -2)
+    return made[0] if len(sizes) == 2 else made
 
 
 def _frozen(held: Tensor) -> bool:

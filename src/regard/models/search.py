@@ -142,7 +142,7 @@ class _Beams:
     def advance(self, logits: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """One step. Returns the rows to go on from, None for all as they are; and the sentences, None for all."""
         size, length = self.size, self.written.shape[1] + 1
-        values, ids = top(logits.float().log_softmax(-1), size + 1)  # (B·K, K + 1): K others at least, and EOS
+        values, ids = _best(logits.float(), size + 1)  # (B·K, K + 1): K others at least, and EOS
         width = values.shape[1]
         total = (self.total.view(-1, 1) + values).view(len(self.live), -1)  # (B, K·(K + 1))
         total, place = total.sort(dim=-1, descending=True, stable=True)
@@ -201,6 +201,14 @@ class _Beams:
 
     def results(self) -> list[list[Hypothesis]]:
         return [sorted(found, key=lambda h: -h.score)[: self.n_best] for found in self.finished]
+
+
+def _best(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The highest log-probabilities of each row and their ids, (N, count) each. Overwrites the logits (N, V)."""
+    values, ids = top(logits, count)
+    highest = values.amax(-1, keepdim=True)  # (N, 1)
+    rest = logits.sub_(highest).exp_().sum(-1, keepdim=True).log_()  # in place: fresh memory costs more than the sums
+    return values - highest - rest, ids
 
 
 def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

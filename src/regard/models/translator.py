@@ -86,7 +86,8 @@ class Translator(Protocol):
         ...
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """tokens (B·K,), the last of each hypothesis, BOS first → logits (B·K, V) of the next; and the next state."""
+        """tokens (B·K,), the last of each hypothesis, BOS first → logits (B·K, V) of the next, which the
+        caller may overwrite; and the next state."""
         ...
 
     def eval(self) -> Any: ...
