@@ -4,9 +4,7 @@ Each process takes its share of every batch. Gradients are sums over tokens; the
 divided by the tokens of all, so that N processes compute what one would with the whole batch, whatever the lengths.
 """
 
-from __future__ import annotations
-
-import os
+import os  # annotations stay objects here: DistributedDataParallel looks at those of its hook
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta

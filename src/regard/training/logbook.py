@@ -122,7 +122,7 @@ class Logbook:
             {
                 "event": "train",
                 "step": at.step,
-                "epoch": at.epoch,
+                "epoch": session.epochs,
                 "tokens": at.tokens,
                 "seconds": round(at.seconds, 3),
                 "learning_rate": session.rate,
@@ -173,7 +173,7 @@ class Logbook:
         else:
             at.misses += 1
         at.evaluated = at.step
-        self._record({"event": "evaluate", "step": at.step, "epoch": at.epoch, **figures})
+        self._record({"event": "evaluate", "step": at.step, "epoch": session.epochs, **figures})
 
     def saving_due(self, session: Session) -> bool:
         at, config = session.progress, session.config

@@ -103,6 +103,11 @@ class Session:
         seed_all(config.seed, group.rank)
         self._began = time.monotonic()
 
+    @property
+    def epochs(self) -> float:
+        """Passes over the data so far."""
+        return round(self.progress.epoch + self.progress.batch / self.task.batches_in(self.progress.epoch), 4)
+
     def batches(self) -> Iterator[Sequence[Any]]:
         """The batches of each step, for ever. A step never reaches over the end of an epoch."""
         at = self.progress
