@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +13,25 @@ import pytest
 import torch
 
 from regard.training import Silent, Training, checkpoint, fit
+from tests.training.processes import ROOT, Command
 from tests.training.test_loop import SHORT, lines, same_runs
-from tests.training.test_resume import ROOT
 from tests.training.toy import Toy, settings_of
 
 CONFIG = dataclasses.replace(SHORT, average="last", accumulate=2, evaluate_every=7)
 
 
-def torchrun(folder: Path, config: Training, *options: str, restarts: int = 0) -> str:
+def pair(folder: Path, config: Training, *options: str) -> str:
+    """What torchrun does, without its time to start; the output of both."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    place = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    commands = [Command(folder, config, *options, RANK=rank, LOCAL_RANK=rank, **place) for rank in "01"]
+    assert [command.end() for command in commands] == [0, 0], commands[0].text()
+    return commands[0].text()
+
+
+def torchrun(folder: Path, config: Training, *options: str, restarts: int) -> str:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["--max-restarts", str(restarts), "--monitor-interval", "0.1", "-m", "tests.training.toy"]
     words = [*command, "--folder", str(folder), *settings_of(config), *options]
@@ -30,7 +42,7 @@ def torchrun(folder: Path, config: Training, *options: str, restarts: int = 0) -
 
 
 def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
-    output = torchrun(tmp_path / "two", CONFIG, "--dropout", "0.0")
+    output = pair(tmp_path / "two", CONFIG, "--dropout", "0.0")
     fit(Toy(), CONFIG, tmp_path / "one", recipe={"toy": {"dropout": 0.0}}, display=Silent())
     assert output.count("finished by steps") == 1, "the first process alone speaks"
     one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
@@ -50,5 +62,5 @@ def test_a_killed_worker_is_survived(tmp_path: Path) -> None:
     """The second process kills itself in the ninth step; all start again, from the sixth, and end as if nothing was."""
     output = torchrun(tmp_path / "broken", CONFIG, "--dropout", "0.1", "--die", "17", restarts=1)
     assert "going on after step 6" in output
-    torchrun(tmp_path / "unbroken", CONFIG, "--dropout", "0.1")
+    pair(tmp_path / "unbroken", CONFIG, "--dropout", "0.1")
     assert same_runs(tmp_path / "unbroken", tmp_path / "broken")

@@ -3,69 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
-import os
 import random
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from regard.training import Silent, Training, checkpoint, fit
+from regard.training import Silent, checkpoint, fit
+from tests.training.processes import Command
 from tests.training.test_loop import SHORT, lines, same_runs
-from tests.training.toy import Settings, Slow, main, settings_of
+from tests.training.toy import Settings, Slow
 
-ROOT = Path(__file__).parent.parent.parent
 CONFIG = dataclasses.replace(SHORT, steps=40, accumulate=2, average="exponential", save_every=1)
-
-
-CONTEXT = multiprocessing.get_context("forkserver")  # one process imports torch; those to be killed are its forks
-
-
-def toy(folder: Path, words: list[str]) -> None:
-    """In its own process: the command, its output in a file."""
-    with (folder / "output.txt").open("a") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[attr-defined]
-    status = main(words)
-    sys.stdout.flush()
-    os._exit(status)
-
-
-class Command:
-    """The toy in a process of its own."""
-
-    def __init__(self, folder: Path, config: Training = CONFIG, *options: str) -> None:
-        folder.mkdir(exist_ok=True)
-        self.output = folder / "output.txt"
-        words = ["--folder", str(folder), *settings_of(config), *options]
-        self.process = CONTEXT.Process(target=toy, args=(folder, words))
-        self.process.start()
-
-    def send(self, number: signal.Signals) -> None:
-        assert self.process.pid is not None and self.process.is_alive(), self.text()
-        os.kill(self.process.pid, number)
-
-    def end(self) -> int:
-        """Its exit status, once it has one."""
-        self.process.join(60)
-        assert self.process.exitcode is not None, f"it does not end:\n{self.text()}"
-        return self.process.exitcode
-
-    def text(self) -> str:
-        return self.output.read_text() if self.output.exists() else ""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def forks() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        CONTEXT.set_forkserver_preload(["tests.training.toy"])
-        yield
 
 
 def unbroken(folder: Path) -> Path:
@@ -96,7 +47,7 @@ def test_killed_at_random_moments_it_ends_as_an_unbroken_run(tmp_path: Path) -> 
         time.sleep(moments.uniform(0, 0.05))
         command.send(signal.SIGKILL)
         assert command.end() == -signal.SIGKILL
-    command = Command(folder)
+    command = Command(folder, CONFIG)
     assert command.end() == 0, command.text()
     assert "going on after step" in command.text() and "finished by steps after 40 steps" in command.text()
     assert same_runs(unbroken(tmp_path / "unbroken"), folder)

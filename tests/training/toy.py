@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +31,8 @@ class Batch:
         return Batch(self.inputs.to(device), self.lengths.to(device), self.labels.to(device))
 
 
-class Loss(NamedTuple):
+@dataclass(frozen=True)
+class Loss:
     total: Tensor
     count: int
     extras: dict[str, float | Tensor]

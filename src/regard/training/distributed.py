@@ -83,7 +83,11 @@ def group(device: torch.device) -> Iterator[Group]:
         torch.cuda.set_device(device)
     ours = not dist.is_initialized()
     if ours:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+        store, rank, world = next(dist.rendezvous("env://", timeout=PATIENCE))
+        # torchrun restarts with the same store, which holds the addresses of the dead: each life has names of its own
+        store = dist.PrefixStore(f"life-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
     try:
         yield Group(dist.get_rank(), dist.get_world_size(), device)
     finally:

@@ -55,7 +55,7 @@ class Logbook:
         self.display = display if group.first else Silent()
         self._run: Run | None = None
         self._saved = (0, 0.0)  # step and seconds of the last state
-        self._drawn = -math.inf
+        self._drawn = time.monotonic()
 
     def __enter__(self) -> Logbook:
         self.display.__enter__()

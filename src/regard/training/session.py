@@ -26,7 +26,7 @@ from .window import Diverged, Window
 
 
 class Loss(Protocol):
-    """What a batch gives. Any object with these three attributes will do, such as a NamedTuple."""
+    """What a batch gives. Any object with these three attributes will do, such as a dataclass."""
 
     @property
     def total(self) -> Tensor:
