@@ -52,7 +52,7 @@ def _translate(folder: Path | None, kind: str | None, rest: list[str]) -> int:
         raise ValueError(f"kind ({kind}) must be one of {', '.join(recipe.KINDS)}.")
     chosen = type(held) if held is not None and kind is None else recipe.KINDS[kind or "transformer"]
     defaults = held if isinstance(held, chosen) else None
-    found = parse(chosen, rest, defaults, program="regard train translate RUN")
+    found = parse(chosen, rest, defaults, program="regard train translate RUN", flat=True)
     assert folder is not None, "help ends the process"
     recipe.train(found, folder)
     return 0

@@ -16,9 +16,16 @@ Settings = TypeVar("Settings")
 
 
 def parse(
-    kind: type[Settings], arguments: Sequence[str], defaults: Settings | None = None, *, program: str | None = None
+    kind: type[Settings],
+    arguments: Sequence[str],
+    defaults: Settings | None = None,
+    *,
+    program: str | None = None,
+    flat: bool = False,
 ) -> Settings:
     """The command line as an instance of a dataclass; attribute docstrings are its `--help`.
+
+    Settings of nested dataclasses are `--training.steps`, or `--steps` where `flat`.
 
     A wrong command line ends the process with status 2 and the option named; settings that are of the right type and
     still wrong raise one ValueError that names all of them, also those of nested dataclasses that have `errors()`.
@@ -29,9 +36,8 @@ def parse(
     """
     import tyro
 
-    # --steps, not --training.steps: the names within a recipe are all different
-    short = (tyro.conf.OmitArgPrefixes,)
-    found = cast(Settings, tyro.cli(kind, args=list(arguments), default=defaults, prog=program, config=short))
+    config = (tyro.conf.OmitArgPrefixes,) if flat else ()
+    found = cast(Settings, tyro.cli(kind, args=list(arguments), default=defaults, prog=program, config=config))
     refuse(errors_of(found))
     return found
 
@@ -80,7 +86,8 @@ def from_values(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
 def _made(kind: Any, values: Any, path: str, problems: list[str]) -> Any:
     """An instance of a dataclass; what is wrong is added to `problems`."""
     if not isinstance(values, Mapping):
-        problems.append(f"settings: {path or kind.__name__} ({values!r}) must be an object of settings; got a value.")
+        name = path.removesuffix(".") or kind.__name__
+        problems.append(f"settings: {name} ({values!r}) must be an object of settings; got a value.")
         return None
     hints, known = get_type_hints(kind), {item.name: item for item in fields(kind)}
     for key in values.keys() - known.keys():
@@ -110,8 +117,10 @@ def _value(hint: Any, value: Any, path: str, problems: list[str]) -> Any:
         if chosen is not None:
             return None if value is None else _value(chosen, value, path, problems)
     if not _fits(hint, value):
-        told = getattr(hint, "__name__", str(hint)).replace("typing.", "")
-        problems.append(f"settings: {path} ({value!r}) must be of type {told}; got {type(value).__name__}. Change it.")
+        rule = f"be of type {getattr(hint, '__name__', hint)}"
+        if get_origin(hint) is Literal:
+            rule = f"be one of {', '.join(map(str, get_args(hint)))}"
+        problems.append(f"settings: {path} ({value!r}) must {rule}; got {type(value).__name__}. Change it.")
     return value
 
 

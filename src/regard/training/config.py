@@ -33,8 +33,7 @@ class Training:
     warmup: int = 400
     """Steps over which the learning rate rises from 0."""
     schedule: Literal["cosine", "inverse_sqrt", "constant"] = "cosine"
-    """After the warm-up: cosine falls to the end of the run, be it given in steps, epochs or minutes; inverse_sqrt
-    falls with 1/√step."""
+    """After the warm-up: cosine falls until the run's limit (steps, epochs, minutes), inverse_sqrt with 1/√step."""
     final_rate: float = 0.0
     """Where cosine ends, as a share of the learning rate."""
     betas: tuple[float, float] = (0.9, 0.98)
@@ -73,8 +72,7 @@ class Training:
     device: str = "auto"
     """Such as cpu or cuda; auto: the accelerator if there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the arithmetic in training; weights and evaluation stay float32. auto: bfloat16 on an accelerator that has
-    it, float32 elsewhere."""
+    """Of the arithmetic in training; weights stay float32. auto: bfloat16 on a GPU that has it, float32 elsewhere."""
     compile: bool = False
     """Compile the model with torch.compile."""
 

@@ -54,23 +54,20 @@ class Group:
         return [row.cpu() for row in rows]
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """The module with gradients that are added up over the processes in the backward pass."""
-        if self.world == 1:
-            return module
-        wrapped = DistributedDataParallel(module)
-        wrapped.register_comm_hook(None, _summed)
-        return wrapped
+        """The module with gradients that become means over the processes in the backward pass."""
+        return module if self.world == 1 else DistributedDataParallel(module)
+
+    def summed(self, loss: Tensor) -> Tensor:
+        """The loss whose gradients, once they are means over the processes, are sums.
+
+        A hook that adds up instead of averaging would need Python in the threads of gloo, which can then wait for each
+        other for ever when the group is taken down.
+        """
+        return loss * self.world if self.world > 1 else loss
 
     def quiet(self, module: nn.Module, on: bool) -> AbstractContextManager[None]:
         """Gradients that stay here while more batches are to come."""
         return module.no_sync() if on and isinstance(module, DistributedDataParallel) else nullcontext()
-
-
-def _summed(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """Sums, where DistributedDataParallel would take means: the loop divides by tokens, once, for all processes."""
-    work = dist.all_reduce(bucket.buffer(), async_op=True)
-    assert work is not None
-    return work.get_future().then(lambda done: done.value()[0])
 
 
 @contextmanager
@@ -85,7 +82,11 @@ def group(device: torch.device) -> Iterator[Group]:
         torch.cuda.set_device(device)
     ours = not dist.is_initialized()
     if ours:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+        store, rank, world = next(dist.rendezvous("env://", timeout=PATIENCE))
+        # torchrun restarts with the same store, which holds the addresses of the dead: each life has names of its own
+        store = dist.PrefixStore(f"life-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
     try:
         yield Group(dist.get_rank(), dist.get_world_size(), device)
     finally:

@@ -55,7 +55,7 @@ class Logbook:
         self.display = display if group.first else Silent()
         self._run: Run | None = None
         self._saved = (0, 0.0)  # step and seconds of the last state
-        self._drawn = -math.inf
+        self._drawn = time.monotonic()
 
     def __enter__(self) -> Logbook:
         self.display.__enter__()
@@ -122,7 +122,7 @@ class Logbook:
             {
                 "event": "train",
                 "step": at.step,
-                "epoch": at.epoch,
+                "epoch": session.epochs,
                 "tokens": at.tokens,
                 "seconds": round(at.seconds, 3),
                 "learning_rate": session.rate,
@@ -173,7 +173,7 @@ class Logbook:
         else:
             at.misses += 1
         at.evaluated = at.step
-        self._record({"event": "evaluate", "step": at.step, "epoch": at.epoch, **figures})
+        self._record({"event": "evaluate", "step": at.step, "epoch": session.epochs, **figures})
 
     def saving_due(self, session: Session) -> bool:
         at, config = session.progress, session.config

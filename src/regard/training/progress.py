@@ -54,7 +54,7 @@ class Display:
             self._told = told
         elif record["event"] == "train":
             left = clock(self._left)
-            self.say(f"step {record['step']:,} · epoch {record['epoch'] + 1} · {told}{' · ' + left if left else ''}")
+            self.say(f"step {record['step']:,} · epoch {record['epoch']:.4g} · {told}{' · ' + left if left else ''}")
         else:
             self.say(f"step {record['step']:,} · evaluated: {told}")
 

@@ -26,7 +26,7 @@ from .window import Diverged, Window
 
 
 class Loss(Protocol):
-    """What a batch gives. Any object with these three attributes will do, such as a NamedTuple."""
+    """What a batch gives. Any object with these three attributes will do, such as a dataclass."""
 
     @property
     def total(self) -> Tensor:
@@ -103,6 +103,11 @@ class Session:
         seed_all(config.seed, group.rank)
         self._began = time.monotonic()
 
+    @property
+    def epochs(self) -> float:
+        """Passes over the data so far."""
+        return round(self.progress.epoch + self.progress.batch / self.task.batches_in(self.progress.epoch), 4)
+
     def batches(self) -> Iterator[Sequence[Any]]:
         """The batches of each step, for ever. A step never reaches over the end of an epoch."""
         at = self.progress
@@ -128,7 +133,7 @@ class Session:
             with self.group.quiet(self.objective, more):  # gradients travel once a step
                 with torch.autocast(self.group.device.type, torch.bfloat16, enabled=self.mixed):
                     loss, count, extras = self.objective(batch)
-                loss.backward()
+                self.group.summed(loss).backward()
             total, tokens = total + loss.detach(), tokens + count
             self.window.add_extras(extras, count)
         total, tokens = self._shared(total, tokens)

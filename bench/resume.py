@@ -1,0 +1,147 @@
+"""Kill −9 during training, twenty times at random moments: final weights against those of an unbroken run.
+
+`python -m bench.resume FOLDER SLEEP` is the run that is killed: an encoder with attention, dropout, accumulation and
+averaged weights, which writes a state at every second step.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.harness import Figure, Options
+from regard.layers import EncoderBlock, FeedForward, MultiHeadAttention
+from regard.training import Silent, Training, checkpoint, fit, seed_all
+from regard.training.files import read_tensors
+
+WIDTH, LENGTH, SYMBOLS, BATCHES = 32, 11, 13, 25
+STEPS = 300
+CONFIG = Training(
+    steps=STEPS,
+    warmup=20,
+    accumulate=2,
+    average="exponential",
+    average_decay=0.99,
+    evaluate_every=50,
+    save_every=2,
+    save_seconds=0.0,
+    log_every=10,
+)
+
+
+@dataclass(frozen=True)
+class Loss:
+    total: Tensor
+    count: int
+    extras: dict[str, float]
+
+
+class Reverser(nn.Module):
+    """Symbols → the symbols backwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.symbol = nn.Embedding(SYMBOLS, WIDTH)
+        self.place = nn.Embedding(LENGTH, WIDTH)
+        self.block = EncoderBlock(MultiHeadAttention(WIDTH, 4), FeedForward(WIDTH, 2 * WIDTH), dropout=0.1)
+        self.write = nn.Linear(WIDTH, SYMBOLS)
+
+    def forward(self, symbols: Tensor) -> Tensor:
+        """(B, T) → (B, T, V)"""
+        return self.write(self.block(self.symbol(symbols) + self.place.weight))
+
+
+class Reverse:
+    """The task."""
+
+    goal = ("loss", "min")
+
+    def __init__(self, sleep: float = 0.0) -> None:
+        seed_all(0)
+        self.model: nn.Module = Reverser()
+        self.sleep = sleep
+
+    def batches(self, epoch: int, *, start: int, rank: int, world: int) -> Iterator[Tensor]:
+        for number in range(start, BATCHES):
+            drawn = torch.Generator().manual_seed(BATCHES * epoch + number)
+            yield torch.randint(SYMBOLS, (16, LENGTH), generator=drawn)[rank::world]
+
+    def batches_in(self, epoch: int) -> int:
+        return BATCHES
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Loss:
+        time.sleep(self.sleep)
+        logits = model(batch).flatten(0, 1)  # (B·T, V)
+        return Loss(nn.functional.cross_entropy(logits, batch.flip(1).flatten(), reduction="sum"), batch.numel(), {})
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        found = self.loss(model, next(self.batches(10_000, start=0, rank=0, world=1)))
+        return {"loss": float(found.total) / found.count}
+
+    def samples(self, model: nn.Module) -> list[tuple[str, str, str]]:
+        return []
+
+    def save(self, folder: Path) -> None:
+        """Nothing besides the weights."""
+
+
+def figures(options: Options) -> Iterator[Figure]:
+    kills = 3 if options.quick else 20
+    shape = f"{STEPS} steps, {kills} kills"
+    yield Figure("tensors that differ after kill −9", shape, lambda: _differing(kills), "tensors", "<= 0")
+
+
+def _differing(kills: int) -> float:
+    """How many tensors of the last state (weights, moments, averages, generators) and of the best weights differ."""
+    with tempfile.TemporaryDirectory() as place:
+        broken, unbroken = Path(place, "broken"), Path(place, "unbroken")
+        moments = random.Random(0)
+        for kill in range(kills):
+            _kill(broken, int((kill + moments.random()) * STEPS / (kills + 1)), moments.uniform(0.0, 0.05))
+        _started(broken, 0.0).wait()
+        _started(unbroken, 0.0).wait()
+        a, b = _tensors(broken), _tensors(unbroken)
+        return sum(name not in a or name not in b or not torch.equal(a[name], b[name]) for name in a.keys() | b.keys())
+
+
+def _started(folder: Path, sleep: float) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "bench.resume", str(folder), str(sleep)], stdout=subprocess.DEVNULL)
+
+
+def _kill(folder: Path, step: int, later: float) -> None:
+    """Start the run, wait for a state of `step` or later and a little more, and kill it."""
+    process = _started(folder, 0.005)
+    while process.poll() is None:
+        states = checkpoint.states(folder)
+        if states and int(states[-1].name.rpartition("-")[2]) >= step:
+            break
+        time.sleep(0.005)
+    time.sleep(later)
+    if process.poll() is not None:
+        raise RuntimeError(f"resume: the run must last until step {step}; it ended with {process.returncode}.")
+    process.kill()
+    process.wait()
+
+
+def _tensors(folder: Path) -> dict[str, Any]:
+    last = read_tensors(checkpoint.place(folder, STEPS) / checkpoint.TENSORS)
+    return last | {f"best/{name}": value for name, value in read_tensors(folder / "model.safetensors").items()}
+
+
+def main(folder: str, sleep: str) -> None:
+    torch.set_num_threads(1)
+    fit(Reverse(float(sleep)), CONFIG, folder, display=Silent())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

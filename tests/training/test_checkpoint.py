@@ -1,0 +1,168 @@
+"""States on the disk: whole, or found out."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.training import Damaged, Unwritable, checkpoint, files
+from regard.training.checkpoint import Progress
+from regard.training.files import json_bytes, read_json, read_tensors, write
+
+TENSORS = {
+    "model/a": torch.arange(7.0) / 3,
+    "model/half": torch.ones(3, dtype=torch.bfloat16),
+    "count": torch.tensor(3),
+    "none": torch.empty(0, 2),
+    "random": torch.get_rng_state(),
+}
+
+
+def save(folder: Path, step: int) -> Path:
+    window = {"loss": 1 / 3, "extras": {"é": 2.5e-17}}
+    return checkpoint.save(folder, Progress(step=step, seconds=0.1, best=1e300, window=window), TENSORS)
+
+
+def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
+    save(tmp_path, 5)
+    found = checkpoint.latest(tmp_path)
+    assert found is not None
+    assert found[0] == Progress(step=5, seconds=0.1, best=1e300, window={"loss": 1 / 3, "extras": {"é": 2.5e-17}})
+    assert found[1].keys() == TENSORS.keys()
+    for name, value in TENSORS.items():
+        assert found[1][name].dtype == value.dtype and torch.equal(found[1][name], value)
+
+
+def test_no_state_is_none(tmp_path: Path) -> None:
+    assert checkpoint.latest(tmp_path) is None
+
+
+def test_the_last_two_are_kept(tmp_path: Path) -> None:
+    for step in (5, 90, 1000):
+        save(tmp_path, step)
+    assert [path.name for path in checkpoint.states(tmp_path)] == ["state-00000090", "state-00001000"]
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def flip(path: Path) -> None:
+    """One bit, in the middle of a number."""
+    data = bytearray(path.read_bytes())
+    place = data.index(b'"step": 9') + 8 if path.suffix == ".json" else len(data) - 10
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def junk(path: Path) -> None:
+    path.write_bytes(b"\xff" * 40)
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, remove, flip, junk])
+@pytest.mark.parametrize("name", [checkpoint.TENSORS, checkpoint.PROGRESS])
+def test_a_damaged_state_is_named_and_the_one_before_it_used(tmp_path: Path, name: str, damage: object) -> None:
+    save(tmp_path, 5)
+    path = save(tmp_path, 9) / name
+    damage(path)  # type: ignore[operator]
+    with pytest.warns(RuntimeWarning, match=f"state-00000009/{name} must .* The state before it is used"):
+        found = checkpoint.latest(tmp_path)
+    assert found is not None and found[0].step == 5
+
+
+def test_when_all_are_damaged_nothing_is_guessed(tmp_path: Path) -> None:
+    for step in (5, 9):
+        truncate(save(tmp_path, step) / checkpoint.TENSORS)
+    with (
+        pytest.warns(RuntimeWarning, match="state-0000000"),
+        pytest.raises(ValueError, match=r"must have a state that is whole; got 2, all damaged\."),
+    ):
+        checkpoint.latest(tmp_path)
+
+
+def test_another_number_of_threads_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, 5)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    with pytest.warns(RuntimeWarning, match=r"threads 1, .*here it is .*threads 64, .*last bits may differ"):
+        checkpoint.latest(tmp_path)
+
+
+def test_a_state_of_other_fields_is_found_out(tmp_path: Path) -> None:
+    path = save(tmp_path, 5) / checkpoint.PROGRESS
+    path.write_bytes(json_bytes({"progress": {"step": 5}, "environment": checkpoint.environment()}))
+    with pytest.raises(Damaged, match="must have the fields of this version"):
+        checkpoint.load(path.parent)
+
+
+def full(path: Path, data: bytes) -> None:
+    """A disk with room for half of it."""
+    path.write_bytes(data[: len(data) // 2])
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, 5)
+    save(tmp_path, 9)
+    write(tmp_path / "file", b"before")
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(files, "write_through", full)
+    with pytest.raises(
+        Unwritable,
+        match=r"state-00000012 \(0\.0 MiB\) must be written; got No space left on device with [\d,.]+ MiB free\. "
+        r"Make room and run the same command again",
+    ):
+        save(tmp_path, 12)
+    with pytest.raises(Unwritable, match=r"/file \(0\.0 MiB\) must be written"):
+        write(tmp_path / "file", b"after")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "file").read_bytes() == b"before"
+    found = checkpoint.latest(tmp_path)
+    assert found is not None and found[0].step == 9
+
+
+def test_a_limit_of_the_system_on_file_size(tmp_path: Path) -> None:
+    save(tmp_path, 5)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # the states of the generators alone are larger
+    try:
+        with pytest.raises(Unwritable, match="File too large"):
+            save(tmp_path, 9)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["state-00000005"]
+
+
+def test_half_written_things_are_cleared(tmp_path: Path) -> None:
+    save(tmp_path, 5)
+    (tmp_path / ".state-00000009.part").mkdir()
+    (tmp_path / ".state-00000009.part" / checkpoint.TENSORS).write_bytes(b"half")
+    (tmp_path / ".model.safetensors.part").write_bytes(b"half")
+    assert len(checkpoint.states(tmp_path)) == 1
+    checkpoint.clear(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["state-00000005"]
+
+
+def test_files_of_others_are_read_without_a_digest(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.ones(2)}, tmp_path / "a.safetensors")
+    assert torch.equal(read_tensors(tmp_path / "a.safetensors")["a"], torch.ones(2))
+
+
+def test_json_without_a_digest_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[1, 2]")
+    with pytest.raises(Damaged, match=r"a\.json must be whole JSON"):
+        read_json(tmp_path / "a.json")

@@ -1,0 +1,66 @@
+"""Two processes under torchrun against one."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.training import Silent, Training, checkpoint, fit
+from tests.training.processes import ROOT, Command
+from tests.training.test_loop import SHORT, lines, same_runs
+from tests.training.toy import Toy, settings_of
+
+CONFIG = dataclasses.replace(SHORT, average="last", accumulate=2, evaluate_every=7)
+
+
+def pair(folder: Path, config: Training, *options: str) -> str:
+    """What torchrun does, without its time to start; the output of both."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    place = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    commands = [Command(folder, config, *options, RANK=rank, LOCAL_RANK=rank, **place) for rank in "01"]
+    assert [command.end() for command in commands] == [0, 0], commands[0].text()
+    return commands[0].text()
+
+
+def torchrun(folder: Path, config: Training, *options: str, restarts: int) -> str:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["--max-restarts", str(restarts), "--monitor-interval", "0.1", "-m", "tests.training.toy"]
+    words = [*command, "--folder", str(folder), *settings_of(config), *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
+    output = pair(tmp_path / "two", CONFIG, "--dropout", "0.0")
+    fit(Toy(), CONFIG, tmp_path / "one", recipe={"toy": {"dropout": 0.0}}, display=Silent())
+    assert output.count("finished by steps") == 1, "the first process alone speaks"
+    one, two = lines(tmp_path / "one"), lines(tmp_path / "two")
+    assert len(one) == len(two) > 5
+    for a, b in zip(one, two, strict=True):
+        assert (a["event"], a["step"], a.get("tokens")) == (b["event"], b["step"], b.get("tokens"))
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
+        assert a.get("gradient_norm", 0) == pytest.approx(b.get("gradient_norm", 0), rel=1e-4)
+    found = [checkpoint.latest(tmp_path / name) for name in ("one", "two")]
+    assert found[0] is not None and found[1] is not None
+    for name, value in checkpoint.part(found[0][1], "model").items():
+        torch.testing.assert_close(found[1][1][f"model/{name}"], value, rtol=1e-4, atol=1e-6)
+    assert not torch.equal(found[1][1]["random/0/torch"], found[1][1]["random/1/torch"])
+
+
+def test_a_killed_worker_is_survived(tmp_path: Path) -> None:
+    """The second process kills itself in the ninth step; all start again, from the sixth, and end as if nothing was."""
+    output = torchrun(tmp_path / "broken", CONFIG, "--dropout", "0.1", "--die", "17", restarts=1)
+    assert "going on after step 6" in output
+    pair(tmp_path / "unbroken", CONFIG, "--dropout", "0.1")
+    assert same_runs(tmp_path / "unbroken", tmp_path / "broken")

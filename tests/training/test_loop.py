@@ -1,0 +1,400 @@
+"""The loop on the toy task: what it computes, when it ends, how it goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import re
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.training import (
+    Diverged,
+    Interrupted,
+    Silent,
+    Training,
+    Unwritable,
+    checkpoint,
+    files,
+    fit,
+    load_best,
+    read_config,
+    seed_all,
+    weights_of,
+)
+from regard.training.files import read_tensors, read_tensors_and_metadata
+from tests.training.toy import Batch, Loss, Toy
+
+SHORT = Training(steps=20, warmup=3, learning_rate=1e-2, log_every=4, evaluate_every=5, save_every=3, save_seconds=0.0)
+
+
+def run(folder: Path, config: Training = SHORT, task: Toy | None = None, **options: Any) -> Toy:
+    task = task or Toy(dropout=0.1)
+    fit(task, config, folder, display=Silent(), **options)
+    return task
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """The metrics without what the clock decides."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in record.items() if k not in ("seconds", "tokens_per_second")} for record in records]
+
+
+def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def same_runs(a: Path, b: Path) -> bool:
+    """To the bit: the last states with all that is in them, the best weights, the metrics."""
+    found = [checkpoint.latest(folder) for folder in (a, b)]
+    assert found[0] is not None and found[1] is not None
+    places = [dataclasses.replace(at, seconds=0.0, metrics=0, window={}) for at, _ in found]
+    best = [read_tensors(folder / "model.safetensors") for folder in (a, b)]
+    return places[0] == places[1] and same(found[0][1], found[1][1]) and same(*best) and lines(a) == lines(b)
+
+
+def test_it_learns_and_leaves_everything_in_the_folder(tmp_path: Path) -> None:
+    seen: list[Mapping[str, Any]] = []
+    config = dataclasses.replace(SHORT, steps=120, average="exponential", average_decay=0.9)
+    task = Toy(dropout=0.1)
+    outcome = fit(task, config, tmp_path, recipe={"toy": {"dropout": 0.1}}, hooks=[seen.append], display=Silent())
+    assert (outcome.reason, outcome.step, outcome.epoch, outcome.trained) == ("steps", 120, 20, True)
+    first, last = lines(tmp_path)[0], lines(tmp_path)[-1]
+    assert first["loss"] > 1.0 and last["loss"] < 0.25 and last["accuracy"] > 0.9
+    assert [record["step"] for record in seen] == [record["step"] for record in lines(tmp_path)]
+    assert {record["event"] for record in seen} == {"train", "evaluate"}
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {".lock", "config.json", "curves.png", "metrics.jsonl", "model.safetensors", "samples.txt"} | {
+        "state-00000117",
+        "state-00000120",
+        "tokenizer.json",
+    }
+    assert read_config(tmp_path)["toy"] == {"dropout": 0.1}
+    assert "= what [it] made" in (tmp_path / "samples.txt").read_text()
+
+
+def test_the_saved_weights_are_the_best_evaluated_ones(tmp_path: Path) -> None:
+    config = dataclasses.replace(SHORT, steps=60, average="last", average_states=3, average_every=2)
+    task = run(tmp_path, config)
+    _, metadata = read_tensors_and_metadata(tmp_path / "model.safetensors")
+    best = min((r for r in lines(tmp_path) if r["event"] == "evaluate"), key=lambda record: record["loss"])
+    assert (metadata["step"], metadata["goal"], float(metadata["value"])) == (str(best["step"]), "loss", best["loss"])
+    load_best(task.model, tmp_path)
+    task.model.eval()
+    with torch.no_grad():
+        assert task.evaluate(task.model)["loss"] == best["loss"]
+
+
+def reference(config: Training, task: Toy, group: int) -> Tensor:
+    """Plain PyTorch: weights after the steps, batches taken `group` at a time and divided by their tokens."""
+    parameters = list(task.model.parameters())
+    decays = [{"params": [p], "weight_decay": config.weight_decay * (p.ndim > 1)} for p in parameters]
+    optimizer = torch.optim.AdamW(decays, lr=1.0, betas=config.betas, eps=config.epsilon)
+    batches = [b for e in range(9) for b in task.batches(e, start=0, rank=0, world=1)]
+    for step in range(1, (config.steps or 0) + 1):
+        losses = [task.loss(task.model, batch) for batch in batches[:group]]
+        del batches[:group]
+        (sum(loss.total for loss in losses) / sum(loss.count for loss in losses)).backward()
+        torch.nn.utils.clip_grad_norm_(parameters, config.clip or 1e9)
+        for entry in optimizer.param_groups:
+            entry["lr"] = config.learning_rate * min(1, step / config.warmup)
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cat([p.detach().flatten() for p in parameters])
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.2])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_step_is_that_of_plain_pytorch(tmp_path: Path, clip: float, accumulate: int) -> None:
+    config = dataclasses.replace(
+        SHORT, steps=10, clip=clip, accumulate=accumulate, schedule="constant", weight_decay=0.5
+    )
+    task = run(tmp_path, config, Toy())
+    found = torch.cat([p.detach().flatten() for p in task.model.parameters()])
+    torch.testing.assert_close(found, reference(config, Toy(), accumulate), rtol=1e-4, atol=1e-6)
+
+
+class Joined(Toy):
+    """The batches of the toy, two at a time in one."""
+
+    def batches(self, epoch: int, *, start: int, rank: int, world: int) -> Any:
+        parts = list(super().batches(epoch, start=0, rank=rank, world=world))
+        for a, b in list(zip(parts[::2], parts[1::2], strict=True))[start:]:
+            yield Batch(*(torch.cat(pair) for pair in zip(vars(a).values(), vars(b).values(), strict=True)))
+
+    def batches_in(self, epoch: int) -> int:
+        return self.many // 2
+
+
+def test_accumulated_batches_are_one_large_batch(tmp_path: Path) -> None:
+    small = run(tmp_path / "a", dataclasses.replace(SHORT, accumulate=2), Toy())
+    large = run(tmp_path / "b", SHORT, Joined())
+    for name, value in weights_of(small.model).items():
+        torch.testing.assert_close(value, weights_of(large.model)[name], rtol=1e-5, atol=1e-6)
+    for a, b in zip(lines(tmp_path / "a"), lines(tmp_path / "b"), strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-5) and a["step"] == b["step"]
+
+
+def test_a_step_never_reaches_over_the_end_of_an_epoch(tmp_path: Path) -> None:
+    config = dataclasses.replace(SHORT, steps=None, epochs=3, accumulate=4, evaluate_every=0)
+    task = run(tmp_path, config)
+    assert [r["step"] for r in lines(tmp_path) if r["event"] == "evaluate"] == [2, 4, 6], "4 batches, then 2"
+    assert task.asked == [(epoch, number) for epoch in range(3) for number in range(6)]
+
+
+def interrupt_at(step: int) -> Any:
+    """A hook that does what Ctrl-C does."""
+
+    def hook(record: Mapping[str, Any]) -> None:
+        if record["step"] == step:
+            signal.raise_signal(signal.SIGINT)
+
+    return hook
+
+
+@pytest.mark.parametrize("average", ["none", "exponential", "last"])
+def test_an_interrupted_run_ends_as_an_unbroken_one(tmp_path: Path, average: Any) -> None:
+    config = dataclasses.replace(SHORT, accumulate=2, average=average, average_every=2)
+    run(tmp_path / "unbroken", config)
+    for step in (4, 12):
+        with pytest.raises(Interrupted, match=rf"stopped after step {step + 1}; saved: .*state-0+{step + 1}\. Run the"):
+            run(tmp_path / "broken", config, hooks=[interrupt_at(step)])
+    seed_all(1234)  # another process has another past
+    run(tmp_path / "broken", config, Toy(dropout=0.1, seed=0))
+    assert same_runs(tmp_path / "unbroken", tmp_path / "broken")
+
+
+def test_how_often_one_evaluates_changes_nothing(tmp_path: Path) -> None:
+    often = run(tmp_path / "a", dataclasses.replace(SHORT, evaluate_every=1, average="last"))
+    never = run(tmp_path / "b", dataclasses.replace(SHORT, evaluate_every=1000))
+    assert same(weights_of(often.model), weights_of(never.model))
+
+
+def test_ctrl_c_breaks_off_an_evaluation_which_is_made_up_for(tmp_path: Path) -> None:
+    class Asked(Toy):
+        def evaluate(self, model: nn.Module) -> dict[str, float]:
+            if self.evaluations == 1:
+                signal.raise_signal(signal.SIGINT)
+            return super().evaluate(model)
+
+    config = dataclasses.replace(SHORT, average="exponential")
+    run(tmp_path / "unbroken", config)
+    with pytest.raises(Interrupted, match="stopped after step 10;"):
+        run(tmp_path / "broken", config, Asked(dropout=0.1))
+    run(tmp_path / "broken", config)
+    assert same_runs(tmp_path / "unbroken", tmp_path / "broken")
+
+
+def test_signals_are_as_before_afterwards(tmp_path: Path) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    run(tmp_path)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_finished_run_says_so_and_takes_no_step(tmp_path: Path) -> None:
+    run(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    task = Toy(dropout=0.1)
+    outcome = fit(task, SHORT, tmp_path, display=Silent())
+    assert (outcome.trained, outcome.step, outcome.reason, task.evaluations) == (False, 20, "steps", 0)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_limits_may_be_raised(tmp_path: Path) -> None:
+    config = dataclasses.replace(SHORT, schedule="constant")
+    run(tmp_path / "a", config)
+    run(tmp_path / "a", dataclasses.replace(config, steps=35))
+    longer = run(tmp_path / "b", dataclasses.replace(config, steps=35))
+    found = checkpoint.latest(tmp_path / "a")
+    assert found is not None and found[0].step == 35
+    assert same(checkpoint.part(found[1], "model"), weights_of(longer.model))
+    assert read_config(tmp_path / "a")["training"]["steps"] == 35
+    with pytest.raises(ValueError, match=r"got other ones: training.minutes \(None there, 1.0 here\)\."):
+        run(tmp_path / "a", dataclasses.replace(config, steps=None, minutes=1.0))
+
+
+def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
+    run(tmp_path, recipe={"model": {"width": 5}})
+    before = (tmp_path / "config.json").read_bytes()
+    changed = dataclasses.replace(SHORT, steps=10, clip=2.0)
+    with pytest.raises(ValueError) as caught:
+        run(tmp_path, changed, recipe={"model": {"width": 6}})
+    assert str(caught.value) == (
+        f"training: settings must be those of the run in {tmp_path}; got other ones: model.width (5 there, 6 here), "
+        "training.clip (1.0 there, 2.0 here), training.steps (20 there, 10 here). Only the limits (steps, epochs, "
+        "minutes) may be raised. Give the same settings to go on, or another folder."
+    )
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_early_stopping(tmp_path: Path) -> None:
+    class Worsening(Toy):
+        goal = ("score", "max")
+
+        def evaluate(self, model: nn.Module) -> dict[str, float]:
+            self.evaluations += 1
+            return {"score": [0.1, 0.05, 0.3, 0.3, float("nan"), 0.2, 0.9][self.evaluations - 1]}
+
+    config = dataclasses.replace(SHORT, steps=1000, patience=3)
+    outcome = fit(Worsening(), config, tmp_path, display=Silent())
+    assert (outcome.reason, outcome.step, outcome.best, outcome.best_step) == ("patience", 30, 0.3, 15)
+    assert read_tensors_and_metadata(tmp_path / "model.safetensors")[1]["step"] == "15"
+    again = fit(Worsening(), dataclasses.replace(config, steps=2000), tmp_path, display=Silent())
+    assert (again.trained, again.reason) == (False, "patience")
+
+
+def test_a_goal_must_be_among_the_figures(tmp_path: Path) -> None:
+    task = Toy()
+    task.goal = ("bleu", "max")
+    with pytest.raises(
+        ValueError, match=r"goal \(bleu, max\) must be a name that evaluate gives, .*got loss, accuracy"
+    ):
+        run(tmp_path, SHORT, task)
+
+
+class Exploding(Toy):
+    """A loss that is no number from a step on."""
+
+    def __init__(self, at: int, value: float) -> None:
+        super().__init__()
+        self.at, self.value, self.calls = at, value, 0
+
+    def loss(self, model: nn.Module, batch: Batch) -> Loss:
+        self.calls += model.training
+        found = super().loss(model, batch)
+        return Loss(found.total * (self.value if self.calls >= self.at else 1.0), found.count, found.extras)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("at", [8, 10, 11])
+def test_a_loss_that_is_no_number_stops_with_its_step(tmp_path: Path, at: int, value: float) -> None:
+    with pytest.raises(Diverged) as caught:
+        run(tmp_path, SHORT, Exploding(at, value))
+    assert re.fullmatch(
+        rf"training: loss and gradient must stay finite; got NaN or ∞ at step {at}, at a learning rate of 0\.00\d+\. "
+        r"Try a lower one \(0\.003\), a longer warm-up \(now 3 steps\) or a clip below 1, in another folder\. The last "
+        r"state is whole, .*",
+        str(caught.value),
+    )
+    found = checkpoint.latest(tmp_path)
+    assert found is not None and found[0].step == (at - 1) // 3 * 3
+    assert all(value.isfinite().all() for name, value in found[1].items() if name.startswith("model/"))
+
+
+def test_weights_that_are_no_numbers_get_into_no_state(tmp_path: Path) -> None:
+    class Broken(Toy):
+        def evaluate(self, model: nn.Module) -> dict[str, float]:
+            next(iter(model.parameters())).data[0] = float("inf")
+            return {"loss": 1.0}
+
+    with pytest.raises(Diverged, match=r"weights must stay finite; got NaN or ∞ at step 5,"):
+        run(tmp_path, dataclasses.replace(SHORT, save_every=5), Broken())
+    assert checkpoint.states(tmp_path) == []
+
+
+def test_a_full_disk_stops_the_run_which_then_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path / "unbroken")
+    through = files.write_through
+
+    def full(path: Path, data: bytes) -> None:
+        if "state-00000009" in str(path):
+            through(path, data[:100])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        through(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_through", full)
+        with pytest.raises(Unwritable, match=r"state-00000009 .* must be written; got No space left on device"):
+            run(tmp_path / "broken")
+    assert [path.name for path in checkpoint.states(tmp_path / "broken")] == ["state-00000003", "state-00000006"]
+    run(tmp_path / "broken")
+    assert same_runs(tmp_path / "unbroken", tmp_path / "broken")
+
+
+def test_a_damaged_state_costs_only_its_interval(tmp_path: Path) -> None:
+    run(tmp_path / "unbroken")
+    with pytest.raises(Interrupted):
+        run(tmp_path / "broken", hooks=[interrupt_at(12)])
+    newest = checkpoint.states(tmp_path / "broken")[-1] / checkpoint.TENSORS
+    os.truncate(newest, newest.stat().st_size - 1)
+    with pytest.warns(RuntimeWarning, match=f"{newest} must be a whole safetensors file"):
+        run(tmp_path / "broken")
+    assert same_runs(tmp_path / "unbroken", tmp_path / "broken")
+
+
+def test_time_used_before_counts(tmp_path: Path) -> None:
+    config = dataclasses.replace(SHORT, steps=None, minutes=0.5)
+    with pytest.raises(Interrupted):
+        run(tmp_path, config, hooks=[interrupt_at(4)])
+    state = checkpoint.states(tmp_path)[-1]
+    at, tensors = checkpoint.load(state)
+    at.seconds = 29.8  # nearly all of it
+    checkpoint.save(tmp_path, at, tensors)
+    seen: list[Mapping[str, Any]] = []
+    outcome = fit(Toy(dropout=0.1), config, tmp_path, hooks=[seen.append], display=Silent())
+    assert outcome.reason == "minutes" and outcome.seconds >= 30
+    assert all(record["seconds"] >= 29.8 for record in seen if record["event"] == "train")
+
+
+def test_one_run_at_a_time_in_a_folder(tmp_path: Path) -> None:
+    def second(record: Mapping[str, Any]) -> None:
+        with pytest.raises(ValueError, match=r"must be used by one run at a time; got a second\."):
+            run(tmp_path)
+
+    run(tmp_path, hooks=[second])
+
+
+@pytest.mark.parametrize(("claimed", "got"), [(7, 6), (0, 0)])
+def test_an_epoch_has_the_batches_it_claims(tmp_path: Path, claimed: int, got: int) -> None:
+    task = Toy()
+    task.batches_in = lambda epoch: claimed  # type: ignore[method-assign]
+    told = rf"batches_in\(0\) \({claimed}\) must be how many batches\(0\) yields; got {got}\."
+    with pytest.raises(ValueError, match=told):
+        run(tmp_path, SHORT, task)
+
+
+def test_a_model_without_parameters_is_refused(tmp_path: Path) -> None:
+    task = Toy()
+    task.model.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"model \(0 parameters\) must have some that want gradients"):
+        run(tmp_path, SHORT, task)
+
+
+def test_wrong_settings_touch_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"clip \(-1\)"):
+        run(tmp_path / "x", dataclasses.replace(SHORT, clip=-1))
+    assert not (tmp_path / "x").exists()
+
+
+def test_bfloat16_by_choice(tmp_path: Path) -> None:
+    class Peeking(Toy):
+        def loss(self, model: nn.Module, batch: Batch) -> Loss:
+            if model.training:
+                kinds.add(model(batch.inputs).dtype)
+            return super().loss(model, batch)
+
+    kinds: set[torch.dtype] = set()
+    task = run(tmp_path, dataclasses.replace(SHORT, precision="bfloat16"), Peeking())
+    assert kinds == {torch.bfloat16}
+    assert {p.dtype for p in task.model.parameters()} == {torch.float32}
+
+
+def test_compile_by_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(nn.Module, "compile", lambda self: asked.append(type(self).__name__))
+    run(tmp_path / "a", dataclasses.replace(SHORT, compile=True))
+    run(tmp_path / "b", SHORT)
+    assert asked == ["Labeller"]
+
+
+def test_curves_are_a_picture(tmp_path: Path, drawing: None) -> None:
+    run(tmp_path)
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,82 @@
+"""Killed, stopped, terminated: real processes, and what is left of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from regard.training import Silent, checkpoint, fit
+from tests.training.processes import Command
+from tests.training.test_loop import SHORT, lines, same_runs
+from tests.training.toy import Settings, Slow
+
+CONFIG = dataclasses.replace(SHORT, steps=40, accumulate=2, average="exponential", save_every=1)
+
+
+def unbroken(folder: Path) -> Path:
+    task = Slow(Settings(folder))
+    fit(task, CONFIG, folder, recipe={"toy": {"dropout": 0.1}}, display=Silent())
+    return folder
+
+
+def wait(until: Callable[[], bool], limit: float = 60.0) -> None:
+    end = time.monotonic() + limit
+    while not until():
+        assert time.monotonic() < end, f"not within {limit} s"
+        time.sleep(0.005)
+
+
+def saved(folder: Path) -> int:
+    """The step of the newest state."""
+    found = checkpoint.states(folder)
+    return int(found[-1].name.removeprefix("state-")) if found else 0
+
+
+def test_killed_at_random_moments_it_ends_as_an_unbroken_run(tmp_path: Path) -> None:
+    """Every step writes a state, so that some kills hit a write."""
+    folder, moments = tmp_path / "broken", random.Random(3)
+    for after in (3, 9, 15, 21, 27):
+        command = Command(folder, CONFIG, "--sleep", "0.01")
+        wait(lambda after=after: saved(folder) >= after)  # type: ignore[misc]
+        time.sleep(moments.uniform(0, 0.05))
+        command.send(signal.SIGKILL)
+        assert command.end() == -signal.SIGKILL
+    command = Command(folder, CONFIG)
+    assert command.end() == 0, command.text()
+    assert "going on after step" in command.text() and "finished by steps after 40 steps" in command.text()
+    assert same_runs(unbroken(tmp_path / "unbroken"), folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+    config = dataclasses.replace(CONFIG, save_every=0, save_seconds=1000.0)
+    command = Command(tmp_path, config, "--sleep", "0.05")
+    wait(lambda: "step 4 " in command.text())
+    command.send(number)
+    assert command.end() == 130, command.text()
+    (state,) = checkpoint.states(tmp_path)
+    step = checkpoint.load(state)[0].step
+    assert 4 <= step < 40
+    assert f"stopped after step {step}; saved: {state}. Run the same command again to go on." in command.text()
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert lines(tmp_path)[0]["step"] == 4
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    command = Command(tmp_path, dataclasses.replace(CONFIG, evaluate_every=1000), "--sleep", "60")
+    wait(lambda: "training from step 0" in command.text())
+    command.send(signal.SIGINT)
+    time.sleep(0.2)
+    command.send(signal.SIGINT)  # too soon to be meant: torchrun sends two
+    time.sleep(0.8)
+    command.send(signal.SIGINT)
+    command.process.join(20)
+    assert command.process.exitcode is not None, "it waits for the step, which takes two minutes"
+    assert command.process.exitcode != 0
+    assert checkpoint.states(tmp_path) == []

@@ -1,0 +1,52 @@
+"""The schedule against its formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from regard.training import Training
+from regard.training.schedule import Schedule
+
+
+@pytest.mark.parametrize("kind", ["cosine", "inverse_sqrt", "constant"])
+@pytest.mark.parametrize("warmup", [0, 1, 7])
+def test_the_rate_rises_by_equal_steps_to_the_highest(kind: str, warmup: int) -> None:
+    schedule = Schedule(kind, warmup, steps=100)
+    for step in range(1, warmup + 1):
+        assert schedule(step) == pytest.approx(step / warmup)
+    assert max(schedule(step) for step in range(1, 101)) <= 1
+
+
+def test_cosine_by_steps() -> None:
+    schedule = Schedule("cosine", 10, steps=110, final=0.1)
+    for step in range(10, 111):
+        assert schedule(step) == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi * (step - 10) / 100)) / 2)
+    assert schedule(110) == pytest.approx(0.1)
+    assert schedule(500) == pytest.approx(0.1), "never up again"
+
+
+def test_cosine_by_time_and_by_whichever_ends_first() -> None:
+    by_time = Schedule("cosine", 10, seconds=60.0)
+    assert by_time(10_000, 30.0) == pytest.approx(0.5)
+    assert by_time(5, 30.0) == pytest.approx(0.25), "still warming up"
+    assert by_time(10_000, 60.0) == pytest.approx(0.0)
+    both = Schedule("cosine", 0, steps=100, seconds=60.0)
+    assert both(75, 30.0) == pytest.approx((1 + math.cos(math.pi * 0.75)) / 2)
+    assert both(25, 30.0) == pytest.approx(0.5)
+
+
+def test_inverse_square_root() -> None:
+    schedule = Schedule("inverse_sqrt", 16)
+    assert [schedule(step) for step in (16, 64, 400)] == pytest.approx([1.0, 0.5, 0.2])
+    assert Schedule("inverse_sqrt", 0)(4) == pytest.approx(0.5)
+
+
+def test_constant() -> None:
+    assert Schedule("constant", 4)(1000, 1e6) == 1.0
+
+
+def test_a_schedule_of_settings() -> None:
+    found = Schedule.of(Training(minutes=2.0, warmup=5, final_rate=0.2), steps=math.inf)
+    assert found == Schedule("cosine", 5, math.inf, 120.0, 0.2)
