@@ -1,10 +1,11 @@
 """Files that are there whole or not at all."""
 
+import threading
 from pathlib import Path
 
 import pytest
 
-from regard.data.files import replacing
+from regard.data.files import one_at_a_time, replacing
 
 
 @pytest.mark.parametrize("former", [None, "old"])
@@ -32,3 +33,20 @@ def test_nothing_is_seen_before_the_end(tmp_path: Path) -> None:
     with replacing(tmp_path / "b") as made:
         made.write_text("c")
     assert (tmp_path / "b").read_text() == "c"
+
+
+def test_one_goes_first_and_the_other_waits(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def second() -> None:
+        with one_at_a_time(tmp_path / "new"):
+            order.append("second")
+
+    with one_at_a_time(tmp_path / "new"):
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+        order.append("first")
+    waiting.join(10)
+    assert order == ["first", "second"]

@@ -9,6 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:  # not on Windows: there processes that start together do the same work twice
+    fcntl = None  # type: ignore[assignment]
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -34,6 +39,16 @@ def replacing(path: Path) -> Iterator[Path]:
         made.replace(path)
     finally:
         shutil.rmtree(workshop, ignore_errors=True)
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Of several processes that make the same files in a folder one goes first; the others wait, and find them made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".making").open("w") as lock:  # the system takes the lock back however the process ends
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _settle(made: Path) -> None:

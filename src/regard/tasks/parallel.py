@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ..data import Batches, Corpus, Report, Subwords, Vocabulary, encode_pairs, load_vocabulary, read_pairs
+from ..data.files import one_at_a_time
 
 Say = Callable[[str], None]
 
@@ -63,27 +64,31 @@ class Prepared(NamedTuple):
 def prepare(config: Parallel, folder: Path, say: Say = print) -> Prepared:
     """Vocabularies and corpora, from the folder if they are there, else made; `say` is told what was left out.
 
-    Each file appears when it is whole, so that what is there after an interruption can be used.
+    Each file appears when it is whole, so that what is there after an interruption can be used; of several processes
+    one makes them.
     """
-    source, target = _vocabularies(config, folder, say)
-    corpora: dict[str, Corpus] = {}
-    for name, paths in (("train", config.train), ("valid", config.valid)):
-        place = folder / "data" / name
-        if not place.exists():
-            report = Report()
-            # held-out pairs are never left out for their length: what is hard counts too
-            longest = config.longest if name == "train" else None
-            Corpus.write(place, encode_pairs(read_pairs(paths, report), source, target, longest=longest, report=report))
-            say(f"{name}: {report}")
-        corpora[name] = Corpus.open(place)
-    return Prepared(source, target, corpora["train"], corpora["valid"], list(read_pairs(config.valid)))
+    with one_at_a_time(folder / "data"):
+        source, target = _vocabularies(config, folder, say)
+        train = _corpus(folder / "data/train", config.train, source, target, config.longest, say)
+        # held-out pairs are never left out for their length: what is hard counts too
+        valid = _corpus(folder / "data/valid", config.valid, source, target, None, say)
+    return Prepared(source, target, train, valid, list(read_pairs(config.valid)))
+
+
+def _corpus(
+    place: Path, paths: Sequence[Path], source: Vocabulary, target: Vocabulary, longest: int | None, say: Say
+) -> Corpus:
+    if not place.exists():
+        report = Report()
+        Corpus.write(place, encode_pairs(read_pairs(paths, report), source, target, longest=longest, report=report))
+        say(f"{place.name}: {report}")
+    return Corpus.open(place)
 
 
 def _vocabularies(config: Parallel, folder: Path, say: Say) -> tuple[Vocabulary, Vocabulary]:
     paths = folder / "source.json", folder / "target.json"
     if all(path.exists() for path in paths):
         return load_vocabulary(paths[0]), load_vocabulary(paths[1])
-    folder.mkdir(parents=True, exist_ok=True)
     sides: Sequence[Sequence[int]] = ((0, 1),) if config.joint else ((0,), (1,))
     made = [Subwords.train(_lines(config.train, chosen), config.vocabulary, config.subwords) for chosen in sides]
     source, target = made[0], made[-1]
