@@ -20,6 +20,8 @@ OPEN = 2**40
 """A window's side that is open: farther than any sequence is long."""
 LINE = 32
 """Numbers between the starts of pieces of memory: a line of the cache, and more of it for float32."""
+KEPT_BY_C = 2**25
+"""Bytes of a piece beyond which the C library takes it from the system each time, and gives it back."""
 FEWEST_ROWS = 16
 """Queries of a task below which starting it costs more than it spreads."""
 
@@ -123,18 +125,17 @@ def pieces(*shapes: tuple[int, ...], dtypes: Sequence[torch.dtype] | None = None
     """Room for several tensors, of float32 or of `dtypes`, allocated as one.
 
     The C library gives memory back to the system when a few pieces of some MiB are freed one after another, and then
-    every call pays for the page faults anew, as much as it computes. One large piece it learns to keep.
+    every call pays for the page faults anew, as much as it computes. One large piece it learns to keep, up to 32 MiB;
+    beyond, it never does, and large pages make the faults few.
     """
     sizes = [math.prod(shape) for shape in shapes]
-    room = [-(-size // LINE) * LINE for size in sizes]
-    whole: Sequence[Tensor]
-    if dtypes is None or all(dtype is torch.float32 for dtype in dtypes):
-        whole = torch.empty(sum(room), dtype=torch.float32, device="cpu").split(room)
-    else:
-        room = [size * dtype.itemsize for size, dtype in zip(room, dtypes, strict=True)]
-        whole = torch.empty(sum(room), dtype=torch.uint8, device="cpu").split(room)
-        whole = [piece.view(dtype) for piece, dtype in zip(whole, dtypes, strict=True)]
-    return [piece[:size].view(shape) for piece, size, shape in zip(whole, sizes, shapes, strict=True)]
+    types = [torch.float32] * len(sizes) if dtypes is None else dtypes
+    room = [-(-size // LINE) * LINE * dtype.itemsize for size, dtype in zip(sizes, types, strict=True)]
+    whole = torch.empty(sum(room), dtype=torch.uint8, device="cpu")
+    if len(whole) > KEPT_BY_C:
+        kernels().large_pages(whole.data_ptr(), len(whole))
+    parts = zip(whole.split(room), types, sizes, shapes, strict=True)
+    return [piece.view(dtype)[:size].view(shape) for piece, dtype, size, shape in parts]
 
 
 def view(x: Tensor) -> tuple[int, int, int, int]:
