@@ -134,10 +134,8 @@ def _kill(folder: Path, step: int, later: float) -> None:
 
 
 def _tensors(folder: Path) -> dict[str, Any]:
-    found = checkpoint.latest(folder)
-    if found is None or found[0].step != STEPS:
-        raise RuntimeError(f"resume: {folder} must hold the state of step {STEPS}; got another.")
-    return found[1] | {f"best/{name}": value for name, value in read_tensors(folder / "model.safetensors").items()}
+    last = read_tensors(checkpoint.place(folder, STEPS) / checkpoint.TENSORS)
+    return last | {f"best/{name}": value for name, value in read_tensors(folder / "model.safetensors").items()}
 
 
 def main(folder: str, sleep: str) -> None:

@@ -4,7 +4,9 @@ Each process takes its share of every batch. Gradients are sums over tokens; the
 divided by the tokens of all, so that N processes compute what one would with the whole batch, whatever the lengths.
 """
 
-import os  # annotations stay objects here: DistributedDataParallel looks at those of its hook
+from __future__ import annotations
+
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -16,6 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 PATIENCE = timedelta(hours=4)
 """How long processes wait while the first one evaluates. One that dies is noticed at once, by its closed connection."""
+
+_groups: list[dist.ProcessGroup | None] = []
+"""Groups that were left are kept, so that DistributedDataParallel is never the last to hold one. It would take the
+group down with the interpreter's lock in hand, and wait for a thread of gloo that may be waiting for that lock, for
+ever (seen several times with torch 2.13). Python takes it down without the lock."""
 
 
 class Group:
@@ -52,23 +59,16 @@ class Group:
         return [row.cpu() for row in rows]
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """The module with gradients that are added up over the processes in the backward pass."""
-        if self.world == 1:
-            return module
-        wrapped = DistributedDataParallel(module)
-        wrapped.register_comm_hook(None, _summed)
-        return wrapped
+        """The module with gradients that become means over the processes in the backward pass."""
+        return module if self.world == 1 else DistributedDataParallel(module)
+
+    def summed(self, loss: Tensor) -> Tensor:
+        """The loss whose gradients, once they are means over the processes, are sums."""
+        return loss * self.world if self.world > 1 else loss
 
     def quiet(self, module: nn.Module, on: bool) -> AbstractContextManager[None]:
         """Gradients that stay here while more batches are to come."""
         return module.no_sync() if on and isinstance(module, DistributedDataParallel) else nullcontext()
-
-
-def _summed(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """Sums, where DistributedDataParallel would take means: the loop divides by tokens, once, for all processes."""
-    work = dist.all_reduce(bucket.buffer(), async_op=True)
-    assert work is not None
-    return work.get_future().then(lambda done: done.value()[0])
 
 
 @contextmanager
@@ -88,6 +88,7 @@ def group(device: torch.device) -> Iterator[Group]:
         store = dist.PrefixStore(f"life-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
+        _groups.append(dist.group.WORLD)
     try:
         yield Group(dist.get_rank(), dist.get_world_size(), device)
     finally:

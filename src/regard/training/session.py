@@ -133,7 +133,7 @@ class Session:
             with self.group.quiet(self.objective, more):  # gradients travel once a step
                 with torch.autocast(self.group.device.type, torch.bfloat16, enabled=self.mixed):
                     loss, count, extras = self.objective(batch)
-                loss.backward()
+                self.group.summed(loss).backward()
             total, tokens = total + loss.detach(), tokens + count
             self.window.add_extras(extras, count)
         total, tokens = self._shared(total, tokens)
