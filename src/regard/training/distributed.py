@@ -19,6 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 PATIENCE = timedelta(hours=4)
 """How long processes wait while the first one evaluates. One that dies is noticed at once, by its closed connection."""
 
+_groups: list[dist.ProcessGroup | None] = []
+"""Groups that were left are kept, so that DistributedDataParallel is never the last to hold one. It would take the
+group down with the interpreter's lock in hand, and wait for a thread of gloo that may be waiting for that lock, for
+ever (seen several times with torch 2.13). Python takes it down without the lock."""
+
 
 class Group:
     """The processes that train together; one process is a group too."""
@@ -58,11 +63,7 @@ class Group:
         return module if self.world == 1 else DistributedDataParallel(module)
 
     def summed(self, loss: Tensor) -> Tensor:
-        """The loss whose gradients, once they are means over the processes, are sums.
-
-        A hook that adds up instead of averaging would need Python in the threads of gloo, which can then wait for each
-        other for ever when the group is taken down.
-        """
+        """The loss whose gradients, once they are means over the processes, are sums."""
         return loss * self.world if self.world > 1 else loss
 
     def quiet(self, module: nn.Module, on: bool) -> AbstractContextManager[None]:
@@ -87,6 +88,7 @@ def group(device: torch.device) -> Iterator[Group]:
         store = dist.PrefixStore(f"life-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
+        _groups.append(dist.group.WORLD)
     try:
         yield Group(dist.get_rank(), dist.get_world_size(), device)
     finally:

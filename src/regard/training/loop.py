@@ -38,10 +38,8 @@ def fit(
     hooks: Sequence[Hook] = (),
     display: Display | None = None,
 ) -> Outcome:
-    """Train until a limit is reached; on a folder that holds a run, go on with it.
-
-    `recipe` holds the settings besides `config`, by name (model, data, …): they are written to config.json beside
-    {"training": config}, and a run that has others is refused.
+    """Train until a limit is reached; on a folder that holds a run, go on with it. `recipe` holds the settings besides
+    `config`, by name (model, data, …): config.json has them beside {"training": config}; others are refused.
 
     Raises `Interrupted` (a KeyboardInterrupt) after Ctrl-C or SIGTERM, once the state is saved; `Diverged` (a
     ValueError) when the loss is no number; `Unwritable` (an OSError) on a full disk; ValueError for wrong settings.
