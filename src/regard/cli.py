@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser(
         "demo", help="train two translators of dates in about a minute; one shows where it looks"
     )
-    demo.add_argument("--seconds", type=float, default=35, help="of training for each (default: %(default)s)")
+    demo.add_argument("--seconds", type=float, default=40, help="of training for each (default: %(default)s)")
     demo.add_argument(
         "--out", type=Path, default=Path("out/demo"), help="folder of the page and the picture (default: %(default)s)"
     )

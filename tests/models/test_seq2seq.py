@@ -19,7 +19,7 @@ def rand(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def close(found: Tensor, wanted: Tensor) -> None:
+def assert_close(found: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
 
 
@@ -41,7 +41,7 @@ def test_context_is_its_equation(name: str) -> None:
         h = memory.states[b, :length]
         e = torch.stack([scores(context, state[b], x) for x in h])
         weights = torch.nn.functional.one_hot(e.argmax(), length).double() if name == "hard" else e.softmax(0)
-        close(found[b], weights @ h)
+        assert_close(found[b], weights @ h)
 
 
 @pytest.mark.parametrize("name", SEEING)
@@ -65,7 +65,7 @@ def test_fixed_context_is_the_last_state_of_each_direction() -> None:
     for b, length in enumerate(LENGTHS):
         wanted = torch.cat((memory.states[b, length - 1, :4], memory.states[b, 0, 4:]))
         assert memory.summary is not None
-        close(memory.summary[b], wanted)
+        assert_close(memory.summary[b], wanted)
     assert isinstance(model.context, FixedContext)
 
 

@@ -16,7 +16,7 @@ WHOLE = torch.full((B,), T)
 every = pytest.mark.parametrize("name", CONFIGS)
 
 
-def close(found: Tensor, wanted: Tensor) -> None:
+def assert_close(found: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
 
 
@@ -28,7 +28,7 @@ def test_shapes(name: str) -> None:
     assert model.logits(hidden).shape == (B, T, TARGET)
     heads, count = (3, 2) if isinstance(model, Transformer) else (1, 0 if "fixed" in name else 1)
     assert [m.shape for m in maps] == [(B, heads, T, TS)] * count
-    close(model(source, lengths, target, torch.full((B,), T)), model.logits(hidden))
+    assert_close(model(source, lengths, target, torch.full((B,), T)), model.logits(hidden))
     model: Translator = model  # what the search relies on
 
 
@@ -41,7 +41,7 @@ def test_step_by_step_is_all_at_once(name: str) -> None:
         state = model.begin(memory)
         for t in range(T):
             logits, state = model.step(target[:, t], state)
-            close(logits, wanted[:, t].detach())
+            assert_close(logits, wanted[:, t].detach())
 
 
 @every
@@ -50,7 +50,7 @@ def test_padding_has_no_effect(name: str) -> None:
     together = model(source, lengths, target, WHOLE)
     for b, length in enumerate(LENGTHS):
         one = slice(b, b + 1)
-        close(model(source[one, :length], lengths[one], target[one], WHOLE[one]), together[one])
+        assert_close(model(source[one, :length], lengths[one], target[one], WHOLE[one]), together[one])
 
 
 @every
@@ -60,7 +60,7 @@ def test_the_future_leaves_the_past_alone(name: str) -> None:
     changed = target.clone()
     changed[:, 3:] = torch.randint(4, TARGET, (B, T - 3))
     before, after = model.decode(target, memory), model.decode(changed, memory)
-    close(after[:, :3], before[:, :3])
+    assert_close(after[:, :3], before[:, :3])
     assert not torch.allclose(after[:, 3:], before[:, 3:])
 
 
@@ -88,7 +88,7 @@ def test_maps_are_distributions_over_the_source_alone(name: str) -> None:
     model, (source, lengths, target) = build(name), sentences()
     for m in model.decode(target, model.encode(source, lengths), return_maps=True)[1]:
         weights = m.dense()
-        close(weights.sum(-1), torch.ones(m.shape[:-1], dtype=torch.float64))
+        assert_close(weights.sum(-1), torch.ones(m.shape[:-1], dtype=torch.float64))
         for b, length in enumerate(LENGTHS):
             assert not weights[b, ..., length:].any()
 
@@ -108,11 +108,11 @@ def test_reordering_a_state_with_hypotheses(name: str) -> None:
         for place, row in enumerate(rows.tolist()):
             alone = memory.reorder(torch.tensor([row // beams]))
             tokens = torch.stack((first[row], second[place]))[None]
-            close(found[place], model.logits(model.decode(tokens, alone))[0, -1])
+            assert_close(found[place], model.logits(model.decode(tokens, alone))[0, -1])
         state.reorder(torch.tensor([1, 0, 2, 5, 5, 5]))  # within the sentences
         found, _ = model.step(second[:6], state)
         tokens = torch.stack((first[rows[5]], second[5], second[3]))[None]
-        close(found[3], model.logits(model.decode(tokens, memory.reorder(torch.tensor([0]))))[0, -1])
+        assert_close(found[3], model.logits(model.decode(tokens, memory.reorder(torch.tensor([0]))))[0, -1])
 
 
 @every
@@ -134,7 +134,7 @@ def test_dropout_in_training_alone(name: str) -> None:
     dropping.load_state_dict(model.state_dict())
     one, other = (dropping(source, lengths, target, WHOLE) for _ in range(2))
     assert not torch.allclose(one, other)
-    close(dropping.eval()(source, lengths, target, WHOLE), model(source, lengths, target, WHOLE))
+    assert_close(dropping.eval()(source, lengths, target, WHOLE), model(source, lengths, target, WHOLE))
 
 
 def test_tied_embeddings_are_one() -> None:
