@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,27 +90,35 @@ def run(seconds: float, out: Path, seed: int = 0) -> int:
     source, target = (Characters.train(pair[side] for pair in train) for side in (0, 1))
     corpora = [Corpus.write(work / n, encode_pairs(p, source, target)) for n, p in (("train", train), ("valid", valid))]
     contestants = []
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so small a model gains little by more, and waits for a core that others keep busy
     columns = (TextColumn("{task.description:<19}"), BarColumn(), TextColumn("{task.fields[told]}"))
-    with Progress(*columns, console=console) as progress:
+    with _one_thread(), Progress(*columns, console=console) as progress:
         bars = {name: progress.add_task(NAMES[name], total=1.0, told="") for name in NAMES}
         for name, bar in bars.items():
             contestant = _contestant(name, source, target, seed)
             _train(contestant, corpora, valid, seconds, work / name, seed, Bar(console, progress, bar))
             _examine(contestant, test)
             contestants.append(contestant)
-    torch.set_num_threads(threads)
     _show(console, contestants, test, out, time.monotonic() - began)
     return 0
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """So small a model gains little by more threads, and waits for a core that others keep busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _fresh(out: Path) -> Path:
-    """The folder of this run's data and training: an older one is replaced."""
-    work = out / "run"
-    if work.exists():
-        shutil.rmtree(work)
-    work.mkdir(parents=True)
+    """The folder of this run's data and training; the training of an older one is removed, and nothing else."""
+    work = out / "dates-run"
+    work.mkdir(parents=True, exist_ok=True)
+    for name in NAMES:
+        shutil.rmtree(work / name, ignore_errors=True)
     return work
 
 

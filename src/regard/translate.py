@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     if options.alignments or options.plot:
         _check_looks(interpreter, options.folder)
     lines: Iterable[str] = options.texts or (line.rstrip("\n") for line in sys.stdin)
-    number = drawn = 0
+    number = 0
     for texts in _chunks(lines):
         found = interpreter.translate(
             texts,
@@ -64,9 +64,8 @@ def run(options: argparse.Namespace) -> int:
         for best in found:
             for one in best:
                 print(_line(interpreter, number, one, options))
-            if options.plot and drawn < len(options.texts or texts):
-                _draw(interpreter, best[0], _place(options.plot, drawn))
-                drawn += 1
+            if options.plot:
+                _draw(interpreter, best[0], _place(options.plot, number))
             number += 1
         sys.stdout.flush()
     return 0

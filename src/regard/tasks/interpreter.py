@@ -52,7 +52,7 @@ class Interpreter:
         """The n best translations of each text, best first.
 
         Args:
-            texts: sentences; an empty one is translated by an empty one.
+            texts: sentences; of an empty one the model reads EOS alone, and writes what it will.
             size: hypotheses kept at each step; 1 is greedy.
             length_penalty: α of score / length^α.
             n_best: at most `size`.
