@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nregard: stopped.", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read the output has enough: `regard … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or closing it would fail again at the end
+        return 0
     except (OSError, ValueError) as error:
         print(f"regard {options.command}: {error}", file=sys.stderr)
         return 1
