@@ -1,7 +1,7 @@
 """Benchmarks of regard: `python -m bench NAME`, `python -m bench --list`.
 
-Every module of this package is a benchmark, except the helpers (`harness`, `memory`, `parity`, `report`, `__main__`)
-and names that begin with an underscore. A benchmark offers one or both of:
+Every module of this package is a benchmark, except the helpers (`harness`, `memory`, `parity`, `peers`, `report`,
+`__main__`) and names that begin with an underscore. A benchmark offers one or both of:
 
     def cases(options: Options) -> Iterable[Case]        # timed, ours against a peer
     def figures(options: Options) -> Iterable[Figure]    # any other number, such as peak memory

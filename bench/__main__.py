@@ -22,7 +22,7 @@ from bench.harness import Case, Figure, Options, Result, measure, measure_figure
 from bench.parity import ParityError
 from bench.report import report
 
-HELPERS = ("__main__", "harness", "memory", "parity", "report")
+HELPERS = ("__main__", "harness", "memory", "parity", "peers", "report")
 QUICK_ROUNDS = 3
 
 
