@@ -11,7 +11,15 @@ from torch import Tensor, nn
 
 import regard
 from regard.data import pack
-from regard.layers import Cache, DecoderBlock, EncoderBlock, FeedForward, MultiHeadAttention, RotaryPosition
+from regard.layers import (
+    Cache,
+    DecoderBlock,
+    EncoderBlock,
+    FeedForward,
+    MultiHeadAttention,
+    RotaryPosition,
+    SinusoidalPosition,
+)
 
 LENGTHS, KEY_LENGTHS, WIDTH, HEADS = [5, 1, 8, 3], [2, 9, 1, 4], 24, 4
 
@@ -19,6 +27,8 @@ ATTENTIONS: dict[str, Callable[[], MultiHeadAttention]] = {
     "plain": lambda: MultiHeadAttention(WIDTH, HEADS),
     "grouped": lambda: MultiHeadAttention(WIDTH, HEADS, kv_heads=2, bias=False),
     "rotary": lambda: MultiHeadAttention(WIDTH, HEADS, position=RotaryPosition()),
+    # rotary scores know distances only: this one tells whether a place is that in the sequence
+    "sinusoidal": lambda: MultiHeadAttention(WIDTH, HEADS, position=SinusoidalPosition(WIDTH // HEADS)),
     "additive": lambda: MultiHeadAttention(WIDTH, HEADS, similarity="additive"),
     "bilinear": lambda: MultiHeadAttention(WIDTH, HEADS, similarity="bilinear"),
     "window": lambda: MultiHeadAttention(WIDTH, HEADS, attend=partial(regard.attend, window=(2, 1), softcap=5.0)),

@@ -29,7 +29,7 @@ class Layout(NamedTuple):
     """Whether the keys are the queries'."""
 
     @property
-    def count(self) -> int:
+    def sequences(self) -> int:
         return len(self.queries)
 
     def alike(self) -> int:
@@ -48,9 +48,9 @@ class Packed(NamedTuple):
         plan, layout = self
         sizes = (plan.heads, plan.groups, layout.most_queries, layout.most_keys, q.shape[-1], v.shape[-1])
         numbers = (NUMBERS[v.dtype], plan.scale, plan.softcap)
-        lengths = (layout.count, layout.queries.data_ptr(), layout.keys.data_ptr())
+        lengths = (layout.sequences, layout.queries.data_ptr(), layout.keys.data_ptr())
         views = (view(q), view(k), view(v))
-        return (layout.count, *sizes), *views, numbers, plan.mask, lengths, q.shape[1]
+        return (layout.sequences, *sizes), *views, numbers, plan.mask, lengths, q.shape[1]
 
 
 def refusal(request: Request) -> str | None:

@@ -105,7 +105,7 @@ def _attend(
 ) -> Any:
     _check(query, key, value)
     # one request for all tokens, heads first; a sequence is a stretch of it
-    request = Request.of(*(x.transpose(0, 1) for x in (query, key, value)), **options)
+    request = Request.of(query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1), **options)
     if torch.compiler.is_compiling() and not return_maps and traceable(request.reduced()):
         cut = _tensor(lengths)
         return traced(request.reduced(), cut, cut if key_lengths is None else _tensor(key_lengths), backend)
@@ -134,8 +134,8 @@ def _padded(request: Request, layout: Layout, backend: str) -> Tensor:
     of_keys = of_queries if layout.same else places(keys, request.keys, layout.most_keys)
 
     def pad(x: Tensor, at: Tensor, longest: int) -> Tensor:  # (H, N, D) → (B, H, T, D)
-        room = x.new_zeros(layout.count * longest, x.shape[0], x.shape[-1])
-        return room.index_copy(0, at, x.transpose(0, 1)).unflatten(0, (layout.count, longest)).transpose(1, 2)
+        room = x.new_zeros(layout.sequences * longest, x.shape[0], x.shape[-1])
+        return room.index_copy(0, at, x.transpose(0, 1)).unflatten(0, (layout.sequences, longest)).transpose(1, 2)
 
     padded = replace(
         request,
@@ -143,7 +143,7 @@ def _padded(request: Request, layout: Layout, backend: str) -> Tensor:
         k=pad(request.k, of_keys, layout.most_keys),
         v=pad(request.value, of_keys, layout.most_keys),
         mask=Mask(None, mask.left, mask.right, 0, keys.reshape(-1, 1, 1, 1)),
-        lead=(layout.count, *request.lead),
+        lead=(layout.sequences, *request.lead),
     )
     context = serve(padded, choose(padded, backend).backend, False)  # (B, H, T, Dv)
     return context.transpose(1, 2).flatten(0, 1).index_select(0, of_queries)  # (N, H, Dv)

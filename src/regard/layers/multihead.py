@@ -165,7 +165,7 @@ class MultiHeadAttention(nn.Module):
         return_maps: bool,
     ) -> Any:
         """The same for sequences one after the other: heads stay inside, (N, H, D)."""
-        queries, keys = (packed, packed) if key is None else pair_of("multihead", packed)
+        queries, keys = pair_of("multihead", packed, itself=key is None)
         key = query if key is None else key
         value = key if value is None else value
         k, v = (layer(x).unflatten(-1, (self.kv_heads, -1)) for layer, x in ((self.key, key), (self.value, value)))

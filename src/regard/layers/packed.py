@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -52,13 +52,15 @@ def tell(position: Callable[[Tensor, Any], Tensor] | None, x: Tensor, lengths: L
     return position(x.unsqueeze(2), at).squeeze(2)
 
 
-def pair_of(where: str, packed: Packing) -> tuple[Lengths, Lengths]:
-    """The two lengths of a cross-attention."""
+def pair_of(where: str, packed: Packing, itself: bool = False) -> tuple[Lengths, Lengths]:
+    """The lengths of queries and of keys: one and the same in self-attention, a pair in cross-attention."""
+    if itself:
+        return cast(Lengths, packed), cast(Lengths, packed)
     if not isinstance(packed, tuple) or len(packed) != 2:
         raise ValueError(
             f"{where}: packed must be (lengths, lengths of the keys) in cross-attention; got {type(packed).__name__}."
         )
-    return packed[0], packed[1]
+    return cast(tuple[Lengths, Lengths], packed)
 
 
 def refuse(where: str, **given: Any) -> None:
