@@ -126,7 +126,7 @@ Dot dot_of(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handl
 
 bool dot_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
                  int64_t context, int64_t lse, int64_t rows_per_task, int threads) {
-    const DotForward job{dot_of(sizes, q, k, v, numbers, mask), address<float>(context), address<float>(lse), nullptr};
+    const DotForward job = contiguous_forward(dot_of(sizes, q, k, v, numbers, mask), address<float>(context), address<float>(lse));
     if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
     nb::gil_scoped_release released;
     return calls::dot_forward(*active, job, rows_per_task, threads);
@@ -135,21 +135,53 @@ bool dot_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb:
 bool dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
                   nb::handle grad, nb::handle context, int64_t lse, int64_t parts, int64_t dq, int64_t dk, int64_t dv,
                   int dq_number, int dk_number, int threads) {
+    const DotBackward job = contiguous_backward(
+        dot_of(sizes, q, k, v, numbers, mask), view("grad", grad), view("context", context), address<const float>(lse), parts,
+        address<void>(dq), address<void>(dk), address<void>(dv), Number(dq_number), Number(dk_number));
+    nb::gil_scoped_release released;
+    return calls::dot_backward(*active, job, threads);
+}
+
+calls::Packed packed_of(nb::handle lengths) {
+    Reader from("lengths", lengths, 3);
+    return {from.integer(), from.pointer<const int64_t>(), from.pointer<const int64_t>()};
+}
+
+// (N, H, width), contiguous.
+Output heads_inside(int64_t data, const Dot& of, int64_t width) { return {address<void>(data), 0, width, of.heads * width}; }
+
+bool packed_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
+                    nb::handle lengths, int64_t rows, int64_t context, int64_t lse, int64_t rows_per_task, int threads) {
+    const Dot of = dot_of(sizes, q, k, v, numbers, mask);
+    const DotForward job{of, heads_inside(context, of, of.value_width), {address<void>(lse), 0, rows, 1}, nullptr};
+    const calls::Packed packed = packed_of(lengths);
+    if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
+    nb::gil_scoped_release released;
+    return calls::packed_forward(*active, job, packed, rows_per_task, threads);
+}
+
+bool packed_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
+                     nb::handle lengths, int64_t rows, nb::handle grad, nb::handle context, int64_t lse, int64_t parts,
+                     int64_t dq, int64_t dk, int64_t dv, int dq_number, int dk_number, int threads) {
+    const Dot of = dot_of(sizes, q, k, v, numbers, mask);
+    const int64_t width = padded(of.width);
     const DotBackward job{
-        .of = dot_of(sizes, q, k, v, numbers, mask),
+        .of = of,
         .grad = view("grad", grad),
         .context = view("context", context),
-        .lse = address<const float>(lse),
+        .lse = {address<const float>(lse), 0, rows, 1},
         .parts = parts,
-        .dq = address<void>(dq),
-        .dk = address<void>(dk),
-        .dv = address<void>(dv),
+        .dq = heads_inside(dq, of, width),
+        .dk = heads_inside(dk, of, width),
+        .dv = heads_inside(dv, of, padded(of.value_width)),
+        .dq_part = rows * of.heads * width,
         .dq_number = Number(dq_number),
         .dk_number = Number(dk_number),
         .lost = nullptr,
     };
+    const calls::Packed packed = packed_of(lengths);
     nb::gil_scoped_release released;
-    return calls::dot_backward(*active, job, threads);
+    return calls::packed_backward(*active, job, packed, threads);
 }
 
 bool additive_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
@@ -247,6 +279,16 @@ NB_MODULE(_native, m) {
           nb::arg("dk"), nb::arg("dv"), nb::arg("dq_number"), nb::arg("dk_number"), nb::arg("threads"),
           "Whether every gradient is finite. As dot_forward; grad and context: pointer and strides; dq_number, dk_number: "
           "what dq is to be, and dk and dv: float32, or what q, k, v are.");
+    m.def("packed_forward", packed_forward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
+          nb::arg("mask").none(), nb::arg("lengths"), nb::arg("rows"), nb::arg("context"), nb::arg("lse"), nb::arg("rows_per_task"),
+          nb::arg("threads"),
+          "As dot_forward, for sequences one after the other. sizes: queries and keys are those of the longest; lengths: how many "
+          "sequences, pointers to their numbers of queries and of keys; rows: all queries; context (rows, H, Dv), lse (H, rows).");
+    m.def("packed_backward", packed_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
+          nb::arg("mask").none(), nb::arg("lengths"), nb::arg("rows"), nb::arg("grad"), nb::arg("context"), nb::arg("lse"),
+          nb::arg("parts"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"), nb::arg("dq_number"), nb::arg("dk_number"), nb::arg("threads"),
+          "As dot_backward and packed_forward; dq (parts, rows, H, padded D), dk and dv one per query head. Those of a sequence "
+          "without queries are not written.");
     m.def("large_pages", large_pages, nb::arg("start"), nb::arg("bytes"), "Ask for large pages in a piece of memory.");
     m.def("padded", padded, nb::arg("width"), "The width of a row of gradients.");
     m.def("query_row", query_row, nb::arg("width"), "The width of a row of exponentials of a query.");

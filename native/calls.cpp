@@ -33,7 +33,6 @@ namespace calls {
 
 namespace {
 
-constexpr int64_t few_queries = 4;             // up to which channels, not queries, fill the lanes
 constexpr int64_t exponentials_per_task = 64;  // rows
 
 int64_t shares(int64_t rows, int64_t each) { return (rows + each - 1) / each; }

@@ -23,9 +23,21 @@ struct Runnable {
 
 namespace calls {
 
+inline constexpr int64_t few_queries = 4;  // up to which channels, not queries, fill the lanes
+
 // Whether every context, or every gradient, is finite. `lost` of the job is not read.
 bool dot_forward(const Kernels&, DotForward job, int64_t rows_per_task, int threads);
 bool dot_backward(const Kernels&, DotBackward job, int threads);
+
+// Sequences of different lengths, one after the other: (N, H, D) in memory, N the sum of their lengths. Views and outputs of
+// the job are those of the first, queries and keys the longest; a mask is by position alone. Each is computed as it would be
+// alone, and a sequence without queries is left out: its dk and dv are for the caller to clear.
+struct Packed {
+    int64_t count;
+    const int64_t *queries, *keys;  // lengths
+};
+bool packed_forward(const Kernels&, DotForward job, const Packed& packed, int64_t rows_per_task, int threads);
+bool packed_backward(const Kernels&, DotBackward job, const Packed& packed, int threads);
 
 // Room for exponentials: (B, H, Tq, query_row) and (B, H / groups, Tk, key_row), contiguous; null where each task is to
 // make its own, as one that has a head for itself does best.

@@ -145,7 +145,7 @@ void meet(const Dot& of, const Field& at, const Keys& keys, const State& state, 
 // Context and log-sum-exp of a group.
 bool finish(const DotForward& job, const Place& at, const Group& group, const State& state, const Room& room) {
     const Dot& of = job.of;
-    const int64_t start = (at.batch * of.heads + at.head) * of.queries + group.row;
+    float* lse = job.lse.at<float>(at.batch, at.head, group.row);
     if (state.fresh) {
         std::memset(state.total, 0, sizeof(float) * group.width());
         for (int i = 0; i < group.rows; ++i) std::memset(state.summed + i * room.ld, 0, sizeof(float) * room.value_width);
@@ -153,19 +153,19 @@ bool finish(const DotForward& job, const Place& at, const Group& group, const St
     float share[most_vectors * lanes];
     for (int i = 0; i < group.rows; i += lanes) {
         const vec sums = load(state.total + i), base = load(state.highest + i);
-        const vec lse = sums == sums ? base + logarithm(sums) : sums;  // NaN stays
-        store_some(job.lse + start + i, sums == vec{} ? splat(-infinity) : lse, int(least(lanes, group.rows - i)));
+        const vec found = sums == sums ? base + logarithm(sums) : sums;  // NaN stays
+        store_some(lse + i, sums == vec{} ? splat(-infinity) : found, int(least(lanes, group.rows - i)));
         store(share + i, sums == vec{} ? splat(1.0f) : 1.0f / sums);
     }
-    float* context = job.context + start * of.value_width;
-    if (state.divided && state.summed == context) return !of.mask.any || finite(context, group.rows, int(of.value_width), of.value_width);
+    float* context = job.context.at<float>(at.batch, at.head, group.row);
+    if (state.divided && state.summed == context) return !of.mask.any || finite(context, group.rows, int(of.value_width), room.ld);
     vec trace{};
     for (int i = 0; i < group.rows; ++i) {
         const vec times = splat(state.divided ? 1.0f : share[i]);
         for (int c = 0; c < of.value_width; c += lanes) {
             const vec x = load(state.summed + i * room.ld + c) * times;
             trace += x * 0.0f;
-            store_some(context + i * of.value_width + c, x, int(least(lanes, of.value_width - c)));
+            store_some(context + i * job.context.row + c, x, int(least(lanes, of.value_width - c)));
         }
     }
     return sum(trace) == 0;
@@ -200,7 +200,7 @@ State* make_states(const DotForward& job, const Place& at, const Groups& groups,
         state.qt = scratch.take(width * group.width());
         state.highest = scratch.take(group.width());
         state.total = scratch.take(group.width());
-        state.summed = whole ? job.context + ((at.batch * of.heads + at.head) * of.queries + group.row) * of.value_width
+        state.summed = whole ? job.context.at<float>(at.batch, at.head, group.row)
                              : scratch.take(group.rows * round_up(int(of.value_width)));
         state.fresh = true;
         state.divided = false;
@@ -218,7 +218,8 @@ void dot_forward(const void* given, int64_t task, Scratch& scratch) {
     const Dot& of = job.of;
     const Place at = place(of, task, scratch.rows_per_task);
     const int width = int(of.width), value_width = round_up(int(of.value_width));
-    const Room room{scratch.take(key_block * most_vectors * lanes), value_width, value_width};
+    const ptrdiff_t ld = value_width == of.value_width ? job.context.row : value_width;
+    const Room room{scratch.take(key_block * most_vectors * lanes), ld, value_width};
     float* k_room = scratch.take(key_block * round_up(width));
     float* v_room = scratch.take(key_block * value_width);
     const Groups groups(at.row, at.rows);

@@ -9,6 +9,8 @@
 // Only Q and dO are transposed, once per group. Everything else is read where it lies, and gradients are added up where
 // they belong: their rows have room for whole vectors. Gradients that are to be rounded are added up in the task's own
 // memory, and written once.
+#include <tuple>
+
 #include "gemm.hpp"
 #include "kernels.hpp"
 #include "lanes.hpp"
@@ -29,11 +31,12 @@ constexpr int together = 4;  // groups that take a block of keys while it, and i
 struct Head {
     const DotBackward* job;
     const Dot* of;
-    int64_t batch, head;
+    int64_t batch, head, part;
     int64_t first, last;              // its keys
     Source q, k, v, grad;
     const float *context, *lse;
-    float *dq, *dk, *dv;              // in their place, or in the task's own memory
+    float *dq, *dk, *dv;              // in their place, or in the task's own memory; rows of keys count from 0
+    ptrdiff_t dq_row, dk_row, dv_row; // from one of their rows to the next
     ptrdiff_t width, value_width;     // of rows of dq and dk, of dv
     float scale;                      // of Q as it is packed: softcap's division included
     float *p, *ds, *slope;            // (key_block, group); slope: of the softcap
@@ -194,15 +197,15 @@ void collect(const Head& head, const Queries& queries, const Field& at, const Re
         const ptrdiff_t corner = n * ld + own.first, key = at.col + n;
         add(fresh.keys, some, own.last - own.first, {head.p + corner, ld, 1},
             {queries.grad.data + own.first * queries.grad.row, queries.grad.row},
-            {head.dv + key * head.value_width, value_width, head.value_width});
+            {head.dv + key * head.dv_row, value_width, head.dv_row});
         add(fresh.keys, some, own.last - own.first, {head.ds + corner, ld, 1},
-            {queries.q.data + own.first * queries.q.row, queries.q.row}, {head.dk + key * head.width, width, head.width});
+            {queries.q.data + own.first * queries.q.row, queries.q.row}, {head.dk + key * head.dk_row, width, head.dk_row});
     }
     for (int m = 0; m < at.group.rows; m += rows) {
         const int some = int(least(rows, at.group.rows - m));
         const Span own = open ? Span{0, at.cols} : keys_of(of, at, m, some);
         add(fresh.queries, some, own.last - own.first, {head.ds + own.first * ld + m, 1, ld},
-            {k.data + own.first * k.row, k.row}, {head.dq + (at.group.row + m) * head.width, width, head.width});
+            {k.data + own.first * k.row, k.row}, {head.dq + (at.group.row + m) * head.dq_row, width, head.dq_row});
     }
 }
 
@@ -252,9 +255,9 @@ void groups_backward(const Head& head, Queries* some, int count, bool first) {
         stop = most(stop, own.last);
     }
     if (first)  // the first group sets the gradients of its keys; the others are added to nothing
-        for (const auto& [x, width] : {std::pair{head.dk, head.width}, std::pair{head.dv, head.value_width}}) {
-            clear(x + head.first * width, some[0].own.first - head.first, width);
-            clear(x + some[0].own.last * width, head.last - some[0].own.last, width);
+        for (const auto& [x, width, row] : {std::tuple{head.dk, head.width, head.dk_row}, std::tuple{head.dv, head.value_width, head.dv_row}}) {
+            clear(x + head.first * row, some[0].own.first - head.first, width, row);
+            clear(x + some[0].own.last * row, head.last - some[0].own.last, width, row);
         }
     const Cut cut(start, most(start, stop));
     for (int g = 0; g < count; ++g) {
@@ -267,46 +270,49 @@ void groups_backward(const Head& head, Queries* some, int count, bool first) {
         for (int g = 0; g < count; ++g) meet(head, some[g], col, end, k, first && g == 0);
     }
     for (int g = 0; g < count; ++g)
-        if (some[g].fresh) clear(head.dq + some[g].group.row * head.width, some[g].group.rows, head.width);
+        if (some[g].fresh) clear(head.dq + some[g].group.row * head.dq_row, some[g].group.rows, head.width, head.dq_row);
 }
 
 // Where the gradients of a task belong, in whatever they are written as.
 struct Places {
-    char *dq, *dk, *dv;
+    void *dq, *dk, *dv;
 };
 
-Places places_of(const Head& head, int64_t task) {
+Places places_of(const Head& head) {
     const DotBackward& job = *head.job;
-    const int64_t query = task * job.of.queries, key = task / job.parts * job.of.keys + head.first;
-    const size_t of_query = size_of(job.dq_number), of_key = size_of(job.dk_number);
-    return {static_cast<char*>(job.dq) + query * head.width * of_query, static_cast<char*>(job.dk) + key * head.width * of_key,
-            static_cast<char*>(job.dv) + key * head.value_width * of_key};
+    char* dq = static_cast<char*>(job.dq.at(head.batch, head.head, 0, job.dq_number));
+    return {dq + head.part * job.dq_part * ptrdiff_t(size_of(job.dq_number)), job.dk.at(head.batch, head.head, head.first, job.dk_number),
+            job.dv.at(head.batch, head.head, head.first, job.dk_number)};
 }
 
 // Where a task adds them up: there, or in its own memory if they are to be rounded. Rows of keys count from the head's first.
-void place_gradients(Head& head, int64_t task, Scratch& scratch) {
-    const Places to = places_of(head, task);
-    const bool round_dq = head.job->dq_number != Number::float32, round_dk = head.job->dk_number != Number::float32;
+void place_gradients(Head& head, Scratch& scratch) {
+    const DotBackward& job = *head.job;
+    const Places to = places_of(head);
+    const bool round_dq = job.dq_number != Number::float32, round_dk = job.dk_number != Number::float32;
     const int64_t keys = head.last - head.first;
-    head.dq = round_dq ? scratch.take(head.of->queries * head.width) : reinterpret_cast<float*>(to.dq);
-    head.dk = round_dk ? scratch.take(keys * head.width) : reinterpret_cast<float*>(to.dk);
-    head.dv = round_dk ? scratch.take(keys * head.value_width) : reinterpret_cast<float*>(to.dv);
-    head.dk -= head.first * head.width;
-    head.dv -= head.first * head.value_width;
+    head.dq = round_dq ? scratch.take(head.of->queries * head.width) : static_cast<float*>(to.dq);
+    head.dk = round_dk ? scratch.take(keys * head.width) : static_cast<float*>(to.dk);
+    head.dv = round_dk ? scratch.take(keys * head.value_width) : static_cast<float*>(to.dv);
+    head.dq_row = round_dq ? head.width : job.dq.row;
+    head.dk_row = round_dk ? head.width : job.dk.row;
+    head.dv_row = round_dk ? head.value_width : job.dv.row;
+    head.dk -= head.first * head.dk_row;
+    head.dv -= head.first * head.dv_row;
 }
 
 // From its own memory to where they belong.
-void write_gradients(const Head& head, int64_t task) {
+void write_gradients(const Head& head) {
     const DotBackward& job = *head.job;
-    const Places to = places_of(head, task);
+    const Places to = places_of(head);
     const int64_t keys = head.last - head.first;
-    const auto write = [](Number number, const float* from, int64_t rows, ptrdiff_t width, char* place) {
-        if (number == Number::bfloat16) write_rows<Number::bfloat16>(from, width, rows, int(width), place, width);
-        if (number == Number::float16) write_rows<Number::float16>(from, width, rows, int(width), place, width);
+    const auto write = [](Number number, const float* from, int64_t rows, ptrdiff_t width, void* place, ptrdiff_t row) {
+        if (number == Number::bfloat16) write_rows<Number::bfloat16>(from, width, rows, int(width), place, row);
+        if (number == Number::float16) write_rows<Number::float16>(from, width, rows, int(width), place, row);
     };
-    write(job.dq_number, head.dq, job.of.queries, head.width, to.dq);
-    write(job.dk_number, head.dk + head.first * head.width, keys, head.width, to.dk);
-    write(job.dk_number, head.dv + head.first * head.value_width, keys, head.value_width, to.dv);
+    write(job.dq_number, head.dq, job.of.queries, head.width, to.dq, job.dq.row);
+    write(job.dk_number, head.dk + head.first * head.dk_row, keys, head.width, to.dk, job.dk.row);
+    write(job.dk_number, head.dv + head.first * head.dv_row, keys, head.value_width, to.dv, job.dv.row);
 }
 
 size_t room_of(const DotBackward& job) {
@@ -327,6 +333,7 @@ Head make_head(const DotBackward& job, int64_t task, Scratch& scratch) {
     head.of = &of;
     head.batch = batch;
     head.head = at;
+    head.part = part;
     head.first = least(part * share, of.keys);
     head.last = least(head.first + share, of.keys);
     head.q = source(of.q, of.number, batch, at);
@@ -334,7 +341,7 @@ Head make_head(const DotBackward& job, int64_t task, Scratch& scratch) {
     head.v = source(of.v, of.number, batch, shared);
     head.grad = source(job.grad, Number::float32, batch, at);
     head.context = job.context.data + batch * job.context.batch + at * job.context.head;
-    head.lse = job.lse + entry * of.queries;
+    head.lse = job.lse.data + batch * job.lse.batch + at * job.lse.head;
     head.width = padded(of.width);
     head.value_width = padded(of.value_width);
     head.scale = of.softcap > 0 ? of.scale / of.softcap : of.scale;
@@ -343,7 +350,7 @@ Head make_head(const DotBackward& job, int64_t task, Scratch& scratch) {
     head.slope = scratch.take(key_block * most_queries);
     head.k_room = scratch.take(key_block * head.width);
     head.v_room = scratch.take(key_block * head.value_width);
-    place_gradients(head, task, scratch);
+    place_gradients(head, scratch);
     return head;
 }
 
@@ -368,11 +375,11 @@ void dot_backward(const void* given, int64_t task, Scratch& scratch) {
         for (int i = 0; i < count; ++i) some[i].group = groups[g + i];
         groups_backward(head, some, count, g == 0);
     }
-    write_gradients(head, task);
+    write_gradients(head);
     if (!of.mask.any) return;
     // What may be lost: a masked key meets the gradient of its queries in dQ, a query that of its masked keys in dK
-    const bool kept = finite(head.dq, of.queries, int(of.width), head.width) &&
-                      finite(head.dk + head.first * head.width, head.last - head.first, int(of.width), head.width);
+    const bool kept = finite(head.dq, of.queries, int(of.width), head.dq_row) &&
+                      finite(head.dk + head.first * head.dk_row, head.last - head.first, int(of.width), head.dk_row);
     if (!kept) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
 }
 

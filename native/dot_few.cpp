@@ -100,12 +100,12 @@ bool finish(const Few& few) {
     float trace = 0;
     for (int r = 0; r < few.rows; ++r) {
         const Place at = few.place(r);
-        const int64_t to = (at.batch * of.heads + at.head) * of.queries + at.row;
+        float* context = few.job->context.at<float>(at.batch, at.head, at.row);
         const float total = few.total[r], share = total == 0 ? 0.0f : 1.0f / total;
-        few.job->lse[to] = total == 0 ? -infinity : few.highest[r] + std::log(total);
+        *few.job->lse.at<float>(at.batch, at.head, at.row) = total == 0 ? -infinity : few.highest[r] + std::log(total);
         for (int c = 0; c < of.value_width; ++c) {
             const float x = few.summed[r * few.value_width + c] * share;
-            few.job->context[to * of.value_width + c] = x;
+            context[c] = x;
             trace += x * 0.0f;
         }
     }

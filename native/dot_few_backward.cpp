@@ -5,7 +5,6 @@
 //         dP = dO · Vᵀ,  dS = scale · P · (dP − δ)         δ = Σ dO · O, query by query
 //         dV = Pᵀ · dO,  dK = dSᵀ · Q,  dQ += dS · K       a row of dV and dK is written once, rounded if it is to be
 #include <cstring>
-#include <utility>
 
 #include "few.hpp"
 #include "kernels.hpp"
@@ -22,7 +21,7 @@ constexpr int most_rows_of_few = 4;
 
 struct Few {
     const DotBackward* job;
-    int64_t entry, batch, head, first, last;      // its keys
+    int64_t batch, head, part, first, last;       // its keys
     int rows, width, value_width;                 // widths in whole vectors
     Source k, v;
     float *q, *scaled, *grad, *dq;                // (rows, width) twice, (rows, value_width), (rows, width)
@@ -44,7 +43,7 @@ void take_queries(Few& few) {
     for (int r = 0; r < few.rows; ++r) {
         float delta = 0;
         for (int c = 0; c < value_width; ++c) delta += grad[r * job.grad.row + c] * context[r * job.context.row + c];
-        const float lse = job.lse[few.entry * of.queries + r];
+        const float lse = job.lse.data[few.batch * job.lse.batch + few.head * job.lse.head + r];
         few.delta[r] = delta * of.scale;
         few.base[r] = lse == -infinity ? 0.0f : lse;
     }
@@ -105,9 +104,8 @@ void meet(Few& few, int64_t first, int keys) {
     if (of.softcap > 0) cap_and_slope(few, keys);
     if (!inside(of, at, block)) mask_block(of, at, block, few.p, few_block);
     for (int r = 0; r < R; ++r) weigh(few, r, keys);
-    const int64_t row = few.entry * of.keys + first, width = padded(of.width), value_width = padded(of.value_width);
-    spread<R, G>(few.p, keys, few.grad, few.value_width, static_cast<Element*>(job.dv) + row * value_width, value_width);
-    few.trace += spread<R, G>(few.ds, keys, few.q, few.width, static_cast<Element*>(job.dk) + row * width, width);
+    spread<R, G>(few.p, keys, few.grad, few.value_width, job.dv.at<Element>(few.batch, few.head, first), job.dv.row);
+    few.trace += spread<R, G>(few.ds, keys, few.q, few.width, job.dk.at<Element>(few.batch, few.head, first), job.dk.row);
     gather_rows<R, N>(few.k, first, keys, int(of.width), few.ds, few.dq, few.width);
 }
 
@@ -116,7 +114,7 @@ Few make_few(const DotBackward& job, int64_t task, Scratch& scratch) {
     const int64_t entry = task / job.parts, part = task % job.parts, share = (of.keys + job.parts - 1) / job.parts;
     const int64_t batch = entry / of.heads, head = entry % of.heads, first = least(part * share, of.keys);
     const int rows = int(of.queries), width = round_up(int(of.width)), value_width = round_up(int(of.value_width));
-    return {&job, entry, batch, head, first, least(first + share, of.keys), rows, width, value_width,
+    return {&job, batch, head, part, first, least(first + share, of.keys), rows, width, value_width,
             source(of.k, of.number, batch, head / of.groups), source(of.v, of.number, batch, head / of.groups),
             scratch.take(rows * width), scratch.take(rows * width), scratch.take(rows * value_width),
             scratch.take(rows * width), scratch.take(rows * few_block), scratch.take(rows * few_block),
@@ -127,10 +125,11 @@ Few make_few(const DotBackward& job, int64_t task, Scratch& scratch) {
 void clear(const Few& few, int64_t first, int64_t last) {
     const DotBackward& job = *few.job;
     const Dot& of = job.of;
-    const int64_t row = few.entry * of.keys + first, size = size_of(job.dk_number);
-    if (first >= last) return;
-    for (const auto& [x, width] : {std::pair{job.dk, padded(of.width)}, std::pair{job.dv, padded(of.value_width)}})
-        std::memset(static_cast<char*>(x) + row * width * size, 0, (last - first) * width * size);
+    const int64_t size = size_of(job.dk_number);
+    for (int64_t row = first; row < last; ++row) {
+        std::memset(job.dk.at(few.batch, few.head, row, job.dk_number), 0, padded(of.width) * size);
+        std::memset(job.dv.at(few.batch, few.head, row, job.dk_number), 0, padded(of.value_width) * size);
+    }
 }
 
 // All keys from `first` on, block by block.
@@ -158,10 +157,9 @@ void dot_few_backward(const void* given, int64_t task, Scratch& scratch) {
         constexpr Number wide = Number::float32;
         job.dk_number == wide ? meet_all<number(), wide>(few, own) : meet_all<number(), number()>(few, own);
     });
-    const int64_t width = padded(of.width);
-    char* dq = static_cast<char*>(job.dq) + task * of.queries * width * size_of(job.dq_number);
     by_number(job.dq_number, [&](auto number) {
-        write_rows<number()>(few.dq, few.width, few.rows, few.width, dq, width);
+        auto* dq = job.dq.at<typename Kind<number()>::Element>(few.batch, few.head, 0) + few.part * job.dq_part;
+        write_rows<number()>(few.dq, few.width, few.rows, few.width, dq, job.dq.row);
     });
     const bool kept = sum(few.trace) == 0 && finite(few.dq, few.rows, int(of.width), few.width);
     if (of.mask.any && !kept) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);

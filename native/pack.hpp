@@ -92,9 +92,9 @@ inline bool finite(const float* x, int64_t rows, int width, ptrdiff_t ld) {
     return sum(trace) + rest == 0;
 }
 
-// Rows that lie together, set to 0; fewer than none are none.
-inline void clear(float* x, int64_t rows, ptrdiff_t width) {
-    if (rows > 0) std::memset(x, 0, sizeof(float) * rows * width);
+// Rows, `ld` apart, set to 0; fewer than none are none.
+inline void clear(float* x, int64_t rows, ptrdiff_t width, ptrdiff_t ld) {
+    for (int64_t i = 0; i < rows; ++i) std::memset(x + i * ld, 0, sizeof(float) * width);
 }
 
 struct Rectangle {

@@ -38,10 +38,27 @@ struct Dot {
     Mask mask;
 };
 
+// Where results (B, H, T, D) are written. The last dimension has unit stride; strides are in elements of what is written.
+struct Output {
+    void* data;
+    ptrdiff_t batch, head, row;
+
+    template <typename T>
+    T* at(int64_t b, int64_t h, int64_t t) const {
+        return static_cast<T*>(data) + b * batch + h * head + t * row;
+    }
+    void* at(int64_t b, int64_t h, int64_t t, Number number) const {
+        return number == Number::float32 ? static_cast<void*>(at<float>(b, h, t)) : static_cast<void*>(at<uint16_t>(b, h, t));
+    }
+    static Output contiguous(void* data, int64_t heads, int64_t rows, int64_t width) {
+        return {data, heads * rows * width, rows * width, width};
+    }
+};
+
 struct DotForward {
     Dot of;
-    float* context;  // (B, H, Tq, Dv), contiguous
-    float* lse;      // (B, H, Tq), contiguous
+    Output context;  // (B, H, Tq, Dv), float32
+    Output lse;      // (B, H, Tq, 1), float32, the rows side by side
     int32_t* lost;   // set to 1 where a context is not finite
 };
 
@@ -53,11 +70,24 @@ inline int64_t padded(int64_t width) { return (width + 15) / 16 * 16; }
 struct DotBackward {
     Dot of;
     View grad, context;  // (B, H, Tq, Dv)
-    const float* lse;    // (B, H, Tq), contiguous
+    View lse;            // (B, H, Tq, 1), the rows side by side
     int64_t parts;
-    void *dq, *dk, *dv;  // contiguous: (B, H, parts, Tq, padded D), (B, H, Tk, padded D), (B, H, Tk, padded Dv)
+    Output dq, dk, dv;   // (B, H, Tq, padded D), (B, H, Tk, padded D), (B, H, Tk, padded Dv)
+    ptrdiff_t dq_part;   // from one share's copy of dq to the next
     Number dq_number, dk_number;  // what dq is written as; what dk and dv are. float32 where others are added to it
     int32_t* lost;       // set to 1 where a gradient may not be finite
 };
+
+// Where nothing lies between the rows of a result: (B, H, Tq, Dv), (B, H, Tq), and (B, H, parts, Tq, padded D) for dq.
+inline DotForward contiguous_forward(const Dot& of, float* context, float* lse) {
+    return {of, Output::contiguous(context, of.heads, of.queries, of.value_width), Output::contiguous(lse, of.heads, of.queries, 1), nullptr};
+}
+inline DotBackward contiguous_backward(const Dot& of, const View& grad, const View& context, const float* lse, int64_t parts,
+                                       void* dq, void* dk, void* dv, Number dq_number, Number dk_number) {
+    const int64_t width = padded(of.width), head = parts * of.queries * width;
+    return {of, grad, context, {lse, of.heads * of.queries, of.queries, 1}, parts, {dq, of.heads * head, head, width},
+            Output::contiguous(dk, of.heads, of.keys, width), Output::contiguous(dv, of.heads, of.keys, padded(of.value_width)),
+            of.queries * width, dq_number, dk_number, nullptr};
+}
 
 }  // namespace regard

@@ -64,6 +64,7 @@ void agree(const std::string& what, const float* found, int64_t row, const std::
 void check_dot(const Kernels&, const Problem&, const Truth&, int threads);
 void check_additive(const Kernels&, const Problem&, const Truth&, int threads);
 void check_views(const Kernels&, const Problem&, const Truth&, int threads);
+void check_packed(const Kernels&, const std::vector<Problem>& sequences, int threads);  // one batch entry each
 void check_halves(const Kernels&, Number number);
 
 }  // namespace regard::check

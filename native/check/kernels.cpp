@@ -53,12 +53,12 @@ void check_dot(const Kernels& kernels, const Problem& p, const Truth& truth, int
     const std::string name = std::string(kernels.name) + ", " + std::to_string(threads) + " threads, " + p.name + ": ";
     const int64_t entries = p.batches * p.heads, d = padded(p.width), dv_row = padded(p.value_width), parts = threads;
     Floats context(truth.context.size(), NAN), lse(truth.lse.size(), NAN);
-    demand(calls::dot_forward(kernels, {p.dot(), context.data(), lse.data(), nullptr}, 43, threads), name + "forward");
+    demand(calls::dot_forward(kernels, contiguous_forward(p.dot(), context.data(), lse.data()), 43, threads), name + "forward");
     agree(name + "context", context.data(), p.value_width, truth.context, p.value_width);
     agree(name + "log-sum-exp", lse.data(), 1, truth.lse, 1);
     Floats dq(entries * parts * p.queries * d, NAN), dk(entries * p.keys * d, NAN), dv(entries * p.keys * dv_row, NAN);
-    const DotBackward job{p.dot(), p.grad.view(), contiguous(context, p), lse.data(), parts, dq.data(), dk.data(), dv.data(),
-                          Number::float32, Number::float32, nullptr};
+    const DotBackward job = contiguous_backward(p.dot(), p.grad.view(), contiguous(context, p), lse.data(), parts, dq.data(), dk.data(),
+                                                dv.data(), Number::float32, Number::float32);
     demand(calls::dot_backward(kernels, job, threads), name + "backward");
     agree(name + "dq", joined(dq, entries, parts).data(), d, truth.dq, p.width);
     agree(name + "dk", dk.data(), d, truth.dk, p.width);
@@ -108,7 +108,7 @@ void check_halves(const Kernels& kernels, Number number) {
         for (int n = 0; n < 1 << 16; ++n) p.v.halves[n] = uint16_t(n);
         for (int64_t n = 0; n < (1 << 16) * queries; ++n) wanted.push_back(value_of(uint16_t(n / 256 / queries * 256 + n % 256), number));
         Floats context(wanted.size(), 0.0f), lse(256 * queries, 0.0f);
-        calls::dot_forward(kernels, {p.dot(), context.data(), lse.data(), nullptr}, 43, 1);
+        calls::dot_forward(kernels, contiguous_forward(p.dot(), context.data(), lse.data()), 43, 1);
         const char* kind = number == Number::float16 ? "float16" : "bfloat16";
         agree(std::string(kernels.name) + ", every " + kind + " read by " + std::to_string(queries) + " queries", context.data(), 1, wanted, 1, 0.0);
     }

@@ -25,7 +25,7 @@ struct Row {
     }
 
     void attend() {
-        double* weights = &truth.weights[row * p.keys];
+        double* weights = truth.weights.data() + row * p.keys;
         double total = 0;
         slope.assign(p.keys, 1.0);
         for (int64_t j = 0; j < p.keys; ++j) {
@@ -48,7 +48,7 @@ struct Row {
     }
 
     void differentiate() {
-        const double* weights = &truth.weights[row * p.keys];
+        const double* weights = truth.weights.data() + row * p.keys;
         std::vector<double> dp(p.keys, 0.0);
         double delta = 0;
         for (int64_t j = 0; j < p.keys; ++j) {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from .attention import Additive, AttentionMap, Bilinear, attend, masks
+from .attention import Additive, AttentionMap, Bilinear, attend, attend_packed, masks
 from .attention import map as _map
 
 __version__ = "0.1.0"
-__all__ = ["Additive", "AttentionMap", "Bilinear", "attend", "masks", "show_heatmaps"]
+__all__ = ["Additive", "AttentionMap", "Bilinear", "attend", "attend_packed", "masks", "show_heatmaps"]
 
 
 def _pictures() -> ModuleType:

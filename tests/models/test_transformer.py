@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.layers import DecoderBlock, EncoderBlock, SinusoidalPosition
-from regard.models import Transformer
+from regard.models import Transformer, transformer
 from tests.models.translators import ATTENTIVE, B, T, build, sentences
 
 
@@ -90,3 +90,35 @@ def test_maps_are_those_of_the_blocks() -> None:
     for block, m in zip(model.decoder, maps, strict=True):
         x, shown = block(x, memory.states, memory_lengths=lengths, return_maps=True)
         torch.testing.assert_close(m.dense(), shown.cross_attention.dense())
+
+
+PACKED = ["transformer", "norm after", "learned", "rotary", "additive transformer", "bilinear transformer"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", PACKED)
+def test_padding_is_not_computed(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, (source, lengths, target) = build(name, dtype), sentences()
+    target_lengths = torch.tensor([2, 5, 0])
+    rows = []
+    for block in (*model.encoder, *model.decoder):
+        block.feedforward.register_forward_pre_hook(lambda _, inputs: rows.append(tuple(inputs[0].shape[:-1])))
+    memory = model.encode(source, lengths)
+    found = model.decode(target, memory, lengths=target_lengths)
+    assert rows == [(int(lengths.sum()),)] * 2 + [(7,)] * 2
+    grad = torch.randn_like(found)
+    gradients = torch.autograd.grad(found, list(model.parameters()), grad, allow_unused=True)
+    monkeypatch.setattr(transformer, "_padded", lambda *_: False)
+    padded = model.encode(source, lengths)
+    counts = torch.arange(T) < target_lengths[:, None]
+    wanted = torch.where(counts[..., None], model.decode(target, padded, lengths=target_lengths), 0)
+    close = {"rtol": 1e-9, "atol": 1e-10} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(found, wanted, **close)
+    assert not memory.states[1, 2:].any()
+    for got, true in zip(
+        gradients, torch.autograd.grad(wanted, list(model.parameters()), grad, allow_unused=True), strict=True
+    ):
+        if true is None:
+            assert got is None
+        else:
+            torch.testing.assert_close(got, true, rtol=close["rtol"], atol=10 * close["atol"])

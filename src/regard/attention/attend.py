@@ -97,12 +97,12 @@ def attend(
     )
     chosen = choose(request, backend).backend
     if autocast_dtype(request.device) is None:
-        return _serve(request, chosen, return_map)
+        return serve(request, chosen, return_map)
     with torch.autocast(request.device.type, enabled=False):  # it was cast once, as autocast wants it; sums stay wide
-        return _serve(request, chosen, return_map)
+        return serve(request, chosen, return_map)
 
 
-def _serve(request: Request, backend: Backend, return_map: bool) -> Any:
+def serve(request: Request, backend: Backend, return_map: bool) -> Any:
     statistic: Tensor | None = None
     if request.q.is_meta:
         context = request.value.new_empty(*request.lead, request.queries, request.value.shape[-1])

@@ -3,6 +3,7 @@
 from .batches import Batch, Batches, Plan
 from .characters import Characters
 from .corpus import Corpus, encode_pairs
+from .packing import Packed, pack, unpack
 from .parallel import Report, read_pairs
 from .subwords import Subwords
 from .vocabulary import BOS, EOS, PAD, UNK, Vocabulary, load_vocabulary
@@ -16,11 +17,14 @@ __all__ = [
     "Batches",
     "Characters",
     "Corpus",
+    "Packed",
     "Plan",
     "Report",
     "Subwords",
     "Vocabulary",
     "encode_pairs",
     "load_vocabulary",
+    "pack",
     "read_pairs",
+    "unpack",
 ]

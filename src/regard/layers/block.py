@@ -20,6 +20,7 @@ from .cache import Cache, DecoderCache
 from .dropout import Dropout
 from .feedforward import FeedForward
 from .multihead import MultiHeadAttention
+from .packed import Packing, pair_of
 
 Norm = Callable[[int], nn.Module]
 """Makes a normalisation of a width: `nn.LayerNorm`, `nn.RMSNorm`, `partial(nn.LayerNorm, eps=1e-12)`."""
@@ -89,9 +90,10 @@ class EncoderBlock(nn.Module):
         is_causal: bool = False,
         lengths: Lengths | None = None,
         cache: Cache | None = None,
+        packed: Packing | None = None,
         return_map: bool = False,
     ) -> Any:
-        """The block's output, or (output, map). Masks, lengths and cache: `MultiHeadAttention.forward`."""
+        """The block's output, or (output, map). Masks, lengths, cache and packed: `MultiHeadAttention.forward`."""
         x, weights = self.around_attention(
             x,
             self.attention,
@@ -99,6 +101,7 @@ class EncoderBlock(nn.Module):
             is_causal=is_causal,
             lengths=lengths,
             cache=cache,
+            packed=packed,
             return_map=return_map,
         )
         x, _ = self.around_feedforward(x, self.feedforward)
@@ -182,13 +185,16 @@ class DecoderBlock(nn.Module):
         memory_mask: Tensor | None = None,
         memory_lengths: Lengths | None = None,
         cache: DecoderCache | None = None,
+        packed: Packing | None = None,
         return_maps: bool = False,
     ) -> Any:
         """The block's output, or (output, `DecoderMaps`).
 
         attn_mask, is_causal and lengths speak of x and what was written before; memory_mask and memory_lengths of the
         memory, which must stay the same while a cache is in use: it is read at the first step only.
+        packed: (lengths, memory lengths), where x is (N, W) and memory (Nm, its width); maps are then lists.
         """
+        own_packed = None if packed is None else pair_of("decoder block", packed)[0]
         start = 0 if cache is None else cache.length
         x, own = self.around_attention(
             x,
@@ -197,6 +203,7 @@ class DecoderBlock(nn.Module):
             is_causal=is_causal,
             lengths=lengths,
             cache=None if cache is None else cache.attention,
+            packed=own_packed,
             return_map=return_maps,
         )
         x, cross = self.around_cross_attention(
@@ -205,8 +212,9 @@ class DecoderBlock(nn.Module):
             memory,
             attn_mask=memory_mask,
             lengths=memory_lengths,
-            offset=start,
+            offset=None if cache is None else start,
             cache=None if cache is None else cache.cross_attention,
+            packed=packed,
             return_map=return_maps,
         )
         x, _ = self.around_feedforward(x, self.feedforward)

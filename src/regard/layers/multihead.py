@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..attention import attend as plain_attend
 from ..attention.check import shape
 from .cache import Cache
+from .packed import Packing, operator, pair_of, refuse, tell
 from .similarity import Similarity, asked, owned
 
 Position = Callable[[Tensor, int | Tensor], Tensor]
@@ -101,6 +102,7 @@ class MultiHeadAttention(nn.Module):
         lengths: int | Tensor | Sequence[int] | None = None,
         offset: int | Tensor | None = None,
         cache: Cache | None = None,
+        packed: Packing | None = None,
         return_map: bool = False,
     ) -> Any:
         """Attend from query to key, or to itself where no key is given.
@@ -116,7 +118,9 @@ class MultiHeadAttention(nn.Module):
             offset: position of the first query, for `position`; default what the cache holds in self-attention, else 0.
             cache: in self-attention, the keys of earlier steps, to which those of this one are added; in
                 cross-attention, the keys of the first step, which are not computed again.
-            return_map: also return the `AttentionMap`.
+            packed: query is (N, width), sequences of these lengths (B,) one after the other, and so is the output; in
+                cross-attention (lengths, lengths of the keys), with key (Nk, key_width). `regard.attend_packed`.
+            return_map: also return the `AttentionMap`; of packed sequences a list of them, (H, Tq, Tk) each.
 
         Returns:
             The output (B, Tq, width), or (output, map); the map is (B, H, Tq, Tk).
@@ -125,6 +129,9 @@ class MultiHeadAttention(nn.Module):
             ValueError: with the value and the remedy.
         """
         self._check(query, key, value, attn_mask)
+        if packed is not None:
+            refuse("multihead", attn_mask=attn_mask, lengths=lengths, offset=offset, cache=cache)
+            return self._packed(query, key, value, packed, is_causal, return_map)
         itself = key is None
         earlier = cache.length if itself and cache is not None else 0
         start = earlier if offset is None else offset
@@ -147,6 +154,36 @@ class MultiHeadAttention(nn.Module):
         context, weights = result if return_map else (result, None)
         output = self.out(merge_heads(context))  # (B, Tq, width)
         return (output, weights) if return_map else output
+
+    def _packed(
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        packed: Packing,
+        is_causal: bool,
+        return_maps: bool,
+    ) -> Any:
+        """The same for sequences one after the other: heads stay inside, (N, H, D)."""
+        queries, keys = pair_of("multihead", packed, itself=key is None)
+        key = query if key is None else key
+        value = key if value is None else value
+        k, v = (layer(x).unflatten(-1, (self.kv_heads, -1)) for layer, x in ((self.key, key), (self.value, value)))
+        result = operator("multihead", self.attend)(
+            tell(self.position, self.query(query).unflatten(-1, (self.heads, -1)), queries),
+            tell(self.position, k, keys),
+            v,
+            queries,
+            None if keys is queries else keys,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=is_causal,
+            enable_gqa=self.kv_heads != self.heads,
+            similarity=asked(self.similarity),
+            return_maps=return_maps,
+        )
+        context, maps = result if return_maps else (result, None)
+        output = self.out(context.flatten(-2))  # (N, width)
+        return (output, maps) if return_maps else output
 
     def _own(self, query: Tensor, start: int | Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
         """Keys and values of self-attention: those of this step after those of earlier ones."""

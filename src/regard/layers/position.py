@@ -173,7 +173,13 @@ class RotaryPosition(nn.Module):
             key = (offset, x.shape[-2], turned, self.base, wide, x.device, torch.is_inference_mode_enabled())
             if self._last[1] is not None and self._last[0] == key:
                 return self._last[1]
-        angle = _angles(_positions("rotary position", x, offset), turned, self.base)
+        position = _positions("rotary position", x, offset)
+        if position.ndim > 1 and position.numel() and position.is_cpu and readable(position):
+            low, high = (int(end) for end in position.aminmax())
+            if high - low < position.numel():  # many share a position, as packed tokens do: rows of one table
+                angle = _angles(torch.arange(low, high + 1), turned, self.base)
+                return angle.cos().to(wide)[position - low], angle.sin().to(wide)[position - low]
+        angle = _angles(position, turned, self.base)
         turn = angle.cos().to(wide), angle.sin().to(wide)
         if key is not None:
             self._last = (key, turn)

@@ -9,6 +9,9 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..attention.check import readable
+from ..attention.packed import places
+from ..data import pack, unpack
 from ..layers import (
     DecoderBlock,
     DecoderCache,
@@ -135,6 +138,12 @@ class Transformer(nn.Module):
 
     def encode(self, source: Tensor, lengths: Tensor) -> Memory:
         check_ids("transformer", source, lengths, least=1)
+        if _padded((source, lengths)):
+            x = self._embed_packed(self.source, self.source_position, source, lengths)  # (N, W)
+            read = lengths.cpu()  # once, not in every block
+            for block in self.encoder:
+                x = block(x, packed=read)
+            return Memory(unpack(self.encoder_norm(x), lengths, source.shape[1]), lengths)
         x = self._embed(self.source, self.source_position, source)  # (B, Ts, W)
         for block in self.encoder:
             x = block(x, lengths=lengths)
@@ -144,6 +153,8 @@ class Transformer(nn.Module):
         self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool = False
     ) -> Any:
         check_ids("transformer", target, lengths)
+        if lengths is not None and not return_maps and _padded((target, lengths), (memory.states, memory.lengths)):
+            return self._decode_packed(target, lengths, memory)
         x = self._embed(self.target, self.target_position, target)  # (B, T, W)
         maps = []
         for block in self.decoder:
@@ -153,6 +164,15 @@ class Transformer(nn.Module):
             maps.append(None if shown is None else shown.cross_attention)
         hidden = self.decoder_norm(x)
         return (hidden, maps) if return_maps else hidden
+
+    def _decode_packed(self, target: Tensor, lengths: Tensor, memory: Memory) -> Tensor:
+        """The same without a computation for padding, whose hidden states are zero."""
+        x = self._embed_packed(self.target, self.target_position, target, lengths)  # (N, W)
+        states = pack(memory.states, memory.lengths).values  # (Ns, W)
+        read = lengths.cpu(), memory.lengths.cpu()  # once, not in every block
+        for block in self.decoder:
+            x = block(x, states, packed=read)
+        return unpack(self.decoder_norm(x), lengths, target.shape[1])  # (B, T, W)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.vocabulary(hidden)
@@ -183,6 +203,22 @@ class Transformer(nn.Module):
     def _embed(self, embedding: nn.Embedding, position: nn.Module | None, ids: Tensor, offset: int = 0) -> Tensor:
         x = embedding(ids) * math.sqrt(self.config.width)  # (B, T, W)
         return self.dropout(x if position is None else position(x, offset))
+
+    def _embed_packed(
+        self, embedding: nn.Embedding, position: nn.Module | None, ids: Tensor, lengths: Tensor
+    ) -> Tensor:
+        x = embedding(pack(ids, lengths).values) * math.sqrt(self.config.width)  # (N, W)
+        if position is not None:
+            table = position(x.new_zeros(ids.shape[1], x.shape[1]))  # (T, W): a row for each position
+            x = x + table.index_select(0, places(lengths, len(x)))
+        return self.dropout(x)
+
+
+def _padded(*batches: tuple[Tensor, Tensor]) -> bool:
+    """Whether some of (B, T, …) with their lengths hold padding, as far as can be read here."""
+    return readable(*(lengths for _, lengths in batches)) and any(
+        int(lengths.sum()) < len(x) * x.shape[1] for x, lengths in batches
+    )
 
 
 def _attention(config: TransformerConfig, cross: bool = False) -> MultiHeadAttention:

@@ -1,0 +1,166 @@
+"""Packed sequences by the native kernels: each is read and written where it lies, and none waits for another.
+
+A sequence is a problem of its own, which the C++ side cuts out of the memory that all share (native/packed.cpp).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import native
+from .native_plan import NUMBERS, OPEN, Plan, kernels, pieces, shared_lead, unit_rows
+from .request import Request
+from .similarity import Additive, Dot
+
+
+class Layout(NamedTuple):
+    """How many queries and keys each sequence has."""
+
+    queries: Tensor
+    """(B,) int64, on the CPU"""
+    keys: Tensor
+    """(B,) likewise"""
+    most_queries: int
+    most_keys: int
+    same: bool
+    """Whether the keys are the queries'."""
+
+    @property
+    def sequences(self) -> int:
+        return len(self.queries)
+
+    def alike(self) -> int:
+        """How many sequences as costly as the costliest would cost what all do."""
+        work = [(q + 1) * (k + 1) for q, k in zip(self.queries.tolist(), self.keys.tolist(), strict=True)]
+        return max(1, sum(work) // max(work, default=1))
+
+
+class Packed(NamedTuple):
+    """What the kernels are told besides q, k and v."""
+
+    plan: Plan
+    layout: Layout
+
+    def arguments(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
+        plan, layout = self
+        sizes = (plan.heads, plan.groups, layout.most_queries, layout.most_keys, q.shape[-1], v.shape[-1])
+        numbers = (NUMBERS[v.dtype], plan.scale, plan.softcap)
+        lengths = (layout.sequences, layout.queries.data_ptr(), layout.keys.data_ptr())
+        views = (view(q), view(k), view(v))
+        return (layout.sequences, *sizes), *views, numbers, plan.mask, lengths, q.shape[1]
+
+
+def refusal(request: Request) -> str | None:
+    """Why the sequences of a request, (H, N, D) each of q, k and v, have to be padded; None where they need not."""
+    if isinstance(request.similarity, Additive):
+        return "its additive scores are for sequences of one length"
+    if request.q.is_meta or native._through_dispatcher(request):
+        return "somebody traces or wraps the tensors"
+    return native.refusal(request)
+
+
+def context(request: Request, layout: Layout) -> Tensor | None:
+    """The context (Nq, H, Dv); None where a masked number that is not finite may have shown."""
+    request = request.reduced()
+    assert isinstance(request.similarity, Dot)
+    mask, softcap = request.mask, request.softcap or 0.0
+    sides = (OPEN if mask.left is None else mask.left, OPEN if mask.right is None else mask.right)
+    numbers = None if mask.open else (*sides, 0, 0, 0, 0, 0, 0, 0, 0)
+    # as many sequences as the costliest stands for: what the costliest is cut into depends on the others
+    plan = Plan(
+        layout.alike(), request.lead[0], request.groups, request.similarity.scale, softcap, numbers, (), not mask.open
+    )
+    packed, shared = Packed(plan, layout), shared_lead(request)
+    q, k, v = (
+        unit_rows(x.expand(*lead, *x.shape[-2:]))  # (H, N, ·)
+        for x, lead in ((request.q, request.lead), (request.k, shared), (request.value, shared))
+    )
+    if native._wants_gradient(q, k, v):
+        found, finite = _Attention.apply(q, k, v, packed)
+    else:
+        found, _, finite = _forward(q, k, v, packed)
+    return found.to(request.value.dtype) if finite or mask.open else None
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> tuple[Tensor, Tensor, bool]:
+    """Context (Nq, H, Dv), log-sum-exp (H, Nq), and whether every context is finite."""
+    (heads, queries, _), plan = q.shape, packed.plan
+    found = q.new_empty(queries, heads, v.shape[-1], dtype=torch.float32)
+    lse = q.new_empty(heads, queries, dtype=torch.float32)
+    if not lse.numel():
+        return found, lse, True
+    threads = torch.get_num_threads()
+    rows = plan.rows_per_task(packed.layout.most_queries, threads, native.ROWS_PER_TASK)
+    finite = kernels().packed_forward(*packed.arguments(q, k, v), found.data_ptr(), lse.data_ptr(), rows, threads)
+    return found, lse, finite
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> tuple[Tensor, bool]:
+        found, lse, finite = _forward(q, k, v, packed)
+        ctx.packed = packed
+        ctx.save_for_backward(q, k, v, found, lse)
+        ctx.set_materialize_grads(False)
+        return found, finite
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+        plan = ctx.packed.plan
+        plan.once()
+        if grad is None:
+            return None, None, None, None
+        q, k, v, found, lse = ctx.saved_tensors
+        *gradients, finite = _backward(ctx.packed, q, k, v, found, lse, grad)
+        if plan.masked and not finite:
+            q, k, v = (torch.where(x.isfinite(), x, 0) for x in (q, k, v))  # masked out, or lost in any case
+            *gradients, _ = _backward(ctx.packed, q, k, v, found, lse, grad)
+        return *gradients, None
+
+
+def _backward(
+    packed: Packed, q: Tensor, k: Tensor, v: Tensor, found: Tensor, lse: Tensor, grad: Tensor
+) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """The gradients of q, k and v, (H, N, ·) each, and whether all are finite."""
+    plan, layout, finite = packed.plan, packed.layout, True
+    grad = unit_rows(grad)
+    (heads, queries, width), keys, value_width = q.shape, k.shape[1], v.shape[-1]
+    threads, padded = torch.get_num_threads(), kernels().padded
+    parts = plan.shares(layout.most_keys, threads, native.KEYS_PER_TASK)
+    of_queries = q.dtype if parts == 1 else torch.float32  # what is added up afterwards is rounded afterwards
+    of_keys = k.dtype if plan.groups == 1 else torch.float32
+    dq, dk, dv = pieces(
+        (parts, queries, heads, padded(width)),
+        (keys, heads, padded(width)),  # one per query head
+        (keys, heads, padded(value_width)),
+        dtypes=(of_queries, of_keys, of_keys),
+    )
+    if not grad.numel() or not layout.queries.all():  # no query, no gradient of its keys
+        dq, dk, dv = dq.zero_(), dk.zero_(), dv.zero_()
+    if grad.numel():
+        finite = kernels().packed_backward(
+            *packed.arguments(q, k, v),
+            view(grad.transpose(0, 1)),
+            view(found.transpose(0, 1)),
+            lse.data_ptr(),
+            parts,
+            dq.data_ptr(),
+            dk.data_ptr(),
+            dv.data_ptr(),
+            NUMBERS[of_queries],
+            NUMBERS[of_keys],
+            threads,
+        )
+    dq = dq.squeeze(0) if parts == 1 else dq.sum(0)
+    dq, dk, dv = dq[..., :width], plan.ungroup(dk)[..., :width], plan.ungroup(dv)[..., :value_width]
+    dq, dk, dv = (d.to(x.dtype).transpose(0, 1) for d, x in ((dq, q), (dk, k), (dv, v)))  # (H, N, ·)
+    return dq, dk, dv, finite
+
+
+def view(x: Tensor) -> tuple[int, int, int, int]:
+    """x (H, N, ·): pointer and strides of batch, head, row."""
+    head, row, _ = x.stride()
+    return x.data_ptr(), 0, head, row

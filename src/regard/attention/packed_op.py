@@ -1,0 +1,85 @@
+"""Packed dot products as operators of torch: `regard::packed` and `regard::packed_backward`.
+
+The lengths of sequences are numbers in a tensor, which a trace may not read: torch.compile sees one operator, whose
+shapes do not depend on them. What it does is decided inside, when they are known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .masks import Mask
+from .request import Request
+from .similarity import Dot
+
+_PLAN = (
+    "Tensor q, Tensor k, Tensor v, Tensor lengths, Tensor key_lengths, SymInt? left, SymInt? right, SymInt groups, "
+    "float scale, float? softcap, str backend"
+)
+torch.library.define("regard::packed", f"({_PLAN}) -> Tensor")
+torch.library.define("regard::packed_backward", f"(Tensor grad, {_PLAN}) -> (Tensor dq, Tensor dk, Tensor dv)")
+
+
+def traceable(request: Request) -> bool:
+    """Whether the operator can say it: a similarity that is a dot product, and nothing random."""
+    return isinstance(request.similarity, Dot) and not request.hard and not request.dropout_p
+
+
+def traced(request: Request, lengths: Tensor, key_lengths: Tensor, backend: str) -> Tensor:
+    """The context (Nq, H, Dv) of a request (H, N, ·) that is `traceable`."""
+    assert isinstance(request.similarity, Dot)
+    mask, scale = request.mask, request.similarity.scale
+    return torch.ops.regard.packed.default(
+        request.q,
+        request.k,
+        request.value,
+        lengths,
+        key_lengths,
+        mask.left,
+        mask.right,
+        request.groups,
+        scale,
+        request.softcap,
+        backend,
+    )
+
+
+def request_of(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    left: int | None,
+    right: int | None,
+    groups: int,
+    scale: float,
+    softcap: float | None,
+) -> Request:
+    """The request that the arguments of the operator spell."""
+    lead = torch.broadcast_shapes(q.shape[:1], (k.shape[0] * groups,), (v.shape[0] * groups,))
+    return Request(q, k, v, Dot(scale), False, Mask(None, left, right), softcap, 0.0, groups, tuple(lead))
+
+
+@torch.library.register_fake("regard::packed")
+def _(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> Tensor:
+    return v.new_empty(q.shape[1], max(q.shape[0], k.shape[0], v.shape[0]), v.shape[-1])
+
+
+@torch.library.register_fake("regard::packed_backward")
+def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:5])
+    ctx.numbers = inputs[5:]
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    gradients = torch.ops.regard.packed_backward.default(grad, *ctx.saved_tensors, *ctx.numbers)
+    return *gradients, *(None,) * 8
+
+
+torch.library.register_autograd("regard::packed", _differentiate, setup_context=_keep)
