@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..data import WordPiece
 from ..models import SentenceEmbedder, load_bert
+from ..models.bert_inference import Inference, runs_of
 
 TOKENS = 2048
 """Of a batch: enough to keep every core busy, few enough for the caches."""
@@ -65,7 +67,7 @@ class Embedder:
 
         Args:
             texts: one or more words each.
-            tokens: cells of a batch, padding counted; a text that is longer is a batch of its own.
+            tokens: of a batch; a text that is longer is a batch of its own.
             done: told how many texts more are embedded, after each batch.
 
         Raises:
@@ -77,26 +79,38 @@ class Embedder:
             if not text.strip():
                 raise ValueError(f"embed: texts[{place}] ({text!r}) must hold some text. Leave it out.")
         ids = [found.ids for found in self.vocabulary.encode_all(texts, longest=self.longest)]
-        device = self.model.bert.tokens.weight.device
-        made = torch.empty(len(ids), self.model.bert.config.width, dtype=self.model.bert.tokens.weight.dtype)
-        with torch.inference_mode():
-            for places in batches([len(one) for one in ids], tokens):
-                rows = [torch.tensor(ids[place]) for place in places]
-                padded = torch.nn.utils.rnn.pad_sequence(rows, True, self.vocabulary.pad).to(device)  # (B, T)
-                lengths = None if len(rows[-1]) == padded.shape[1] else torch.tensor([len(row) for row in rows])
-                made[torch.tensor(places)] = self.model(padded, lengths).to("cpu")
-                done(len(places))
+        weight = self.model.bert.tokens.weight
+        made = torch.empty(len(ids), weight.shape[1], dtype=weight.dtype)  # (N, W)
+        encode = Inference(self.model.bert)
+        for places in batches([len(one) for one in ids], tokens):
+            flat = torch.tensor([id for place in places for id in ids[place]], device=weight.device)
+            lengths = [len(ids[place]) for place in places]
+            made[torch.tensor(places)] = _pooled(encode(flat, lengths), lengths).to("cpu")
+            done(len(places))
         return made
 
 
 def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Places of sequences of like length, at most `tokens` cells a batch, the longest first: memory shows at once."""
-    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
-    start = 0
-    while start < len(order):
-        count = max(1, tokens // max(1, lengths[order[start]]))
-        yield order[start : start + count]
-        start += count
+    """Places of sequences of like length, at most `tokens` a batch, the longest first: if memory is short, it shows."""
+    batch: list[int] = []
+    held = 0
+    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+        if batch and held + lengths[place] > tokens:
+            yield batch
+            batch, held = [], 0
+        batch.append(place)
+        held += lengths[place]
+    if batch:
+        yield batch
+
+
+def _pooled(hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+    """What `SentenceEmbedder` makes of the tokens (N, W) of texts one after the other: (B, W)."""
+    parts = [
+        hidden[start : start + count * length].view(count, length, -1).mean(1)
+        for start, count, length in runs_of(lengths)
+    ]
+    return F.normalize(torch.cat(parts), dim=1)
 
 
 def _check_modules(folder: Path) -> None:
