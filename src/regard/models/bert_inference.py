@@ -24,11 +24,11 @@ class Inference:
 
     Linear layers and norms see all tokens as one matrix (N, W); attention sees each run of equal lengths as a batch
     without padding. Queries, keys and values are one product with their weights laid side by side; sums and products
-    are written into the same few buffers in every block, since memory that is new costs a page fault for each 4 KiB,
-    up to a fifth of the time of a product here.
+    are written into the same few buffers in every block and every call, since memory that is new costs a page fault
+    for each 4 KiB, up to a fifth of the time of a product here. So one object serves one thread.
 
-    The weights are those of `bert` when it was made, in part copied; changes afterwards are not seen. For a
-    `Bert` without dropout of its own, as it is in evaluation mode.
+    The weights are those of `bert` when it was made, in part copied; changes afterwards are not seen. There is no
+    dropout, whatever the mode of `bert`.
 
     >>> from .bert import BertConfig
     >>> bert = Bert(BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2)).eval()
@@ -43,6 +43,7 @@ class Inference:
         self.bert = bert
         # every text here is a first segment
         self._places = bert.positions.weight + bert.segments.weight[0]
+        self._space = self._places.new_empty(0)
         self._blocks = [_Block(block) for block in bert.blocks if isinstance(block, EncoderBlock)]
 
     @torch.inference_mode()
@@ -54,10 +55,12 @@ class Inference:
         place = torch.cat([torch.arange(length, device=ids.device).repeat(count) for _, count, length in runs])  # (N,)
         x = F.embedding(ids, bert.tokens.weight).add_(F.embedding(place, self._places))  # (N, W)
         x = F.layer_norm(x, (width,), bert.norm.weight, bert.norm.bias, bert.norm.eps)
-        wide = x.new_empty(len(ids) * max(3 * width, bert.config.hidden))
-        narrow = torch.empty_like(x)
+        most = max(3 * width, bert.config.hidden)
+        if self._space.numel() < len(ids) * (most + 2 * width):
+            self._space = x.new_empty(len(ids) * (most + 2 * width))
+        space = self._space[: len(ids) * (most + 2 * width)].split([len(ids) * n for n in (most, width, width)])
         for block in self._blocks:
-            x = block(x, runs, wide, narrow)
+            x = block(x, runs, *space)
         return x
 
 
@@ -76,28 +79,31 @@ class _Block:
         self.activation = feedforward.activation
         self.norms = block.around_attention.norm, block.around_feedforward.norm
 
-    def __call__(self, x: Tensor, runs: Sequence[Run], wide: Tensor, narrow: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, runs: Sequence[Run], wide: Tensor, narrow: Tensor, other: Tensor) -> Tensor:
+        """x (N, W) → (N, W), by way of three buffers: N times the widest, and twice N·W."""
+        context, summed = narrow.view_as(x), other.view_as(x)
         weight, bias = self.qkv
         qkv = torch.addmm(bias, x, weight, out=_shaped(wide, len(x), len(bias)))  # (N, 3·W)
-        x = self._add(x, self._attend(qkv, runs, x), self.out, narrow, 0)  # (N, W)
+        self._attend(qkv, runs, context)
+        x = self._add(x, context, self.out, summed, 0)  # (N, W)
         weight, bias = self.up
         h = torch.addmm(bias, x, weight, out=_shaped(wide, len(x), len(bias)))  # (N, hidden)
-        h = torch._C._nn.gelu_(h) if self.activation is F.gelu else self.activation(h)
-        return self._add(x, h, self.down, narrow, 1)  # (N, W)
+        h = torch.ops.aten.gelu_(h) if self.activation is F.gelu else self.activation(h)
+        return self._add(x, h, self.down, summed, 1)  # (N, W)
 
-    def _attend(self, qkv: Tensor, runs: Sequence[Run], like: Tensor) -> Tensor:
-        context = torch.empty_like(like)  # (N, W)
+    def _attend(self, qkv: Tensor, runs: Sequence[Run], context: Tensor) -> None:
+        """Writes what each run sees of itself into context (N, W)."""
         for start, count, length in runs:
             part = slice(start, start + count * length)
             split = qkv[part].view(count, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # (3, B, H, T, D)
-            seen = attend(*split.unbind(0))  # (B, H, T, D)
+            q, k, v = split.unbind(0)
+            seen = attend(q, k, v)  # (B, H, T, D)
             context[part].view(count, length, self.heads, -1).copy_(seen.transpose(1, 2))
-        return context
 
-    def _add(self, x: Tensor, y: Tensor, linear: tuple[Tensor, Tensor], narrow: Tensor, norm: int) -> Tensor:
-        """norm(x + W·y + b): the product is added to what is already in the buffer."""
+    def _add(self, x: Tensor, y: Tensor, linear: tuple[Tensor, Tensor], summed: Tensor, norm: int) -> Tensor:
+        """norm(x + b + W·y): the product is added to what is already in the buffer."""
         weight, bias = linear
-        summed = torch.add(x, bias, out=narrow).addmm_(y, weight)  # (N, W)
+        torch.add(x, bias, out=summed).addmm_(y, weight)  # (N, W)
         made: Tensor = self.norms[norm](summed)
         return made
 
