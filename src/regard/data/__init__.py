@@ -7,6 +7,7 @@ from .packing import Packed, pack, unpack
 from .parallel import Report, read_pairs
 from .subwords import Subwords
 from .vocabulary import BOS, EOS, PAD, UNK, Vocabulary, load_vocabulary
+from .wordpiece import WordPiece
 
 __all__ = [
     "BOS",
@@ -22,6 +23,7 @@ __all__ = [
     "Report",
     "Subwords",
     "Vocabulary",
+    "WordPiece",
     "encode_pairs",
     "load_vocabulary",
     "pack",

