@@ -6,6 +6,7 @@ from .corpus import Corpus, encode_pairs
 from .parallel import Report, read_pairs
 from .subwords import Subwords
 from .vocabulary import BOS, EOS, PAD, UNK, Vocabulary, load_vocabulary
+from .wordpiece import WordPiece
 
 __all__ = [
     "BOS",
@@ -20,6 +21,7 @@ __all__ = [
     "Report",
     "Subwords",
     "Vocabulary",
+    "WordPiece",
     "encode_pairs",
     "load_vocabulary",
     "read_pairs",

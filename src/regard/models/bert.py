@@ -1,0 +1,222 @@
+"""BERT: a stack of encoder blocks that reads a text in both directions; its heads are in `bert_heads`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..attention.check import dtype, shape
+from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention
+from ..layers.feedforward import Activation
+
+_tanh_gelu = partial(F.gelu, approximate="tanh")
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": F.gelu,
+    "gelu_new": _tanh_gelu,
+    "gelu_pytorch_tanh": _tanh_gelu,
+    "relu": F.relu,
+    "silu": F.silu,
+    "swish": F.silu,
+}
+DEVIATION = 0.02
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The sizes and names of a `Bert`."""
+
+    vocabulary: int = 0
+    """Number of ids; a recipe takes it from the data."""
+    width: int = 256
+    """Of embeddings and of every block."""
+    heads: int = 4
+    """Of every attention; the width is divisible by them."""
+    hidden: int = 1024
+    """Of the feed-forward layers, inside."""
+    layers: int = 4
+    """Blocks."""
+    positions: int = 512
+    """Ids of the longest text."""
+    segments: int = 2
+    """Kinds of segments: of a pair of texts, 0 for the first and 1 for the second."""
+    activation: str = "gelu"
+    """The bend of the feed-forward layers: gelu, gelu_new, gelu_pytorch_tanh, relu, silu or swish."""
+    dropout: float = 0.1
+    """Share of embeddings and of each part's output dropped in training."""
+    attention_dropout: float = 0.0
+    """Share of attention weights dropped in training; the fast kernels have none."""
+    head_dropout: float | None = None
+    """Share of what a classifier reads dropped in training; None for that of `dropout`."""
+    epsilon: float = 1e-12
+    """Added to the variance in every normalisation."""
+    pad: int = 0
+    """The id of padding, whose embedding is not learned."""
+    tied: bool = True
+    """Whether the layer that predicts tokens has the weights of their embeddings."""
+
+
+class Bert(nn.Module):
+    """Embeddings, encoder blocks with normalisation after each part, and a pooler.
+
+        x₀ = norm(token[idₜ] + segment[sₜ] + position[t]);   xₗ = blockₗ(xₗ₋₁);   pooled = tanh(W·x_L[0] + b)
+
+    Shapes: ids (B, T) → hidden (B, T, W); pooled (B, W).
+    Paper: Devlin et al. 2019, section 3. Weights start as normal of deviation 0.02, biases as zero (its appendix A.2
+    and code; not truncated).
+    Differs from `transformers`: padding is told by lengths, not by a mask, and is zero in the output.
+
+    Args:
+        config: sizes and names.
+        pooler: whether it has one. Heads that read the first token need it, others have no use for it.
+
+    Raises:
+        ValueError: for sizes and names that do not fit, all at once.
+
+    >>> bert = Bert(BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2))
+    >>> hidden, maps = bert(torch.randint(1, 50, (2, 7)), torch.tensor([7, 4]), return_maps=True)
+    >>> tuple(hidden.shape), [m.shape for m in maps], tuple(bert.pool(hidden).shape)
+    ((2, 7, 12), [(2, 3, 7, 7), (2, 3, 7, 7)], (2, 12))
+    >>> bool(hidden[1, 4:].any())                                       # the second text ends after four ids
+    False
+    """
+
+    def __init__(self, config: BertConfig, *, pooler: bool = True) -> None:
+        super().__init__()
+        check(config)
+        self.config = config
+        width = config.width
+        self.tokens = nn.Embedding(config.vocabulary, width, padding_idx=config.pad)
+        self.segments = nn.Embedding(config.segments, width)
+        self.positions = nn.Embedding(config.positions, width)
+        self.norm = nn.LayerNorm(width, eps=config.epsilon)
+        self.dropout = Dropout(config.dropout)
+        self.blocks = nn.ModuleList(_block(config) for _ in range(config.layers))
+        self.pooler = nn.Linear(width, width) if pooler else None
+        self.apply(initialise)
+
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        segments: Tensor | None = None,
+        *,
+        return_maps: bool = False,
+    ) -> Any:
+        """What the last block makes of each token.
+
+        Args:
+            ids: (B, T), whole numbers; anything within the vocabulary in padding.
+            lengths: (B,), ids that count, from 0 to T; None for all.
+            segments: (B, T), whole numbers; None for zeros.
+            return_maps: also return what each block looked at.
+
+        Returns:
+            hidden (B, T, W), zero in padding; or (hidden, maps): one (B, H, T, T) per block.
+
+        Raises:
+            ValueError: with the value and the remedy.
+        """
+        lengths = None if lengths is None else torch.as_tensor(lengths, device=ids.device)
+        self._check(ids, lengths, segments)
+        x, maps = self._encode(self.embed(ids, segments), lengths, return_maps)
+        return (x, maps) if return_maps else x
+
+    def embed(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
+        """(B, T) → (B, T, W): what the first block reads."""
+        of_segments = self.segments.weight[0] if segments is None else self.segments(segments)
+        x = self.tokens(ids) + of_segments + self.positions.weight[: ids.shape[1]]  # (B, T, W)
+        return self.dropout(self.norm(x))
+
+    def pool(self, hidden: Tensor) -> Tensor:
+        """(B, T, W) → (B, W), made of the first token, [CLS]."""
+        if self.pooler is None:
+            raise ValueError("bert: pooler (None) must be there to pool; this one was built or stored without.")
+        return torch.tanh(self.pooler(hidden[:, 0]))
+
+    def _encode(self, x: Tensor, lengths: Tensor | None, return_maps: bool) -> tuple[Tensor, list[Any]]:
+        """The blocks, and zeros in padding. The one place that knows how a batch of unequal texts is computed."""
+        maps = []
+        for block in self.blocks:
+            x = block(x, lengths=lengths, return_map=return_maps)
+            if return_maps:
+                x, seen = x
+                maps.append(seen)
+        if lengths is not None:
+            beyond = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]  # (B, T)
+            x = x.masked_fill(beyond[..., None], 0.0)
+        return x, maps
+
+    def _check(self, ids: Tensor, lengths: Tensor | None, segments: Tensor | None) -> None:
+        if ids.ndim != 2 or ids.is_floating_point():
+            raise ValueError(f"bert: ids ({shape(ids)}) must be whole numbers (batch, length); got {dtype(ids)}.")
+        if ids.shape[1] > self.config.positions:
+            raise ValueError(
+                f"bert: ids ({shape(ids)}) must be no longer than positions ({self.config.positions}). Cut the text: "
+                f"WordPiece.encode(text, longest={self.config.positions})."
+            )
+        if segments is not None and (segments.shape != ids.shape or segments.is_floating_point()):
+            raise ValueError(
+                f"bert: segments ({shape(segments)}) must be whole numbers of the shape of ids ({shape(ids)}); got "
+                f"{dtype(segments)}."
+            )
+        if lengths is not None and (lengths.shape != ids.shape[:1] or lengths.is_floating_point()):
+            raise ValueError(
+                f"bert: lengths ({shape(lengths)}) must be {ids.shape[0]} whole numbers, one per text of ids "
+                f"({shape(ids)}); got {dtype(lengths)}."
+            )
+        if torch.compiler.is_compiling():
+            return
+        rows = [("ids", ids, "vocabulary", self.config.vocabulary, "")]
+        rows += [] if segments is None else [("segments", segments, "segments", self.config.segments, "")]
+        rows += [] if lengths is None else [("lengths", lengths, "T + 1", ids.shape[1] + 1, " of ids (B, T)")]
+        for name, values, limit, size, of in rows:
+            low, high = map(int, values.aminmax()) if values.numel() else (0, 0)
+            if low < 0 or high >= size:
+                wrong = low if low < 0 else high
+                raise ValueError(f"bert: {name} ({wrong}) must lie in 0…{size - 1}, below {limit}{of} ({size}).")
+
+
+@torch.no_grad()
+def initialise(module: nn.Module) -> None:
+    """Weights normal of deviation 0.02, biases zero, norms one and zero, the embedding of padding zero."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=DEVIATION)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
+    if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+        module.weight[module.padding_idx].zero_()
+
+
+def check(config: BertConfig, where: str = "bert") -> None:
+    """Refuse sizes and names that do not fit, all at once."""
+    wrong = [
+        f"{name} ({getattr(config, name)}) must be at least 1"
+        for name in ("vocabulary", "width", "heads", "hidden", "layers", "positions", "segments")
+        if getattr(config, name) < 1
+    ]
+    if config.heads > 0 and config.width % config.heads:
+        wrong.append(f"width ({config.width}) must be divisible by heads ({config.heads})")
+    if config.activation not in ACTIVATIONS:
+        wrong.append(f"activation ({config.activation!r}) must be one of {', '.join(ACTIVATIONS)}")
+    if not 0 <= config.pad < max(1, config.vocabulary):
+        wrong.append(f"pad ({config.pad}) must lie in the vocabulary ({config.vocabulary})")
+    for name in ("dropout", "attention_dropout", "head_dropout"):
+        if not 0 <= (getattr(config, name) or 0) < 1:
+            wrong.append(f"{name} ({getattr(config, name)}) must lie in [0, 1)")
+    if wrong:
+        raise ValueError(f"{where}: {'; '.join(wrong)}.")
+
+
+def _block(config: BertConfig) -> EncoderBlock:
+    return EncoderBlock(
+        MultiHeadAttention(config.width, config.heads, dropout=config.attention_dropout),
+        FeedForward(config.width, config.hidden, activation=ACTIVATIONS[config.activation]),
+        dropout=config.dropout,
+        norm=partial(nn.LayerNorm, eps=config.epsilon),
+    )

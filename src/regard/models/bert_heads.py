@@ -1,0 +1,235 @@
+"""What is put on a `Bert`: layers that predict tokens, sentences and classes, and sentence embeddings.
+
+Each head holds its `bert` and takes the same ids, lengths and segments. Padding beyond `lengths` has no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..layers import Dropout
+from .bert import ACTIVATIONS, Bert, initialise
+
+Lengths = Tensor | Sequence[int] | None
+
+
+class MaskedTokens(nn.Module):
+    """Predicts tokens that were masked, from what is around them.
+
+        logits = E · norm(activation(W·h + b)) + c          E: the token embeddings (or weights of their own)
+
+    Shapes: hidden (…, W) → logits (…, V).
+    Paper: Devlin et al. 2019, section 3.1, task 1.
+
+    >>> import torch
+    >>> from regard.models import BertConfig
+    >>> model = MaskedTokens(Bert(BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2), pooler=False))
+    >>> ids, masked = torch.randint(1, 50, (2, 7)), torch.zeros(2, 7, dtype=torch.bool)
+    >>> masked[0, 3] = masked[1, 1] = masked[1, 2] = True
+    >>> tuple(model(ids).shape), tuple(model(ids, places=masked).shape)
+    ((2, 7, 50), (3, 50))
+    """
+
+    def __init__(self, bert: Bert) -> None:
+        super().__init__()
+        config = bert.config
+        self.bert = bert
+        self.dense = nn.Linear(config.width, config.width)
+        self.norm = nn.LayerNorm(config.width, eps=config.epsilon)
+        self.activation = ACTIVATIONS[config.activation]
+        self.vocabulary = nn.Linear(config.width, config.vocabulary)
+        for module in (self.dense, self.vocabulary):
+            initialise(module)
+        if config.tied:
+            self.vocabulary.weight = bert.tokens.weight
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """(…, W) → (…, W): what `vocabulary` multiplies. A loss that fuses the last layer takes both."""
+        return self.norm(self.activation(self.dense(hidden)))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(…, W) → (…, V)."""
+        return self.vocabulary(self.transform(hidden))
+
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Lengths = None,
+        segments: Tensor | None = None,
+        *,
+        places: Tensor | None = None,
+        return_maps: bool = False,
+    ) -> Any:
+        """Logits (B, T, V); or of `places` alone, a boolean (B, T), row by row: (M, V). And maps where asked for."""
+
+        def read(hidden: Tensor) -> Tensor:
+            return self.logits(hidden if places is None else hidden[places])
+
+        return _with_maps(self.bert, (ids, lengths, segments), read, return_maps)
+
+
+class NextSentence(nn.Module):
+    """Tells whether the second text of a pair follows the first.
+
+        logits = W · pooled + b                              class 0: it does; class 1: it is another
+
+    Shapes: (B, T) → (B, 2). Paper: Devlin et al. 2019, section 3.1, task 2.
+    """
+
+    def __init__(self, bert: Bert) -> None:
+        super().__init__()
+        self.bert = _pooled(bert, "next sentence")
+        self.next = nn.Linear(bert.config.width, 2)
+        initialise(self.next)
+
+    def forward(
+        self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool = False
+    ) -> Any:
+        return _with_maps(
+            self.bert, (ids, lengths, segments), lambda hidden: self.next(self.bert.pool(hidden)), return_maps
+        )
+
+
+class Pretraining(nn.Module):
+    """Both tasks of pretraining on one BERT: `masked` is a `MaskedTokens`, `next` a linear layer over the pooled.
+
+    Shapes: (B, T) → logits of tokens (B, T, V) and of what follows (B, 2). Paper: Devlin et al. 2019, section 3.1.
+    """
+
+    def __init__(self, bert: Bert) -> None:
+        super().__init__()
+        self.masked = MaskedTokens(_pooled(bert, "pretraining"))
+        self.next = nn.Linear(bert.config.width, 2)
+        initialise(self.next)
+
+    @property
+    def bert(self) -> Bert:
+        return self.masked.bert
+
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Lengths = None,
+        segments: Tensor | None = None,
+        *,
+        places: Tensor | None = None,
+        return_maps: bool = False,
+    ) -> Any:
+        """(tokens, next), or ((tokens, next), maps); tokens as those of `MaskedTokens`, `places` too."""
+
+        def both(hidden: Tensor) -> tuple[Tensor, Tensor]:
+            chosen = hidden if places is None else hidden[places]
+            return self.masked.logits(chosen), self.next(self.bert.pool(hidden))
+
+        return _with_maps(self.bert, (ids, lengths, segments), both, return_maps)
+
+
+class SequenceClassifier(nn.Module):
+    """One class for a text or a pair of texts.
+
+        logits = W · dropout(pooled) + b
+
+    Shapes: (B, T) → (B, C). `classes` is C, or the names of the classes. Paper: Devlin et al. 2019, section 4.1.
+
+    >>> import torch
+    >>> from regard.models import BertConfig
+    >>> config = BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2)
+    >>> model = SequenceClassifier(Bert(config), ["bad", "good"])
+    >>> tuple(model(torch.randint(1, 50, (3, 7)), lengths=[7, 4, 6]).shape), model.labels
+    ((3, 2), ('bad', 'good'))
+    """
+
+    def __init__(self, bert: Bert, classes: int | Sequence[str]) -> None:
+        super().__init__()
+        self.bert = _pooled(bert, "sequence classifier")
+        self.labels = _labels("sequence classifier", classes)
+        self.dropout = _head_dropout(bert)
+        self.classes = nn.Linear(bert.config.width, len(self.labels))
+        initialise(self.classes)
+
+    def forward(
+        self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool = False
+    ) -> Any:
+        def read(hidden: Tensor) -> Tensor:
+            return self.classes(self.dropout(self.bert.pool(hidden)))
+
+        return _with_maps(self.bert, (ids, lengths, segments), read, return_maps)
+
+
+class TokenClassifier(nn.Module):
+    """One class for each token.
+
+        logitsₜ = W · dropout(hₜ) + b
+
+    Shapes: (B, T) → (B, T, C). `classes` is C, or the names of the classes. Paper: Devlin et al. 2019, section 5.3.
+    """
+
+    def __init__(self, bert: Bert, classes: int | Sequence[str]) -> None:
+        super().__init__()
+        self.bert = bert
+        self.labels = _labels("token classifier", classes)
+        self.dropout = _head_dropout(bert)
+        self.classes = nn.Linear(bert.config.width, len(self.labels))
+        initialise(self.classes)
+
+    def forward(
+        self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool = False
+    ) -> Any:
+        return _with_maps(
+            self.bert, (ids, lengths, segments), lambda hidden: self.classes(self.dropout(hidden)), return_maps
+        )
+
+
+class SentenceEmbedder(nn.Module):
+    """A vector of length one for a text: texts of like meaning have vectors of like direction.
+
+        e = m / ‖m‖,   m = Σₜ hₜ / length
+
+    Shapes: (B, T) → (B, W); of an empty row, zeros. Paper: Reimers and Gurevych 2019, section 3.
+
+    >>> import torch
+    >>> from regard.models import BertConfig
+    >>> model = SentenceEmbedder(Bert(BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2)))
+    >>> model(torch.randint(1, 50, (3, 7)), lengths=[7, 4, 6]).detach().norm(dim=1)
+    tensor([1.0000, 1.0000, 1.0000])
+    """
+
+    def __init__(self, bert: Bert) -> None:
+        super().__init__()
+        self.bert = bert
+
+    def forward(
+        self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool = False
+    ) -> Any:
+        # padding is zero in the hidden vectors, and the direction of a sum is that of the mean
+        return _with_maps(
+            self.bert, (ids, lengths, segments), lambda hidden: F.normalize(hidden.sum(1), dim=1), return_maps
+        )
+
+
+def _with_maps(bert: Bert, inputs: tuple[Any, ...], read: Any, return_maps: bool) -> Any:
+    """What a head reads off the hidden vectors, and the maps of BERT where asked for."""
+    result = bert(*inputs, return_maps=return_maps)
+    return (read(result[0]), result[1]) if return_maps else read(result)
+
+
+def _pooled(bert: Bert, where: str) -> Bert:
+    if bert.pooler is None:
+        raise ValueError(f"{where}: bert must have a pooler; got one without. Build it as Bert(config, pooler=True).")
+    return bert
+
+
+def _head_dropout(bert: Bert) -> Dropout:
+    config = bert.config
+    return Dropout(config.dropout if config.head_dropout is None else config.head_dropout)
+
+
+def _labels(where: str, classes: int | Sequence[str]) -> tuple[str, ...]:
+    labels = tuple(f"LABEL_{n}" for n in range(classes)) if isinstance(classes, int) else tuple(classes)
+    if not labels or len(set(labels)) < len(labels):
+        raise ValueError(f"{where}: classes ({classes!r}) must be at least one, each of another name.")
+    return labels
