@@ -71,8 +71,9 @@ class Pretrain:
         last = self.head.vocabulary
         said = self.head.transform(hidden[batch.chosen])  # (M, W)
         total = cross_entropy(said, last.weight, last.bias, batch.wanted)
-        extras: dict[str, float | Tensor] = {"padding": batch.padding, "masked_loss": total.detach() / len(said)}
+        extras: dict[str, float | Tensor] = {"padding": batch.padding}
         if self.next is not None:
+            extras["masked_loss"] = total.detach() / len(said)
             logits = self.next(self.head.bert.pool(hidden)).float()  # (B, 2)
             total = total + batch.each * F.cross_entropy(logits, batch.other, reduction="sum")
             extras["next_accuracy"] = (logits.argmax(1) == batch.other).float().mean()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from ..data.vocabulary import read_json
 from ..data.wordpiece import WordPiece
-from ..models.bert import Bert, BertConfig
+from ..models.bert import Bert, BertConfig, check
 from ..models.bert_files import config_from, load_bert, save_bert
 from ..models.bert_heads import MaskedTokens, Pretraining, SequenceClassifier
 from ..tasks.labelled import LABELS
@@ -20,7 +20,41 @@ from .checkpoint import states
 from .files import write
 from .run import load_best, read_config
 
-SIZES = "bert.json"
+CONFIG = "bert.json"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a BERT that starts anew."""
+
+    vocabulary: int = 8000
+    """Pieces of the vocabulary, at most; they are found in the text."""
+    width: int = 256
+    """Of embeddings and of every block."""
+    heads: int = 4
+    """Of every attention; the width is divisible by them."""
+    hidden: int = 1024
+    """Of the feed-forward layers, inside."""
+    layers: int = 4
+    """Blocks."""
+    positions: int = 512
+    """Pieces of the longest text that it can ever read."""
+    dropout: float = 0.1
+    """Share of embeddings and of each part's output dropped in training."""
+    attention_dropout: float = 0.0
+    """Share of attention weights dropped in training; the fast kernels have none."""
+
+    def errors(self) -> list[str]:
+        """Everything that is wrong, a sentence each."""
+        try:
+            check(BertConfig(**asdict(self)), "model")
+        except ValueError as error:
+            return [str(error)]
+        return []
+
+    def config(self, words: WordPiece) -> BertConfig:
+        """Those of a BERT that reads these pieces."""
+        return BertConfig(**{**asdict(self), "vocabulary": len(words), "pad": words.pad})
 
 
 def is_run(folder: Path) -> bool:
@@ -33,13 +67,13 @@ def begun(folder: Path) -> bool:
     return bool(states(folder))
 
 
-def keep_sizes(folder: Path, config: BertConfig) -> None:
-    write(folder / SIZES, to_json(config).encode())
+def keep_config(folder: Path, config: BertConfig) -> None:
+    write(folder / CONFIG, to_json(config).encode())
 
 
-def sizes(folder: Path) -> BertConfig:
+def config_of(folder: Path) -> BertConfig:
     """The configuration of the BERT of a run."""
-    path = folder / SIZES
+    path = folder / CONFIG
     if not path.exists():
         raise ValueError(f"training: {path} must exist; got a run without. Train there first, or give another folder.")
     return from_json(BertConfig, path.read_text(encoding="utf-8"))
@@ -47,13 +81,13 @@ def sizes(folder: Path) -> BertConfig:
 
 def positions(folder: Path) -> int:
     """Ids of the longest text that the BERT of a run or of a Hugging Face directory reads."""
-    return sizes(folder).positions if is_run(folder) else config_from(read_config(folder), folder).positions
+    return config_of(folder).positions if is_run(folder) else config_from(read_config(folder), folder).positions
 
 
 def pretrained(folder: Path) -> MaskedTokens | Pretraining:
     """The best model of a run of `regard train pretrain`."""
     paired = bool(read_config(folder)["texts"]["next_sentence"])
-    config = sizes(folder)
+    config = config_of(folder)
     model = Pretraining(Bert(config)) if paired else MaskedTokens(Bert(config, pooler=False))
     load_best(model, folder)
     return model.eval()
@@ -61,7 +95,7 @@ def pretrained(folder: Path) -> MaskedTokens | Pretraining:
 
 def classifier(folder: Path) -> SequenceClassifier:
     """The best model of a run of `regard train classify` on texts."""
-    model = SequenceClassifier(Bert(sizes(folder)), read_json(folder / LABELS)["labels"])
+    model = SequenceClassifier(Bert(config_of(folder)), read_json(folder / LABELS)["labels"])
     load_best(model, folder)
     return model.eval()
 
@@ -72,7 +106,7 @@ MODELS = {"pretrain": pretrained, "classify": classifier}
 def best(folder: Path) -> nn.Module:
     """The best model of a run with a BERT."""
     recipe = read_config(folder).get("recipe")
-    if recipe not in MODELS or not (folder / SIZES).exists():
+    if recipe not in MODELS or not (folder / CONFIG).exists():
         raise ValueError(f"training: {folder} must be a run of pretrain or of classify on texts; got {recipe}.")
     return MODELS[recipe](folder)
 

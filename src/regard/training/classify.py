@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,7 @@ import torch
 import tyro
 
 from ..data.wordpiece import WordPiece
-from ..models.bert import Bert, BertConfig
+from ..models.bert import Bert
 from ..models.bert_files import load_bert
 from ..models.bert_heads import SequenceClassifier
 from ..tasks.classifier import Classifier
@@ -73,9 +73,9 @@ class FinetuneRecipe(Recipe):
 
 @dataclass(frozen=True, kw_only=True)
 class ScratchRecipe(Recipe):
-    """A classifier from labelled text alone. Its vocabulary is found on the way: of at most `--vocabulary` pieces."""
+    """A classifier from labelled text alone. Its vocabulary is found on the way."""
 
-    model: BertConfig = field(default_factory=lambda: BertConfig(vocabulary=8000))
+    model: bert.Sizes = field(default_factory=bert.Sizes)
     lower: bool = True
     """Read capitals as small letters, and letters without their accents."""
     training: Training = field(
@@ -103,7 +103,7 @@ def train(recipe: FinetuneRecipe | ScratchRecipe, folder: Path, display: Display
     prepared = prepare(recipe.texts, folder, partial(_vocabulary, recipe), training.seed, display.say)
     torch.manual_seed(training.seed)  # of the first weights
     model = _model(recipe, folder, prepared)
-    bert.keep_sizes(folder, model.bert.config)
+    bert.keep_config(folder, model.bert.config)
     task = Classify(
         Classifier(model, prepared.words, recipe.texts.longest),
         *prepared.batches(recipe.texts.tokens, training.seed),
@@ -147,11 +147,10 @@ def _vocabulary(recipe: FinetuneRecipe | ScratchRecipe, texts: Iterable[str]) ->
 
 def _model(recipe: FinetuneRecipe | ScratchRecipe, folder: Path, prepared: Prepared) -> SequenceClassifier:
     if bert.begun(folder):  # the state has its weights: what it began with may be gone
-        return SequenceClassifier(Bert(bert.sizes(folder)), prepared.labels)
+        return SequenceClassifier(Bert(bert.config_of(folder)), prepared.labels)
     if isinstance(recipe, FinetuneRecipe):
         return bert.start(recipe.start, prepared.labels, recipe.attention_dropout)
-    config = replace(recipe.model, vocabulary=len(prepared.words), pad=prepared.words.pad)
-    return SequenceClassifier(Bert(config), prepared.labels)
+    return SequenceClassifier(Bert(recipe.model.config(prepared.words)), prepared.labels)
 
 
 @torch.no_grad()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-from ..models.bert import Bert, BertConfig
+from ..models.bert import Bert
 from ..models.bert_heads import MaskedTokens, Pretraining
 from ..tasks.plain import Plain, prepare
 from ..tasks.pretrain import Pretrain
 from .arguments import errors_of, from_values
-from .bert import keep_sizes, told
+from .bert import Sizes, keep_config, told
 from .config import Training, refuse
 from .logbook import Outcome
 from .loop import fit
@@ -24,10 +24,10 @@ NAME = "pretrain"
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainRecipe:
-    """A BERT from plain text. Its vocabulary is found on the way: of at most `--vocabulary` pieces."""
+    """A BERT from plain text. Its vocabulary is found on the way."""
 
     texts: Plain
-    model: BertConfig = field(default_factory=lambda: BertConfig(vocabulary=8000))
+    model: Sizes = field(default_factory=Sizes)
     training: Training = field(
         default_factory=lambda: Training(epochs=10, learning_rate=1e-3, warmup=0.05, weight_decay=0.01)
     )
@@ -49,11 +49,11 @@ def train(recipe: PretrainRecipe, folder: Path, display: Display | None = None) 
     display = display or Display()
     seed = recipe.training.seed
     prepared = prepare(recipe.texts, folder, recipe.model.vocabulary, seed, display.say)
-    config = replace(recipe.model, vocabulary=len(prepared.words), pad=prepared.words.pad)
+    config = recipe.model.config(prepared.words)
     torch.manual_seed(seed)  # of the first weights
     paired = recipe.texts.next_sentence
     model = Pretraining(Bert(config)) if paired else MaskedTokens(Bert(config, pooler=False))
-    keep_sizes(folder, config)
+    keep_config(folder, config)
     task = Pretrain(model, prepared.words, *prepared.batches(recipe.texts, seed))
     return fit(task, recipe.training, folder, recipe=told(recipe, recipe=NAME), display=display)
 
