@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,15 @@ def test_ctrl_c_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     monkeypatch.setattr(demo, "run", interrupted)
     assert main(["demo"]) == 130
     assert "stopped" in capsys.readouterr().err
+
+
+def test_a_reader_who_has_enough_is_no_error() -> None:
+    command = [sys.executable, "-m", "regard", "train", "translate", "--help"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()  # as `| head` does
+    assert process.stderr.read() == b"" and process.wait() == 0
+    process.stderr.close()
 
 
 def test_info_says_which_backend_and_why(capsys: pytest.CaptureFixture[str]) -> None:

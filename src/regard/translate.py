@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .tasks.alignment import Step
     from .tasks.interpreter import Interpreter, Translation
 
 CHUNK = 512
@@ -61,9 +62,9 @@ def run(options: argparse.Namespace) -> int:
             n_best=options.n_best,
             longest=options.longest,
         )
-        for best in found:
-            for one in best:
-                print(_line(interpreter, number, one, options))
+        for best, linked in zip(found, _links(interpreter, found, options.alignments), strict=True):
+            for one, ending in zip(best, linked, strict=True):
+                print(_line(number, one, ending, options.n_best))
             if options.plot:
                 _draw(interpreter, best[0], _place(options.plot, number))
             number += 1
@@ -86,15 +87,19 @@ def _check_looks(interpreter: Interpreter, folder: Path) -> None:
         )
 
 
-def _line(interpreter: Interpreter, number: int, one: Translation, options: argparse.Namespace) -> str:
+def _links(interpreter: Interpreter, found: list[list[Translation]], step: Step | None) -> list[list[str]]:
+    """What comes after the text of each translation: its word links, where they are asked for."""
     from .tasks.alignment import pharaoh
 
-    text = one.text
-    if options.alignments:
-        aligned = interpreter.align(one, step=options.alignments)
-        assert aligned is not None, "it was asked whether it looks"
-        text = f"{text}\t{pharaoh(aligned[0])}"
-    return text if options.n_best == 1 else f"{number} ||| {text} ||| {one.score:.4f}"
+    if step is None:
+        return [[""] * len(best) for best in found]
+    aligned = iter(interpreter.align([one for best in found for one in best], step=step))
+    return [[f"\t{pharaoh(next(aligned).links)}" for _ in best] for best in found]
+
+
+def _line(number: int, one: Translation, ending: str, n_best: int) -> str:
+    text = one.text + ending
+    return text if n_best == 1 else f"{number} ||| {text} ||| {one.score:.4f}"
 
 
 def _draw(interpreter: Interpreter, one: Translation, path: Path) -> None:

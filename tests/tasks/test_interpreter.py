@@ -40,14 +40,26 @@ def test_maps_have_the_tokens_and_the_weights_of_each_step(trained: Translate) -
 @pytest.mark.parametrize("step", ["output", "input"])
 def test_alignments_are_between_words(trained: Translate, step: str) -> None:
     [[one]] = trained.interpreter.translate(["the cat sees a dog"], size=1, longest=20)
-    links, weights = trained.interpreter.align(one, step=step)
-    assert weights.shape == (5, 5) and [target for _, target in sorted(links, key=lambda link: link[1])] == [
-        0,
-        1,
-        2,
-        3,
-        4,
-    ]
+    [(links, weights)] = trained.interpreter.align([one], step=step)
+    assert weights.shape == (5, 5) and sorted(target for _, target in links) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("head", [None, 0])
+def test_alignments_of_many_are_those_of_each(trained: Translate, head: int | None) -> None:
+    texts = ["the cat sees a dog", "a dog", "the dog sees the cat and a dog", ""]
+    ones = [found[0] for found in trained.interpreter.translate(texts, size=1, longest=20)]
+    together = trained.interpreter.align(ones, head=head)
+    for one, (links, weights) in zip(ones, together, strict=True):
+        [(alone, wanted)] = trained.interpreter.align([one], head=head)
+        assert links == alone
+        torch.testing.assert_close(weights, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_pair_that_is_known_is_aligned_as_if_it_had_been_written(trained: Translate) -> None:
+    [[one]] = trained.interpreter.translate(["the cat sees a dog"], size=1, longest=20)
+    pair = trained.interpreter.known(one.source, one.text)
+    assert (pair.read, pair.written) == (one.read, one.written)
+    assert trained.interpreter.align([pair])[0].links == trained.interpreter.align([one])[0].links
 
 
 def test_a_model_without_attention_has_nothing_to_show(trained: Translate) -> None:
@@ -55,7 +67,7 @@ def test_a_model_without_attention_has_nothing_to_show(trained: Translate) -> No
     fixed = Seq2Seq(Seq2SeqConfig(len(source), len(target), width=8, hidden=8, encoder_hidden=8, context="fixed"))
     interpreter = Interpreter(fixed.eval(), source, target)
     [[one]] = interpreter.translate(["a dog"], size=1, longest=5)
-    assert interpreter.look([one]) == [] and interpreter.align(one) is None
+    assert interpreter.look([one]) == [] and interpreter.align([one]) == []
 
 
 def test_batches_are_by_length_and_lose_nobody() -> None:

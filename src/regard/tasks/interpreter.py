@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +28,14 @@ class Translation:
     """Ids of the source, EOS at the end."""
     written: tuple[int, ...] = field(repr=False)
     """Ids of the translation, without EOS."""
+
+
+class Alignment(NamedTuple):
+    """Which source words the words of a translation came from."""
+
+    links: list[Link]
+    weights: Tensor
+    """(target words, source words)"""
 
 
 @dataclass(frozen=True)
@@ -60,11 +70,42 @@ class Interpreter:
             tokens: source cells of a batch, times the size.
         """
         ids = [(*found, EOS) for found in self.source.encode_all(list(texts))]
-        done: list[list[Translation]] = [[] for _ in texts]
-        for places in _batches([len(found) for found in ids], max(1, tokens // size)):
-            read = [ids[place] for place in places]
-            for place, found in zip(places, self._search(read, size, length_penalty, n_best, longest), strict=True):
-                done[place] = [self._told(texts[place], ids[place], one) for one in found]
+        found = self.search(
+            ids, size=size, length_penalty=length_penalty, n_best=n_best, longest=longest, tokens=tokens
+        )
+        return [
+            [self._told(text, read, one) for one in best] for text, read, best in zip(texts, ids, found, strict=True)
+        ]
+
+    def search(
+        self,
+        ids: Sequence[tuple[int, ...]],
+        *,
+        size: int = 5,
+        length_penalty: float = 1.0,
+        n_best: int = 1,
+        longest: int = 128,
+        tokens: int = 4096,
+    ) -> list[list[Hypothesis]]:
+        """The n best hypotheses for each sequence of ids, which ends with EOS. Arguments as `translate` has them."""
+        done: list[list[Hypothesis]] = [[] for _ in ids]
+        for places in _batches([len(read) for read in ids], max(1, tokens // size)):
+            source, lengths = self._batch([ids[place] for place in places])
+            if size == 1:
+                single = greedy(self.model, source, lengths, longest=longest, length_penalty=length_penalty)
+                found = [[one] for one in single]
+            else:
+                found = beam(
+                    self.model,
+                    source,
+                    lengths,
+                    size=size,
+                    length_penalty=length_penalty,
+                    n_best=n_best,
+                    longest=longest,
+                )
+            for place, best in zip(places, found, strict=True):
+                done[place] = best
         return done
 
     def look(self, translations: Sequence[Translation], *, layer: int = -1) -> list[AttentionMap]:
@@ -74,46 +115,71 @@ class Interpreter:
         """
         maps = []
         for one in translations:
-            read = _padded([one.read], self._device)  # (1, Ts)
-            written = _padded([(BOS, *one.written)], self._device)  # (1, steps)
-            with torch.inference_mode():
-                memory = self.model.encode(read, torch.tensor([len(one.read)], device=self._device))
-                _, seen = self.model.decode(written, memory, return_maps=True)
-            if not seen:
+            seen = self._seen([one], layer)
+            if seen is None:
                 return []
-            maps.append(seen[layer].at(0).tokens(self.target.pieces((*one.written, EOS)), self.source.pieces(one.read)))
+            maps.append(seen.at(0).tokens(self.target.pieces((*one.written, EOS)), self.source.pieces(one.read)))
         return maps
 
     def align(
-        self, translation: Translation, *, step: Step = "output", layer: int = -1
-    ) -> tuple[list[Link], Tensor] | None:
-        """Links between the words of a translation, and the weights between words (target, source) they are read off.
+        self,
+        translations: Sequence[Translation],
+        *,
+        step: Step = "output",
+        layer: int = -1,
+        head: int | None = None,
+        tokens: int = 4096,
+    ) -> list[Alignment]:
+        """Links between the words of each translation, and the weights between words that they are read off.
 
-        The weights are the mean over heads. None for a model without attention.
+        Empty for a model without attention.
+
+        Args:
+            translations: as `translate` gave them, or `known` made them.
+            step: which step speaks of a word: the one that wrote it (output) or that has read it (input).
+            layer: of the decoder.
+            head: one of the layer's; default the mean of all.
+            tokens: cells of a batch: sentences of like length are read together.
         """
-        seen = self.look([translation], layer=layer)
-        if not seen:
-            return None
-        dense = seen[0].dense()
-        weights = (dense.mean(0) if dense.ndim == 3 else dense).float()  # (steps, Ts)
-        source = self.source.words(translation.read[:-1])
-        merged = word_weights(weights, source, self.target.words(translation.written), step)
-        return links(merged), merged
+        done: dict[int, Alignment] = {}
+        for places in _batches([max(len(one.read), len(one.written) + 1) for one in translations], tokens):
+            chosen = [translations[place] for place in places]
+            seen = self._seen(chosen, layer)
+            if seen is None:
+                return []
+            dense = seen.dense().float()  # (B, H, steps, Ts)
+            weights = dense.mean(1) if head is None else dense[:, head]  # (B, steps, Ts)
+            for place, one, row in zip(places, chosen, weights, strict=True):
+                done[place] = self._aligned(one, row, step)
+        return [done[place] for place in range(len(translations))]
+
+    def known(self, source: str, target: str) -> Translation:
+        """A pair of sentences as if the model had written the second, to look at or to align; its score is NaN."""
+        (read,), (written,) = self.source.encode_all([source]), self.target.encode_all([target])
+        return Translation(source, target, math.nan, (*read, EOS), tuple(written))
+
+    def _aligned(self, one: Translation, weights: Tensor, step: Step) -> Alignment:
+        rows = weights[: len(one.written) + 1, : len(one.read)]  # the rest is padding
+        merged = word_weights(rows, self.source.words(one.read[:-1]), self.target.words(one.written), step)
+        return Alignment(links(merged), merged)
+
+    @torch.inference_mode()
+    def _seen(self, translations: Sequence[Translation], layer: int) -> AttentionMap | None:
+        """The map of a batch, (B, H, steps, source), of a layer of the decoder."""
+        source, lengths = self._batch([one.read for one in translations])
+        written, steps = self._batch([(BOS, *one.written) for one in translations])
+        _, seen = self.model.decode(written, self.model.encode(source, lengths), lengths=steps, return_maps=True)
+        return seen[layer] if seen else None
 
     @property
     def _device(self) -> torch.device:
         return next(self.model.parameters()).device
 
-    def _search(
-        self, read: list[tuple[int, ...]], size: int, length_penalty: float, n_best: int, longest: int
-    ) -> list[list[Hypothesis]]:
-        lengths = torch.tensor([len(ids) for ids in read], device=self._device)
-        source = _padded(read, self._device)  # (B, Ts)
-        if size == 1:
-            return [[found] for found in greedy(self.model, source, lengths, longest=longest)]
-        return beam(
-            self.model, source, lengths, size=size, length_penalty=length_penalty, n_best=n_best, longest=longest
-        )
+    def _batch(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Ids (B, T), PAD beyond each, and lengths (B,)."""
+        longest = max(map(len, rows))
+        padded = [[*row, *[PAD] * (longest - len(row))] for row in rows]
+        return torch.tensor(padded, device=self._device), torch.tensor([*map(len, rows)], device=self._device)
 
     def _told(self, text: str, read: tuple[int, ...], found: Hypothesis) -> Translation:
         written = tuple(found.tokens)
@@ -128,9 +194,3 @@ def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
         count = max(1, tokens // lengths[order[start]])
         yield order[start : start + count]
         start += count
-
-
-def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """(B, T), PAD beyond each."""
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows], device=device)

@@ -1,0 +1,203 @@
+"""Beam search over 1,000 sentences: ours against Marian's `generate` and CTranslate2, one model in all three.
+
+REGARD_DATA names the folder that holds multi30k/. A small Transformer with norms after each part, the one form that
+all three have, is trained for a few minutes and kept in OUT/decoding; its weights are then copied to `MarianMTModel`
+of transformers and exported for CTranslate2, float32. Each has sentences of like length in a batch, and the peers the
+batch size that suits them best. Searches differ in when they stop, so translations may: most have to agree.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.harness import Case, Figure, Options, Versus
+from bench.peers import multi30k
+from regard.data import BOS, EOS, PAD, read_pairs
+from regard.layers import DecoderBlock, EncoderBlock, MultiHeadAttention, sinusoids
+from regard.models import Transformer
+from regard.tasks.export import to_ctranslate2
+from regard.tasks.interpreter import Interpreter
+from regard.training.translate import load
+
+SIZE, LONGEST = 5, 60
+MINUTES = 6.0
+POSITIONS = 512
+MARIAN = (32, 64, 128)
+"""Sentences of a batch that Marian is tried with."""
+CTRANSLATE2 = (16, 32, 64, 128)
+Translations = list[tuple[int, ...]]
+Search = Callable[[], Translations]
+
+
+def cases(options: Options) -> Iterator[Case]:
+    interpreter = _model(options)
+    read = _sentences(interpreter, options)
+    contenders: dict[str, Search] = {"ours": lambda: _ours(interpreter, read)}
+    marian = [f"marian {size}" for size in MARIAN]
+    contenders |= dict(zip(marian, (_marian(interpreter.model, read, size) for size in MARIAN), strict=True))
+    ctranslate2 = [f"ctranslate2 {size}" for size in CTRANSLATE2]
+    contenders |= dict(zip(ctranslate2, _ctranslate2(interpreter, read, options), strict=True))
+    versus = (Versus("ours", tuple(marian), ">= 3.0"), Versus("ours", tuple(ctranslate2), ">= 0.7"))
+    yield Case("beam search", f"{len(read):,} sentences, beam {SIZE}", contenders, versus, most_rounds=5)
+
+
+def figures(options: Options) -> Iterator[Figure]:
+    interpreter = _model(options)
+    read = _sentences(interpreter, options)
+    ours = _ours(interpreter, read)
+    others = {
+        "marian": _marian(interpreter.model, read, MARIAN[0])(),
+        "ctranslate2": next(_ctranslate2(interpreter, read, options))(),
+    }
+    for name, theirs in others.items():
+        shape = f"{len(read):,} sentences, beam {SIZE}"
+        yield Figure(f"the same translation as {name}", shape, partial(_agree, ours, theirs), "of all", ">= 0.9")
+
+
+def _agree(ours: Translations, theirs: Translations) -> float:
+    return sum(map(tuple.__eq__, ours, theirs)) / len(ours)
+
+
+def _model(options: Options) -> Interpreter:
+    """From OUT/decoding, trained if it is not there."""
+    folder = options.out / ("decoding-quick" if options.quick else "decoding")
+    if not (folder / "model.safetensors").exists():
+        texts = ["--train", *map(str, multi30k("train")), "--valid", *map(str, multi30k("val"))]
+        limit = ["--steps", "40", "--warmup", "20"] if options.quick else ["--minutes", str(MINUTES), "--warmup", "300"]
+        rate = ["--no-norm-first", "--learning-rate", "7e-4"]  # norms after each part bear no more
+        command = [sys.executable, "-m", "regard", "train", "translate", str(folder), *texts, *limit, *rate]
+        subprocess.run(command, check=True)
+    return load(folder)
+
+
+def _sentences(interpreter: Interpreter, options: Options) -> list[tuple[int, ...]]:
+    """Ids with EOS, the longest first: every contender gets them in the order that suits it."""
+    pairs = islice(read_pairs(multi30k("test_2016_flickr")), 50 if options.quick else 1000)
+    ids = [(*found, EOS) for found in interpreter.source.encode_all([source for source, _ in pairs])]
+    return sorted(ids, key=len, reverse=True)
+
+
+def _ours(interpreter: Interpreter, read: Sequence[tuple[int, ...]]) -> Translations:
+    return [found[0].tokens for found in interpreter.search(read, size=SIZE, longest=LONGEST)]
+
+
+def _marian(model: Any, read: Sequence[tuple[int, ...]], batch: int) -> Search:
+    theirs = marian(model)
+
+    @torch.inference_mode()
+    def run() -> Translations:
+        written: Translations = []
+        for start in range(0, len(read), batch):
+            rows = read[start : start + batch]
+            lengths = torch.tensor([len(row) for row in rows])
+            ids = torch.full((len(rows), int(lengths.max())), PAD)
+            for place, row in enumerate(rows):
+                ids[place, : len(row)] = torch.tensor(row)
+            mask = torch.arange(ids.shape[1]) < lengths[:, None]
+            found = theirs.generate(
+                input_ids=ids,
+                attention_mask=mask.long(),
+                num_beams=SIZE,
+                max_new_tokens=LONGEST,
+                length_penalty=1.0,
+                early_stopping=False,
+                do_sample=False,
+            )
+            written += [_between(row) for row in found.tolist()]
+        return written
+
+    return run
+
+
+def _between(row: list[int]) -> tuple[int, ...]:
+    """What lies between BOS and EOS."""
+    row = row[1:]
+    return tuple(row[: row.index(EOS)] if EOS in row else row)
+
+
+def marian(model: Transformer) -> Any:
+    """The same network as a `MarianMTModel` of transformers."""
+    from transformers import GenerationConfig, MarianConfig, MarianMTModel
+
+    config = model.config
+    made = MarianMTModel(
+        MarianConfig(
+            vocab_size=config.source_vocabulary,
+            max_position_embeddings=POSITIONS,
+            encoder_layers=config.encoder_layers,
+            decoder_layers=config.decoder_layers,
+            encoder_attention_heads=config.heads,
+            decoder_attention_heads=config.heads,
+            encoder_ffn_dim=config.hidden,
+            decoder_ffn_dim=config.hidden,
+            d_model=config.width,
+            activation_function=config.activation,
+            scale_embedding=True,
+            pad_token_id=PAD,
+            bos_token_id=BOS,
+            eos_token_id=EOS,
+            decoder_start_token_id=BOS,
+            forced_eos_token_id=None,
+        )
+    ).eval()
+    made.generation_config = GenerationConfig(
+        pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS, decoder_start_token_id=BOS
+    )
+    table = sinusoids(torch.arange(POSITIONS), config.width).float()
+    with torch.no_grad():
+        made.model.shared.weight.copy_(model.target.weight)
+        for side, blocks in ((made.model.encoder, model.encoder), (made.model.decoder, model.decoder)):
+            side.embed_positions.weight.copy_(table)
+            for theirs, ours in zip(side.layers, blocks, strict=True):
+                _copy_block(theirs, ours)
+    return made
+
+
+def _copy_block(theirs: Any, ours: Any) -> None:
+    assert isinstance(ours, EncoderBlock | DecoderBlock)
+    _copy_attention(theirs.self_attn, ours.attention)
+    parts: list[tuple[Any, Any]] = [(theirs.self_attn_layer_norm, ours.around_attention.norm)]
+    if isinstance(ours, DecoderBlock):
+        _copy_attention(theirs.encoder_attn, ours.cross_attention)
+        parts.append((theirs.encoder_attn_layer_norm, ours.around_cross_attention.norm))
+    parts += [
+        (theirs.fc1, ours.feedforward.up),
+        (theirs.fc2, ours.feedforward.down),
+        (theirs.final_layer_norm, ours.around_feedforward.norm),
+    ]
+    for to, part in parts:
+        to.load_state_dict(part.state_dict())
+
+
+def _copy_attention(theirs: Any, ours: MultiHeadAttention) -> None:
+    for to, part in ((theirs.q_proj, ours.query), (theirs.k_proj, ours.key), (theirs.v_proj, ours.value)):
+        to.load_state_dict(part.state_dict())
+    theirs.out_proj.load_state_dict(ours.out.state_dict())
+
+
+def _ctranslate2(interpreter: Interpreter, read: Sequence[tuple[int, ...]], options: Options) -> Iterator[Search]:
+    """One for each batch size."""
+    import ctranslate2
+
+    folder = to_ctranslate2(interpreter, Path(options.out, "ctranslate2"))
+    threads = torch.get_num_threads()
+    translator = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=1, intra_threads=threads)
+    pieces = [interpreter.source.pieces(row[:-1]) for row in read]
+    number = {piece: place for place, piece in enumerate(interpreter.target.pieces(range(len(interpreter.target))))}
+
+    def run(batch: int) -> Translations:
+        found = translator.translate_batch(
+            pieces, beam_size=SIZE, max_batch_size=batch, max_decoding_length=LONGEST, length_penalty=1.0
+        )
+        return [tuple(number[piece] for piece in one.hypotheses[0]) for one in found]
+
+    for size in CTRANSLATE2:
+        yield partial(run, size)

