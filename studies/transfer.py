@@ -29,6 +29,8 @@ from regard.training.classify import load
 from studies._packages import Review, reviews
 
 TEST, VALID = 2000, 500
+PRETRAIN = ["--epochs", "1000", "--hold-out", "0.01", "--evaluate-every", "1000"]
+"""What is pretrained with beside the recipe's own settings."""
 SETTINGS = {
     "pretrained": ["--epochs", "5", "--learning-rate", "1e-4"],
     "scratch": ["--epochs", "5", "--learning-rate", "1e-4"],
@@ -44,9 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     texts, run = options.out / "texts", options.out / "pretrain"
     if not (texts / "test.jsonl").exists():
         _write(list(reviews(options.packages)), texts, options)
-    pretrain = ["--text", str(texts / "text.txt"), "--documents", "line", *options.pretrain.split()]
-    limits = ["--minutes", str(options.minutes), "--epochs", "1000", "--hold-out", "0.01"]
-    if status := regard(["train", "pretrain", str(run), *pretrain, *limits]):
+    text = ["--text", str(texts / "text.txt"), "--documents", "line", "--minutes", str(options.minutes)]
+    if status := regard(["train", "pretrain", str(run), *text, *PRETRAIN]):
         return status
     blank = _blank(run, options.out / "blank")
     found: dict[str, list[float]] = {name: [] for name in SETTINGS}
@@ -68,7 +69,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seeds", type=int, default=3, help="(default: %(default)s)")
     parser.add_argument("--labelled", type=int, default=1000, help="reviews to learn from (default: %(default)s)")
-    parser.add_argument("--pretrain", default="", metavar="OPTIONS", help='of pretraining besides, as "--layers 2"')
     parser.add_argument("--threads", type=int, help="of torch (default: its own choice)")
     parser.add_argument("--packages", type=Path, default=Path("out/packages"), help="where packages are kept")
     parser.add_argument("--out", type=Path, default=Path("out/studies/transfer"), help="folder (default: %(default)s)")
