@@ -1,4 +1,4 @@
-"""The command line: `regard demo`, `train`, `translate`, `classify`, `export`, `data`, `info`."""
+"""The command line: `regard demo`, `train`, `translate`, `classify`, `embed`, `export`, `data`, `info`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import __version__
+    from . import __version__, embed
     from . import classify as classification
     from . import translate as translation
 
@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("train", help="train a model by a recipe: regard train --help")
     translation.arguments(commands.add_parser("translate", help="translate sentences with a trained model"))
     classification.arguments(commands.add_parser("classify", help="name the class of texts, or of images"))
+    embed.arguments(commands.add_parser("embed", help="sentence embeddings by a BERT of Hugging Face"))
     export = commands.add_parser("export", help="write a trained model in the format of another program")
     export.add_argument("folder", metavar="RUN", type=Path, help="the folder of a trained Transformer or BERT")
     export.add_argument(

@@ -75,7 +75,8 @@ class WordPiece:
         tokenizer.no_truncation()
         tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names.values()])
         self._tokenizer, self._special, self._longest = tokenizer, names, 0
-        self.pad, self.unk, self.cls, self.sep, self.mask = (tokenizer.token_to_id(names[key]) for key in SPECIAL)
+        found: list[int] = [tokenizer.token_to_id(names[key]) for key in SPECIAL]  # type: ignore[misc]  # all are there
+        self.pad, self.unk, self.cls, self.sep, self.mask = found
         if tokenizer.post_processor is None:
             tokenizer.post_processor = processors.BertProcessing((names["sep"], self.sep), (names["cls"], self.cls))
         self._pieces = [tokenizer.id_to_token(id) or "" for id in range(tokenizer.get_vocab_size())]

