@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,9 @@ def begun(folder: Path) -> bool:
 
 
 def keep_config(folder: Path, config: BertConfig) -> None:
-    write(folder / CONFIG, to_json(config).encode())
+    """Write the configuration beside the weights to be; of several processes the first does."""
+    if os.environ.get("RANK", "0") == "0":
+        write(folder / CONFIG, to_json(config).encode())
 
 
 def config_of(folder: Path) -> BertConfig:
