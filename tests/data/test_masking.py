@@ -99,6 +99,12 @@ def test_masks_are_fresh_and_a_function_of_seed_epoch_and_number(corpus: Corpus,
     assert all(map(same, held.epoch(0), held.epoch(5)))
 
 
+def test_the_same_passage_has_other_masks_in_every_epoch(words: WordPiece, tmp_path: Path) -> None:
+    one = Corpus.write(tmp_path / "one", [(list(range(5, 25)), [0, 20])])
+    batches = masked(one, words)
+    assert len({tuple(next(batches.epoch(epoch)).chosen[0].tolist()) for epoch in range(9)}) > 6
+
+
 def test_shares_of_a_batch_are_those_of_the_whole(corpus: Corpus, words: WordPiece) -> None:
     batches = masked(corpus, words, pairs=True)
     whole = next(batches.epoch(0))
