@@ -1,4 +1,4 @@
-"""The command line: `regard demo`, `train`, `translate`, `embed`, `export`, `data`, `info`."""
+"""The command line: `regard demo`, `train`, `translate`, `classify`, `embed`, `export`, `data`, `info`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from . import __version__, embed
+    from . import classify as classification
     from . import translate as translation
 
     parser = argparse.ArgumentParser(prog="regard", description="Attention at fused-kernel speed, and visible.")
@@ -47,11 +48,14 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
     commands.add_parser("train", help="train a model by a recipe: regard train --help")
     translation.arguments(commands.add_parser("translate", help="translate sentences with a trained model"))
+    classification.arguments(commands.add_parser("classify", help="name the class of texts, or of images"))
     embed.arguments(commands.add_parser("embed", help="sentence embeddings by a BERT of Hugging Face"))
     export = commands.add_parser("export", help="write a trained model in the format of another program")
-    export.add_argument("folder", metavar="RUN", type=Path, help="the folder of a trained Transformer")
-    export.add_argument("--to", choices=("ctranslate2",), default="ctranslate2", help="(default: %(default)s)")
-    export.add_argument("--out", type=Path, help="folder (default: RUN/ctranslate2)")
+    export.add_argument("folder", metavar="RUN", type=Path, help="the folder of a trained Transformer or BERT")
+    export.add_argument(
+        "--to", choices=("ctranslate2", "huggingface"), default="ctranslate2", help="(default: %(default)s)"
+    )
+    export.add_argument("--out", type=Path, help="folder (default: RUN/ctranslate2 or RUN/huggingface)")
     export.set_defaults(run=_export)
     _data_arguments(commands.add_parser("data", help="fetch and prepare text to learn from"))
     info = commands.add_parser("info", help="what is built and in use, and which backend serves a call and why")
@@ -105,6 +109,11 @@ def _dates(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
+    if options.to == "huggingface":
+        from .training.bert import to_huggingface
+
+        print(to_huggingface(options.folder, options.out or options.folder / "huggingface"))
+        return 0
     from .tasks.export import to_ctranslate2
     from .training.translate import load
 

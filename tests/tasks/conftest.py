@@ -9,8 +9,15 @@ from regard.data import Batches, Corpus, Subwords, encode_pairs
 from regard.models import Seq2Seq, Seq2SeqConfig
 from regard.tasks.interpreter import Interpreter
 from regard.tasks.translate import Translate
+from regard.training import logbook
 
 WORDS = {"the": "le", "cat": "chat", "dog": "chien", "sees": "voit", "a": "un", "bird": "oiseau"}
+
+
+@pytest.fixture(autouse=True)
+def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drawing of curves takes longer than a small run."""
+    monkeypatch.setattr(logbook, "draw", lambda records, goal: b"")
 
 
 def pairs(count: int, seed: int) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ GOOD = Training(steps=1000)
 
 
 def test_every_error_is_told_at_once() -> None:
-    wrong = Training(steps=0, learning_rate=-1.0, clip=float("nan"), schedule="linear", device="abacus", accumulate=0)  # type: ignore[arg-type]
+    wrong = Training(steps=0, learning_rate=-1.0, clip=float("nan"), schedule="square", device="abacus", accumulate=0)  # type: ignore[arg-type]
     with pytest.raises(ValueError) as caught:
         wrong.check()
     assert str(caught.value).splitlines() == [
@@ -23,7 +23,7 @@ def test_every_error_is_told_at_once() -> None:
         "training: learning_rate (-1.0) must be above 0 and finite; got -1.0. Try 1e-3.",
         "training: clip (nan) must be 0 or more and finite; got nan. Try 1, or 0 for no clipping.",
         "training: accumulate (0) must be 1 or more; got 0. Try 1.",
-        "training: schedule (linear) must be one of cosine, inverse_sqrt, constant; got linear. Try cosine.",
+        "training: schedule (square) must be one of cosine, linear, inverse_sqrt, constant; got square. Try cosine.",
         "training: device (abacus) must be one that torch knows; got abacus. Try cpu or auto.",
     ]
 

@@ -10,7 +10,7 @@ from regard.training import Training
 from regard.training.schedule import Schedule
 
 
-@pytest.mark.parametrize("kind", ["cosine", "inverse_sqrt", "constant"])
+@pytest.mark.parametrize("kind", ["cosine", "linear", "inverse_sqrt", "constant"])
 @pytest.mark.parametrize("warmup", [0, 1, 7])
 def test_the_rate_rises_by_equal_steps_to_the_highest(kind: str, warmup: int) -> None:
     schedule = Schedule(kind, warmup, steps=100)
@@ -35,6 +35,20 @@ def test_cosine_by_time_and_by_whichever_ends_first() -> None:
     both = Schedule("cosine", 0, steps=100, seconds=60.0)
     assert both(75, 30.0) == pytest.approx((1 + math.cos(math.pi * 0.75)) / 2)
     assert both(25, 30.0) == pytest.approx(0.5)
+
+
+def test_linear_by_steps() -> None:
+    schedule = Schedule("linear", 10, steps=110, final=0.2)
+    assert [schedule(step) for step in (5, 10, 60, 110, 500)] == pytest.approx([0.5, 1.0, 0.6, 0.2, 0.2])
+
+
+def test_a_warm_up_that_is_a_share_of_the_run() -> None:
+    by_steps = Schedule("linear", 0.1, steps=200)
+    assert [by_steps(step) for step in (1, 10, 20, 110)] == pytest.approx([0.05, 0.5, 1.0, 0.5])
+    by_time = Schedule("constant", 0.25, seconds=80.0)
+    assert [by_time(1, seconds) for seconds in (0.0, 5.0, 20.0, 80.0)] == pytest.approx([0.0, 0.25, 1.0, 1.0])
+    both = Schedule("constant", 0.1, steps=1000, seconds=100.0)
+    assert both(10, 5.0) == pytest.approx(0.5) and both(80, 1.0) == pytest.approx(0.8)
 
 
 def test_inverse_square_root() -> None:

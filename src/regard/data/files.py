@@ -1,13 +1,16 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and text files as they are found."""
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 try:
     import fcntl
@@ -49,6 +52,34 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
         if fcntl is not None:
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def opened(path: Path, where: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """A text file, plain or gzip (told by its first bytes), from after its byte order mark.
+
+    Raises:
+        ValueError: for UTF-16 and for damaged gzip, wherever in the block it shows; `where` begins the message.
+
+    >>> path = Path(tempfile.mkdtemp()) / "text"
+    >>> _ = path.write_bytes(gzip.compress("\ufefftwo\\nlines".encode()))
+    >>> with opened(path, "example") as file:
+    ...     list(file)
+    [b'two\\n', b'lines']
+    """
+    with ExitStack() as stack:
+        file: IO[bytes] | gzip.GzipFile = stack.enter_context(path.open("rb"))
+        if file.read(2) == b"\x1f\x8b":
+            file = stack.enter_context(gzip.GzipFile(path))
+        file.seek(0)
+        try:
+            if (mark := file.read(3)) != b"\xef\xbb\xbf":
+                file.seek(0)
+            if mark[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                raise ValueError(f"{where}: {path} must be UTF-8; got UTF-16. Try `iconv -f UTF-16 -t UTF-8`.")
+            yield file
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"{where}: {path} must be whole gzip; got {error}. Fetch it again.") from error
 
 
 def _settle(made: Path) -> None:

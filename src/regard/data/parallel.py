@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Literal, get_args
+from typing import Literal, get_args
+
+from .files import opened
 
 Fault = Literal["empty", "too long", "badly encoded", "without exactly one tab"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
@@ -20,7 +20,7 @@ EXAMPLES = 3
 
 @dataclass
 class Report:
-    """What became of the lines of a parallel text.
+    """What became of the lines of a text.
 
     >>> report = Report(kept=29_000)
     >>> report.add("empty", 17)
@@ -29,26 +29,28 @@ class Report:
     """
 
     kept: int = 0
-    left_out: dict[Fault, int] = field(default_factory=lambda: dict.fromkeys(FAULTS, 0))
+    left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAULTS, 0))
     """How many, by fault; a pair with several counts for one."""
-    examples: dict[Fault, list[int]] = field(default_factory=lambda: {fault: [] for fault in FAULTS})
+    examples: dict[str, list[int]] = field(default_factory=dict)
     """The first line numbers of each fault, from 1."""
+    what: str = "pairs"
 
     @property
     def read(self) -> int:
         return self.kept + sum(self.left_out.values())
 
-    def add(self, fault: Fault, line: int | None = None) -> None:
-        self.left_out[fault] += 1
-        if line is not None and len(self.examples[fault]) < EXAMPLES:
-            self.examples[fault].append(line)
+    def add(self, fault: str, line: int | None = None) -> None:
+        self.left_out[fault] = self.left_out.get(fault, 0) + 1
+        shown = self.examples.setdefault(fault, [])
+        if line is not None and len(shown) < EXAMPLES:
+            shown.append(line)
 
     def __str__(self) -> str:
         faults = [f"{count:,} {fault}{self._where(fault)}" for fault, count in self.left_out.items() if count]
-        return f"{self.kept:,} pairs kept; left out: {', '.join(faults) or 'none'}"
+        return f"{self.kept:,} {self.what} kept; left out: {', '.join(faults) or 'none'}"
 
-    def _where(self, fault: Fault) -> str:
-        shown = self.examples[fault]
+    def _where(self, fault: str) -> str:
+        shown = self.examples.get(fault)
         if not shown:
             return ""
         more = ", …" if self.left_out[fault] > len(shown) else ""
@@ -143,21 +145,11 @@ def _judged(pair: tuple[Line, ...], longest: int) -> tuple[str, str] | Fault:
 
 def _lines(path: Path, bound: int, stack: ExitStack) -> Iterator[Line]:
     """The lines of a file without their ends; never more than `bound` bytes of one are held."""
-    file: IO[bytes] | gzip.GzipFile = stack.enter_context(path.open("rb"))
-    if file.read(2) == b"\x1f\x8b":
-        file = stack.enter_context(gzip.GzipFile(path))
-    file.seek(0)
-    try:
-        if (mark := file.read(3)) != b"\xef\xbb\xbf":
-            file.seek(0)
-        if mark[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            raise ValueError(f"parallel: {path} must be UTF-8; got UTF-16. Try `iconv -f UTF-16 -t UTF-8`.")
-        while line := file.readline(bound):
-            if whole := line.endswith(b"\n") or len(line) < bound:
-                yield line.rstrip(b"\r\n")
-            while not whole:  # the rest of a line that is too long
-                rest = file.readline(bound)
-                if whole := not rest or rest.endswith(b"\n"):
-                    yield None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"parallel: {path} must be whole gzip; got {error}. Fetch it again.") from error
+    file = stack.enter_context(opened(path, "parallel"))
+    while line := file.readline(bound):
+        if whole := line.endswith(b"\n") or len(line) < bound:
+            yield line.rstrip(b"\r\n")
+        while not whole:  # the rest of a line that is too long
+            rest = file.readline(bound)
+            if whole := not rest or rest.endswith(b"\n"):
+                yield None

@@ -30,12 +30,13 @@ class Training:
 
     learning_rate: float = 1e-3
     """The highest learning rate, reached at the end of the warm-up."""
-    warmup: int = 400
-    """Steps over which the learning rate rises from 0."""
-    schedule: Literal["cosine", "inverse_sqrt", "constant"] = "cosine"
-    """After the warm-up: cosine falls until the run's limit (steps, epochs, minutes), inverse_sqrt with 1/√step."""
+    warmup: float = 400
+    """Steps over which the learning rate rises from 0; below 1, the share of the run."""
+    schedule: Literal["cosine", "linear", "inverse_sqrt", "constant"] = "cosine"
+    """After the warm-up: cosine and linear fall until the run's limit (steps, epochs, minutes), inverse_sqrt with
+    1/√step."""
     final_rate: float = 0.0
-    """Where cosine ends, as a share of the learning rate."""
+    """Where cosine and linear end, as a share of the learning rate."""
     betas: tuple[float, float] = (0.9, 0.98)
     """AdamW: decay of the running means of gradients and of their squares."""
     epsilon: float = 1e-8
@@ -105,7 +106,7 @@ Rule = tuple[Callable[[Any], bool], str, str]
 
 RULES: Mapping[str, Rule] = {
     "learning_rate": (_above_zero, "be above 0 and finite", "Try 1e-3."),
-    "warmup": (_not_negative, "be 0 or more", "Try 400, or 0 for none."),
+    "warmup": (_not_negative, "be 0 or more", "Try 400, 0.1 for a tenth of the run, or 0 for none."),
     "final_rate": (lambda value: 0 <= value <= 1, "be a share from 0 to 1", "Try 0 or 0.1."),
     "betas": (lambda value: all(0 <= beta < 1 for beta in value), "be from 0 to below 1", "Try 0.9 0.98."),
     "epsilon": (_above_zero, "be above 0 and finite", "Try 1e-8."),
@@ -124,7 +125,7 @@ RULES: Mapping[str, Rule] = {
 }
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
-    "schedule": ("cosine", "inverse_sqrt", "constant"),
+    "schedule": ("cosine", "linear", "inverse_sqrt", "constant"),
     "average": ("none", "exponential", "last"),
     "precision": ("auto", "float32", "bfloat16"),
 }

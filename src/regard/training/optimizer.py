@@ -15,24 +15,26 @@ class Optimizer:
     """AdamW over the parameters of a model that want gradients.
 
     Fused where the device has it: on two cores a step over 13 million parameters took 34 ms, 197 ms otherwise.
+    `rates` are shares of the learning rate for parameters by name, such as smaller ones for lower layers.
     """
 
-    def __init__(self, model: nn.Module, config: Training) -> None:
+    def __init__(self, model: nn.Module, config: Training, rates: Mapping[str, float] | None = None) -> None:
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not named:
             raise ValueError("training: model (0 parameters) must have some that want gradients; got none. Unfreeze.")
-        matrices = {name: p for name, p in named.items() if p.ndim >= 2}
-        vectors = {name: p for name, p in named.items() if p.ndim < 2}  # biases and gains of norms: no decay
-        groups = [
-            {"params": list(part.values()), "weight_decay": decay}
-            for part, decay in ((matrices, config.weight_decay), (vectors, 0.0))
-            if part
-        ]
-        self.names = [*matrices, *vectors]  # in the order of the groups, as state_dict numbers them
-        self.parameters = [*matrices.values(), *vectors.values()]
+        groups: dict[tuple[float, float], dict[str, nn.Parameter]] = {}
+        for name, p in sorted(named.items(), key=lambda item: item[1].ndim < 2):  # matrices first
+            decay = config.weight_decay if p.ndim >= 2 else 0.0  # biases and gains of norms: no decay
+            groups.setdefault((decay, (rates or {}).get(name, 1.0)), {})[name] = p
+        self.names = [name for group in groups.values() for name in group]  # as state_dict numbers them
+        self.parameters = [p for group in groups.values() for p in group.values()]
         fused = all(p.device.type in ("cpu", "cuda") for p in self.parameters)
+        made = [
+            {"params": list(group.values()), "weight_decay": decay, "share": share}
+            for (decay, share), group in groups.items()
+        ]
         self.adamw = torch.optim.AdamW(
-            groups, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=fused
+            made, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=fused
         )
         self.clip = config.clip
 
@@ -47,7 +49,7 @@ class Optimizer:
         divisor = norm / self.clip if self.clip else torch.zeros_like(norm)
         clip_grads_with_norm_(self.parameters, 1.0, torch.clamp(divisor, min=tokens))
         for group in self.adamw.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group["share"]
         self.adamw.step()
         self.adamw.zero_grad()
         return norm / max(tokens, 1)

@@ -42,7 +42,10 @@ class Loss(Protocol):
 
 
 class Task(Protocol):
-    """Data, model, loss and goal: what the loop trains."""
+    """Data, model, loss and goal: what the loop trains.
+
+    It may have `rates`: for parameters by name, the share of the learning rate that is theirs; 1 for others.
+    """
 
     model: nn.Module
     goal: tuple[str, str]
@@ -90,7 +93,7 @@ class Session:
         if config.compile:
             self.model.compile()
         self.objective = group.wrap(Objective(task))
-        self.optimizer = Optimizer(self.model, config)
+        self.optimizer = Optimizer(self.model, config, getattr(task, "rates", None))
         self.average = average_of(config, self.model)
         self.mixed = mixed(config.precision, group.device)
         self.total = total_steps(task, config)
@@ -167,10 +170,11 @@ class Session:
     def _refuse(self, step: int, what: str) -> None:
         config = self.config
         rate = config.learning_rate * self.schedule(step, self.progress.seconds)
+        warmup = f"{config.warmup:.0%} of the run" if 0 < config.warmup < 1 else f"{config.warmup:g} steps"
         clip = f"a clip below {config.clip:g}" if config.clip else "clipping (now off)"
         raise Diverged(
             f"training: {what} must stay finite; got NaN or ∞ at step {step}, at a learning rate of {rate:.3g}. Try a "
-            f"lower one ({config.learning_rate / 3:.1g}), a longer warm-up (now {config.warmup} steps) or {clip}, in "
+            f"lower one ({config.learning_rate / 3:.1g}), a longer warm-up (now {warmup}) or {clip}, in "
             "another folder. The last state is whole, and model.safetensors holds the best weights so far."
         )
 

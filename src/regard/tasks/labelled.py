@@ -1,0 +1,146 @@
+"""Labelled text made ready for training: vocabulary, labels and corpora in the folder of a run, made once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..data import Corpus, Report
+from ..data.corpus import CHUNK, Pair
+from ..data.files import one_at_a_time, replacing
+from ..data.labelled import Columns, Example, labels_of, numbers_of, read_labelled, split
+from ..data.texts import TextBatches
+from ..data.vocabulary import read_json
+from ..data.wordpiece import WordPiece
+
+Say = Callable[[str], None]
+Vocabulary = Callable[[Iterable[str]], WordPiece]
+"""Makes the vocabulary, given the texts to learn from."""
+LABELS = "labels.json"
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The texts to learn from, and how much of each is read."""
+
+    data: Path
+    """Texts with labels: .tsv (text TAB label), .csv, .jsonl; plain or gzip."""
+    valid: Path | None = None
+    """Held-out texts that tell how good it is, in the same form; without, some of the data are held out."""
+    hold_out: float = 0.1
+    """The share of texts that is held out where no file is given."""
+    text_column: str = ""
+    """The column of the text; by default the one named text or sentence."""
+    label_column: str = ""
+    """The column of the label; by default the one named label."""
+    longest: int = 128
+    """Pieces of a text that are read, [CLS] and [SEP] counted; the end of a longer one is not."""
+    tokens: int = 1000
+    """Pieces of a batch, padding counted."""
+
+    def errors(self) -> list[str]:
+        """Everything that is wrong, a sentence each."""
+        given = [("data", self.data)] + ([("valid", self.valid)] if self.valid is not None else [])
+        found = [f"data: {name} ({path}) must be a file; got none there." for name, path in given if not path.is_file()]
+        if not 0 < self.hold_out < 1:
+            found.append(f"data: hold_out ({self.hold_out}) must be a share above 0 and below 1. Try 0.1.")
+        for name, value, least in (("longest", self.longest, 3), ("tokens", self.tokens, 1)):
+            if value < least:
+                found.append(f"data: {name} ({value}) must be at least {least}.")
+        return found
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(self.text_column, self.label_column)
+
+
+class Prepared(NamedTuple):
+    """What is in the folder."""
+
+    words: WordPiece
+    labels: list[str]
+    train: Corpus
+    valid: Corpus
+
+    def batches(self, tokens: int, seed: int) -> tuple[TextBatches, TextBatches]:
+        """Those to learn from, and the held-out ones."""
+        valid = TextBatches(self.valid, tokens, pad=self.words.pad, shuffle=False)
+        return TextBatches(self.train, tokens, pad=self.words.pad, seed=seed), valid
+
+
+def prepare(config: Texts, folder: Path, vocabulary: Vocabulary, seed: int, say: Say = print) -> Prepared:
+    """Vocabulary, labels and corpora, from the folder if they are there, else made; `say` is told what was left out.
+
+    Each file appears when it is whole, so that what
+    is there after an interruption can be used; of several processes one makes them.
+    """
+    with one_at_a_time(folder / "data"):
+        renew(folder, {**asdict(config), "seed": seed}, (LABELS,))
+        if not (folder / LABELS).exists():
+            _make(config, folder, vocabulary, seed, say)
+        labels = read_json(folder / LABELS)["labels"]
+        corpora = (Corpus.open(folder / "data" / name) for name in ("train", "valid"))
+        return Prepared(WordPiece.load(folder), list(labels), *corpora)
+
+
+def renew(folder: Path, settings: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Remove files of these names that were made by other settings, unless a run was begun with them."""
+    told, path = json.loads(json.dumps(settings, default=str)), folder / "data/settings.json"
+    if (folder / "config.json").exists() or (path.exists() and read_json(path) == told):
+        return
+    for name in names:
+        if (folder / name).is_dir():
+            shutil.rmtree(folder / name)
+        (folder / name).unlink(missing_ok=True)
+    with replacing(path) as made:
+        made.write_text(json.dumps(told) + "\n", encoding="utf-8")
+
+
+def _make(config: Texts, folder: Path, vocabulary: Vocabulary, seed: int, say: Say) -> None:
+    """Everything; labels.json comes last."""
+    learn, held = _sides(config, seed, say)
+    labels = labels_of(learn)
+    numbers = numbers_of(learn, labels, config.data), numbers_of(held, labels, config.valid or config.data)
+    words = vocabulary(example.text for example in learn)
+    words.save(folder)
+    for name, examples, of in zip(("train", "valid"), (learn, held), numbers, strict=True):
+        cut = Report()
+        Corpus.write(folder / "data" / name, _encoded(examples, of, words, config.longest, cut))
+        most = cut.left_out.get("cut", 0)
+        say(f"{name}: {len(examples):,} texts{_counts(of, labels)}{f'; the ends of {most:,} are cut' * bool(most)}")
+    with replacing(folder / LABELS) as made:
+        made.write_text(json.dumps({"labels": labels}, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _sides(config: Texts, seed: int, say: Say) -> tuple[list[Example], list[Example]]:
+    """What is learnt from, and what is held out."""
+    found = []
+    for path in (config.data, config.valid):
+        if path is not None:
+            report = Report(what="texts")
+            found.append(list(read_labelled(path, report, columns=config.columns)))
+            say(f"{path.name}: {report}")
+    return (found[0], found[1]) if len(found) == 2 else split(found[0], config.hold_out, seed)
+
+
+def _encoded(
+    examples: Sequence[Example], numbers: Sequence[int], words: WordPiece, longest: int, report: Report
+) -> Iterator[Pair]:
+    rest = iter(zip(examples, numbers, strict=True))
+    while chunk := list(islice(rest, CHUNK)):
+        whole = words.encode_bare([example.text for example, _ in chunk])
+        for ids, (_, number) in zip(whole, chunk, strict=True):
+            if len(ids) > longest - 2:
+                report.add("cut")
+            yield words.join(ids[: longest - 2]).ids, [number]
+
+
+def _counts(numbers: Sequence[int], labels: Sequence[str]) -> str:
+    if len(labels) > 10:
+        return f" of {len(labels):,} classes"
+    return ", " + ", ".join(f"{numbers.count(place):,} {label}" for place, label in enumerate(labels))

@@ -1,0 +1,127 @@
+"""Plain text made ready for pretraining: vocabulary and passages in the folder of a run, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..data import Corpus, Report
+from ..data.files import one_at_a_time
+from ..data.masking import MaskedBatches
+from ..data.plain import Documents, encode_passages, read_documents
+from ..data.wordpiece import TOKENIZER, WordPiece
+from .labelled import Say, renew
+
+MADE = (TOKENIZER, "data/train", "data/valid")
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The text to learn from, and what is hidden of it."""
+
+    text: tuple[Path, ...]
+    """Text files to learn from; plain or gzip."""
+    valid: tuple[Path, ...] = ()
+    """Held-out text that tells how good it is; without, some of the documents are held out."""
+    hold_out: float = 0.02
+    """The share of documents that is held out where no file is given."""
+    documents: Documents = "blank"
+    """What ends a document: a blank line, every line, the end of its file."""
+    lower: bool = True
+    """Read capitals as small letters, and letters without their accents."""
+    longest: int = 128
+    """Pieces of a passage, [CLS] and [SEP] counted."""
+    tokens: int = 4096
+    """Pieces of a batch, padding counted."""
+    mask: float = 0.15
+    """The share of pieces that is to be said: of these 80 % are hidden, 10 % exchanged, 10 % left as they are."""
+    whole_words: bool = False
+    """All pieces of a word are to be said, or none."""
+    next_sentence: bool = False
+    """Also tell whether the second part of a passage follows the first, or comes from another document."""
+
+    def errors(self) -> list[str]:
+        """Everything that is wrong, a sentence each."""
+        found = [] if self.text else ["data: text (0 files) must be at least one file."]
+        for name, paths in (("text", self.text), ("valid", self.valid)):
+            found += [f"data: {name} ({path}) must be a file; got none there." for path in paths if not path.is_file()]
+        if not 0 < self.hold_out < 1:
+            found.append(f"data: hold_out ({self.hold_out}) must be a share above 0 and below 1. Try 0.02.")
+        if not 0 < self.mask <= 1:
+            found.append(f"data: mask ({self.mask}) must lie in (0, 1]. Try 0.15.")
+        for name, value, least in (("longest", self.longest, 5), ("tokens", self.tokens, 1)):
+            if value < least:
+                found.append(f"data: {name} ({value}) must be at least {least}.")
+        return found
+
+
+class Prepared(NamedTuple):
+    """What is in the folder."""
+
+    words: WordPiece
+    train: Corpus
+    valid: Corpus
+
+    def batches(self, config: Plain, seed: int) -> tuple[MaskedBatches, MaskedBatches]:
+        """Those to learn from, and the held-out ones, of which the same places are hidden in every run."""
+        how = {"share": config.mask, "whole_words": config.whole_words, "pairs": config.next_sentence}
+        return (
+            MaskedBatches(self.train, self.words, config.tokens, seed=seed, **how),  # type: ignore[arg-type]
+            MaskedBatches(self.valid, self.words, config.tokens, shuffle=False, **how),  # type: ignore[arg-type]
+        )
+
+
+def prepare(config: Plain, folder: Path, vocabulary: int, seed: int, say: Say = print) -> Prepared:
+    """Vocabulary (of at most so many pieces) and passages, from the folder if they are there, else made.
+
+    Each file appears when it is whole, so that what is there after an interruption can be used; of several processes
+    one makes them.
+    """
+    with one_at_a_time(folder / "data"):
+        renew(folder, {**asdict(config), "vocabulary": vocabulary, "seed": seed}, MADE)
+        if not (folder / TOKENIZER).exists():
+            lines = (sentence for document in _documents(config, seed, False) for sentence in document)
+            words = WordPiece.train(lines, vocabulary, lower=config.lower)
+            words.save(folder)
+            say(f"vocabulary: {len(words):,} pieces")
+        words = WordPiece.load(folder)
+        train, valid = (_corpus(config, folder / "data" / name, words, seed, say) for name in ("train", "valid"))
+        return Prepared(words, train, valid)
+
+
+def _corpus(config: Plain, place: Path, words: WordPiece, seed: int, say: Say) -> Corpus:
+    if not place.exists():
+        report, held = Report(what="documents"), place.name == "valid"
+        longest = config.longest - (3 if config.next_sentence else 2)
+        passages = encode_passages(_documents(config, seed, held, report), words, longest, report)
+        try:
+            corpus = Corpus.write(place, passages)
+        except ValueError as error:
+            if "pairs (0)" not in str(error):
+                raise
+            raise ValueError(
+                f"data: {'held-out' if held else 'training'} text must hold at least one passage; got {report}. Give "
+                "--valid FILE, another --hold-out, or say what ends a document (--documents line)."
+            ) from error
+        say(f"{place.name}: {report}; {len(corpus):,} passages, {corpus.totals[0]:,} pieces")
+    return Corpus.open(place)
+
+
+def _documents(config: Plain, seed: int, held: bool, report: Report | None = None) -> Iterator[list[str]]:
+    """Documents to learn from, or those held out."""
+    if config.valid:
+        yield from read_documents(config.valid if held else config.text, config.documents, report)
+        return
+    random = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, 8))))
+    others = 0
+    for document in read_documents(config.text, config.documents, report):
+        if (random.random() < config.hold_out) == held:
+            yield document
+        else:
+            others += 1
+    if report is not None:
+        report.kept -= others

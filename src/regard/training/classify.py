@@ -1,0 +1,160 @@
+"""The recipe of `regard train classify` on texts: labelled text and maybe a pretrained BERT → a run → a classifier."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+
+from ..data.wordpiece import WordPiece
+from ..models.bert import Bert
+from ..models.bert_files import load_bert
+from ..models.bert_heads import SequenceClassifier
+from ..tasks.classifier import Classifier
+from ..tasks.classify import Classify
+from ..tasks.labelled import Prepared, Texts, prepare
+from ..tasks.metrics import save_confusion
+from . import bert
+from .arguments import errors_of, from_values
+from .config import Training, refuse
+from .logbook import Outcome
+from .loop import fit
+from .pretrain import fitting
+from .progress import Display
+from .run import load_best, read_config
+
+NAME = "classify"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What every classifier of texts is trained by."""
+
+    texts: Texts
+    smoothing: float = 0.0
+    """Share of the probability that all classes have in the loss, so that the model is never wholly sure."""
+
+    def errors(self) -> list[str]:
+        """Everything that is wrong, a sentence each."""
+        wrong = not 0 <= self.smoothing < 1
+        return [f"classify: smoothing ({self.smoothing}) must lie in [0, 1). Try 0.1."] if wrong else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneRecipe(Recipe):
+    """A classifier from labelled text, on a BERT that was trained before."""
+
+    start: Annotated[Path, tyro.conf.arg(name="from")]
+    """What to begin with: a run of ours (pretrain, classify), or a model directory of Hugging Face."""
+    layer_decay: float = 1.0
+    """Each layer learns at so much of the rate of the one above it; 1: all alike."""
+    attention_dropout: float = 0.0
+    """Share of attention weights dropped in training; the fast kernels have none."""
+    training: Training = field(
+        default_factory=lambda: Training(
+            epochs=3, learning_rate=5e-5, warmup=0.1, schedule="linear", betas=(0.9, 0.999), weight_decay=0.01
+        )
+    )
+
+    def errors(self) -> list[str]:
+        found = super().errors()
+        if not 0 < self.layer_decay <= 1:
+            found.append(f"classify: layer_decay ({self.layer_decay}) must lie in (0, 1]. Try 0.9, or 1 for none.")
+        if not 0 <= self.attention_dropout < 1:
+            found.append(f"classify: attention_dropout ({self.attention_dropout}) must lie in [0, 1). Try 0.")
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScratchRecipe(Recipe):
+    """A classifier from labelled text alone. Its vocabulary is found on the way."""
+
+    model: bert.Sizes = field(default_factory=bert.Sizes)
+    lower: bool = True
+    """Read capitals as small letters, and letters without their accents."""
+    training: Training = field(
+        default_factory=lambda: Training(epochs=10, learning_rate=5e-4, warmup=0.1, weight_decay=0.01)
+    )
+
+    def errors(self) -> list[str]:
+        return super().errors() + fitting(self.texts.longest, self.model.positions)
+
+
+KINDS: dict[str, type[FinetuneRecipe] | type[ScratchRecipe]] = {"finetune": FinetuneRecipe, "scratch": ScratchRecipe}
+
+
+def train(recipe: FinetuneRecipe | ScratchRecipe, folder: Path, display: Display | None = None) -> Outcome:
+    """Prepare the texts, build the model, train; on a folder that holds the run, go on with it.
+
+    At the end confusion.png and confusion.json tell which classes of the held-out texts the best model takes for which.
+    """
+    refuse(errors_of(recipe))
+    display = display or Display()
+    training = recipe.training
+    if isinstance(recipe, FinetuneRecipe):
+        known = folder if bert.begun(folder) else recipe.start
+        refuse(fitting(recipe.texts.longest, bert.positions(known)))
+    prepared = prepare(recipe.texts, folder, partial(_vocabulary, recipe), training.seed, display.say)
+    torch.manual_seed(training.seed)  # of the first weights
+    model = _model(recipe, folder, prepared)
+    bert.keep_config(folder, model.bert.config)
+    task = Classify(
+        Classifier(model, prepared.words, recipe.texts.longest),
+        *prepared.batches(recipe.texts.tokens, training.seed),
+        smoothing=recipe.smoothing,
+        layer_decay=recipe.layer_decay if isinstance(recipe, FinetuneRecipe) else 1.0,
+    )
+    (kind,) = (name for name, known in KINDS.items() if type(recipe) is known)
+    outcome = fit(task, training, folder, recipe=bert.told(recipe, recipe=NAME, kind=kind), display=display)
+    if os.environ.get("RANK", "0") == "0" and (outcome.trained or not (folder / "confusion.png").exists()):
+        _conclude(task, folder)
+    return outcome
+
+
+def stored(folder: Path) -> FinetuneRecipe | ScratchRecipe:
+    """The recipe of a run."""
+    found = read_config(folder)
+    kind = KINDS.get(found.pop("kind", ""))
+    if found.pop("recipe", None) != NAME or kind is None:
+        raise ValueError(f"classify: {folder} must be a run of a classifier of texts; got another. Give its folder.")
+    return from_values(kind, found)
+
+
+def load(folder: Path) -> Classifier:
+    """The best model of a run, or that of a Hugging Face directory, ready to classify.
+
+    Raises ValueError where the folder holds none, or a damaged one, with the file named.
+    """
+    if bert.is_run(folder):
+        longest = stored(folder).texts.longest
+        return Classifier(bert.classifier(folder), WordPiece.load(folder), longest)
+    model = load_bert(folder, SequenceClassifier)
+    return Classifier(model, WordPiece.load(folder), model.bert.config.positions)
+
+
+def _vocabulary(recipe: FinetuneRecipe | ScratchRecipe, texts: Iterable[str]) -> WordPiece:
+    """That of what is begun with, or one found in the texts."""
+    if isinstance(recipe, FinetuneRecipe):
+        return WordPiece.load(recipe.start)
+    return WordPiece.train(texts, recipe.model.vocabulary, lower=recipe.lower)
+
+
+def _model(recipe: FinetuneRecipe | ScratchRecipe, folder: Path, prepared: Prepared) -> SequenceClassifier:
+    if bert.begun(folder):  # the state has its weights: what it began with may be gone
+        return SequenceClassifier(Bert(bert.config_of(folder)), prepared.labels)
+    if isinstance(recipe, FinetuneRecipe):
+        return bert.start(recipe.start, prepared.labels, recipe.attention_dropout)
+    return SequenceClassifier(Bert(recipe.model.config(prepared.words)), prepared.labels)
+
+
+@torch.no_grad()
+def _conclude(task: Classify, folder: Path) -> None:
+    load_best(task.model, folder)
+    task.model.eval()
+    save_confusion(task.confusion(), task.classifier.labels, folder / "confusion.png")

@@ -1,0 +1,92 @@
+"""The studies of classifiers, on toy data."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from regard.data.labelled import read_labelled
+from regard.data.wordpiece import WordPiece
+from regard.models.bert import Bert, BertConfig
+from regard.models.bert_files import save_bert
+from regard.training import logbook
+from studies import sst2, transfer
+from studies._packages import Review
+from studies._trainer import finetune
+from tests.tasks.berts import labelled
+
+NUMBERS = {"bad": "0", "good": "1"}
+
+
+@pytest.fixture(autouse=True)
+def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drawing of curves takes longer than a small run."""
+    monkeypatch.setattr(logbook, "draw", lambda records, goal: b"")
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder like SST-2, and a BERT to begin with."""
+    folder = tmp_path / "data/sst2"
+    folder.mkdir(parents=True)
+    for name, count in (("train", 80), ("dev", 20)):
+        lines = [f"{text}\t{NUMBERS[label]}" for text, label in labelled(count, seed=count)]
+        (folder / f"{name}.tsv").write_text("\n".join(lines), encoding="utf-8")
+    words = WordPiece.train((text for text, _ in labelled(80)), 80)
+    sizes = BertConfig(vocabulary=len(words), width=16, heads=2, hidden=16, layers=1, positions=64)
+    save_bert(Bert(sizes), tmp_path / "model")
+    words.save(tmp_path / "model")
+    monkeypatch.setenv("REGARD_DATA", str(folder.parent))
+    return folder
+
+
+def test_sst2_judges_by_its_bars(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    kept = {"accuracy": 0.2, "samples_per_second": 1e-6, "seconds": 60.0, "epochs": 1.0}
+    out.mkdir()
+    (out / "trainer.json").write_text(json.dumps(kept))  # a result of the peer that is there is taken
+    options = ["--epochs", "1", "--model", str(tmp_path / "model"), "--out", str(out), "--rate", "1e-3"]
+    status = sst2.main(options)
+    found = json.loads((out / "results.json").read_text())
+    assert found["Trainer"] == kept and found["regard"]["epochs"] == 1 and found["regard"]["samples_per_second"] > 0
+    assert status == (0 if found["regard"]["accuracy"] >= sst2.ACCURACY else 1)
+    assert "× the Trainer's samples per second (bar: 1.5×)" in capsys.readouterr().out
+
+
+def test_the_peer_of_sst2(data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    train, valid = (list(read_labelled(data / f"{name}.tsv")) for name in ("train", "dev"))
+    limits = {"minutes": 1.0, "epochs": 2, "rate": 1e-3, "batch": 16, "longest": 20, "seed": 0}
+    found = finetune(tmp_path / "model", train, valid, tmp_path, **limits)  # type: ignore[arg-type]
+    assert found["epochs"] == 2 and 0 <= found["accuracy"] <= 1 and found["samples_per_second"] > 0
+
+
+def test_transfer_goes_all_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = random.Random(0)
+    made = [Review(f"{text} {draw.random():.3f}", NUMBERS[label], "imdb") for text, label in labelled(120)]
+    monkeypatch.setattr(transfer, "reviews", lambda folder: iter(made))
+    monkeypatch.setattr(transfer, "TEST", 20)
+    monkeypatch.setattr(transfer, "VALID", 10)
+    monkeypatch.setattr(transfer, "SETTINGS", {name: ["--steps", "2"] for name in ("pretrained", "scratch")})
+    small = "--width 16 --heads 2 --hidden 16 --layers 1 --vocabulary 100 --steps 3 --hold-out 0.1"
+    monkeypatch.setattr(transfer, "PRETRAIN", small.split())
+    out = tmp_path / "out"
+    options = ["--seeds", "2", "--labelled", "30", "--out", str(out), "--minutes", "1"]
+    for _ in range(2):  # a second time nothing is trained again
+        assert transfer.main(options) in (0, 1)
+    said = capsys.readouterr().out
+    assert "pretrained, seed 1: test accuracy" in said and "of 2 seeds" in said
+    found = json.loads((out / "results.json").read_text())
+    assert {name: len(scores) for name, scores in found.items()} == {"pretrained": 2, "scratch": 2}
+    assert (out / "transfer.png").read_bytes().startswith(b"\x89PNG")
+    pretrained = set((out / "texts/text.txt").read_text().splitlines())
+    for name in ("test", "valid"):
+        assert not pretrained & {example.text for example in read_labelled(out / f"texts/{name}.jsonl")}
+    monkeypatch.setattr(transfer, "TEST", 119)
+    with pytest.raises(ValueError, match=r"labelled \(30\) must be at most"):
+        transfer.main([*options[:-4], "--out", str(tmp_path / "other")])
