@@ -1,0 +1,69 @@
+"""Figures of classifiers against the definition, counted by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from regard.tasks.metrics import accuracy, confusion, f1, f1_of, save_confusion
+
+CLASSES = 5
+
+
+def drawn() -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(3)
+    wanted = torch.randint(CLASSES - 1, (101,), generator=random)  # the last class never occurs in what is so
+    return torch.where(
+        torch.rand(101, generator=random) < 0.6, wanted, torch.randint(4, (101,), generator=random)
+    ), wanted
+
+
+def test_the_matrix_and_the_figures_are_those_counted_by_hand() -> None:
+    predicted, wanted = drawn()
+    matrix = confusion(predicted, wanted, CLASSES)
+    pairs = list(zip(wanted.tolist(), predicted.tolist(), strict=True))
+    assert matrix.tolist() == [[pairs.count((i, j)) for j in range(CLASSES)] for i in range(CLASSES)]
+    assert accuracy(predicted, wanted) == pytest.approx(sum(i == j for i, j in pairs) / 101)
+    each = []
+    for c in range(CLASSES):
+        hits, said, so = pairs.count((c, c)), predicted.tolist().count(c), wanted.tolist().count(c)
+        precision, recall = hits / max(1, said), hits / max(1, so)
+        each.append(2 * precision * recall / (precision + recall) if hits else 0.0)
+    found = f1(predicted, wanted, CLASSES)
+    assert found.each.tolist() == pytest.approx(each)
+    assert found.macro == pytest.approx(sum(each[:4]) / 4)  # the class that does not occur has no say
+
+
+def test_a_class_that_was_said_and_never_is_so_counts() -> None:
+    assert f1_of(torch.tensor([[2, 1], [0, 0]])).macro == pytest.approx(0.4)
+    assert f1(torch.tensor([0]), torch.tensor([0]), 1).macro == 1.0
+
+
+@pytest.mark.parametrize("classes", [1, 3, 30])
+def test_the_picture_and_its_numbers(tmp_path: Path, classes: int) -> None:
+    matrix = torch.eye(classes, dtype=torch.long) * 7
+    matrix[0, -1] += 7
+    names = [f"$class_{number}$ with a name that never ends" for number in range(classes)]
+    save_confusion(matrix, names, tmp_path / "deep/confusion.png")
+    assert min(Image.open(tmp_path / "deep/confusion.png").size) > 100
+    told = json.loads((tmp_path / "deep/confusion.json").read_text())
+    assert told["names"] == names and told["matrix"] == matrix.tolist() and told["f1"].keys() == set(names)
+    assert told["accuracy"] == pytest.approx(float(matrix.diagonal().sum() / matrix.sum()))
+
+
+def test_bad_input_is_named(tmp_path: Path) -> None:
+    few = torch.tensor([0, 1])
+    with pytest.raises(ValueError, match=r"predicted \(2, 3\) and wanted \(2,\) must both be \(N,\)"):
+        accuracy(torch.zeros(2, 3), few)
+    with pytest.raises(ValueError, match="at least one prediction; got none"):
+        f1(few[:0], few[:0], 2)
+    with pytest.raises(ValueError, match=r"wanted \(0 … 2\) must lie in 0 … 1"):
+        confusion(few, torch.tensor([0, 2]), 2)
+    with pytest.raises(ValueError, match=r"predicted \(-1 … 1\) must lie in 0 … 1"):
+        confusion(torch.tensor([-1, 1]), few, 2)
+    with pytest.raises(ValueError, match=r"matrix \(2, 2\) must be square, a row for each of 3 names"):
+        save_confusion(torch.eye(2), ["a", "b", "c"], tmp_path / "x.png")
+    with pytest.raises(ValueError, match=r"x.gif\) must end in .png"):
+        save_confusion(torch.eye(2), ["a", "b"], tmp_path / "x.gif")
