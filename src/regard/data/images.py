@@ -51,7 +51,8 @@ class Images:
                 f"images: pixels ({pixels.dtype} {pixels.shape}) must be bytes, (number, height, width) or with 1 or 3 "
                 "channels at the end. Floats from 0 to 1 become bytes by (255 * x).round().astype('uint8')."
             )
-        self._pixels: Tensor | None = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
+        # a copy: what was read from a file may not be written to, and torch warns of such
+        self._pixels: Tensor | None = torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy())  # (N, C, H, W)
         self._begin(marks, classes, Shape(pixels.shape[1], pixels.shape[2], pixels.shape[3]))
 
     def _begin(self, labels: np.ndarray, classes: Sequence[str] | None, shape: Shape) -> None:

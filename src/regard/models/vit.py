@@ -48,7 +48,7 @@ class ViTConfig:
     """Share of embeddings and of each part's output dropped in training."""
     attention_dropout: float = 0.0
     """Share of attention weights dropped in training; the fast kernels have none."""
-    epsilon: float = 1e-6
+    norm_epsilon: float = 1e-6
     """Of the normalisations."""
     pooler: bool = False
     """Without a classifier: whether a layer with tanh follows, as in `transformers`' ViTModel."""
@@ -95,7 +95,7 @@ class ViT(nn.Module):
         self.positions = nn.Parameter(torch.empty(first + rows * columns, width)) if learned else None
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(_block(config) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(width, config.epsilon)
+        self.norm = nn.LayerNorm(width, config.norm_epsilon)
         self.pooler = nn.Linear(width, width) if config.pooler else None
         self.classifier = nn.Linear(width, config.classes) if config.classes else None
         self._begin()
@@ -162,9 +162,11 @@ class ViT(nn.Module):
         for layer in (self.patches, *linears, self.classifier):
             if layer is not None:
                 nn.init.zeros_(layer.bias)
-        for learned in (self.first, self.positions):
-            if learned is not None:
-                nn.init.trunc_normal_(learned, std=0.02)
+        if self.first is not None:
+            nn.init.trunc_normal_(self.first, std=0.02)
+        if self.positions is not None:
+            # embedded patches have deviation 1: beside them the 0.02 of BERT leaves left and right alike for long
+            nn.init.trunc_normal_(self.positions, std=0.2)
 
     def _check(self, images: Tensor) -> None:
         channels, size = self.config.channels, self.config.patch
@@ -222,7 +224,7 @@ def _block(config: ViTConfig) -> EncoderBlock:
         FeedForward(config.width, config.hidden, activation=ACTIVATIONS[config.activation]),
         norm_first=True,
         dropout=config.dropout,
-        norm=lambda width: nn.LayerNorm(width, config.epsilon),
+        norm=lambda width: nn.LayerNorm(width, config.norm_epsilon),
     )
 
 

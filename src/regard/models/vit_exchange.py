@@ -186,7 +186,7 @@ def _config(found: Mapping[str, Any], folder: str | Path, classified: bool, pool
         classes=len(found.get("id2label") or {}) or int(found.get("num_labels", 2)) if classified else 0,
         image=(side, side) if isinstance(side, int) else (side[0], side[1]),
         activation=found["hidden_act"],
-        epsilon=found["layer_norm_eps"],
+        norm_epsilon=found["layer_norm_eps"],
         pooler=pooled and not classified,
         **{ours: found[theirs] for ours, theirs in SIZES.items()},
         **{ours: found.get(theirs, 0.0) for ours, theirs in SHARES.items()},
@@ -202,7 +202,7 @@ def _their_config(ours: ViTConfig, labels: Sequence[str]) -> dict[str, Any]:
         "model_type": "vit",
         "image_size": height if height == width else [height, width],
         "hidden_act": ours.activation,
-        "layer_norm_eps": ours.epsilon,
+        "layer_norm_eps": ours.norm_epsilon,
         "qkv_bias": True,
         "pooler_act": "tanh",
         "pooler_output_size": ours.width,
@@ -234,7 +234,7 @@ def _timm_config(
         hidden=len(state["blocks.0.mlp.fc1.weight"]),
         layers=len({name.split(".")[1] for name in state if name.startswith("blocks.")}),
         pool="class" if first else "mean",
-        epsilon=epsilon,
+        norm_epsilon=epsilon,
     )
 
 
