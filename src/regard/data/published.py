@@ -10,6 +10,7 @@ written is known by its digest, wherever it came from.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -139,6 +140,7 @@ def _gathered(wanted: Collection, archive: Path) -> Contents:
 
 def _contents(archive: Path) -> Iterator[tuple[str, bytes]]:
     """Name and content of every file, gzip undone."""
+    read: Iterator[tuple[str, bytes]]
     if archive.is_dir():
         read = ((path.name, path.read_bytes()) for path in archive.iterdir() if path.is_file())
     elif archive.is_file():
@@ -147,8 +149,6 @@ def _contents(archive: Path) -> Iterator[tuple[str, bytes]]:
         raise ValueError(f"data: archive ({archive}) must be a file or a folder; got none there.")
     for name, content in read:
         if name.endswith(".gz"):
-            import gzip
-
             name, content = name.removesuffix(".gz"), gzip.decompress(content)
         yield name, content
 

@@ -130,8 +130,8 @@ class MultiHeadAttention(nn.Module):
         earlier = cache.length if itself and cache is not None else 0
         start = earlier if offset is None else offset
         if key is None:
-            q, *pair = project(query, self.query, self.key, self.value)
-            k, v = self._own(*pair, start, cache)  # (B, Hkv, Tk, D) each
+            q, k, v = project(query, self.query, self.key, self.value)
+            k, v = self._own(k, v, start, cache)  # (B, Hkv, Tk, D) each
         else:
             q, (k, v) = self.query(query), self._read(key, value, cache)
         q = self._place(split_heads(q, self.heads), start)  # (B, H, Tq, D)
@@ -164,7 +164,8 @@ class MultiHeadAttention(nn.Module):
         def made() -> tuple[Tensor, Tensor]:
             if value is not None and value is not key:
                 return self._split(self.key(key), self.value(value), 0)
-            return self._split(*project(key, self.key, self.value), 0)
+            k, v = project(key, self.key, self.value)
+            return self._split(k, v, 0)
 
         return made() if cache is None else cache.once(made, key.shape[-2])
 

@@ -26,8 +26,9 @@ def project(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
     plain = [layer for layer in layers if isinstance(layer, nn.Linear) and _plain(layer)]
     if len(plain) < len(layers) or x.numel() < ROWS * x.shape[-1] or len({layer.bias is None for layer in plain}) > 1:
         return tuple(layer(x) for layer in layers)
-    biases = [layer.bias for layer in plain if layer.bias is not None]
-    joined = F.linear(x, torch.cat([layer.weight for layer in plain]), torch.cat(biases) if biases else None)
+    weights: list[Tensor] = [layer.weight for layer in plain]
+    biases: list[Tensor] = [layer.bias for layer in plain if layer.bias is not None]
+    joined = F.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
     return joined.split([layer.out_features for layer in plain], -1)
 
 

@@ -154,14 +154,10 @@ class ViT(nn.Module):
 
     def _begin(self) -> None:
         nn.init.trunc_normal_(self.patches.weight, std=self.patches.weight[0].numel() ** -0.5)
-        linears = [linear for block in self.blocks for linear in (block.feedforward.up, block.feedforward.down)]
-        for linear in linears:
-            nn.init.xavier_uniform_(linear.weight)
+        nn.init.zeros_(self.patches.bias)  # type: ignore[arg-type]
         if self.classifier is not None:
             nn.init.trunc_normal_(self.classifier.weight, std=0.02)
-        for layer in (self.patches, *linears, self.classifier):
-            if layer is not None:
-                nn.init.zeros_(layer.bias)
+            nn.init.zeros_(self.classifier.bias)
         if self.first is not None:
             nn.init.trunc_normal_(self.first, std=0.02)
         if self.positions is not None:
@@ -219,9 +215,13 @@ def _first_of(block: Any, x: Tensor) -> Tensor:
 
 
 def _block(config: ViTConfig) -> EncoderBlock:
+    feedforward = FeedForward(config.width, config.hidden, activation=ACTIVATIONS[config.activation])
+    for linear in (feedforward.up, feedforward.down):
+        nn.init.xavier_uniform_(linear.weight)
+        nn.init.zeros_(linear.bias)
     return EncoderBlock(
         MultiHeadAttention(config.width, config.heads, dropout=config.attention_dropout),
-        FeedForward(config.width, config.hidden, activation=ACTIVATIONS[config.activation]),
+        feedforward,
         norm_first=True,
         dropout=config.dropout,
         norm=lambda width: nn.LayerNorm(width, config.norm_epsilon),
