@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.add_argument("--out", type=Path, help="folder (default: RUN/ctranslate2 or RUN/huggingface)")
     export.set_defaults(run=_export)
-    _data_arguments(commands.add_parser("data", help="fetch and prepare text to learn from"))
+    _data_arguments(commands.add_parser("data", help="fetch and prepare text and images to learn from"))
     info = commands.add_parser("info", help="what is built and in use, and which backend serves a call and why")
     info.add_argument("--shape", metavar="B,H,T,D", help="leading sizes, queries and width of a call, as 1,8,8192,64")
     info.add_argument("--keys", metavar="N", help="number of keys (default: that of queries)")
@@ -80,6 +80,15 @@ def _data_arguments(parser: argparse.ArgumentParser) -> None:
     bible.add_argument("--out", type=Path, default=Path("data/bible"), help="folder (default: %(default)s)")
     bible.add_argument("--archive", type=Path, metavar="FILE", help="the package's file, if you have it")
     bible.set_defaults(run=_bible)
+    for name, about in (
+        ("fashion-mnist", "60,000 + 10,000 pieces of clothing, 28×28 grey, MIT"),
+        ("mnist", "60,000 + 10,000 handwritten digits, 28×28 grey"),
+        ("cifar10", "50,000 + 10,000 things and animals, 32×32 colour"),
+    ):
+        images = kinds.add_parser(name, help=about)
+        images.add_argument("--out", type=Path, default=Path("data") / name, help="folder (default: %(default)s)")
+        images.add_argument("--archive", type=Path, metavar="FILE", help="the package's file, if you have it")
+        images.set_defaults(run=_images)
     dates = kinds.add_parser("dates", help="dates as people write them, in many languages, and as year-month-day")
     dates.add_argument("--out", type=Path, default=Path("data/dates"), help="folder (default: %(default)s)")
     dates.add_argument("--count", type=int, default=40000, help="pairs to learn from (default: %(default)s)")
@@ -98,6 +107,13 @@ def _tatoeba(options: argparse.Namespace) -> int:
     from .data.tatoeba import prepare
 
     print(prepare(options.pair, options.out, archive=options.archive))
+    return 0
+
+
+def _images(options: argparse.Namespace) -> int:
+    from .data.published import prepare
+
+    print(prepare(options.kind, options.out, archive=options.archive))
     return 0
 
 

@@ -12,6 +12,7 @@ from ..attention import attend as plain_attend
 from ..attention.check import shape
 from .cache import Cache
 from .packed import Packing, operator, pair_of, refuse, tell
+from .projection import project
 from .similarity import Similarity, asked, owned
 
 Position = Callable[[Tensor, int | Tensor], Tensor]
@@ -135,8 +136,12 @@ class MultiHeadAttention(nn.Module):
         itself = key is None
         earlier = cache.length if itself and cache is not None else 0
         start = earlier if offset is None else offset
-        q = self._place(split_heads(self.query(query), self.heads), start)  # (B, H, Tq, D)
-        k, v = self._own(query, start, cache) if key is None else self._read(key, value, cache)  # (B, Hkv, Tk, D) each
+        if key is None:
+            q, k, v = project(query, self.query, self.key, self.value)
+            k, v = self._own(k, v, start, cache)  # (B, Hkv, Tk, D) each
+        else:
+            q, (k, v) = self.query(query), self._read(key, value, cache)
+        q = self._place(split_heads(q, self.heads), start)  # (B, H, Tq, D)
         result = self.attend(
             q,
             k,
@@ -166,13 +171,14 @@ class MultiHeadAttention(nn.Module):
     ) -> Any:
         """The same for sequences one after the other: heads stay inside, (N, H, D)."""
         queries, keys = pair_of("multihead", packed, itself=key is None)
-        key = query if key is None else key
-        value = key if value is None else value
-        k, v = (layer(x).unflatten(-1, (self.kv_heads, -1)) for layer, x in ((self.key, key), (self.value, value)))
+        if key is None:
+            q, k, v = project(query, self.query, self.key, self.value)
+        else:
+            q, (k, v) = self.query(query), self._projected(key, value)
         result = operator("multihead", self.attend)(
-            tell(self.position, self.query(query).unflatten(-1, (self.heads, -1)), queries),
-            tell(self.position, k, keys),
-            v,
+            tell(self.position, q.unflatten(-1, (self.heads, -1)), queries),
+            tell(self.position, k.unflatten(-1, (self.kv_heads, -1)), keys),
+            v.unflatten(-1, (self.kv_heads, -1)),
             queries,
             None if keys is queries else keys,
             dropout_p=self.dropout if self.training else 0.0,
@@ -185,22 +191,29 @@ class MultiHeadAttention(nn.Module):
         output = self.out(context.flatten(-2))  # (N, width)
         return (output, maps) if return_maps else output
 
-    def _own(self, query: Tensor, start: int | Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
-        """Keys and values of self-attention: those of this step after those of earlier ones."""
-        pair = self._pair(query, query, start)
+    def _own(self, key: Tensor, value: Tensor, start: int | Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
+        """Keys and values of self-attention, projected: those of this step after those of earlier ones."""
+        pair = self._split(key, value, start)
         return pair if cache is None else cache.append(*pair)
 
     def _read(self, key: Tensor, value: Tensor | None, cache: Cache | None) -> tuple[Tensor, Tensor]:
         """Keys and values of cross-attention: computed now, or at the first step."""
-        value = key if value is None else value
-        return (
-            self._pair(key, value, 0) if cache is None else cache.once(lambda: self._pair(key, value, 0), key.shape[-2])
-        )
 
-    def _pair(self, key: Tensor, value: Tensor, start: int | Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values, projected and split: (B, Hkv, Tk, D) each."""
-        k = self._place(split_heads(self.key(key), self.kv_heads), start)
-        return k, split_heads(self.value(value), self.kv_heads)
+        def made() -> tuple[Tensor, Tensor]:
+            return self._split(*self._projected(key, value), 0)
+
+        return made() if cache is None else cache.once(made, key.shape[-2])
+
+    def _projected(self, key: Tensor, value: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Keys and values of cross-attention, heads side by side."""
+        if value is not None and value is not key:
+            return self.key(key), self.value(value)
+        k, v = project(key, self.key, self.value)
+        return k, v
+
+    def _split(self, key: Tensor, value: Tensor, start: int | Tensor) -> tuple[Tensor, Tensor]:
+        """Projected keys and values in heads, told where they stand: (B, Hkv, Tk, D) each."""
+        return self._place(split_heads(key, self.kv_heads), start), split_heads(value, self.kv_heads)
 
     def _place(self, x: Tensor, start: int | Tensor) -> Tensor:
         return x if self.position is None else self.position(x, start)

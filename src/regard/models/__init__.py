@@ -1,18 +1,23 @@
-"""Models: translators, recurrent and Transformers, and the search over them; BERT and its heads."""
+"""Models: translators, recurrent and Transformers, and the search over them; BERT and its heads; of images the Vision
+Transformer and a residual network."""
 
 from .bert import Bert, BertConfig
 from .bert_files import load_bert, save_bert
 from .bert_heads import MaskedTokens, NextSentence, Pretraining, SentenceEmbedder, SequenceClassifier, TokenClassifier
+from .cnn import CNN, CNNConfig
 from .context import AttentiveContext, FixedContext
 from .search import Hypothesis, beam, greedy
 from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .transformer import Transformer, TransformerConfig
 from .translator import Memory, Translator
+from .vit import ViT, ViTConfig
 
 __all__ = [
+    "CNN",
     "AttentiveContext",
     "Bert",
     "BertConfig",
+    "CNNConfig",
     "FixedContext",
     "Hypothesis",
     "MaskedTokens",
@@ -27,6 +32,8 @@ __all__ = [
     "Transformer",
     "TransformerConfig",
     "Translator",
+    "ViT",
+    "ViTConfig",
     "beam",
     "greedy",
     "load_bert",

@@ -1,0 +1,247 @@
+"""Three ways of processing a sequence behind one interface: recurrence, 1-D convolution, self-attention.
+
+                 steps that wait for each other      path between the first entry and the last
+    recurrent    T                                   T
+    convolution  layers                              until the receptive field covers it, else none
+    attention    layers                              1
+
+All map (B, T, W) and lengths to (B, T, W), padding aside; Vaswani et al. 2017, table 1, compares them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from ..attention import masks
+from ..attention.check import shape
+from ..layers import (
+    AveragePooling,
+    Dropout,
+    EncoderBlock,
+    FeedForward,
+    FullyConnectedPooling,
+    MaxPooling,
+    MultiHeadAttention,
+    SinusoidalPosition,
+)
+from ..layers.recurrent import kind_of, over
+from .translator import check_ids
+
+POOLS = {"mean": lambda width: AveragePooling(), "max": lambda width: MaxPooling(), "learned": FullyConnectedPooling}
+
+
+class Mixer(Protocol):
+    """A way of processing a sequence."""
+
+    width: int
+
+    def __call__(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B, T, W) → (B, T, W), zeros where a sequence has ended; lengths (B,), default T."""
+        ...
+
+    def steps(self, length: int) -> int:
+        """How many operations have to wait for each other, for a sequence of that length."""
+        ...
+
+    def path(self, length: int) -> float:
+        """Over how many operations the first entry reaches the last; ∞ where it does not."""
+        ...
+
+
+@dataclass(frozen=True)
+class SequenceConfig:
+    """The sizes and names of a `TextClassifier`."""
+
+    vocabulary: int = 0
+    """Number of ids."""
+    classes: int = 0
+    """Number of classes."""
+    kind: Literal["recurrent", "convolution", "attention"] = "attention"
+    """The way of processing."""
+    width: int = 128
+    """Of embeddings and of every layer."""
+    layers: int = 2
+    """One upon the other."""
+    cell: Literal["gru", "lstm"] = "gru"
+    """Of a recurrent one: half of the width reads forwards, half backwards."""
+    kernel: int = 5
+    """Entries that a convolution sees at once; odd."""
+    heads: int = 4
+    """Of an attention."""
+    pool: Literal["mean", "max", "learned"] = "mean"
+    """How the entries become one vector."""
+    dropout: float = 0.1
+    """Share of embeddings and of each layer's output dropped in training."""
+
+
+class Recurrent(nn.Module):
+    """Layers of a GRU or LSTM in both directions, half of the width each (Schuster and Paliwal 1997).
+
+    >>> model = Recurrent(8)
+    >>> tuple(model(torch.randn(2, 5, 8), torch.tensor([5, 3])).shape), model.steps(5), model.path(5)
+    ((2, 5, 8), 5, 5)
+    """
+
+    def __init__(self, width: int, layers: int = 1, *, cell: str = "gru", dropout: float = 0.0) -> None:
+        super().__init__()
+        if width % 2:
+            raise ValueError(f"recurrent: width ({width}) must be even, a half for each direction; try {width + 1}.")
+        self.width, self.layers = width, layers
+        kind = kind_of("recurrent", cell).module
+        self.rnn = nn.ModuleList(kind(width, width // 2, batch_first=True, bidirectional=True) for _ in range(layers))
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        length = x.shape[1]
+        for rnn in self.rnn:
+            if lengths is None:
+                y = over(rnn, x)[0]  # (B, T, W)
+            else:
+                packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+                y = pad_packed_sequence(over(rnn, packed)[0], batch_first=True, total_length=length)[0]
+            x = self.dropout(y)
+        return x
+
+    def steps(self, length: int) -> int:
+        return length * self.layers
+
+    def path(self, length: int) -> float:
+        return length
+
+
+class Convolution(nn.Module):
+    """Layers of 1-D convolutions with a way around each, the picture twice as wide from layer to layer.
+
+        x ← x + dropout(relu(conv(norm(x)))),  dilated by 1, 2, 4, …
+
+    Paper: van den Oord et al. 2016, section 2.1, with both sides in sight; Bai et al. 2018.
+
+    >>> model = Convolution(8, 2, kernel=3)
+    >>> tuple(model(torch.randn(2, 5, 8), torch.tensor([5, 3])).shape), model.steps(5), model.path(4), model.path(9)
+    ((2, 5, 8), 2, 2, inf)
+    """
+
+    def __init__(self, width: int, layers: int = 1, *, kernel: int = 5, dropout: float = 0.0) -> None:
+        super().__init__()
+        if kernel < 1 or kernel % 2 == 0:
+            raise ValueError(f"convolution: kernel ({kernel}) must be odd, as much on either side; try {kernel + 1}.")
+        self.width, self.layers, self.kernel = width, layers, kernel
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(width, width, kernel, padding=(kernel // 2) * 2**layer, dilation=2**layer)
+            for layer in range(layers)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        valid = _valid(x, lengths)  # (B, T, 1)
+        x = _cleared(x, valid)
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            y = _cleared(norm(x), valid)  # what is beyond the end is as empty as what is before the beginning
+            x = x + self.dropout(F.relu(convolution(y.transpose(1, 2)).transpose(1, 2)))
+        return _cleared(x, valid)
+
+    def steps(self, length: int) -> int:
+        return self.layers
+
+    def path(self, length: int) -> float:
+        reach, layers = 0, 0
+        while layers < self.layers and reach < length - 1:
+            reach += (self.kernel // 2) * 2**layers
+            layers += 1
+        return max(1, layers) if reach >= length - 1 else math.inf
+
+
+class SelfAttention(nn.Module):
+    """Encoder blocks over entries that are told where they stand (Vaswani et al. 2017, section 3.1).
+
+    >>> model = SelfAttention(8, 2, heads=2)
+    >>> tuple(model(torch.randn(2, 5, 8), torch.tensor([5, 3])).shape), model.steps(5), model.path(5)
+    ((2, 5, 8), 2, 1)
+    """
+
+    def __init__(self, width: int, layers: int = 1, *, heads: int = 4, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.width, self.layers = width, layers
+        self.position = SinusoidalPosition(width)
+        self.blocks = nn.ModuleList(
+            EncoderBlock(
+                MultiHeadAttention(width, heads), FeedForward(width, 4 * width), norm_first=True, dropout=dropout
+            )
+            for _ in range(layers)
+        )
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        valid = _valid(x, lengths)  # (B, T, 1)
+        x = self.position(_cleared(x, valid))
+        for block in self.blocks:
+            x = block(x, lengths=lengths)
+        return _cleared(self.norm(x), valid)
+
+    def steps(self, length: int) -> int:
+        return self.layers
+
+    def path(self, length: int) -> float:
+        return 1
+
+
+def mixer(config: SequenceConfig) -> Any:
+    """The `Mixer` of a configuration."""
+    width, layers, dropout = config.width, config.layers, config.dropout
+    if config.kind == "recurrent":
+        return Recurrent(width, layers, cell=config.cell, dropout=dropout)
+    if config.kind == "convolution":
+        return Convolution(width, layers, kernel=config.kernel, dropout=dropout)
+    if config.kind == "attention":
+        return SelfAttention(width, layers, heads=config.heads, dropout=dropout)
+    raise ValueError(f"sequence: kind ({config.kind!r}) must be one of recurrent, convolution, attention.")
+
+
+class TextClassifier(nn.Module):
+    """Ids → embeddings → a way of processing → one vector → a classifier.
+
+    Shapes: ids (B, T), lengths (B,) → logits (B, classes).
+
+    >>> model = TextClassifier(SequenceConfig(vocabulary=11, classes=3, width=8, heads=2))
+    >>> tuple(model(torch.randint(0, 11, (2, 5)), torch.tensor([5, 3])).shape)
+    (2, 3)
+    """
+
+    def __init__(self, config: SequenceConfig) -> None:
+        super().__init__()
+        for name in ("vocabulary", "classes", "width", "layers"):
+            if getattr(config, name) < 1:
+                raise ValueError(f"sequence: {name} ({getattr(config, name)}) must be at least 1.")
+        if config.pool not in POOLS:
+            raise ValueError(f"sequence: pool ({config.pool!r}) must be one of {', '.join(POOLS)}.")
+        self.config = config
+        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.dropout = Dropout(config.dropout)
+        self.mixer = mixer(config)
+        self.pool = POOLS[config.pool](config.width)
+        self.classifier = nn.Linear(config.width, config.classes)
+
+    def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+        check_ids("sequence", ids, lengths, least=1)
+        x = self.mixer(self.dropout(self.embedding(ids)), lengths)  # (B, T, W)
+        return self.classifier(self.pool(x, lengths=lengths))  # (B, classes)
+
+
+def _valid(x: Tensor, lengths: Tensor | None) -> Tensor | None:
+    if lengths is None:
+        return None
+    if lengths.shape != x.shape[:1]:
+        raise ValueError(f"sequence: lengths ({shape(lengths)}) must be one per sequence of x ({shape(x)}).")
+    return masks.padding(lengths, x.shape[1]).unsqueeze(-1)  # (B, T, 1)
+
+
+def _cleared(x: Tensor, valid: Tensor | None) -> Tensor:
+    return x if valid is None else torch.where(valid, x, 0)

@@ -1,0 +1,257 @@
+"""The Vision Transformer: an image is a sentence of patches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..attention import AttentionMap
+from ..attention.check import dtype, shape
+from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention, sinusoids
+from .transformer import ACTIVATIONS
+
+POOLS = ("class", "mean")
+POSITIONS = ("learned", "sinusoidal")
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """The sizes and names of a `ViT`; the defaults are a model of 0.8 million parameters for images of 28×28."""
+
+    classes: int = 0
+    """Number of classes; a recipe takes it from the data. 0: no classifier, the model gives one vector per image."""
+    image: tuple[int, int] = (28, 28)
+    """Height and width that positions are learned for; images of other sizes are served by interpolation."""
+    channels: int = 1
+    """1 for grey, 3 for colour."""
+    patch: int = 4
+    """Height and width of a patch."""
+    width: int = 128
+    """Of patches, once embedded, and of every block."""
+    heads: int = 4
+    """Of every attention; the width is divisible by them."""
+    hidden: int = 256
+    """Of the feed-forward layers, inside."""
+    layers: int = 6
+    """Blocks."""
+    pool: Literal["class", "mean"] = "class"
+    """What is classified: a token that looks at all patches, or their mean."""
+    position: Literal["learned", "sinusoidal"] = "learned"
+    """How patches are told where they stand."""
+    activation: Literal["relu", "gelu", "silu"] = "gelu"
+    """The bend of the feed-forward layers."""
+    dropout: float = 0.0
+    """Share of embeddings and of each part's output dropped in training."""
+    attention_dropout: float = 0.0
+    """Share of attention weights dropped in training; the fast kernels have none."""
+    norm_epsilon: float = 1e-6
+    """Of the normalisations."""
+    pooler: bool = False
+    """Without a classifier: whether a layer with tanh follows, as in `transformers`' ViTModel."""
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.image[0] // self.patch, self.image[1] // self.patch
+
+
+class ViT(nn.Module):
+    """Patches of an image, embedded and told where they stand; encoder blocks over them; a classifier.
+
+        z₀ = [x_class; E·patch₁; …; E·patch_N] + P;   zₗ = block(zₗ₋₁);   y = classifier(norm(z_L[0]))
+
+    With pool="mean" there is no class token, and y = classifier(norm(mean(z_L))).
+    Shapes: images (B, C, H, W) → logits (B, classes), or with classes=0 features (B, width).
+    Paper: Dosovitskiy et al. 2021, section 3.1. Sinusoidal positions: half of the channels tell the row, half the
+    column. Images of another size than `config.image` get learned positions interpolated, bicubic, as `transformers`
+    does with `interpolate_pos_encoding=True`; a size that patches do not fill is refused, where a convolution would
+    leave out the border without a word.
+
+    Raises:
+        ValueError: for sizes and names that do not fit.
+
+    >>> model = ViT(ViTConfig(classes=10, width=24, heads=3, hidden=48, layers=2))
+    >>> logits, maps = model(torch.randn(5, 1, 28, 28), return_maps=True)
+    >>> tuple(logits.shape), [m.shape for m in maps]
+    ((5, 10), [(5, 3, 50, 50), (5, 3, 50, 50)])
+    >>> tuple(model(torch.randn(5, 1, 20, 36)).shape)
+    (5, 10)
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        _check(config)
+        self.config = config
+        width, first = config.width, int(config.pool == "class")
+        # the weights of a convolution, as every checkpoint has them; computed as a product
+        self.patches = nn.Conv2d(config.channels, width, config.patch, config.patch)
+        self.first = nn.Parameter(torch.empty(width)) if first else None
+        rows, columns = config.grid
+        learned = config.position == "learned"
+        self.positions = nn.Parameter(torch.empty(first + rows * columns, width)) if learned else None
+        self.dropout = Dropout(config.dropout)
+        self.blocks = nn.ModuleList(_block(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(width, config.norm_epsilon)
+        self.pooler = nn.Linear(width, width) if config.pooler else None
+        self.classifier = nn.Linear(width, config.classes) if config.classes else None
+        self._begin()
+
+    def forward(self, images: Tensor, *, return_maps: bool = False) -> Any:
+        """Logits (B, classes) or features (B, width); with return_maps also the map of each block, (B, heads, T, T)."""
+        x = self._embed(images)  # (B, T, width)
+        x, maps = self._encode(x, self.config.layers - 1, return_maps)
+        last = self.blocks[-1]
+        if return_maps:
+            maps.append(last(x, return_map=True)[1])
+        # of the last block only the class token is read, so that only it is computed
+        pooled = _first_of(last, x) if self.first is not None else last(x).mean(1)  # (B, width)
+        features = self.norm(pooled)
+        if self.pooler is not None:
+            features = torch.tanh(self.pooler(features))
+        found = features if self.classifier is None else self.classifier(features)
+        return (found, maps) if return_maps else found
+
+    def encode(self, images: Tensor, *, return_maps: bool = False) -> Any:
+        """All tokens after the last block, normalised: (B, T, width), the class token first; or (tokens, maps)."""
+        x, maps = self._encode(self._embed(images), self.config.layers, return_maps)
+        return (self.norm(x), maps) if return_maps else self.norm(x)
+
+    def _encode(self, x: Tensor, layers: int, return_maps: bool) -> tuple[Tensor, list[AttentionMap]]:
+        maps = []
+        for block in self.blocks[:layers]:
+            found = block(x, return_map=return_maps)
+            x, shown = found if return_maps else (found, None)
+            maps += [] if shown is None else [shown]
+        return x, maps
+
+    def _embed(self, images: Tensor) -> Tensor:
+        self._check(images)
+        patch = self.patches
+        cut = patches(images, self.config.patch)  # (B, N, C·p·p)
+        x = F.linear(cut, patch.weight.flatten(1), patch.bias)  # (B, N, width)
+        size = self.config.patch
+        positions = self._positions(images.shape[-2] // size, images.shape[-1] // size).to(x.dtype)  # (T, width)
+        if self.first is None:
+            return self.dropout(x + positions)
+        first = (self.first + positions[0]).expand(len(x), 1, -1)  # (B, 1, width)
+        return self.dropout(torch.cat((first, x + positions[1:]), 1))  # (B, 1 + N, width)
+
+    def _positions(self, rows: int, columns: int) -> Tensor:
+        """One vector per token of a grid: (T, width)."""
+        first = int(self.first is not None)
+        if self.positions is None:
+            table = sinusoids_2d(rows, columns, self.config.width, self.patches.weight.device)
+            return F.pad(table, (0, 0, first, 0))  # the class token stands nowhere
+        if (rows, columns) == self.config.grid:
+            return self.positions
+        grid = self.positions[first:].T.reshape(1, -1, *self.config.grid)  # (1, width, rows, columns) as learned
+        other = F.interpolate(grid, (rows, columns), mode="bicubic", align_corners=False)
+        return torch.cat((self.positions[:first], other.flatten(2)[0].T))
+
+    def _begin(self) -> None:
+        nn.init.trunc_normal_(self.patches.weight, std=self.patches.weight[0].numel() ** -0.5)
+        nn.init.zeros_(self.patches.bias)  # type: ignore[arg-type]
+        if self.classifier is not None:
+            nn.init.trunc_normal_(self.classifier.weight, std=0.02)
+            nn.init.zeros_(self.classifier.bias)
+        if self.first is not None:
+            nn.init.trunc_normal_(self.first, std=0.02)
+        if self.positions is not None:
+            # embedded patches have deviation 1: beside them the 0.02 of BERT leaves left and right alike for long
+            nn.init.trunc_normal_(self.positions, std=0.2)
+
+    def _check(self, images: Tensor) -> None:
+        channels, size = self.config.channels, self.config.patch
+        if images.ndim != 4 or images.shape[1] != channels:
+            raise ValueError(f"vit: images ({shape(images)}) must be (batch, {channels}, height, width).")
+        if not images.is_floating_point():
+            raise ValueError(
+                f"vit: images must be floating point; got {dtype(images)}. Divide bytes by 255, or let "
+                "regard.data.images.Normal bring them to mean 0."
+            )
+        wrong = [n for n in images.shape[2:] if n < size or n % size]
+        if wrong:
+            low = wrong[0] // size * size
+            near = f"{low} or {low + size}" if low else f"{size}"
+            raise ValueError(
+                f"vit: height and width ({shape(images[0, 0])}) must be divisible by the patch ({size}); try {near} "
+                f"in place of {wrong[0]}: scale, crop or pad the images."
+            )
+
+
+def patches(images: Tensor, size: int) -> Tensor:
+    """Cut into squares: (B, C, H, W) → (B, N, C·size·size), row by row.
+
+    >>> patches(torch.arange(8.0).view(1, 1, 2, 4), 2).tolist()
+    [[[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0]]]
+    """
+    batch, channels, height, width = images.shape
+    cut = images.reshape(batch, channels, height // size, size, width // size, size)
+    return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+def sinusoids_2d(rows: int, columns: int, width: int, device: torch.device | str = "cpu") -> Tensor:
+    """Sines and cosines of the row, then of the column: (rows · columns, width), float64.
+
+    >>> sinusoids_2d(1, 2, 4).float()
+    tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+            [0.0000, 1.0000, 0.8415, 0.5403]])
+    """
+    row, column = (sinusoids(torch.arange(n, device=device), width // 2) for n in (rows, columns))
+    wide = (rows, columns, width // 2)
+    return torch.cat((row[:, None].expand(wide), column.expand(wide)), -1).flatten(0, 1)
+
+
+def _first_of(block: Any, x: Tensor) -> Tensor:
+    """The first token of what a norm-first block makes of x: (B, T, width) → (B, width)."""
+    around = block.around_attention
+    y = around.norm(x)
+    first = x[:, :1] + around.dropout(block.attention(y[:, :1], y))  # (B, 1, width)
+    return block.around_feedforward(first, block.feedforward)[0].squeeze(1)
+
+
+def _block(config: ViTConfig) -> EncoderBlock:
+    feedforward = FeedForward(config.width, config.hidden, activation=ACTIVATIONS[config.activation])
+    for linear in (feedforward.up, feedforward.down):
+        nn.init.xavier_uniform_(linear.weight)
+        nn.init.zeros_(linear.bias)
+    return EncoderBlock(
+        MultiHeadAttention(config.width, config.heads, dropout=config.attention_dropout),
+        feedforward,
+        norm_first=True,
+        dropout=config.dropout,
+        norm=lambda width: nn.LayerNorm(width, config.norm_epsilon),
+    )
+
+
+def _check(config: ViTConfig) -> None:
+    for name in ("channels", "patch", "layers", "heads"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"vit: {name} ({getattr(config, name)}) must be at least 1.")
+    if config.classes < 0:
+        raise ValueError(f"vit: classes ({config.classes}) must be 0 (no classifier) or more.")
+    for side in config.image:
+        if side < config.patch or side % config.patch:
+            low = max(side // config.patch, 1) * config.patch
+            raise ValueError(
+                f"vit: image ({config.image[0]}×{config.image[1]}) must be divisible by the patch ({config.patch}); "
+                f"try {low} or {low + config.patch} in place of {side}."
+            )
+    for name, value, known in (
+        ("pool", config.pool, POOLS),
+        ("position", config.position, POSITIONS),
+        ("activation", config.activation, tuple(ACTIVATIONS)),
+    ):
+        if value not in known:
+            raise ValueError(f"vit: {name} ({value!r}) must be one of {', '.join(known)}.")
+    if config.position == "sinusoidal" and config.width % 4:
+        raise ValueError(
+            f"vit: width ({config.width}) must be divisible by 4 for sinusoidal positions: sines and cosines of the "
+            "row and of the column."
+        )
+    if config.pooler and config.classes:
+        raise ValueError("vit: pooler (True) must come without classes: the classifier reads the normalised token.")

@@ -1,0 +1,58 @@
+"""What a model looked at, laid over the picture it looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.files import replacing
+
+SIDE = 512
+"""Pixels of the longer side of a picture, at least."""
+
+
+def overlay(image: Any, weights: Any, path: str | Path, title: str = "") -> None:
+    """Save an image beside itself under a map of weights (.png, .svg or .pdf).
+
+    Args:
+        image: bytes (C, H, W) or (H, W, C), 1 or 3 channels.
+        weights: (rows, columns), of patches of the image; the strongest is brightest, whatever its value.
+        path: of the picture.
+        title: above it.
+
+    Raises:
+        ValueError: for other shapes.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    path, pixels, map_ = Path(path), _pixels(image), np.asarray(weights, np.float64)
+    if map_.ndim != 2 or not map_.size:
+        raise ValueError(f"overlay: weights {map_.shape} must be (rows, columns) of patches.")
+    height, width = pixels.shape[:2]
+    figure = Figure(figsize=(2 * 3.2, 3.2 * height / width + 0.4), layout="constrained")
+    FigureCanvasAgg(figure)  # no window, no global state
+    plain, seen = figure.subplots(1, 2)
+    extent = (0, width, height, 0)
+    for axes in (plain, seen):
+        axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, extent=extent, interpolation="nearest")
+        axes.set_axis_off()
+    seen.imshow(map_ / max(map_.max(), 1e-12), cmap="inferno", vmin=0, vmax=1, alpha=0.6, extent=extent)
+    if title:
+        figure.suptitle(title, parse_math=False)
+    with replacing(path) as made:
+        figure.savefig(made, dpi=max(120, SIDE / 3.2))
+
+
+def _pixels(image: Any) -> np.ndarray:
+    """(H, W) or (H, W, 3)."""
+    pixels = np.asarray(image)
+    if pixels.ndim == 3 and pixels.shape[0] in (1, 3):
+        pixels = pixels.transpose(1, 2, 0)
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[..., 0]
+    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)):
+        raise ValueError(f"overlay: image ({pixels.dtype} {pixels.shape}) must be bytes of 1 or 3 channels.")
+    return pixels

@@ -1,0 +1,120 @@
+"""The recipe of images: trained, interrupted, loaded, drawn; ViT and CNN."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from regard.models.cnn import CNNConfig
+from regard.models.vit import ViT, ViTConfig
+from regard.tasks.images import Pictures
+from regard.training import Silent, Training, parse, read_weights
+from regard.training.images import KINDS, CNNRecipe, ImagesRecipe, load, stored, train
+from regard.view.overlay import overlay
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Dark squares left or right: a class for each side, in folders of train and test."""
+    folder, random = tmp_path_factory.mktemp("squares"), np.random.default_rng(0)
+    for part, count in (("train", 60), ("test", 20)):
+        for number in range(count):
+            side = number % 2
+            pixels = random.integers(150, 256, (8, 8), np.uint8)
+            pixels[2:6, 4 * side : 4 * side + 4] //= 4
+            path = folder / part / ("left", "right")[side] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
+    return folder
+
+
+def recipe(data: Path, steps: int = 40) -> ImagesRecipe:
+    return ImagesRecipe(
+        Pictures(data, held_out=0.2, batch=16, flip=0.0, crop=0, erase=0.0),
+        Training(steps=steps, warmup=10, learning_rate=5e-3, evaluate_every=20, log_every=20, device="cpu"),
+        model=ViTConfig(width=16, heads=2, hidden=32, layers=2),
+    )
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "vit"
+    train(recipe(data), folder, Silent())
+    return folder
+
+
+def test_it_learns_and_tells(run: Path, data: Path) -> None:
+    classifier = load(run)
+    assert isinstance(classifier.model, ViT) and classifier.model.config.image == (8, 8)
+    files = sorted((data / "test").rglob("*.png"))
+    found = classifier.classify(files)
+    assert np.mean([one.name == file.parent.name for one, file in zip(found, files, strict=True)]) >= 0.9
+    told = json.loads((run / "confusion.json").read_text())
+    assert told["names"] == ["left", "right"] and sum(map(sum, told["matrix"])) == 20 and told["accuracy"] >= 0.9
+    assert (run / "confusion.png").stat().st_size > 1000
+    assert "held-out image 0" in (run / "samples.txt").read_text()
+    assert stored(run) == recipe(data)
+
+
+def test_going_on_ends_in_the_same_weights(run: Path, data: Path, tmp_path: Path) -> None:
+    train(recipe(data, 12), tmp_path, Silent())
+    train(recipe(data, 20), tmp_path, Silent())
+    again = tmp_path / "again"
+    train(recipe(data, 12), again, Silent())
+    train(recipe(data, 20), again, Silent())
+    ours, theirs = read_weights(tmp_path), read_weights(again)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_network_of_convolutions(data: Path, tmp_path: Path) -> None:
+    made = CNNRecipe(
+        Pictures(data, batch=16), Training(steps=4, warmup=1, device="cpu"), model=CNNConfig(widths=(4, 8), blocks=1)
+    )
+    train(made, tmp_path, Silent())
+    assert stored(tmp_path) == made and load(tmp_path).look(np.zeros((8, 8), np.uint8)) is None
+
+
+def test_the_command_line(data: Path) -> None:
+    found = parse(KINDS["vit"], ["--images", str(data), "--width", "64", "--epochs", "3", "--crop", "1"], flat=True)
+    assert isinstance(found, ImagesRecipe)
+    assert (found.data.images, found.model.width, found.training.epochs, found.data.crop) == (data, 64, 3, 1)
+    assert isinstance(parse(KINDS["cnn"], ["--images", str(data), "--widths", "4", "8"], flat=True), CNNRecipe)
+    with pytest.raises(ValueError, match=r"data: images \(nowhere\) must be a folder"):
+        parse(KINDS["vit"], ["--images", "nowhere"], flat=True)
+
+
+def test_runs_that_do_not_fit(run: Path, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"recipe": "translate", "kind": "vit"}')
+    with pytest.raises(ValueError, match="must be a run of a classifier of images; got another"):
+        load(tmp_path)
+    with pytest.raises(ValueError, match=re.escape("vit: image (8×8) must be divisible by the patch (5)")):
+        train(
+            ImagesRecipe(Pictures(data), Training(steps=1, warmup=0), model=ViTConfig(patch=5)),
+            tmp_path / "x",
+            Silent(),
+        )
+    weights = run / "model.safetensors"
+    whole = weights.read_bytes()
+    try:
+        weights.write_bytes(whole[:-10])
+        with pytest.raises(ValueError, match=re.escape(str(weights))):
+            load(run)
+    finally:
+        weights.write_bytes(whole)
+
+
+def test_the_picture_of_what_was_looked_at(run: Path, data: Path, tmp_path: Path) -> None:
+    classifier, file = load(run), data / "test/left/0.png"
+    seen = classifier.look(file)
+    assert seen is not None and seen.shape == (2, 2)
+    for image in (np.asarray(Image.open(file)), np.zeros((3, 8, 8), np.uint8), np.zeros((8, 8, 3), np.uint8)):
+        overlay(image, seen, tmp_path / "seen.png", title="left $1$")
+        assert Image.open(tmp_path / "seen.png").size[0] > 500
+    with pytest.raises(ValueError, match=r"overlay: weights \(4,\) must be"):
+        overlay(np.zeros((8, 8), np.uint8), seen.flatten(), tmp_path / "seen.png")
+    with pytest.raises(ValueError, match=r"overlay: image \(float64 \(8, 8\)\) must be bytes"):
+        overlay(np.zeros((8, 8)), seen, tmp_path / "seen.png")
