@@ -215,3 +215,22 @@ def test_a_checkpoint_that_does_not_fit(tmp_path: Path) -> None:
         save_bert(nn.Linear(2, 2), tmp_path)
     write(tmp_path / "e", {k: v for k, v in config.items() if k != "id2label"}, tensors)
     assert load_bert(tmp_path / "e").labels == ("LABEL_0", "LABEL_1")
+
+
+def test_padding_is_not_computed_and_changes_nothing() -> None:
+    """Texts packed, with padding of any id, against each text alone: values, and gradients of every parameter."""
+    bert = Bert(CONFIG).double().eval()
+    for parameter in bert.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    ids, segments = torch.randint(1, V, (4, 9)), torch.randint(2, (4, 9))
+    lengths = torch.tensor([9, 0, 4, 1])
+    hidden = bert(ids, lengths, segments)
+    alone = [bert(ids[row : row + 1, :n], segments=segments[row : row + 1, :n])[0] for row, n in enumerate(lengths)]
+    for row, (n, wanted) in enumerate(zip(lengths, alone, strict=True)):
+        torch.testing.assert_close(hidden[row, :n], wanted, rtol=1e-9, atol=1e-10)
+        assert not hidden[row, n:].any()
+    names, parameters = zip(*((n, p) for n, p in bert.named_parameters() if "pooler" not in n), strict=True)
+    found = torch.autograd.grad(hidden.square().sum(), parameters)
+    wanted = torch.autograd.grad(torch.stack([one.square().sum() for one in alone]).sum(), parameters)
+    for name, a, b in zip(names, found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-8, msg=name)

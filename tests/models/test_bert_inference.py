@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.models import Bert
-from regard.models.bert_inference import Inference, runs_of
+from regard.models.bert_inference import Inference
 from tests.models.test_bert import CONFIG, V, W
 
 
@@ -33,7 +33,6 @@ def test_the_model_is_left_alone() -> None:
     bert(ids[None]).sum().backward()  # its parameters are no inference tensors
 
 
-def test_runs() -> None:
-    assert runs_of([]) == [] and runs_of([2, 3, 3, 2]) == [(0, 1, 2), (2, 2, 3), (8, 1, 2)]
+def test_lengths_are_of_all_ids() -> None:
     with pytest.raises(AssertionError, match="5 tokens in lengths, 4 ids"):
         Inference(Bert(CONFIG))(torch.ones(4, dtype=torch.long), [5])

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..attention.check import dtype, shape
+from ..attention.check import dtype, readable, shape
 from ..attention.packed import places
 
 Which = Tensor | Sequence[int]
@@ -46,6 +46,17 @@ def pack(x: Tensor, which: Which) -> Packed:
         raise ValueError(f"pack: x ({shape(x)}) must be (batch, length, …); got {x.ndim} dimensions.")
     at, lengths = _places("pack", which, len(x), x.shape[1], x.device)
     return Packed(x.flatten(0, 1).index_select(0, at), lengths)
+
+
+def padded(*batches: tuple[Tensor, Tensor]) -> bool:
+    """Whether some of (B, T, …) with their lengths (B,) hold padding, as far as can be read here.
+
+    >>> padded((torch.zeros(2, 3), torch.tensor([3, 2]))), padded((torch.zeros(2, 3), torch.tensor([3, 3])))
+    (True, False)
+    """
+    return readable(*(lengths for _, lengths in batches)) and any(
+        int(lengths.sum()) < len(x) * x.shape[1] for x, lengths in batches
+    )
 
 
 def unpack(values: Tensor, which: Which, length: int | None = None, fill: float = 0) -> Tensor:

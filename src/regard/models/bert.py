@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention.check import dtype, shape
+from ..attention.packed import places
+from ..data.packing import pack, padded, unpack
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention
 from ..layers.feedforward import Activation
 
@@ -124,14 +126,16 @@ class Bert(nn.Module):
         """
         lengths = None if lengths is None else torch.as_tensor(lengths, device=ids.device)
         self._check(ids, lengths, segments)
+        if lengths is not None and not return_maps and padded((ids, lengths)):
+            return self._packed(ids, lengths, segments)
         x, maps = self._encode(self.embed(ids, segments), lengths, return_maps)
         return (x, maps) if return_maps else x
 
-    def embed(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
-        """(B, T) → (B, T, W): what the first block reads."""
+    def embed(self, ids: Tensor, segments: Tensor | None = None, place: Tensor | None = None) -> Tensor:
+        """(…, T) → (…, T, W): what the first block reads; place (T,): where each id stands, default from 0 on."""
         of_segments = self.segments.weight[0] if segments is None else self.segments(segments)
-        x = self.tokens(ids) + of_segments + self.positions.weight[: ids.shape[1]]  # (B, T, W)
-        return self.dropout(self.norm(x))
+        of_places = self.positions.weight[: ids.shape[-1]] if place is None else self.positions(place)
+        return self.dropout(self.norm(self.tokens(ids) + of_segments + of_places))
 
     def pool(self, hidden: Tensor) -> Tensor:
         """(B, T, W) → (B, W), made of the first token, [CLS]."""
@@ -139,8 +143,18 @@ class Bert(nn.Module):
             raise ValueError("bert: pooler (None) must be there to pool; this one was built or stored without.")
         return torch.tanh(self.pooler(hidden[:, 0]))
 
+    def _packed(self, ids: Tensor, lengths: Tensor, segments: Tensor | None) -> Tensor:
+        """The same without a computation for padding: texts one after the other, (N, W) in every block."""
+        values, lengths = pack(ids, lengths)  # (N,), (B,)
+        of = None if segments is None else pack(segments, lengths).values
+        x = self.embed(values, of, places(lengths, len(values)))
+        lengths = lengths.cpu()  # read by every block
+        for block in self.blocks:
+            x = block(x, packed=lengths)
+        return unpack(x, lengths, ids.shape[1])
+
     def _encode(self, x: Tensor, lengths: Tensor | None, return_maps: bool) -> tuple[Tensor, list[Any]]:
-        """The blocks, and zeros in padding. The one place that knows how a batch of unequal texts is computed."""
+        """The blocks over a padded batch, and zeros in padding."""
         maps = []
         for block in self.blocks:
             x = block(x, lengths=lengths, return_map=return_maps)

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..attention import attend
+from ..attention import attend_packed
+from ..attention.packed import places
 from ..layers import EncoderBlock, FeedForward
 from .bert import Bert
-
-Run = tuple[int, int, int]
-"""Texts of one length, side by side: where their tokens begin, how many texts, how long."""
 
 
 class Inference:
     """Encodes texts that lie one after the other, each as long as it is.
 
-        a a a a b b b b c c d d e        lengths 4 4 2 2 1: three runs, of 2, 2 and 1 texts
+        a a a a b b b b c c d d e        lengths 4 4 2 2 1
 
-    Linear layers and norms see all tokens as one matrix (N, W); attention sees each run of equal lengths as a batch
-    without padding. Queries, keys and values are one product with their weights laid side by side; sums and products
-    are written into the same few buffers in every block and every call, since memory that is new costs a page fault
-    for each 4 KiB, up to a fifth of the time of a product here. So one object serves one thread.
+    Linear layers and norms see all tokens as one matrix (N, W), attention sees each text (`attend_packed`). Queries,
+    keys and values are one product with their weights laid side by side; sums and products are written into the same
+    two buffers in every block and every call, since memory that is new costs a page fault for each 4 KiB, up to a fifth
+    of the time of a product here. So one object serves one thread.
 
     The weights are those of `bert` when it was made, in part copied; changes afterwards are not seen. There is no
     dropout, whatever the mode of `bert`.
@@ -48,19 +45,19 @@ class Inference:
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
-        """ids (N,) of texts of `lengths`, which add up to N; equal ones side by side → hidden (N, W)."""
+        """ids (N,) of texts of `lengths`, which add up to N → hidden (N, W)."""
         assert sum(lengths) == len(ids), f"{sum(lengths)} tokens in lengths, {len(ids)} ids"
-        runs = runs_of(lengths)
+        texts = torch.tensor(lengths, dtype=torch.int64)  # (B,)
         bert, width = self.bert, self.bert.config.width
-        place = torch.cat([torch.arange(length, device=ids.device).repeat(count) for _, count, length in runs])  # (N,)
+        place = places(texts, len(ids)).to(ids.device)  # (N,)
         x = F.embedding(ids, bert.tokens.weight).add_(F.embedding(place, self._places))  # (N, W)
         x = F.layer_norm(x, (width,), bert.norm.weight, bert.norm.bias, bert.norm.eps)
         most = max(3 * width, bert.config.hidden)
-        if self._space.numel() < len(ids) * (most + 2 * width):
-            self._space = x.new_empty(len(ids) * (most + 2 * width))
-        space = self._space[: len(ids) * (most + 2 * width)].split([len(ids) * n for n in (most, width, width)])
+        if self._space.numel() < len(ids) * (most + width):
+            self._space = x.new_empty(len(ids) * (most + width))
+        wide, narrow = self._space[: len(ids) * (most + width)].split([len(ids) * n for n in (most, width)])
         for block in self._blocks:
-            x = block(x, runs, *space)
+            x = block(x, texts, wide, narrow.view_as(x))
         return x
 
 
@@ -79,26 +76,17 @@ class _Block:
         self.activation = feedforward.activation
         self.norms = block.around_attention.norm, block.around_feedforward.norm
 
-    def __call__(self, x: Tensor, runs: Sequence[Run], wide: Tensor, narrow: Tensor, other: Tensor) -> Tensor:
-        """x (N, W) → (N, W), by way of three buffers: N times the widest, and twice N·W."""
-        context, summed = narrow.view_as(x), other.view_as(x)
+    def __call__(self, x: Tensor, lengths: Tensor, wide: Tensor, summed: Tensor) -> Tensor:
+        """x (N, W) → (N, W), by way of two buffers: N times the widest, and (N, W)."""
         weight, bias = self.qkv
         qkv = torch.addmm(bias, x, weight, out=_shaped(wide, len(x), len(bias)))  # (N, 3·W)
-        self._attend(qkv, runs, context)
+        q, k, v = qkv.view(len(x), 3, self.heads, -1).unbind(1)  # (N, H, D) each
+        context = attend_packed(q, k, v, lengths).flatten(1)  # (N, W)
         x = self._add(x, context, self.out, summed, 0)  # (N, W)
         weight, bias = self.up
         h = torch.addmm(bias, x, weight, out=_shaped(wide, len(x), len(bias)))  # (N, hidden)
         h = torch.ops.aten.gelu_(h) if self.activation is F.gelu else self.activation(h)
         return self._add(x, h, self.down, summed, 1)  # (N, W)
-
-    def _attend(self, qkv: Tensor, runs: Sequence[Run], context: Tensor) -> None:
-        """Writes what each run sees of itself into context (N, W)."""
-        for start, count, length in runs:
-            part = slice(start, start + count * length)
-            split = qkv[part].view(count, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # (3, B, H, T, D)
-            q, k, v = split.unbind(0)
-            seen = attend(q, k, v)  # (B, H, T, D)
-            context[part].view(count, length, self.heads, -1).copy_(seen.transpose(1, 2))
 
     def _add(self, x: Tensor, y: Tensor, linear: tuple[Tensor, Tensor], summed: Tensor, norm: int) -> Tensor:
         """norm(x + b + W·y): the product is added to what is already in the buffer."""
@@ -106,20 +94,6 @@ class _Block:
         torch.add(x, bias, out=summed).addmm_(y, weight)  # (N, W)
         made: Tensor = self.norms[norm](summed)
         return made
-
-
-def runs_of(lengths: Sequence[int]) -> list[Run]:
-    """Neighbours of equal length.
-
-    >>> runs_of([4, 4, 2, 2, 1])
-    [(0, 2, 4), (8, 2, 2), (12, 1, 1)]
-    """
-    runs, start = [], 0
-    for length, group in groupby(lengths):
-        count = len(list(group))
-        runs.append((start, count, length))
-        start += count * length
-    return runs
 
 
 def _shaped(buffer: Tensor, rows: int, columns: int) -> Tensor:

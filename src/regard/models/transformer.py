@@ -9,9 +9,9 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..attention.check import readable
 from ..attention.packed import places
 from ..data import pack, unpack
+from ..data.packing import padded
 from ..layers import (
     DecoderBlock,
     DecoderCache,
@@ -138,7 +138,7 @@ class Transformer(nn.Module):
 
     def encode(self, source: Tensor, lengths: Tensor) -> Memory:
         check_ids("transformer", source, lengths, least=1)
-        if _padded((source, lengths)):
+        if padded((source, lengths)):
             x = self._embed_packed(self.source, self.source_position, source, lengths)  # (N, W)
             read = lengths.cpu()  # once, not in every block
             for block in self.encoder:
@@ -153,7 +153,7 @@ class Transformer(nn.Module):
         self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool = False
     ) -> Any:
         check_ids("transformer", target, lengths)
-        if lengths is not None and not return_maps and _padded((target, lengths), (memory.states, memory.lengths)):
+        if lengths is not None and not return_maps and padded((target, lengths), (memory.states, memory.lengths)):
             return self._decode_packed(target, lengths, memory)
         x = self._embed(self.target, self.target_position, target)  # (B, T, W)
         maps = []
@@ -212,13 +212,6 @@ class Transformer(nn.Module):
             table = position(x.new_zeros(ids.shape[1], x.shape[1]))  # (T, W): a row for each position
             x = x + table.index_select(0, places(lengths, len(x)))
         return self.dropout(x)
-
-
-def _padded(*batches: tuple[Tensor, Tensor]) -> bool:
-    """Whether some of (B, T, …) with their lengths hold padding, as far as can be read here."""
-    return readable(*(lengths for _, lengths in batches)) and any(
-        int(lengths.sum()) < len(x) * x.shape[1] for x, lengths in batches
-    )
 
 
 def _attention(config: TransformerConfig, cross: bool = False) -> MultiHeadAttention:

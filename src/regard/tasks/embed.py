@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..data import WordPiece
 from ..models import SentenceEmbedder, load_bert
-from ..models.bert_inference import Inference, runs_of
+from ..models.bert_inference import Inference
 
 TOKENS = 2048
 """Of a batch: enough to keep every core busy, few enough for the caches."""
@@ -106,11 +106,8 @@ def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
 
 def _pooled(hidden: Tensor, lengths: Sequence[int]) -> Tensor:
     """What `SentenceEmbedder` makes of the tokens (N, W) of texts one after the other: (B, W)."""
-    parts = [
-        hidden[start : start + count * length].view(count, length, -1).mean(1)
-        for start, count, length in runs_of(lengths)
-    ]
-    return F.normalize(torch.cat(parts), dim=1)
+    means = torch.segment_reduce(hidden, "mean", lengths=torch.tensor(lengths, device=hidden.device))  # (B, W)
+    return F.normalize(means, dim=1)
 
 
 def _check_modules(folder: Path) -> None:
