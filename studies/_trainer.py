@@ -63,7 +63,7 @@ def finetune(
         train_dataset=rows[0],
         eval_dataset=rows[1],
         data_collator=DataCollatorWithPadding(tokens),
-        compute_metrics=lambda found: {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())},
+        compute_metrics=_accuracy,
         callbacks=[clock],
     )
     clock.began = time.monotonic()
@@ -77,6 +77,10 @@ def finetune(
         "seconds": seconds,
         "epochs": trainer.state.epoch or 0.0,
     }
+
+
+def _accuracy(found: Any) -> dict[str, float]:
+    return {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
 
 
 def _encoded(tokens: Any, examples: Sequence[Example], longest: int) -> list[dict[str, Any]]:

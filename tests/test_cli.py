@@ -67,6 +67,17 @@ def test_ctrl_c_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert "stopped" in capsys.readouterr().err
 
 
+def test_texts_may_stand_before_and_after_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr("regard.translate.run", lambda options: seen.append(options.texts) or 0)
+    for words in (["a", "b"], ["--beam", "2", "a", "b"], ["a", "--beam", "2", "b"], ["a", "b", "--beam", "2"]):
+        assert main(["translate", "RUN", *words]) == 0
+    assert seen == [["a", "b"]] * 4
+    for wrong in (["translate", "RUN", "--beams", "2", "a"], ["info", "more"]):
+        with pytest.raises(SystemExit):
+            main(wrong)
+
+
 def test_a_reader_who_has_enough_is_no_error() -> None:
     command = [sys.executable, "-m", "regard", "train", "translate", "--help"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -7,7 +7,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .tasks.images import ImageClassifier
 
 CHUNK = 512
 """Lines that are read before the first is written: texts of like length are read together."""
@@ -78,9 +81,9 @@ def _of_images(folder: Path) -> bool:
 
 
 def _images(options: argparse.Namespace, files: Iterable[str]) -> int:
-    from .train import images
+    from .training.images import load
 
-    classifier = images().load(options.folder)
+    classifier = load(options.folder)
     count = len(classifier.classes) if options.all else options.top
     number = 0
     for paths in _chunks(files):
@@ -93,14 +96,13 @@ def _images(options: argparse.Namespace, files: Iterable[str]) -> int:
     return 0
 
 
-def _draw(classifier: Any, image: Path, title: str, path: Path) -> None:
-    import importlib
+def _draw(classifier: ImageClassifier, image: Path, title: str, path: Path) -> None:
+    from .data.pictures import decode
+    from .view.overlay import overlay
 
     weights = classifier.look(image)
     if weights is None:
         raise ValueError(f"plot ({path}) needs a model that looks; this one has no attention.")
-    overlay = importlib.import_module(".view.overlay", __package__).overlay
-    decode = importlib.import_module(".data.pictures", __package__).decode
     overlay(decode(image, classifier.shape), weights, path, title)
 
 

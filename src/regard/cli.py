@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["train"]:  # its options depend on the recipe, which reads them itself
         options = argparse.Namespace(command="train", run=lambda _: _train(given[1:]))
     else:
-        options = _parser().parse_args(given)
+        options = _parsed(given)
     try:
         return int(options.run(options))
     except KeyboardInterrupt:
@@ -27,6 +27,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"regard {options.command}: {error}", file=sys.stderr)
         return 1
+
+
+def _parsed(given: Sequence[str]) -> argparse.Namespace:
+    """Options of a command. Its texts may stand after an option too, where argparse alone takes them for too many."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(given)
+    if rest and (not hasattr(options, "texts") or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.texts += rest
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -65,7 +64,8 @@ def _pretrain(folder: Path | None, kind: str | None, rest: list[str]) -> int:
 
 def _classify(folder: Path | None, kind: str | None, rest: list[str]) -> int:
     if _given("--images", rest) or (_begun(folder) and _recipe(folder) == "images"):
-        recipe = images()
+        from .training import images as recipe
+
         held = recipe.stored(folder) if _begun(folder) else None
         return _kinds(recipe, recipe.KINDS, held, folder, kind, rest, "classify")
     from .training import classify
@@ -76,16 +76,6 @@ def _classify(folder: Path | None, kind: str | None, rest: list[str]) -> int:
 
 
 COMMANDS = {"translate": _translate, "pretrain": _pretrain, "classify": _classify}
-
-
-def images() -> Any:
-    """The recipe for images."""
-    try:
-        return importlib.import_module(".training.images", __package__)
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"images must be supported by this installation; got {error}. Install all of regard."
-        ) from error
 
 
 def _kinds(

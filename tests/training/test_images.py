@@ -6,15 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
+from regard.cli import main
 from regard.models.cnn import CNNConfig
 from regard.models.vit import ViT, ViTConfig
-from regard.tasks.images import Pictures
-from regard.training import Silent, Training, parse, read_weights
+from regard.models.vit_exchange import save_vit
+from regard.tasks.images import ClassifyImages, Pictures
+from regard.training import Interrupted, Silent, Training, images, parse
 from regard.training.images import KINDS, CNNRecipe, ImagesRecipe, load, stored, train
 from regard.view.overlay import overlay
+from tests.tasks.test_pretrain import Broken
+from tests.training.test_loop import same_runs
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +63,39 @@ def test_it_learns_and_tells(run: Path, data: Path) -> None:
     assert stored(run) == recipe(data)
 
 
-def test_going_on_ends_in_the_same_weights(run: Path, data: Path, tmp_path: Path) -> None:
-    train(recipe(data, 12), tmp_path, Silent())
-    train(recipe(data, 20), tmp_path, Silent())
-    again = tmp_path / "again"
-    train(recipe(data, 12), again, Silent())
-    train(recipe(data, 20), again, Silent())
-    ours, theirs = read_weights(tmp_path), read_weights(again)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+def test_an_interrupted_run_ends_in_the_weights_of_an_unbroken_one(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(recipe(data, 20), tmp_path / "whole", Silent())
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "ClassifyImages", lambda *given, **named: Broken(ClassifyImages(*given, **named), 7))
+        with pytest.raises(Interrupted):
+            train(recipe(data, 20), tmp_path / "broken", Silent())
+    train(recipe(data, 20), tmp_path / "broken", Silent())
+    assert same_runs(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_the_commands(
+    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = ["--width", "16", "--heads", "2", "--hidden", "32", "--layers", "1", "--steps", "2", "--warmup", "0"]
+    folder = str(tmp_path / "run")
+    assert main(["train", "classify", folder, "--images", str(data), *sizes]) == 0
+    assert main(["train", "classify", folder]) == 0  # goes on: it is done
+    files = [str(data / f"test/{side}/{number}.png") for number, side in enumerate(("left", "right"))]
+    capsys.readouterr()
+    assert main(["classify", str(run), "--plot", str(tmp_path / "seen.png"), *files]) == 0
+    assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == ["left", "right"]
+    assert (tmp_path / "seen.png").exists() and (tmp_path / "seen-2.png").exists()
+    save_vit(load(run).model, tmp_path / "hf", ["left", "right"])
+    normal = load(run).normal
+    told = {"image_mean": normal.mean, "image_std": normal.deviation}
+    (tmp_path / "hf/preprocessor_config.json").write_text(json.dumps(told))
+    assert main(["classify", str(tmp_path / "hf"), "--all", files[0]]) == 0
+    assert capsys.readouterr().out.startswith("left\t")
+    (tmp_path / "no.png").write_text("text")
+    assert main(["classify", str(run), str(tmp_path / "no.png")]) == 1
+    assert "no.png" in capsys.readouterr().err
 
 
 def test_a_network_of_convolutions(data: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -14,6 +15,7 @@ from torch import nn
 from ..data.images import ImageBatches, Images, Normal, Shape
 from ..models.cnn import CNN, CNNConfig
 from ..models.vit import ViT, ViTConfig
+from ..models.vit_exchange import labels_of, load_vit
 from ..tasks.images import ClassifyImages, ImageClassifier, Pictures, figures, predicted, prepare, read_about
 from ..tasks.metrics import confusion, save_confusion
 from .arguments import errors_of, from_values
@@ -109,15 +111,30 @@ def stored(folder: Path) -> ImagesRecipe | CNNRecipe:
 
 
 def load(folder: Path) -> ImageClassifier:
-    """The best model of a run, ready to classify.
+    """The best model of a run, or that of a Hugging Face directory, ready to classify.
 
     Raises ValueError where the folder holds none, or a damaged one, with the file named.
     """
+    if "recipe" not in read_config(folder):
+        return _from_huggingface(folder)
     recipe = stored(folder)
     classes, shape, normal = read_about(folder)
     model = _model(recipe, classes, shape)
     load_best(model, folder)
     return ImageClassifier(model.eval(), classes, shape, normal)
+
+
+def _from_huggingface(folder: Path) -> ImageClassifier:
+    model = load_vit(folder)
+    config = model.config
+    if not config.classes:
+        raise ValueError(f"images: {folder} must hold a model with a classifier; got one that gives features alone.")
+    labels = labels_of(folder) or [str(number) for number in range(config.classes)]
+    path = folder / "preprocessor_config.json"
+    told = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    half = [0.5] * config.channels  # what ViT was trained with, where nothing else is said
+    normal = Normal(tuple(told.get("image_mean", half)), tuple(told.get("image_std", half)))
+    return ImageClassifier(model.eval(), labels, Shape(*config.image, config.channels), normal)
 
 
 def _model(recipe: ImagesRecipe | CNNRecipe, classes: list[str], shape: Shape) -> nn.Module:
