@@ -13,6 +13,8 @@ from PIL import Image
 from regard import __version__, demo
 from regard.attention import engine
 from regard.cli import main
+from regard.models import Hypothesis
+from regard.tasks.interpreter import Interpreter
 
 
 def test_demo_trains_both_and_says_where_the_page_is(
@@ -65,6 +67,19 @@ def test_ctrl_c_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     monkeypatch.setattr(demo, "run", interrupted)
     assert main(["demo"]) == 130
     assert "stopped" in capsys.readouterr().err
+
+
+def test_demo_of_a_translator_that_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a machine so busy that hardly a step fits into the time."""
+    monkeypatch.setattr(demo, "PAIRS", 200)
+    monkeypatch.setattr(demo, "TEST", 5)
+    search = Interpreter.search
+    empty = Hypothesis((), 0.0)
+    monkeypatch.setattr(Interpreter, "search", lambda *given, **how: [[empty] for _ in search(*given, **how)])
+    assert main(["demo", "--seconds", "1", "--out", str(tmp_path / "out")]) == 0
+    assert "it wrote nothing" in capsys.readouterr().out and (tmp_path / "out/dates.png").exists()
 
 
 def test_texts_may_stand_before_and_after_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,7 @@ def _show(console: Console, contestants: list[Contestant], test: Pairs, out: Pat
         verdicts = [(NAMES[c.name], c.translations[place].text) for c in contestants] + [("right", iso)]
         examples.append(Example(read, wrote, weights, [(name, text, text == iso) for name, text in verdicts]))
         console.print(f"\n[bold]{written}[/] → [bold]{looking.translations[place].text}[/]")
-        console.print(terminal.draw(weights, wrote, read))
+        console.print(terminal.draw(weights, wrote, read) if wrote else "[dim]it wrote nothing[/]")
     page = Page(
         "Reading dates",
         LEAD,
