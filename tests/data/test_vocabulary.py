@@ -70,6 +70,18 @@ def test_words_of_any_ids_are_those_of_their_text(subwords: Subwords, data: st.D
     assert len(set(spoken)) == len([word for word in subwords.decode(ids).split(" ") if word])
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_no_piece_is_part_word_part_punctuation(kind: str) -> None:
+    lines = ['A dog, a cat and "a dog".', "The dog’s cat — the dog!", "Wow, a dog?"] * 30
+    subwords = Subwords.train(lines, 60, kind)
+    pieces = subwords.pieces(range(4, len(subwords)))
+    assert not [piece for piece in pieces if re.search(r"\w", piece) and re.search(r"[^\w▁]", piece)]
+    assert "▁dog" in pieces or kind == "unigram"
+    assert [subwords.decode(ids) for ids in subwords.encode_all(lines)] == lines
+    ids = subwords.encode('a "dog". So')
+    assert max(subwords.words(ids)) == 2  # a full stop belongs to the word it stands at
+
+
 def test_words_skip_what_is_no_text() -> None:
     for subwords in TRAINED.values():
         ids = [BOS, *subwords.encode("Katze rettet"), UNK, EOS, PAD]
@@ -98,10 +110,9 @@ def test_names_of_specials_are_text(vocabulary: Vocabulary, text: str) -> None:
 
 @trained
 def test_a_space_alone_is_no_word(subwords: Subwords) -> None:
-    space, word = subwords.encode("a  a")[1], subwords.encode("a")
-    assert subwords.pieces([space]) == ["▁"] and len(word) == 1
+    space, word = subwords.pieces(range(len(subwords))).index("▁"), subwords.encode("a")
     ids = [*word, space, space, *word, space]
-    assert subwords.decode(ids) == "a   a " and subwords.words(ids) == [0, 1, 1, 1, 2]
+    assert subwords.decode(ids) == "a   a " and subwords.words(ids) == [*[0] * len(word), 1, 1, *[1] * len(word), 2]
 
 
 @trained

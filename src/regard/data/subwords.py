@@ -161,17 +161,26 @@ def _threads() -> Iterator[None]:
 
 
 def _counting(lines: Iterable[str], counted: Counter[str]) -> Iterator[str]:
-    """The lines; their words (▁word) are counted on the way."""
+    """The lines; what pieces are looked for in (▁word, a mark) is counted on the way."""
     for line in lines:
         text = unicodedata.normalize("NFC", line).replace(SPACE, "_")
-        counted.update(SPACE + word for word in text.split(" ") if word)
+        counted.update(part for part, _ in SPLITTER.pre_tokenize_str(text) if part != SPACE)
         yield text
+
+
+# no piece is part word, part punctuation: "dog" before a full stop is the "dog" it is elsewhere
+SPLITTER = pre_tokenizers.Sequence(
+    [
+        pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always"),
+        pre_tokenizers.Punctuation("isolated"),
+    ]
+)
 
 
 def _tokenizer(model: models.Model) -> Tokenizer:
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(SPACE, "_")])
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tokenizer.pre_tokenizer = SPLITTER
     tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
     return tokenizer
 
