@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +21,10 @@ def _pictures() -> ModuleType:
 
 
 _map.pictures = _pictures
+
+if "transformers" in sys.modules:
+    with contextlib.suppress(ImportError):  # a version before attention could be registered
+        from . import huggingface as huggingface
 
 
 def __getattr__(name: str) -> Any:

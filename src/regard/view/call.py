@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeAlias
+from functools import cached_property
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -133,10 +134,7 @@ class Call:
         """Its weights, lazily; the same object each time."""
         if self._map is None:
             request = self.request
-            found = AttentionMap(request)
-            if self.sink is not None:
-                found = AttentionMap(request, torch.logaddexp(found.statistic, self.sink.to(found.dtype)))
-            self._map = found
+            self._map = AttentionMap(request) if self.sink is None else SinkMap(request, self.sink)
         self.check()
         self._map.query_tokens, self._map.key_tokens = self.query_tokens, self.key_tokens
         return self._map
@@ -146,6 +144,35 @@ class Call:
         if self._kind is None:
             self._kind = self.hint or kind_of(self.request)
         return self._kind
+
+
+class SinkMap(AttentionMap):
+    """A map whose rows lose weight to a score that belongs to no key; they sum to less than one.
+
+    sink: broadcasting to (*lead, Tq).
+    """
+
+    def __init__(self, request: Request, sink: Tensor) -> None:
+        super().__init__(request)
+        self.sink = sink
+
+    @cached_property
+    def statistic(self) -> Tensor:
+        found = AttentionMap(self.request).statistic
+        return torch.logaddexp(found, self.sink.to(found.dtype))
+
+    def at(self, *entry: int) -> AttentionMap:
+        return self._plain().at(*entry)
+
+    def _rows(self, *given: Any) -> tuple[Request, Tensor]:
+        return self._plain()._rows(*given)
+
+    def _with(self, request: Request) -> Any:
+        return self._plain()._with(request)
+
+    def _plain(self) -> AttentionMap:
+        found = AttentionMap(self.request, self.statistic)
+        return found.tokens(query=self.query_tokens, key=self.key_tokens)
 
 
 def kind_of(request: Request) -> Kind:

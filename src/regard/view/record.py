@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..attention.attend import attend
-from ..attention.masks import from_ignore, merge
+from ..attention.masks import from_ignore, merge, padding
 from ..attention.request import Request
 from ..attention.similarity import autocast_dtype
 from .call import Found, Plain, four
@@ -81,10 +81,7 @@ class Projected:
         if query.is_nested:
             lengths = [len(x) for x in query.unbind()]
             query = key = torch.nested.to_padded_tensor(query, 0.0)
-            inside = (
-                torch.arange(query.shape[1], device=query.device) < torch.tensor(lengths, device=query.device)[:, None]
-            )
-            masks.append(inside[:, None, :, None])
+            masks.append(padding(torch.tensor(lengths, device=query.device), query.shape[1])[:, None, :, None])
         if self.norm is not None:
             weight, bias, eps = self.norm
             query = key = F.layer_norm(query, query.shape[-1:], weight, bias, eps)
@@ -164,7 +161,7 @@ def multi_head_attention_forward(
         extra=tuple(extra),
         dtype=autocast_dtype(query.device),
     )
-    return Found(source, cross=query is not key and query.shape != key.shape or None)
+    return Found(source, cross=query.data_ptr() != key.data_ptr() or query.shape != key.shape)
 
 
 def native_multi_head_attention(

@@ -47,8 +47,8 @@ class Rollout:
         for m in maps:
             if m.ndim != 4 or m.shape[-2] != m.shape[-1] or m.shape[0] != size[0] or m.shape[-1] != size[-1]:
                 raise ValueError(
-                    f"rollout: maps ({shape_of(size)} and {shape_of(m.shape)}) must be square and of one length, from a "
-                    "sequence to itself. Choose some first: seen.filter(kind='self') or seen.filter('decoder.*')."
+                    f"rollout: maps ({shape_of(size)} and {shape_of(m.shape)}) must be square and of one length, from "
+                    "a sequence to itself. Choose some first: seen.filter(kind='self') or seen.filter('decoder.*')."
                 )
         return cls(tuple(maps), float(residual), _heads(heads, min(m.shape[1] for m in maps)))
 

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..attention.request import Request
 from .call import Call, Found, Kind, Plain, compact, place
+from .flex import flex_attention, flex_call
 from .record import RECORDERS
 from .seen import Layers, Seen, choice
 from .steps import Steps
@@ -195,6 +196,10 @@ class _Mode(TorchFunctionMode):
         watch = self._watch()
         if watch is None:
             return func(*args, **kwargs)
+        if func is Tensor.dim:
+            flex = flex_call(sys._getframe(1))
+            if flex is not None:
+                watch.saw(flex_attention, (), flex, sys._getframe(1))
         recorder = RECORDERS.get(func)
         if recorder is not None:
             result = func(*args, **kwargs)
@@ -323,6 +328,9 @@ def _hint(name: str, module: nn.Module, found: Found) -> Kind | None:
         return "cross"
     if any(part in name.lower() for part in _CROSS):
         return "cross"
+    one = isinstance(found.source, Plain) and found.source.found.queries == 1
+    if one and getattr(module, "is_causal", False) is True:
+        return "causal"
     return None
 
 
