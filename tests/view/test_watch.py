@@ -328,7 +328,7 @@ def test_models_that_python_cannot_follow_are_refused() -> None:
     scripted = nn.Sequential(torch.jit.script(nn.Linear(2, 2)))
     with pytest.raises(ValueError, match=r"watch: 0 \(RecursiveScriptModule\).*scripted"), regard.watch(scripted):
         pass
-    with pytest.raises(ValueError, match="must be a torch.nn.Module; got function"):
+    with pytest.raises(ValueError, match=r"must be a torch.nn.Module; got function"):
         regard.watch(lambda x: x)  # type: ignore[arg-type]
 
 

@@ -22,7 +22,6 @@ class TensorLike:
 
     if TYPE_CHECKING:
         request: Request
-        statistic: Tensor
 
         def dense(self) -> Tensor: ...
         def __getitem__(self, index: Any) -> Tensor: ...
@@ -82,7 +81,8 @@ class TensorLike:
         if device is None or torch.device(device) == self.device:
             return self
         mask = self.request.mask
-        offset, lengths = (x.to(device) if isinstance(x, Tensor) else x for x in (mask.offset, mask.lengths))
+        offset = mask.offset.to(device) if isinstance(mask.offset, Tensor) else mask.offset
+        lengths = mask.lengths.to(device) if isinstance(mask.lengths, Tensor) else mask.lengths
         moved = replace(self.request, mask=replace(mask, offset=offset, lengths=lengths))
         return self._with(moved.with_tensors([None if x is None else x.to(device) for x in moved.tensors]))
 
@@ -94,7 +94,7 @@ class TensorLike:
         rank = len(self.shape)
         lead = isinstance(dim, int) and dim % rank < rank - 2 if dim is not None else False
         if not lead:
-            every = tuple(range(rank)) if dim is None else dim
+            every = tuple(range(rank)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
             return self.dense().mean(every, keepdim)
         assert isinstance(dim, int)
         at, count = dim % rank, self.shape[dim]

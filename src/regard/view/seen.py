@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
@@ -136,13 +137,13 @@ class Seen:
         modules = sorted({call.module for call in found})
         if len(modules) == 1:
             return found[0]
-        if not self.calls:
-            raise KeyError(NOTHING)
         if modules:
             raise KeyError(
                 f"seen: {name!r} must name one module; got {_few(modules)}. Use seen.filter(layers={name!r})."
             )
         lost = [words for words in self.missed if words.startswith(name)]
+        if not self.calls and not lost:
+            raise KeyError(NOTHING)
         raise KeyError(lost[0] if lost else f"seen: {name!r} must name a module that attended; got {_few(self.names)}.")
 
     def filter(self, layers: Layers = None, kind: Kind | None = None, name: str | None = None) -> Seen:
@@ -254,15 +255,11 @@ class Seen:
 
     def grid(self, **options: Any) -> Any:
         """Layers × heads as thumbnails. Options: `regard.view.grid.grid`."""
-        from . import grid  # type: ignore[attr-defined]  # imports matplotlib: only when a picture is asked for
-
-        return grid.grid(self, **options)
+        return import_module("regard.view.grid").grid(self, **options)  # imports matplotlib: only when it is asked for
 
     def profile(self, **options: Any) -> Any:
         """Figures of every head: entropy, distance, shares on chosen tokens. Options: `regard.view.profile.profile`."""
-        from . import profile  # type: ignore[attr-defined]
-
-        return profile.profile(self, **options)
+        return import_module("regard.view.profile").profile(self, **options)
 
 
 class choice:
@@ -270,7 +267,9 @@ class choice:
 
     def __init__(self, layers: Layers) -> None:
         self.all = layers is None
-        given = [layers] if isinstance(layers, int | str) else [] if layers is None else list(layers)
+        given: list[int | str] = []
+        if layers is not None:
+            given = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
         for one in given:
             if isinstance(one, bool) or not isinstance(one, int | str):
                 raise ValueError(

@@ -110,22 +110,23 @@ class Watch:
         """Keep a call that was made inside the model."""
         if torch._C._current_graph_task_id() != -1:
             return  # a checkpoint computes again in the backward pass what was seen in the forward pass
-        name, module = self._caller(frame)
+        own, module = self._caller(frame)
         if module is None:
             return
+        name, learns = own or type(module).__name__, torch.is_grad_enabled()
         try:
             with torch.no_grad():
                 found: Found = recorder(*args, **kwargs)
-                name = ".".join(part for part in (name, found.below) if part) or type(module).__name__
+                if found.below:
+                    name = f"{own}.{found.below}".lstrip(".")
                 number = self._numbers.setdefault(name, len(self._numbers))
                 if self._wanted(name, number):
-                    self._add(name, module, found)
+                    self._add(name, module, found, learns)
         except Exception as error:  # a model must not fail because somebody looks
             self._seen.missed.append(f"{name}: {error}")
 
-    def _add(self, name: str, module: nn.Module, found: Found) -> None:
+    def _add(self, name: str, module: nn.Module, found: Found, learns: bool) -> None:
         source, storage = found.source, 0
-        grows = torch.is_grad_enabled()
         if isinstance(source, Plain):
             storage = place(source.found.k)
             source = Plain(self._keeping(compact(_of_heads(source.found, self._heads))))
@@ -140,7 +141,7 @@ class Watch:
         self._seen.add(call)
         self._latest[name] = weakref.ref(call)
         self._refer(call)
-        if grows and not isinstance(source, Plain):
+        if learns and not isinstance(source, Plain):
             self._unsettled.append(weakref.ref(call))
 
     def _continues(self, before: Call, new: Request, storage: int) -> bool:
@@ -235,7 +236,7 @@ class _FastPaths:
         with self.lock:
             if self.count == 0:
                 self.original = torch.overrides.has_torch_function
-                torch.overrides.has_torch_function = self.answer
+                torch.overrides.has_torch_function = self.answer  # type: ignore[assignment]
             self.count += 1
 
     def close(self) -> None:
