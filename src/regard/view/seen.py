@@ -57,6 +57,7 @@ class Seen:
 
     def __init__(self, calls: Iterable[Call] = (), missed: Iterable[str] = ()) -> None:
         self.calls: list[Call] = []
+        self._counts: dict[str, int] = {}
         self.missed: list[str] = list(missed)
         """Attention that was noticed and could not be kept, and why."""
         self._image: Tensor | None = None
@@ -66,12 +67,8 @@ class Seen:
 
     def add(self, call: Call) -> None:
         """Append a call, under a name that no other has."""
-        taken = {other.name for other in self.calls}
-        name, again = call.module, 1
-        while name in taken:
-            again += 1
-            name = f"{call.module}#{again}"
-        call.name = name
+        again = self._counts[call.module] = self._counts.get(call.module, 0) + 1
+        call.name = call.module if again == 1 else f"{call.module}#{again}"
         self.calls.append(call)
 
     def __len__(self) -> int:

@@ -54,8 +54,8 @@ class Steps:
         if first is None:
             return None
         gone = first - self.steps[-1].first
-        dropped = (*self.dropped, self.last.k[..., :gone, :]) if gone else self.dropped
-        step = Step(new.q, new.mask, first, new.keys)
+        dropped = (*self.dropped, self.last.k[..., :gone, :].clone()) if gone else self.dropped
+        step = Step(new.q.clone(), new.mask, first, new.keys)
         return Steps((*self.steps, step), dropped, replace(new, q=new.q[..., :0, :]), storage)
 
     def _first(self, new: Request, storage: int) -> int | None:
@@ -75,23 +75,17 @@ class Steps:
         return None
 
     def tensors(self) -> Sequence[Tensor]:
-        masks = [x for step in self.steps for x in (step.mask.dense, step.mask.lengths) if isinstance(x, Tensor)]
-        return [*(step.q for step in self.steps), *self.dropped, self.last.k, *masks, *self.last.similarity.parameters]
+        """Those of the first step and the keys: the queries of later steps are copies, their masks made for them."""
+        first = self.steps[0]
+        masks = [] if first.mask.dense is None else [first.mask.dense]
+        return [first.q, self.last.k, *masks, *self.last.similarity.parameters]
 
     def own(self, storage: int) -> Steps:
-        def masked(mask: Mask) -> Mask:
-            return replace(mask, dense=apart(mask.dense, storage)) if mask.dense is not None else mask
-
-        def held(x: Tensor) -> Tensor:
-            return x.clone() if place(x) == storage else x
-
-        steps = tuple(replace(step, q=held(step.q), mask=masked(step.mask)) for step in self.steps)
-        return replace(
-            self,
-            steps=steps,
-            dropped=tuple(map(held, self.dropped)),
-            last=replace(self.last, k=held(self.last.k)),
-        )
+        first, *later = self.steps
+        q, k, dense = (apart(x, storage) for x in (first.q, self.last.k, first.mask.dense))
+        assert q is not None and k is not None
+        first = replace(first, q=q, mask=first.mask if dense is None else replace(first.mask, dense=dense))
+        return replace(self, steps=(first, *later), last=replace(self.last, k=k))
 
     def request(self) -> Request:
         """All steps as one."""

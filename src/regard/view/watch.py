@@ -123,7 +123,9 @@ class Watch:
                 if self._wanted(name, number):
                     self._add(name, module, found, learns)
         except Exception as error:  # a model must not fail because somebody looks
-            self._seen.missed.append(f"{name}: {error}")
+            words = f"{name}: {error}"
+            if words not in self._seen.missed:
+                self._seen.missed.append(words)
 
     def _add(self, name: str, module: nn.Module, found: Found, learns: bool) -> None:
         source, storage = found.source, 0
