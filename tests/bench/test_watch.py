@@ -1,0 +1,35 @@
+"""The benchmark of watching, on models of a few numbers."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from bench import watch
+from bench.harness import Options
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model(name: str, implementation: str, small: bool) -> Any:
+        torch.manual_seed(0)
+        config = transformers.GPT2Config(vocab_size=30_000, n_embd=8, n_layer=2, n_head=2, n_positions=64)
+        return transformers.GPT2Model._from_config(config, attn_implementation=implementation).eval()
+
+    monkeypatch.setattr(watch, "model", model)
+
+
+def test_the_ways_compute_the_same_and_hold_what_they_say() -> None:
+    ways = {way: run("GPT-2", (1, 9), True) for way, run in watch.WAYS.items()}
+    assert torch.equal(watch.hidden(ways["watched"]), watch.hidden(ways["sdpa"]))
+    torch.testing.assert_close(watch.hidden(ways["eager"]), watch.hidden(ways["sdpa"]), atol=1e-5, rtol=1e-4)
+    assert len(ways["watched"][1]) == len(ways["eager"][0].attentions) == 2  # type: ignore[index]
+
+
+def test_bars_belong_to_the_whole_sizes() -> None:
+    assert [v.bar for case in watch.cases(Options(quick=True)) for v in case.versus] == [None] * 3
+    assert [v.bar for case in watch.cases(Options()) for v in case.versus] == ["<= 1.03", "<= 1.03", ">= 3.0"]
+    assert [figure.bar for figure in watch.figures(Options())] == ["<= 0.05"]
+    watch.setup("watched", "GPT-2", [1, 9], True)()
