@@ -9,7 +9,7 @@ from .attention import Additive, AttentionMap, Bilinear, attend, masks
 from .attention import map as _map
 
 __version__ = "0.1.0"
-__all__ = ["Additive", "AttentionMap", "Bilinear", "attend", "masks", "show_heatmaps"]
+__all__ = ["Additive", "AttentionMap", "Bilinear", "attend", "load_capture", "masks", "show_heatmaps", "watch"]
 
 
 def _pictures() -> ModuleType:
@@ -24,4 +24,12 @@ _map.pictures = _pictures
 def __getattr__(name: str) -> Any:
     if name == "show_heatmaps":
         return _pictures().show_heatmaps
+    if name == "watch":
+        from .view.watch import watch
+
+        return watch
+    if name == "load_capture":
+        from .view.capture import load_capture
+
+        return load_capture
     raise AttributeError(f"module 'regard' has no attribute {name!r}")
