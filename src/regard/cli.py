@@ -1,4 +1,4 @@
-"""The command line: `regard demo`, `train`, `translate`, `export`, `data`, `info`."""
+"""The command line: `regard demo`, `train`, `translate`, `view`, `export`, `data`, `info`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import __version__
+    from . import __version__, serve
     from . import translate as translation
 
     parser = argparse.ArgumentParser(prog="regard", description="Attention at fused-kernel speed, and visible.")
@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
     commands.add_parser("train", help="train a model by a recipe: regard train --help")
     translation.arguments(commands.add_parser("translate", help="translate sentences with a trained model"))
+    serve.arguments(commands.add_parser("view", help="a page that shows what a model looks at, at any size"))
     export = commands.add_parser("export", help="write a trained model in the format of another program")
     export.add_argument("folder", metavar="RUN", type=Path, help="the folder of a trained Transformer")
     export.add_argument("--to", choices=("ctranslate2",), default="ctranslate2", help="(default: %(default)s)")
