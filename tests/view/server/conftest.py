@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +55,7 @@ def saw() -> Any:
 
 
 @pytest.fixture(scope="session")
-def client(saw: Any) -> TestClient:
+def client(saw: Any) -> Iterator[TestClient]:
     """Batch entry 1 of what was seen."""
-    return asked(Capture(saw, "a capture", batch=1))
+    with asked(Capture(saw, "a capture", batch=1)) as opened:  # opened once: a thread for all requests
+        yield opened

@@ -9,7 +9,6 @@ import torch
 from starlette.testclient import TestClient
 
 from regard.view.rollout import Rollout
-
 from tests.view.server.conftest import KINDS, NAMES
 
 

@@ -268,7 +268,7 @@ def create(
         Route(f"/api/{name}", handler, methods=["POST"])
         for name, handler in (("translate", app.translate), ("run", app.run))
     ]
-    routes.append(Route("/{path:path}", page or Page(), methods=["GET"]))
+    routes.append(Route("/{path:path}", (page or Page()).serve, methods=["GET"]))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

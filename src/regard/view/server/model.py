@@ -137,10 +137,10 @@ def read_image(path: Path, folder: Path, config: Mapping[str, Any]) -> tuple[Ten
 
 
 def _size(config: Mapping[str, Any], about: Mapping[str, Any]) -> tuple[int, int]:
-    size = config.get("image_size") or about.get("size") or 224
+    size: Any = config.get("image_size") or about.get("size") or 224
     if isinstance(size, dict):
-        size = (size.get("height") or size.get("shortest_edge"), size.get("width") or size.get("shortest_edge"))
-    return (int(size), int(size)) if isinstance(size, int) else (int(size[0]), int(size[1]))
+        size = [size.get(name) or size.get("shortest_edge") or 224 for name in ("height", "width")]
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
 
 
 def _bytes() -> dict[str, int]:

@@ -62,12 +62,14 @@ class Page:
     def built(self) -> bool:
         return "index.html" in self.files
 
-    async def __call__(self, request: Request) -> Response:
+    async def serve(self, request: Request) -> Response:
         name = request.path_params.get("path") or "index.html"
         if name == "index.html" and not self.built:
             return Response(MISSING, media_type=KINDS[".html"], headers={"cache-control": "no-store"})
         file = self.files.get(name)
         if file is None:
-            raise Refused(404, f"path ({request.url.path[:80]!r}) must be a file of the page or begin with /api/.")
+            raise Refused(
+                404, f"path ({request.url.path[:80]!r}) must be one that is served: the page, its files, its API."
+            )
         keep = "public, max-age=31536000, immutable" if name.startswith("assets/") else "no-cache"
         return Response(file.contents, headers={"cache-control": keep, "content-type": file.kind})
