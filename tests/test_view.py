@@ -122,11 +122,10 @@ def test_a_server_that_is_asked_and_ended(capture: Path) -> None:
 def bert(folder: Path) -> None:
     transformers = pytest.importorskip("transformers")
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "low", "##er", "new"]
-    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
     sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
     config = transformers.BertConfig(vocab_size=len(tokens), max_position_embeddings=12, **sizes)
     transformers.BertModel(config).save_pretrained(folder)
-    transformers.BertTokenizerFast(vocab_file=str(folder / "vocab.txt")).save_pretrained(folder)
+    transformers.BertTokenizerFast(vocab={token: n for n, token in enumerate(tokens)}).save_pretrained(folder)
 
 
 def test_a_model_of_text(tmp_path: Path) -> None:

@@ -118,10 +118,10 @@ OUTSIDE = """
 
 def test_nothing_else_is_served(built: TestClient) -> None:
     for path in OUTSIDE.split():
-        for given in (path, unquote(path), unquote(unquote(path))):
-            status, body = raw(built.app, given)
-            assert status == 404, given
-            assert json.loads(body)["error"].startswith("path ("), given
+        for way in (path, unquote(path), unquote(unquote(path))):
+            status, body = raw(built.app, way)
+            assert status == 404, way
+            assert json.loads(body)["error"].startswith("path ("), way
 
 
 def raw(app: Any, path: str) -> tuple[int, bytes]:
