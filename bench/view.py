@@ -6,6 +6,7 @@ log-sum-exps, of the overview and of tiles at three levels, as the server does i
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -40,9 +41,9 @@ def cases(options: Options) -> Iterator[Case]:
             f"tile, {cells} cells a pixel",
             str((1, 1, tokens, WIDTH)),
             {
-                "numbers": lambda rows=rows, cols=cols: head.picture(rows, cols, "max", Task()),
-                "PNG": lambda rows=rows, cols=cols: _png(head.picture(rows, cols, "max", Task()), tokens),
-                "scores": lambda rows=rows, cols=cols: _scores(q[_span(rows)], k[_span(cols)]),
+                "numbers": partial(head.picture, rows, cols, "max", Task()),
+                "PNG": partial(_tile, head, rows, cols),
+                "scores": partial(_scores, q[_span(rows)], k[_span(cols)]),
             },
             versus=[Versus(ours, "scores", bar, "ours/peer") for ours in ("numbers", "PNG")],
             most_rounds=7,
@@ -74,6 +75,10 @@ def setup(shape: list[int]) -> Callable[[], object]:
 
 def _head(q: Tensor, k: Tensor) -> Head:
     return Head(AttentionMap(Request.of(q, k, k, is_causal=True).kept()))
+
+
+def _tile(head: Head, rows: list[Stretch], cols: list[Stretch]) -> bytes:
+    return _png(head.picture(rows, cols, "max", Task()), head.keys)
 
 
 def _png(weights: Tensor, keys: int) -> bytes:
