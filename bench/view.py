@@ -1,0 +1,97 @@
+"""The page of a long map: one head of 131,072 tokens, its overview, then any tile.
+
+A tile is timed against computing its block of scores once, q · kᵀ in blocks that stay in the cache, and nothing else.
+The log-sum-exps of its rows are known by then, from the overview. Memory is that of queries and keys, of finding the
+log-sum-exps, of the overview and of tiles at three levels, as the server does it; see `bench.memory`.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from bench import memory
+from bench.harness import Case, Figure, Options, Versus
+from bench.maps import WIDTH, draw
+from regard.attention.map import AttentionMap
+from regard.attention.request import Request
+from regard.view.server import tiles
+from regard.view.server.heads import Head, Stretch
+from regard.view.server.work import Task
+
+TOKENS, FEWER = 131_072, 4096
+BLOCK = 2**19
+"""Scores that are computed at a time by the peer."""
+CELLS = (1, 8, 64)
+"""Cells a pixel, each way."""
+
+
+def cases(options: Options) -> Iterator[Case]:
+    tokens = FEWER if options.quick else TOKENS
+    q, k = draw((tokens, WIDTH), count=2)
+    head = _head(q, k)
+    # how long a tile takes does not depend on the log-sum-exps, and finding them all takes a minute
+    head._statistics = list(torch.full((tokens,), 12.0).split(head.height))
+    for cells in CELLS:
+        # queries from the middle, keys from the beginning: nothing of it is masked
+        rows, cols = tiles.side(tokens // 2 // (256 * cells), tokens, cells), tiles.side(0, tokens, cells)
+        bar = None if options.quick or cells == 1 else "<= 2.0"
+        yield Case(
+            f"tile, {cells} cells a pixel",
+            str((1, 1, tokens, WIDTH)),
+            {
+                "numbers": partial(head.picture, rows, cols, "max", Task()),
+                "PNG": partial(_tile, head, rows, cols),
+                "scores": partial(_scores, q[_span(rows)], k[_span(cols)]),
+            },
+            versus=[Versus(ours, "scores", bar, "ours/peer") for ours in ("numbers", "PNG")],
+            most_rounds=7,
+        )
+
+
+def figures(options: Options) -> Iterator[Figure]:
+    shape = (1, 1, FEWER if options.quick else TOKENS, WIDTH)
+
+    def measure() -> float:
+        return memory.peak("bench.view:setup", shape, threads=options.threads) / memory.MIB
+
+    yield Figure("overview and tiles, memory", str(shape), measure, "MiB", None if options.quick else "<= 512")
+
+
+def setup(shape: list[int]) -> Callable[[], object]:
+    def look(tokens: int) -> None:
+        q, k = draw((tokens, WIDTH), count=2)
+        head = _head(q, k)
+        size = min(96, tokens)
+        _png(head.picture([Stretch(0, tokens, size)], [Stretch(0, tokens, size)], "max", Task()), tokens)
+        for cells in CELLS:
+            rows = tiles.side(0, tokens, cells)
+            _png(head.picture(rows, rows, "mean", Task()), tokens)
+
+    look(512)
+    return lambda: look(shape[-2])
+
+
+def _head(q: Tensor, k: Tensor) -> Head:
+    return Head(AttentionMap(Request.of(q, k, k, is_causal=True).kept()))
+
+
+def _tile(head: Head, rows: list[Stretch], cols: list[Stretch]) -> bytes:
+    return _png(head.picture(rows, cols, "max", Task()), head.keys)
+
+
+def _png(weights: Tensor, keys: int) -> bytes:
+    return tiles.png(tiles.pack(tiles.shades(weights, "log", keys)), tiles.palette("light"))
+
+
+def _span(side: list[Stretch]) -> slice:
+    return slice(side[0].start, side[-1].stop)
+
+
+def _scores(q: Tensor, k: Tensor) -> None:
+    """q · kᵀ, block by block, each over the one before."""
+    out = torch.empty(BLOCK)
+    for x in q.split(512):
+        for y in k.split(BLOCK // 512):
+            torch.mm(x, y.T, out=out[: len(x) * len(y)].view(len(x), len(y)))

@@ -1,0 +1,218 @@
+"""The numbers of one head, or of the mean of several: computed in bands of rows, each short enough to be stopped after.
+
+A map keeps queries and keys; the log-sum-exps of its rows are found here, band by band, when a view first needs those
+rows, and kept: a tile of a long map needs those of its own rows only, and work that was stopped is not done again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...attention.choose import observer
+from ...attention.map import AttentionMap
+from .work import Task
+
+PAIRS = 2**25
+"""Pairs of query and key between two looks at whether the answer is still wanted: about a tenth of a second."""
+CELLS = 2**22
+"""Weights that are spelled out at a time, where a view has to see them all: 16 MiB."""
+
+
+class Stretch(NamedTuple):
+    """Entries [start, stop) of an axis in so many pixels, as `AttentionMap.tile` cuts them."""
+
+    start: int
+    stop: int
+    pixels: int
+
+    @property
+    def entries(self) -> int:
+        return self.stop - self.start
+
+    def edge(self, pixel: int) -> int:
+        return self.start + pixel * self.entries // self.pixels
+
+
+class Band(NamedTuple):
+    """Some rows of a picture, or, where `joins`, more rows of its last pixel."""
+
+    start: int
+    stop: int
+    pixels: int
+    joins: bool = False
+
+
+def bands(stretch: Stretch, most: int) -> Iterator[Band]:
+    """A stretch of rows in parts of at most `most` entries: many pixels, or part of one.
+
+    >>> [(b.start, b.stop, b.pixels, b.joins) for b in bands(Stretch(0, 12, 2), 4)]
+    [(0, 4, 1, False), (4, 6, 1, True), (6, 10, 1, False), (10, 12, 1, True)]
+    """
+    if stretch.entries <= most:
+        yield Band(*stretch)
+        return
+    height = stretch.entries // stretch.pixels
+    together = max(1, most // height) if stretch.entries % stretch.pixels == 0 else 1
+    for pixel in range(0, stretch.pixels, together):
+        last = min(pixel + together, stretch.pixels)
+        start, stop = stretch.edge(pixel), stretch.edge(last)
+        for at in range(start, stop, max(most, 1) if last == pixel + 1 else stop - start):
+            yield Band(at, min(at + most, stop) if last == pixel + 1 else stop, last - pixel, at > start)
+
+
+class Head:
+    """One head, (Tq, Tk)."""
+
+    def __init__(self, map: AttentionMap) -> None:
+        assert map.ndim == 2
+        self.request = map.request
+        self.queries, self.keys = map.shape
+        self.height = max(1, min(self.queries, PAIRS // max(1, self.keys)))
+        """Rows whose log-sum-exps are found together."""
+        self._statistics: list[Tensor | None] = [None] * -(-self.queries // self.height)
+        if "statistic" in map.__dict__:
+            self._statistics = list(map.statistic.split(self.height))
+        self._lock = threading.Lock()
+
+    def part(self, start: int, stop: int, task: Task) -> AttentionMap:
+        """The map of some rows with their log-sum-exps, (rows, Tk)."""
+        first, last = start // self.height, -(-stop // self.height)
+        found = []
+        for band in range(first, last):
+            task.check()
+            found.append(self._statistic(band))
+        skipped = first * self.height
+        statistic = torch.cat(found)[start - skipped : stop - skipped]
+        return AttentionMap(self.request.of_rows(slice(start, stop)), statistic)
+
+    @torch.no_grad()
+    def _statistic(self, band: int) -> Tensor:
+        with self._lock:  # whoever wants the same band waits for it rather than find it twice
+            known = self._statistics[band]
+            if known is None:
+                rows = slice(band * self.height, min((band + 1) * self.height, self.queries))
+                request = self.request.of_rows(rows)
+                known = self._statistics[band] = observer(request).statistic(request)
+            return known
+
+    @property
+    def known(self) -> float:
+        """The share of rows whose log-sum-exps are found."""
+        return sum(found is not None for found in self._statistics) / max(1, len(self._statistics))
+
+    def parts(self, task: Task) -> Iterator[tuple[int, int, AttentionMap]]:
+        """All rows, band by band."""
+        for start in task.over(range(0, self.queries, self.height)):
+            stop = min(start + self.height, self.queries)
+            yield start, stop, self.part(start, stop, task)
+
+    def row(self, query: int, task: Task) -> Tensor:
+        """(Tk,)"""
+        return self.part(query, query + 1, task)[0]
+
+    def column(self, key: int, task: Task) -> Tensor:
+        """(Tq,)"""
+        return torch.cat([part[:, key] for _, _, part in self.parts(task)])
+
+    def before(self, x: Tensor, task: Task) -> Tensor:
+        """x · weights, (Tq,) → (Tk,)"""
+        out = torch.zeros(self.keys, dtype=self.request.wide, device=self.request.device)
+        for start, stop, part in self.parts(task):
+            out += x[start:stop].to(out.dtype) @ part
+        return out
+
+    def weights(self, start: int, stop: int, cols: slice, task: Task) -> Tensor:
+        """(rows, cols)"""
+        return self.part(start, stop, task)[:, cols]
+
+    def picture(self, rows: Sequence[Stretch], cols: Sequence[Stretch], reduce: str, task: Task) -> Tensor:
+        """A region as pixels: the largest weight of each, or their mean."""
+        width = max(1, cols[-1].stop - cols[0].start)
+        steps = [band for stretch in rows for band in bands(stretch, max(1, PAIRS // width))]
+        pieces: list[Tensor] = []
+        for band in task.over(steps):
+            part = self.part(band.start, band.stop, task)
+            found = self._band(part, band.pixels, cols, reduce)
+            if band.joins:
+                pieces[-1] = torch.maximum(pieces[-1], found) if reduce == "max" else pieces[-1] + found
+            else:
+                pieces.append(found)
+        return torch.cat(pieces) if reduce == "max" else torch.cat(pieces) / _pairs(rows, cols)
+
+    @staticmethod
+    def _band(part: AttentionMap, pixels: int, cols: Sequence[Stretch], reduce: str) -> Tensor:
+        """Rows of a picture, (pixels, width); sums where a mean is wanted."""
+        how = "max" if reduce == "max" else "sum"
+        every = (0, part.shape[0])
+        found = [part.tile(every, (c.start, c.stop), (pixels, c.pixels), how) for c in cols]  # type: ignore[arg-type]
+        return torch.cat(found, -1)
+
+
+class Mean:
+    """The mean of several heads, cell by cell; the largest weight of a pixel is that of the mean."""
+
+    def __init__(self, heads: Sequence[Head]) -> None:
+        self.heads = heads
+        self.queries, self.keys = heads[0].queries, heads[0].keys
+
+    def row(self, query: int, task: Task) -> Tensor:
+        return _mean([head.row(query, task) for head in self.heads])
+
+    def column(self, key: int, task: Task) -> Tensor:
+        return _mean([head.column(key, task) for head in self.heads])
+
+    def before(self, x: Tensor, task: Task) -> Tensor:
+        return _mean([head.before(x, task) for head in self.heads])
+
+    def weights(self, start: int, stop: int, cols: slice, task: Task) -> Tensor:
+        total = self.heads[0].weights(start, stop, cols, task)
+        for head in self.heads[1:]:
+            total += head.weights(start, stop, cols, task)
+        return total / len(self.heads)
+
+    def picture(self, rows: Sequence[Stretch], cols: Sequence[Stretch], reduce: str, task: Task) -> Tensor:
+        if reduce == "mean" or all(side.entries == side.pixels for side in (*rows, *cols)):
+            return _mean([head.picture(rows, cols, reduce, task) for head in self.heads])
+        start, stop = cols[0].start, cols[-1].stop
+        into = _pixel_of_entry(cols)
+        steps = [band for stretch in rows for band in bands(stretch, max(1, CELLS // (stop - start)))]
+        pieces: list[Tensor] = []
+        for band in task.over(steps):
+            weights = self.weights(band.start, band.stop, slice(start, stop), task)  # (rows, cols)
+            found = _largest(_largest(weights, into).T, _pixel_of_entry([Stretch(*band[:3])])).T
+            if band.joins:
+                pieces[-1] = torch.maximum(pieces[-1], found)
+            else:
+                pieces.append(found)
+        return torch.cat(pieces)
+
+
+def _mean(found: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(found)).mean(0)
+
+
+def _sizes(side: Sequence[Stretch]) -> Tensor:
+    """Entries of each pixel."""
+    edges = [torch.arange(s.pixels + 1) * s.entries // s.pixels for s in side]
+    return torch.cat([edge.diff() for edge in edges])
+
+
+def _pairs(rows: Sequence[Stretch], cols: Sequence[Stretch]) -> Tensor:
+    """Pairs of each pixel, (height, width)."""
+    return _sizes(rows).unsqueeze(-1) * _sizes(cols)
+
+
+def _pixel_of_entry(side: Sequence[Stretch]) -> Tensor:
+    sizes = _sizes(side)
+    return torch.arange(len(sizes)).repeat_interleave(sizes)
+
+
+def _largest(x: Tensor, into: Tensor) -> Tensor:
+    """The largest of the columns that fall into each pixel: (n, entries) → (n, pixels); weights are not negative."""
+    out = x.new_zeros(x.shape[0], int(into[-1]) + 1)
+    return out.scatter_reduce_(1, into.expand(x.shape), x, "amax")

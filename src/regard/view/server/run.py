@@ -1,0 +1,143 @@
+"""Runs of ours as targets: a translator, and a classifier of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...data import BOS, EOS, Vocabulary
+from ...tasks.interpreter import Interpreter, Translation
+from .guard import Refused
+from .target import Layer, Shown, Target, shown
+
+LONGEST = 256
+"""Subwords of a sentence to translate, and of its translation."""
+
+
+class Translator(Target):
+    """A run of `regard train translate`: every text is translated, and the best translation looked at."""
+
+    can = ("translate", "run")
+
+    def __init__(self, folder: Path, text: str | None = None) -> None:
+        from ...training.translate import load
+
+        self.interpreter: Interpreter = load(folder)
+        self.title = folder.resolve().name
+        self.shown = Shown("translator", self.title, [])
+        if text is not None:
+            try:
+                self.shown = self.run(text)
+            except Refused as error:
+                raise ValueError(f"view: {error.words}") from error
+
+    def run(self, text: str) -> Shown:
+        ((best,),) = self._translate(text, 5, 1)
+        layers = self._layers(best)
+        if not layers:
+            raise Refused(
+                400, f"model must look at its source; {self.title} has a fixed context, the same at each step."
+            )
+        return Shown("translator", f"{self.title}: {best.source} → {best.text}", layers)
+
+    def _layers(self, one: Translation) -> list[Layer]:
+        """Every attention of the model, while it reads the source and writes the translation."""
+        from ..watch import watch
+
+        with watch(self.interpreter.model) as seen:  # type: ignore[arg-type]  # a translator is a module
+            maps = self.interpreter.look([one])
+        if not maps:
+            return []
+        source = self.interpreter.source.pieces(one.read)
+        written = self.interpreter.target.pieces((*one.written, EOS))
+        given = self.interpreter.target.pieces((BOS, *one.written))
+        layers = []
+        for name, kind, map in zip(seen.names, seen.kinds, seen.maps, strict=True):
+            layer = Layer(name, kind, map)
+            sides = {"cross": (written, source), "causal": (given, given), "self": (source, source)}[kind]
+            if (len(sides[0]), len(sides[1])) == (layer.queries, layer.keys):
+                layer.query_tokens, layer.key_tokens = sides
+            layers.append(layer)
+        return layers or [Layer("attention", "cross", maps[0])]
+
+    def _translate(self, text: str, beam: int, n_best: int) -> list[list[Translation]]:
+        length = len(self.interpreter.source.encode(text))
+        if length > LONGEST:
+            raise Refused(413, f"text ({length} subwords) must have at most {LONGEST}. Translate sentence by sentence.")
+        return self.interpreter.translate([text], size=beam, n_best=n_best, longest=LONGEST)
+
+    def translate(self, text: str, beam: int, n_best: int) -> dict[str, Any]:
+        (found,) = self._translate(text, beam, n_best)
+        maps, aligned = self.interpreter.look(found), self.interpreter.align(found)
+        source, target = self.interpreter.source, self.interpreter.target
+        told = []
+        for number, one in enumerate(found):
+            told.append(
+                {
+                    "text": one.text,
+                    "score": one.score,
+                    "source": source.pieces(one.read),
+                    "target": target.pieces((*one.written, EOS)),
+                    "weights": _mean(maps[number].dense()) if maps else [],
+                    "source_words": words(source, one.read[:-1]),
+                    "target_words": words(target, one.written),
+                    "links": [list(link) for link in aligned[number].links] if aligned else [],
+                }
+            )
+        return {"hypotheses": told}
+
+
+def _mean(weights: Tensor) -> list[list[float]]:
+    """(H, steps, source) → rows of the mean over heads"""
+    found: list[list[float]] = weights.float().mean(0).tolist()
+    return found
+
+
+def words(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:
+    """The words of a sentence, numbered as `Vocabulary.words` numbers them."""
+    numbered = zip(vocabulary.words(ids), ids, strict=True)
+    return [
+        vocabulary.decode([id for _, id in group]).strip()
+        for number, group in groupby(numbered, key=lambda pair: pair[0])
+        if number >= 0
+    ]
+
+
+class Classifier(Target):
+    """A run of `regard train images` and an image."""
+
+    def __init__(self, folder: Path, image: Path | None) -> None:
+        if image is None:
+            raise ValueError(f"view: {folder} must come with an image to look at. Give --image FILE.")
+        try:
+            images, pictures = import_module("regard.training.images"), import_module("regard.data.pictures")
+        except ModuleNotFoundError as error:
+            raise ValueError(
+                f"view: {folder} must be a run that this version trains; it has no {error.name}."
+            ) from None
+        classifier = images.load(folder)
+        pixels = pictures.decode(image, classifier.shape)  # (C, H, W) bytes
+        self.shown = looked(
+            classifier.model, classifier.normal(pixels[None]), pixels, f"{folder.resolve().name}: {image.name}"
+        )
+
+
+def looked(model: Any, given: Tensor, pixels: Tensor, title: str) -> Shown:
+    """What a Vision Transformer of ours looks at: pixels are (C, H, W) bytes, given what the model takes for them."""
+    from ..seen import Patches
+    from ..watch import watch
+
+    with watch(model) as seen, torch.inference_mode():
+        model(given)
+    colours = pixels if len(pixels) == 3 else pixels[:1].expand(3, -1, -1)
+    seen.image = colours.permute(1, 2, 0).contiguous()
+    rows, columns = model.config.grid if hasattr(model, "config") and hasattr(model.config, "grid") else (0, 0)
+    if seen.maps and rows:
+        seen.patches = Patches(rows, columns, seen.maps[0].shape[-1] - rows * columns)
+    return shown(seen, "images", title)

@@ -1,0 +1,120 @@
+"""Every route that answers with numbers says what the map says, exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from starlette.testclient import TestClient
+
+from regard.view.rollout import Rollout
+from tests.view.server.conftest import KINDS, NAMES
+
+
+def weights(saw: Any, map: int, head: int | str) -> torch.Tensor:
+    dense = saw.maps[map][1]
+    return dense.mean(0) if head == "mean" else dense[head]
+
+
+def test_the_target_is_told(client: TestClient, saw: Any) -> None:
+    told = client.get("/api/target").json()
+    assert told["kind"] == "capture" and told["title"] == "a capture" and told["version"]
+    assert [m["name"] for m in told["maps"]] == NAMES and [m["kind"] for m in told["maps"]] == KINDS
+    assert [(m["heads"], m["queries"], m["keys"]) for m in told["maps"]] == [tuple(map.shape[1:]) for map in saw.maps]
+    first, last = told["maps"][0], told["maps"][3]
+    assert first["query_tokens"] == first["key_tokens"] == told["maps"][1]["query_tokens"]
+    assert told["tokens"][first["key_tokens"]] == [f"w{n}" for n in range(13)]
+    assert last["query_tokens"] is None and told["tokens"][last["key_tokens"]][600] == "k600"
+    assert told["maps"][2]["query_tokens"] is None
+    assert told["image"] == {"width": 8, "height": 6, "rows": 3, "columns": 4, "first": 1}
+    assert told["can"] == ["map", "text", "image"]
+
+
+@pytest.mark.parametrize("head", [0, 2, "mean"])
+def test_a_cell_and_its_rank(client: TestClient, saw: Any, head: int | str) -> None:
+    dense = weights(saw, 1, head)
+    for query, key in ((0, 0), (12, 7), (5, 12)):
+        told = client.get(f"/api/maps/1/{head}/cell", params={"query": query, "key": key}).json()
+        assert told["weight"] == float(dense[query, key])
+        assert told["rank"] == 1 + int((dense[query] > dense[query, key]).sum())
+        assert (told["query"], told["key"]) == (query, key)
+
+
+@pytest.mark.parametrize(("map", "head"), [(0, 1), (2, 1), (2, "mean"), (3, 0)])
+def test_rows_and_columns(client: TestClient, saw: Any, map: int, head: int | str) -> None:
+    dense = weights(saw, map, head)
+    row = client.get(f"/api/maps/{map}/{head}/query/10?top=4").json()
+    torch.testing.assert_close(torch.tensor(row["row"]), dense[10], rtol=0, atol=0)
+    best = dense[10].topk(4)
+    assert row["keys"] == best.indices.tolist() and row["weights"] == best.values.tolist()
+    column = client.get(f"/api/maps/{map}/{head}/key/9").json()
+    torch.testing.assert_close(torch.tensor(column["column"]), dense[:, 9], rtol=0, atol=1e-8)
+    best = dense[:, 9].topk(min(20, len(dense)))
+    assert column["queries"] == best.indices[best.values > 0].tolist()
+
+
+def test_weights_of_nothing_are_not_among_the_strongest(client: TestClient) -> None:
+    told = client.get("/api/maps/2/0/query/1?top=9").json()
+    assert sorted(told["keys"]) == [0, 1] and told["row"][2:] == [0.0] * 698
+
+
+@pytest.mark.parametrize(("map", "head"), [(0, 2), (2, 0), (3, "mean")])
+def test_received(client: TestClient, saw: Any, map: int, head: int | str) -> None:
+    told = client.get(f"/api/maps/{map}/{head}/received").json()
+    torch.testing.assert_close(torch.tensor(told["received"]), weights(saw, map, head).mean(0), rtol=1e-5, atol=1e-8)
+    assert "cells_per_entry" not in told
+
+
+def test_a_long_axis_is_pooled(client: TestClient, saw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.view.server.look.MOST", 150)
+    told = client.get("/api/maps/3/0/received").json()
+    assert told["cells_per_entry"] == 5 and len(told["received"]) == 121
+    column = weights(saw, 3, 0).mean(0)
+    expected = torch.stack([part.mean() for part in column.split(5)])
+    torch.testing.assert_close(torch.tensor(told["received"]), expected, rtol=1e-5, atol=1e-8)
+    assert client.get("/api/maps/3/0/query/1").json()["row"] is None
+
+
+@pytest.mark.parametrize("map", [0, 2, 3])
+def test_profiles(client: TestClient, saw: Any, map: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.view.server.look.CELLS", 5000)  # several parts
+    told = client.get(f"/api/maps/{map}/profile").json()
+    assert len(told) == saw.maps[map].shape[1]
+    for head, figures in enumerate(told):
+        dense = weights(saw, map, head).double()
+        queries, keys = dense.shape
+        away = (torch.arange(keys) - torch.arange(queries)[:, None]).abs()
+        expected = {
+            "entropy": torch.special.entr(dense).sum() / queries,
+            "distance": (dense * away).sum() / queries,
+            "first": dense[:, 0].sum() / queries,
+            "previous": dense.diagonal(-1).sum() / queries,
+            "same": dense.diagonal().sum() / queries,
+        }
+        assert figures == pytest.approx({name: float(value) for name, value in expected.items()}, rel=1e-4)
+
+
+def test_rollout_is_that_of_what_was_seen(client: TestClient, saw: Any) -> None:
+    told = client.get("/api/rollout/4?maps=0,1").json()["weights"]
+    expected = Rollout.of(saw.maps[:2], 0.5, "mean").row(4, batch=1)
+    torch.testing.assert_close(torch.tensor(told), expected, rtol=1e-5, atol=1e-8)
+    assert sum(told) == pytest.approx(1, abs=1e-5)
+    assert len(client.get("/api/rollout/4").json()["weights"]) == 700  # the last sequence: the decoder's
+    refused = client.get("/api/rollout/4?maps=0,2")
+    assert refused.status_code == 400 and "0,2" in refused.json()["error"]
+
+
+def test_overlays(client: TestClient, saw: Any) -> None:
+    told = client.get("/api/overlay?map=1&head=2&query=0").json()
+    assert (told["rows"], told["columns"]) == (3, 4)
+    assert told["weights"] == weights(saw, 1, 2)[0, 1:].tolist()
+    rolled = client.get("/api/overlay?rollout=1&query=0&maps=0,1").json()["weights"]
+    assert rolled == client.get("/api/rollout/0?maps=0,1").json()["weights"][1:]
+    assert client.get("/api/overlay?map=3&head=0").status_code == 200
+
+
+def test_what_is_not_finite_is_null() -> None:
+    from regard.view.server.app import numbers
+
+    assert numbers(torch.tensor([0.5, float("nan"), float("inf")])) == [0.5, None, None]

@@ -1,0 +1,166 @@
+"""Pictures: decoded by Pillow, every pixel is the map's own number, coloured."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from starlette.testclient import TestClient
+from torch.nn import functional as F
+
+from regard.view.server import heads, tiles
+from regard.view.server.heads import Head, Mean, Stretch
+from regard.view.server.work import Task
+from tests.view.server.conftest import attended
+
+
+def pixels(response: Any) -> np.ndarray:
+    assert response.status_code == 200 and response.headers["content-type"] == "image/png", response.text
+    image = Image.open(io.BytesIO(response.content))
+    assert image.mode == "P"
+    return np.asarray(image.convert("RGB"))
+
+
+def coloured(weights: torch.Tensor, scale: str, palette: str, keys: int) -> np.ndarray:
+    w = weights.double().numpy().clip(0, 1)
+    if scale == "log":
+        low = math.log(min(1e-3, 0.1 / keys))
+        with np.errstate(divide="ignore"):
+            w = (1 - np.log(w) / low).clip(0, 1)
+    table = np.frombuffer(tiles.palette(palette), np.uint8).reshape(256, 3)
+    return table[np.round(w * 255).astype(int)]
+
+
+def pooled(dense: torch.Tensor, cells: int, reduce: str) -> torch.Tensor:
+    """Pixels of `cells` entries each way, the last of fewer: by hand."""
+
+    def cut(x: torch.Tensor) -> torch.Tensor:
+        padded = F.pad(x, (0, -x.shape[1] % cells, 0, -x.shape[0] % cells))
+        return padded.unflatten(1, (-1, cells)).unflatten(0, (-1, cells))  # (rows, cells, cols, cells)
+
+    return (
+        cut(dense).amax((1, 3)) if reduce == "max" else cut(dense).sum((1, 3)) / cut(torch.ones_like(dense)).sum((1, 3))
+    )
+
+
+@pytest.mark.parametrize("reduce", ["max", "mean"])
+@pytest.mark.parametrize(("map", "head"), [(2, "1"), (2, "mean"), (3, "0")])
+@pytest.mark.parametrize("above", [0, 1, 3])
+def test_the_tiles_of_a_level_are_the_whole_map(
+    client: TestClient, saw: Any, map: int, head: str, above: int, reduce: str
+) -> None:
+    dense = saw.maps[map][1]
+    dense = dense.mean(0) if head == "mean" else dense[int(head)]
+    level = tiles.deepest(*dense.shape) - above
+    expected = pooled(dense, 2**above, reduce)
+    height, width = expected.shape
+    whole = np.zeros((height, width, 3), np.uint8)
+    for row in range(0, height, 256):
+        for column in range(0, width, 256):
+            address = f"/api/maps/{map}/{head}/tile/{level}/{column // 256}/{row // 256}.png"
+            found = pixels(client.get(address, params={"reduce": reduce, "scale": "log", "palette": "dark"}))
+            whole[row : row + 256, column : column + 256] = found
+    apart = np.abs(whole.astype(int) - coloured(expected, "log", "dark", dense.shape[1]))
+    assert apart.max() <= 3 and (apart > 0).mean() < 0.001  # a sum in another order may round to the next shade
+
+
+@pytest.mark.parametrize("scale", tiles.SCALES)
+@pytest.mark.parametrize("palette", tiles.STOPS)
+def test_overviews(client: TestClient, saw: Any, scale: str, palette: str) -> None:
+    found = pixels(client.get(f"/api/maps/2/0/overview.png?size=96&scale={scale}&palette={palette}"))
+    assert (found == coloured(saw.maps[2].at(1, 0).pool(96, 96), scale, palette, 700)).all()
+    small = pixels(client.get(f"/api/maps/0/0/overview.png?scale={scale}&palette={palette}"))
+    assert (small == coloured(saw.maps[0][1, 0], scale, palette, 13)).all()
+    assert pixels(client.get("/api/maps/3/0/overview.png?size=60")).shape == (1, 60, 3)
+
+
+def test_the_top_level_is_one_pixel(client: TestClient, saw: Any) -> None:
+    found = pixels(client.get("/api/maps/2/0/tile/0/0/0.png"))
+    assert (found == coloured(saw.maps[2][1, 0].amax().reshape(1, 1), "linear", "light", 700)).all()
+
+
+@pytest.mark.parametrize("address", ["10/3/0", "10/0/3", "9/2/0", "0/1/0"])
+def test_a_tile_beyond_the_edge(client: TestClient, address: str) -> None:
+    refused = client.get(f"/api/maps/2/0/tile/{address}.png")
+    assert refused.status_code == 404 and "must lie in" in refused.json()["error"]
+
+
+def test_pictures_are_kept_by_the_browser_under_their_version(client: TestClient) -> None:
+    version = client.get("/api/target").json()["version"]
+    assert "immutable" in client.get(f"/api/maps/0/0/overview.png?v={version}").headers["cache-control"]
+    assert client.get("/api/maps/0/0/overview.png").headers["cache-control"] == "no-store"
+    gone = client.get("/api/maps/0/0/overview.png?v=old")
+    assert gone.status_code == 410 and "old" in gone.json()["error"]
+
+
+def test_the_image_is_the_image(client: TestClient, saw: Any) -> None:
+    found = client.get("/api/image.png")
+    assert (np.asarray(Image.open(io.BytesIO(found.content))) == saw.image.numpy()).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_pictures_in_any_parts_are_the_same(data: st.DataObject) -> None:
+    """Whatever is computed together, pixels are those of the dense map."""
+    queries, keys = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
+    map = attended((1, 2, queries, keys), seed=data.draw(st.integers(0, 9)))
+    rows = Stretch(0, queries, data.draw(st.integers(1, queries)))
+    cols = Stretch(0, keys, data.draw(st.integers(1, keys)))
+    before = heads.PAIRS, heads.CELLS
+    try:
+        heads.PAIRS, heads.CELLS = data.draw(st.sampled_from([(1, 1), (50, 30), (300, 300), before]))
+        both = [Head(map.at(0, n)) for n in range(2)]
+        for reduce in ("max", "mean"):
+            one = both[0].picture([rows], [cols], reduce, Task())
+            expected = map.at(0, 0).pool(rows.pixels, cols.pixels, reduce)  # type: ignore[arg-type]
+            torch.testing.assert_close(one, expected, rtol=1e-5, atol=1e-7)
+            mean = Mean(both).picture([rows], [cols], reduce, Task())
+            expected = _pool(map[0].mean(0), rows, cols, reduce)
+            torch.testing.assert_close(mean, expected, rtol=1e-5, atol=1e-7)
+    finally:
+        heads.PAIRS, heads.CELLS = before
+
+
+def _pool(dense: torch.Tensor, rows: Stretch, cols: Stretch, reduce: str) -> torch.Tensor:
+    def cell(i: int, j: int) -> torch.Tensor:
+        part = dense[rows.edge(i) : rows.edge(i + 1), cols.edge(j) : cols.edge(j + 1)]
+        return part.amax() if reduce == "max" else part.mean()
+
+    return torch.stack([torch.stack([cell(i, j) for j in range(cols.pixels)]) for i in range(rows.pixels)])
+
+
+def test_a_tile_finds_the_log_sum_exps_of_its_own_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "PAIRS", 1000)
+    map = attended((1, 1, 100, 100))
+    head = Head(type(map)(map.request).at(0, 0))  # as from a capture: nothing is known yet
+    assert head.known == 0
+    head.picture([Stretch(20, 30, 10)], [Stretch(0, 50, 50)], "max", Task())
+    assert head.known == 0.1
+
+
+@pytest.mark.parametrize("name", tiles.STOPS)
+def test_lightness_tells_the_weight(name: str) -> None:
+    """CIE lightness, which is not what the colours were made by, grows or falls all the way, in even steps."""
+    table = np.frombuffer(tiles.palette(name), np.uint8).reshape(256, 3) / 255
+    linear = np.where(table <= 0.04045, table / 12.92, ((table + 0.055) / 1.055) ** 2.4)
+    light = 116 * np.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16
+    coarse = np.diff(light[::15])
+    assert (np.sign(coarse) == (1 if name == "dark" else -1)).all()
+    assert np.abs(coarse).max() / np.abs(coarse).min() < 2.5
+
+
+def test_the_page_has_the_same_colours() -> None:
+    source = Path(__file__).parents[3] / "web/src/palette.ts"
+    if not source.exists():
+        pytest.skip("the page's source is not here")
+    found = re.findall(r"(light|dark): (\[\[.*?\]\])", source.read_text())
+    assert {name: eval(stops.replace("[", "(").replace("]", ")")) for name, stops in found} == tiles.STOPS
