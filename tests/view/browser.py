@@ -1,0 +1,76 @@
+"""A real browser for the tests of the page: Debian's Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.view import web
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+REQUIRED = "REGARD_REQUIRE_BROWSER"
+
+
+def missing() -> str | None:
+    """What the tests lack here, in words; None when nothing."""
+    try:
+        web.built()
+    except FileNotFoundError as error:
+        return str(error)
+    if importlib.util.find_spec("playwright") is None:
+        return "no Playwright: pip install playwright (its own browsers are not needed)"
+    if not any(map(shutil.which, NAMES)):
+        return f"no browser ({', '.join(NAMES)}): on Debian, apt-get install chromium"
+    return None
+
+
+def demand() -> None:
+    """Skip with the reason; where browser tests are required, fail with it."""
+    if reason := missing():
+        if os.environ.get(REQUIRED) == "1":
+            pytest.fail(f"{REQUIRED}=1, but {reason}")
+        pytest.skip(f"the page is not tested: {reason}")
+
+
+def fonts(folder: Path) -> dict[str, str]:
+    """The environment in which the browser finds the Chinese font of the test dependencies."""
+    package = importlib.util.find_spec("noto_cjk_sans_otc")
+    if package is None or not package.submodule_search_locations:
+        return {}
+    config, found = folder / "fonts.conf", package.submodule_search_locations[0]
+    config.write_text(
+        '<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>'
+        f'<include ignore_missing="yes">/etc/fonts/fonts.conf</include><dir>{found}</dir>'
+        f"<cachedir>{folder}</cachedir></fontconfig>",
+        encoding="utf-8",
+    )
+    return {"FONTCONFIG_FILE": str(config)}
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    path = next(filter(None, map(shutil.which, NAMES)))
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=path,
+            args=["--no-sandbox"] if root else [],  # Chromium refuses its sandbox to root
+            env={**os.environ, **fonts(Path(folder))},
+        )
+        yield browser
+        browser.close()
+
+
+def anew() -> bool:
+    """Whether pictures are to be taken rather than compared."""
+    return os.environ.get("REGARD_GOLDEN") == "1"
