@@ -55,6 +55,7 @@ def visit(server: Server, chromium: Any) -> Iterator[Open]:
             "request", lambda request: request.url.startswith((server.url, "blob:")) or strangers.append(request.url)
         )
         page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: "Content Security Policy" in said.text and errors.append(said.text))
         page.goto(f"{server.url}/{address}")
         quiet(page)
         return page
@@ -70,7 +71,7 @@ def visit(server: Server, chromium: Any) -> Iterator[Open]:
 def quiet(page: Any) -> None:
     """Wait until everything that was asked for is there."""
     page.wait_for_timeout(350)
-    page.wait_for_function("!document.querySelector('.status').classList.contains('busy')")
+    page.wait_for_selector(".status:not(.busy)")
 
 
 def scale(page: Any) -> float:
@@ -196,8 +197,9 @@ def test_a_click_marks_the_strongest_keys_in_list_text_and_address(visit: Open, 
     tokens = words(LENGTH)
     listed = page.locator(".weights .token").all_inner_texts()
     assert listed == [f"“{tokens[key].lstrip('Ġ')}”" for key in best.indices.tolist()]
-    marked = {int(node) for node in page.eval_on_selector_all(".marked", "all => all.map(one => one.dataset.token)")}
-    assert marked == set(best.indices.tolist())
+    numbers = "all => all.map(one => Number(one.dataset.token))"
+    drawn, marked = (set(page.eval_on_selector_all(name, numbers)) for name in ("[data-token]", ".marked"))
+    assert marked == set(best.indices.tolist()) & drawn and int(best.indices[0]) in marked
     assert page.locator(f"[data-token='{query}'].chosen").count() == 1
     page.locator(".weighed").first.click()
     assert read_out(page)[1].endswith(str(best.indices[0].item()))

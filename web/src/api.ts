@@ -32,7 +32,8 @@ export interface Target {
   can: ("map" | "text" | "image" | "translate" | "run")[];
 }
 
-export interface CellAnswer { query: number; key: number; weight: number; rank: number }
+/** Weights of what is not finite are null. */
+export interface CellAnswer { query: number; key: number; weight: number | null; rank: number }
 export interface QueryAnswer { keys: number[]; weights: number[]; row: number[] | null }
 export interface KeyAnswer { queries: number[]; weights: number[]; column: number[] | null }
 export interface ReceivedAnswer { received: number[]; cells_per_entry?: number }

@@ -76,8 +76,9 @@ export function framed(action: () => void): () => void {
   };
 }
 
-/** A weight as people read it: 0.124, 3.1e-5. */
-export function figure(value: number): string {
+/** A weight as people read it: 0.124, 3.1e-5; a dash for what is no number. */
+export function figure(value: number | null): string {
+  if (value === null || !Number.isFinite(value)) return "–";
   if (value === 0) return "0";
   return Math.abs(value) >= 0.001 ? value.toFixed(3) : value.toExponential(1);
 }

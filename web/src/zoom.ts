@@ -12,6 +12,16 @@ import type { State } from "./state.ts";
 const LARGEST = 48; // pixels a cell
 const AGAIN = 200; // milliseconds until a tile that was dropped as stale is asked for once more
 
+/** OpenSeadragon adds a style sheet to the page, which the server's policy forbids, unless it finds one of this name. This
+ * one says nothing. */
+function withoutStyle(): void {
+  const name = "data-openseadragon-mobile-css";
+  if (document.querySelector(`style[${name}]`)) return;
+  const inert = document.createElementNS("urn:nothing", "style");
+  inert.setAttribute(name, "true");
+  document.head.append(inert);
+}
+
 export interface ZoomEvents {
   point(cell: Cell | null): void;
   choose(query: number): void;
@@ -49,6 +59,7 @@ export class Zoom implements Shown {
     this.element = make("div", "zoom",
       make("div", { className: "corner", attributes: { "aria-hidden": "true" } }, make("span", {}, words.map.keys), make("span", {}, words.map.queries)),
       this.across, this.down, this.stage);
+    withoutStyle();
     this.viewer = new OpenSeadragon.Viewer({
       element: place, drawer: "canvas", tabIndex: -1, keyboardNavEnabled: false, showNavigationControl: false,
       preserveViewport: true, animationTime: 0.35, springStiffness: 9, visibilityRatio: 0.5, minZoomImageRatio: 0.7,
