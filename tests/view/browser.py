@@ -6,7 +6,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from regard.view import web
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 REQUIRED = "REGARD_REQUIRE_BROWSER"
+LENGTH = 2048
+"""Tokens of the text that the tests look at."""
+Open = Callable[..., Any]
 
 
 def missing() -> str | None:
@@ -74,3 +77,35 @@ def chromium() -> Iterator[Any]:
 def anew() -> bool:
     """Whether pictures are to be taken rather than compared."""
     return os.environ.get("REGARD_GOLDEN") == "1"
+
+
+def quiet(page: Any) -> None:
+    """Wait until everything that was asked for is there."""
+    page.wait_for_timeout(350)
+    page.wait_for_selector(".status:not(.busy)")
+
+
+def scale(page: Any) -> float:
+    return float(page.get_attribute(".stage", "data-scale") or 0)
+
+
+def until(page: Any, condition: Callable[[], bool], what: str) -> None:
+    for _ in range(80):
+        if condition():
+            return
+        page.wait_for_timeout(100)
+    pytest.fail(f"waited in vain: {what}")
+
+
+def middle(page: Any, selector: str = ".stage") -> tuple[float, float]:
+    box = page.locator(selector).bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def read_out(page: Any) -> list[str]:
+    return page.locator("#here dd").all_inner_texts()
+
+
+def state(page: Any) -> str:
+    page.wait_for_timeout(400)  # quick changes reach the address a few times a second
+    return page.url.split("#")[1]
