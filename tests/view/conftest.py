@@ -1,0 +1,59 @@
+"""One browser and one made-up server for all tests of the page."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from tests.view import browser
+from tests.view.browser import Open, quiet
+from tests.view.fake_server import Server
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    browser.demand()
+    torch.manual_seed(0)
+    server = Server(length=browser.LENGTH, layers=2, heads=3)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def chromium(server: Server) -> Iterator[Any]:
+    with browser.chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def visit(server: Server, chromium: Any) -> Iterator[Open]:
+    """Open an address of the page. At the end: nothing was asked of anybody else, and nothing went wrong unseen."""
+    contexts, strangers, errors = [], [], []
+    server.delay, server.refuse = 0.0, None
+    server.asked.clear()
+
+    def open_page(address: str, **options: Any) -> Any:
+        context = chromium.new_context(**{"viewport": {"width": 1280, "height": 860}, "locale": "en-GB", **options})
+        context.set_default_timeout(20_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.on(
+            "request", lambda request: request.url.startswith((server.url, "blob:")) or strangers.append(request.url)
+        )
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: "Content Security Policy" in said.text and errors.append(said.text))
+        page.goto(f"{server.url}/{address}")
+        quiet(page)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    server.delay, server.refuse = 0.0, None
+    assert not strangers
+    assert not errors

@@ -1,0 +1,108 @@
+// What is being computed: told in the status line, and cancelled from there.
+
+import { make } from "./dom.ts";
+import type { Words } from "./words.ts";
+
+/** What is computed: words, or something that tells how far it is when asked. */
+export type Label = string | { toString(): string };
+
+const PATIENCE = 250; // milliseconds before the line speaks: what is quick need not be told
+
+export class Work {
+  readonly element: HTMLElement;
+  readonly words: Words;
+  private readonly line: HTMLElement;
+  private readonly stop: HTMLButtonElement;
+  private readonly running = new Map<AbortController, { label: Label; since: number }>();
+  private again = 0;
+  private said: { text: string; wrong: boolean } | null = null;
+
+  constructor(words: Words) {
+    this.words = words;
+    this.line = make("span", { className: "said", attributes: { role: "status", "aria-live": "polite" } });
+    this.stop = make("button", { className: "plain", type: "button", hidden: true, onclick: () => this.cancel() }, words.cancel);
+    this.element = make("footer", "status", make("i", { className: "pulse", attributes: { "aria-hidden": "true" } }), this.line, this.stop);
+    this.tell();
+  }
+
+  /** Run a task under a name. Undefined when it was cancelled, or failed and that was told. */
+  async run<T>(label: Label, task: (signal: AbortSignal) => Promise<T>, control = new AbortController()): Promise<T | undefined> {
+    this.running.set(control, { label, since: performance.now() });
+    window.setTimeout(() => this.tell(), PATIENCE);
+    try {
+      const found = await task(control.signal);
+      if (control.signal.aborted) return undefined;
+      if (this.said?.wrong) this.said = null;
+      return found;
+    } catch (error) {
+      if (!control.signal.aborted) this.fail(error);
+      return undefined;
+    } finally {
+      this.running.delete(control);
+      this.tell();
+    }
+  }
+
+  get busy(): boolean {
+    return !this.stop.hidden;
+  }
+
+  fail(error: unknown): void {
+    const offline = error instanceof TypeError; // what fetch throws where nobody answers
+    this.say(offline ? this.words.unreachable : error instanceof Error ? error.message : String(error), true);
+  }
+
+  say(text: string, wrong = false): void {
+    this.said = { text, wrong };
+    this.tell();
+  }
+
+  cancel(): void {
+    if (!this.running.size) return;
+    for (const control of [...this.running.keys()]) control.abort();
+    this.say(this.words.cancelled);
+  }
+
+  private tell(): void {
+    const now = performance.now();
+    const slow = [...this.running.values()].filter(({ since }) => now - since >= PATIENCE - 10);
+    const busy = slow.length > 0;
+    this.element.classList.toggle("busy", busy);
+    this.element.classList.toggle("wrong", !busy && (this.said?.wrong ?? false));
+    const last = slow[slow.length - 1];
+    const text = last ? (slow.length > 1 ? this.words.computingMore(String(last.label), slow.length - 1) : this.words.computing(String(last.label))) : (this.said?.text ?? this.words.ready);
+    if (this.line.textContent !== text) this.line.textContent = text;
+    this.stop.hidden = !busy;
+    window.clearTimeout(this.again);
+    if (busy) this.again = window.setTimeout(() => this.tell(), PATIENCE);
+  }
+}
+
+/** Tasks of which only the newest matters: a new one takes back the one before. */
+export class Latest {
+  private control = new AbortController();
+  private readonly work: Work;
+
+  constructor(work: Work) {
+    this.work = work;
+  }
+
+  run<T>(label: Label, task: (signal: AbortSignal) => Promise<T>): Promise<T | undefined> {
+    this.stop();
+    this.control = new AbortController();
+    return this.work.run(label, task, this.control);
+  }
+
+  stop(): void {
+    this.control.abort();
+  }
+}
+
+/** Do something for many things, a few at a time, in order; stops with the signal. */
+export async function each<T>(things: readonly T[], few: number, signal: AbortSignal, action: (thing: T) => Promise<void>): Promise<void> {
+  let next = 0;
+  const worker = async (): Promise<void> => {
+    while (next < things.length && !signal.aborted) await action(things[next++]!);
+  };
+  await Promise.all(Array.from({ length: Math.min(few, things.length) }, worker));
+}

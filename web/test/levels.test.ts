@@ -1,0 +1,37 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { cellAt, deepest, shallowest, sizeAt, stride } from "../src/levels.ts";
+
+test("the deepest level has one cell a pixel, whatever the size", () => {
+  for (const [queries, keys, level] of [[1, 1, 0], [2, 1, 1], [5, 256, 8], [257, 3, 9], [2048, 2048, 11], [131072, 131072, 17], [131073, 1, 18]] as const) {
+    assert.equal(deepest(queries, keys), level);
+    assert.deepEqual(sizeAt(level, queries, keys), [keys, queries]);
+  }
+});
+
+test("each level above halves the map, and rounds up", () => {
+  assert.deepEqual(sizeAt(10, 2047, 2048), [1024, 1024]);
+  assert.deepEqual(sizeAt(8, 90, 300), [150, 45]);
+  assert.deepEqual(sizeAt(0, 90, 300), [1, 1]);
+});
+
+test("the first level asked for holds the whole map in one tile", () => {
+  for (const [queries, keys] of [[5, 9], [256, 100], [257, 3], [131072, 8]] as const) {
+    const size = sizeAt(shallowest(queries, keys), queries, keys);
+    assert.ok(Math.max(...size) <= 256 && Math.max(...size) >= Math.min(129, queries, keys));
+  }
+});
+
+test("a point of the screen is a cell, or outside", () => {
+  const sight = { left: 10.5, top: 3, scale: 20 };
+  assert.deepEqual(cellAt(sight, 0, 0, 50, 60), { query: 3, key: 10 });
+  assert.deepEqual(cellAt(sight, 11, 19.9, 50, 60), { query: 3, key: 11 });
+  assert.equal(cellAt(sight, -220, 0, 50, 60), null);
+  assert.equal(cellAt({ ...sight, left: -1 }, 0, 0, 50, 60), null);
+  assert.equal(cellAt(sight, 0, 950, 50, 60), null);
+});
+
+test("arrow keys move one cell where cells can be told apart, a visible distance elsewhere", () => {
+  assert.deepEqual([stride(30), stride(4), stride(1), stride(0.1)], [1, 1, 8, 80]);
+});

@@ -1,0 +1,37 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { START, type State, fit, read, write } from "../src/state.ts";
+
+const shapes = [{ heads: 6, queries: 100, keys: 100 }, { heads: 2, queries: 10, keys: 30 }];
+
+test("an address brings the whole state back", () => {
+  const state: State = {
+    view: "text", map: 1, head: "mean", reduce: "mean", scale: "linear", token: 7, end: 9, direction: "to",
+    sight: [1.25, -3.5, 40], overlay: "rollout", patch: 60, say: "Où est-ce ? 在哪里 & co",
+  };
+  assert.deepEqual(read(write(state)), state);
+  assert.deepEqual(read(write(START)), START);
+});
+
+test("what is as at the start is not told", () => {
+  assert.equal(write(START), "#map");
+  assert.equal(write({ ...START, map: 0, head: 3 }), "#map?map=0&head=3");
+  assert.equal(write({ ...START, map: 2, sight: [10, 20.456, 30] }), "#map?map=2&sight=10,20.46,30");
+});
+
+test("nonsense is as at the start", () => {
+  for (const hash of ["", "#", "#nowhere", "#map?map=-1&head=x&token=1e9&sight=1,2&reduce=sum", "#?map=%", "#map?sight=1,2,0", "#map?sight=a,b,c"]) {
+    assert.deepEqual(read(hash), START, hash);
+  }
+});
+
+test("a bookmark of another target leads to what this one has", () => {
+  const state = read("#map?map=1&head=5&token=20&sight=0,0,9");
+  assert.deepEqual(fit(state, shapes), { ...state, head: 0, token: null });
+  assert.deepEqual(fit({ ...state, direction: "to" }, shapes), { ...state, head: 0, direction: "to" });
+  assert.equal(fit(read("#map?map=7&sight=0,0,9"), shapes).map, null);
+  assert.equal(fit(read("#map?map=7&sight=0,0,9"), shapes).sight, null);
+  assert.equal(fit(read("#text?token=3&end=200"), shapes).end, null);
+  assert.equal(fit(read("#map?map=0&token=3"), []).map, null);
+});

@@ -1,0 +1,33 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { parts, show, spell } from "../src/tokens.ts";
+
+const text = (tokens: string[]): string => spell(tokens).map(({ text, space }) => (space ? " " : "") + text).join("");
+
+test("tokens read as the text they came from", () => {
+  assert.equal(text(["The", "Ġcat", "Ġs", "at", "."]), "The cat sat.");
+  assert.equal(text(["▁The", "▁cat", "▁s", "at", "."]), "The cat sat.");
+  assert.equal(text(["[CLS]", "the", "play", "##ing", "[SEP]"]), "[CLS] the playing [SEP]");
+  assert.equal(text(["1", " ", "M", "a", "y"]), "1 May");
+  assert.equal(text(["The", "cat", "sat", "."]), "The cat sat.");
+  assert.equal(text([]), "");
+});
+
+test("what cannot be seen is made visible in a label", () => {
+  assert.deepEqual(["Ġthe", "##ing", "Ċ", " ", "", "Ġ", "a\tb", "▁x"].map(show), ["the", "ing", "⏎", "␣", "␣", "␣", "a⇥b", "x"]);
+});
+
+test("a long text is cut after sentences, and no token is lost", () => {
+  const spelled = spell(Array.from({ length: 1000 }, (_, place) => (place % 50 === 49 ? "." : "Ġword")));
+  const found = parts(spelled);
+  assert.equal(found[0]![0], 0);
+  assert.equal(found[found.length - 1]![1], 1000);
+  found.forEach(([start, end], place) => {
+    assert.ok(end - start <= 320);
+    if (place) assert.equal(start, found[place - 1]![1]);
+    if (end < 1000) assert.equal(spelled[end - 1]!.text, ".");
+  });
+  assert.deepEqual(parts(spell(Array.from({ length: 700 }, () => "Ġword"))), [[0, 320], [320, 640], [640, 700]]);
+  assert.deepEqual(parts([]), []);
+});
