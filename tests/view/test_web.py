@@ -83,6 +83,8 @@ def test_the_lockfile_names_no_registry() -> None:
     lock = json.loads((ROOT / "web/package-lock.json").read_text(encoding="utf-8"))
     packages = {name: entry for name, entry in lock["packages"].items() if name}
     assert packages and all("resolved" not in entry and "integrity" in entry for entry in packages.values())
+    held = {name.split("node_modules/")[-1] for name in packages}  # every platform's, or npm ci refuses the lockfile
+    assert {name for entry in packages.values() for name in entry.get("optionalDependencies", {})} <= held
 
 
 def test_without_the_page_the_remedy_is_told(tmp_path: Path) -> None:
