@@ -157,7 +157,7 @@ class SinkMap(AttentionMap):
         self.sink = sink
 
     @cached_property
-    def statistic(self) -> Tensor:  # a cached property may replace one
+    def statistic(self) -> Tensor:
         found = AttentionMap(self.request).statistic
         return torch.logaddexp(found, self.sink.to(found.dtype))
 
