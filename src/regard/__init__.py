@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -9,7 +11,17 @@ from .attention import Additive, AttentionMap, Bilinear, attend, attend_packed, 
 from .attention import map as _map
 
 __version__ = "0.1.0"
-__all__ = ["Additive", "AttentionMap", "Bilinear", "attend", "attend_packed", "masks", "show_heatmaps"]
+__all__ = [
+    "Additive",
+    "AttentionMap",
+    "Bilinear",
+    "attend",
+    "attend_packed",
+    "load_capture",
+    "masks",
+    "show_heatmaps",
+    "watch",
+]
 
 
 def _pictures() -> ModuleType:
@@ -20,8 +32,20 @@ def _pictures() -> ModuleType:
 
 _map.pictures = _pictures
 
+if "transformers" in sys.modules:
+    with contextlib.suppress(ImportError):  # a version before attention could be registered
+        from . import huggingface as huggingface
+
 
 def __getattr__(name: str) -> Any:
     if name == "show_heatmaps":
         return _pictures().show_heatmaps
+    if name == "watch":
+        from .view.watch import watch
+
+        return watch
+    if name == "load_capture":
+        from .view.capture import load_capture
+
+        return load_capture
     raise AttributeError(f"module 'regard' has no attribute {name!r}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from . import native_observe
 from .check import readable
@@ -79,22 +80,19 @@ def attend(
     >>> [[f"{w:.2f}" for w in row] for row in m.dense().tolist()]
     [['0.64', '0.00', '0.36']]
     """
-    request = Request.of(
-        query,
-        key,
-        value,
-        attn_mask,
-        dropout_p,
-        is_causal,
-        scale,
-        enable_gqa,
-        similarity=similarity,
-        weighting=weighting,
-        softcap=softcap,
-        window=window,
-        causal_offset=causal_offset,
-        lengths=lengths,
-    )
+    options = {
+        "similarity": similarity,
+        "weighting": weighting,
+        "softcap": softcap,
+        "window": window,
+        "causal_offset": causal_offset,
+        "lengths": lengths,
+    }
+    given = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if has_torch_function_variadic(query, key, value):  # somebody sees calls, as `regard.watch` does
+        options.update(return_map=return_map, backend=backend)
+        return handle_torch_function(attend, (query, key, value), *given, **options)
+    request = Request.of(*given, **options)
     chosen = choose(request, backend).backend
     if autocast_dtype(request.device) is None:
         return serve(request, chosen, return_map)

@@ -19,6 +19,7 @@ from .index import Lookup, span
 from .masks import Span
 from .observe import Reduce
 from .request import Index, Request, take_lead
+from .tensorlike import TensorLike
 
 DENSE_LIMIT = 2**30
 """Bytes that indexing gives, and `dense` unless it is told a larger limit."""
@@ -27,7 +28,7 @@ pictures: Callable[[], Any] | None = None
 """Where pictures are drawn: set by the package, so that this one needs no drawing library."""
 
 
-class AttentionMap:
+class AttentionMap(TensorLike):
     """The weights of one call of `attend`, before dropout, computed where they are looked at.
 
     It keeps queries, keys, the mask's description and one number per row (the log-sum-exp of its scores). Every cell

@@ -85,7 +85,7 @@ def unwritable(path: Path, size: int, error: OSError) -> Unwritable:
 def tensor_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
     """The contents of a safetensors file, with a digest of the tensors in its metadata."""
     whole = {name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}
-    return bytes(save(whole, {"format": "pt", "sha256": _digest(whole), **(metadata or {})}))
+    return bytes(save(whole, {"format": "pt", "sha256": digest(whole), **(metadata or {})}))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -102,12 +102,12 @@ def read_tensors_and_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, 
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
     except (SafetensorError, OSError) as error:
         raise Damaged(f"training: {path} must be a whole safetensors file; got one that is not: {error}.") from error
-    if "sha256" in metadata and _digest(tensors) != metadata["sha256"]:
+    if "sha256" in metadata and digest(tensors) != metadata["sha256"]:
         raise Damaged(f"training: {path} must have the digest written into it; got another: its contents changed.")
     return tensors, metadata
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
+def digest(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         value = tensors[name]

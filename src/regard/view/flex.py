@@ -1,0 +1,78 @@
+"""FlexAttention, seen: a Python function that calls no one function of PyTorch's which would tell all of it.
+
+Before it computes anything it asks its query for its number of dimensions; that call is seen, and the rest stands in
+its frame. Code that torch.compile made of it asks nothing, and is not seen.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+
+from ..attention.masks import Mask
+from ..attention.request import Request
+from .call import Found, Plain, four
+
+_ARGUMENTS = ("query", "key", "value", "score_mod", "block_mask", "scale", "enable_gqa")
+_first: dict[Any, int] = {}
+
+
+def flex_call(frame: FrameType) -> dict[str, Any] | None:
+    """The arguments of `flex_attention`, where it stands in this frame at the first such question."""
+    flex = sys.modules.get("torch.nn.attention.flex_attention")
+    if flex is None or frame.f_code is not flex.flex_attention.__code__:
+        return None
+    if frame.f_lasti != _first.setdefault(frame.f_code, frame.f_lasti):
+        return None
+    known = frame.f_locals
+    return {name: known[name] for name in _ARGUMENTS}
+
+
+@dataclass(frozen=True)
+class Masked:
+    """A request whose mask is a function of positions, written out when somebody looks."""
+
+    open: Request
+    allowed: Callable[..., Tensor]
+    batch: int
+    heads: int
+
+    def tensors(self) -> Sequence[Tensor]:
+        return [self.open.q, self.open.k]
+
+    def own(self, storage: int) -> Plain:
+        return Plain(Plain(self.request()).own(storage).found)
+
+    def request(self) -> Request:
+        from torch.nn.attention.flex_attention import create_mask
+
+        r = self.open
+        dense = create_mask(self.allowed, self.batch, self.heads, r.queries, r.keys, device=str(r.device))
+        return replace(r, mask=Mask(dense))
+
+
+def flex_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Callable[..., Tensor] | None,
+    block_mask: Any,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Found:
+    """As PyTorch's; a score_mod is code that no map can hold."""
+    if score_mod is not None and score_mod.__name__ != "_identity":
+        raise ValueError(
+            f"the score_mod {score_mod.__name__!r} of FlexAttention changes scores by code; say it as softcap, window "
+            "or an added mask of regard.attend"
+        )
+    request = four(Request.of(query, key, value, scale=scale, enable_gqa=enable_gqa).kept())
+    if block_mask is None or block_mask.mask_mod.__name__ == "noop_mask":
+        return Found(Plain(request))
+    batch, heads = block_mask.shape[:2]
+    return Found(Masked(request, block_mask.mask_mod, batch, heads))

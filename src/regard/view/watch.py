@@ -1,0 +1,357 @@
+"""Watching: the attention of any model while it runs, without touching the model.
+
+A `TorchFunctionMode` sees the calls of PyTorch's functions in this thread for as long as the block lasts. Attention
+functions are passed on as they are and their queries and keys remembered; which module called is read from the stack.
+No hooks, no patched modules: nothing that a model, or PyTorch's fast paths, could tell from not being watched.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from types import FrameType, TracebackType
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ..attention.request import Request
+from .call import Call, Found, Kind, Plain, compact, place
+from .flex import flex_attention, flex_call
+from .record import RECORDERS
+from .seen import Layers, Seen, choice
+from .steps import Steps
+
+Keep: TypeAlias = torch.dtype | torch.device | str | Sequence[torch.dtype | torch.device | str] | None
+
+
+def watch(
+    model: nn.Module,
+    layers: Layers = None,
+    heads: int | Sequence[int] | None = None,
+    keep: Keep = None,
+) -> Watch:
+    """See the attention of a model: `with regard.watch(model) as seen: model(…)`.
+
+    It sees, by module name, calls of `scaled_dot_product_attention`, `nn.MultiheadAttention` and `nn.Transformer*` with
+    their fast paths, FlexAttention (its mask_mod; a score_mod is refused by name) and `regard.attend`, in training and
+    inference, under autocast, on any device. The model computes what it would have computed, to the bit. What is kept
+    are references to queries, keys and masks; copies are made of what the model is about to overwrite.
+
+    Args:
+        model: any module; calls outside it are not seen, nor calls in other threads.
+        layers: which attending modules: numbers in the order of their first call, names, or patterns ("decoder.*").
+        heads: which heads.
+        keep: a dtype and/or a device to keep queries and keys in, or "copy" to copy everything at once.
+
+    Raises:
+        ValueError: for a model that runs where Python cannot follow (compiled, scripted, nn.DataParallel).
+
+    >>> import regard
+    >>> model = nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> x = torch.randn(1, 5, 8)
+    >>> with regard.watch(nn.ModuleDict({"attention": model})) as seen:
+    ...     y, weights = model(x, x, x, average_attn_weights=False)
+    >>> torch.allclose(seen["attention"].dense(), weights, atol=1e-6)
+    True
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"watch: model must be a torch.nn.Module; got {type(model).__name__}.")
+    return Watch(model, choice(layers), _heads(heads), _Keeping(keep))
+
+
+class Watch:
+    """The block: use it in a `with`, which gives a `Seen`."""
+
+    def __init__(self, model: nn.Module, wanted: choice, heads: tuple[int, ...] | None, keeping: _Keeping) -> None:
+        self._model: nn.Module | None = model
+        self._wanted, self._heads, self._keeping = wanted, heads, keeping
+        self._mode: _Mode | None = None
+        self._seen = Seen()
+
+    def __enter__(self) -> Seen:
+        model, self._model = self._model, None
+        if model is None:
+            raise ValueError("watch: a watch must be entered once. Make another: regard.watch(model).")
+        _refuse(model)
+        names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        for name, module in model.named_modules():
+            names[module] = ".".join(part for part in name.split(".") if part != "_orig_mod")
+        self._names, self._numbers = names, dict[str, int]()
+        self._latest: dict[str, weakref.ref[Call]] = {}
+        self._places: dict[int, list[weakref.ref[Call]]] = {}
+        self._unsettled: list[weakref.ref[Call]] = []
+        self._mode = _Mode(self)
+        _fast_paths.open()
+        self._mode.__enter__()
+        return self._seen
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        assert self._mode is not None
+        self._mode.__exit__(kind, error, at)
+        _fast_paths.close()
+        for reference in self._unsettled:
+            if (call := reference()) is not None:
+                call.settle()
+        if self._seen.missed and error is None:
+            few = "; ".join(self._seen.missed[:3])
+            warnings.warn(
+                f"watch: {len(self._seen.missed)} calls of attention could not be kept (seen.missed): {few}.",
+                stacklevel=2,
+            )
+        self._seen = Seen()  # whoever wanted it has it
+
+    def saw(self, recorder: Any, args: Sequence[Any], kwargs: dict[str, Any], frame: FrameType | None) -> None:
+        """Keep a call that was made inside the model."""
+        if torch._C._current_graph_task_id() != -1:
+            return  # a checkpoint computes again in the backward pass what was seen in the forward pass
+        own, module = self._caller(frame)
+        if module is None:
+            return
+        name, learns = own or type(module).__name__, torch.is_grad_enabled()
+        try:
+            with torch.no_grad():
+                found: Found = recorder(*args, **kwargs)
+                if found.below:
+                    name = f"{own}.{found.below}".lstrip(".")
+                number = self._numbers.setdefault(name, len(self._numbers))
+                if self._wanted(name, number):
+                    self._add(name, module, found, learns)
+        except Exception as error:  # a model must not fail because somebody looks
+            self._seen.missed.append(f"{name}: {error}")
+
+    def _add(self, name: str, module: nn.Module, found: Found, learns: bool) -> None:
+        source, storage = found.source, 0
+        if isinstance(source, Plain):
+            storage = place(source.found.k)
+            source = Plain(self._keeping(compact(_of_heads(source.found, self._heads))))
+        elif self._heads is not None or self._keeping.asked:
+            source = Plain(self._keeping(_of_heads(source.request(), self._heads)))
+        before = self._latest.get(name, lambda: None)()
+        if isinstance(source, Plain) and before is not None and self._continues(before, source.found, storage):
+            self._refer(before)
+            return
+        call = Call(name, Found(source, found.sink), _hint(name, module, found))
+        call.storage = storage
+        self._seen.add(call)
+        self._latest[name] = weakref.ref(call)
+        self._refer(call)
+        if learns and not isinstance(source, Plain):
+            self._unsettled.append(weakref.ref(call))
+
+    def _continues(self, before: Call, new: Request, storage: int) -> bool:
+        source = before.source
+        if isinstance(source, Plain):
+            source = Steps.of(source.found, before.storage)
+        if not isinstance(source, Steps):
+            return False
+        after = source.followed(new, storage)
+        if after is not None:
+            before.set(after)
+        return after is not None
+
+    def _refer(self, call: Call) -> None:
+        """Remember where its tensors lie, to copy them before they are overwritten."""
+        for x in call.tensors():
+            known = self._places.setdefault(place(x), [])
+            if not any(reference() is call for reference in known):
+                known.append(weakref.ref(call))
+
+    def writes(self, targets: Iterable[Any]) -> None:
+        """Something is about to be written to."""
+        for x in targets:
+            if isinstance(x, Tensor):
+                for reference in self._places.pop(place(x), ()):
+                    if (call := reference()) is not None:
+                        call.own(place(x))
+                        self._refer(call)
+
+    def _caller(self, frame: FrameType | None) -> tuple[str, nn.Module | None]:
+        """The innermost module of the model on the stack: the first argument of a function, by whatever name."""
+        while frame is not None:
+            code = frame.f_code
+            if code.co_argcount:
+                first = frame.f_locals.get(code.co_varnames[0])
+                if isinstance(first, nn.Module) and first in self._names:
+                    return self._names[first], first
+            frame = frame.f_back
+        return "", None
+
+
+class _Mode(TorchFunctionMode):
+    """Passes every function on; tells the watch of those that attend, and of those that write in place."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = weakref.ref(watch)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.compiler.is_compiling():
+            return func(*args, **kwargs)
+        watch = self._watch()
+        if watch is None:
+            return func(*args, **kwargs)
+        if func is Tensor.dim:
+            flex = flex_call(sys._getframe(1))
+            if flex is not None:
+                watch.saw(flex_attention, (), flex, sys._getframe(1))
+        recorder = RECORDERS.get(func)
+        if recorder is not None:
+            result = func(*args, **kwargs)
+            watch.saw(recorder, args, kwargs, sys._getframe(1))
+            return result
+        if _writes(func) or "out" in kwargs:
+            targets = [kwargs.get("out"), *args[:1]]
+            watch.writes(x for target in targets for x in (target if isinstance(target, list | tuple) else [target]))
+        return func(*args, **kwargs)
+
+
+@lru_cache(maxsize=8192)
+def _writes(func: Any) -> bool:
+    """Whether a function writes into its first argument, by PyTorch's custom of naming."""
+    name = getattr(func, "__name__", "")
+    if name.startswith("__"):
+        return name in ("__setitem__", "__set__") or (name.startswith("__i") and name not in ("__index__", "__int__"))
+    return name.split(".")[0].endswith("_")
+
+
+class _FastPaths:
+    """Keeps PyTorch's fast paths open while somebody watches.
+
+    nn.MultiheadAttention and nn.Transformer* take a slower path, with other roundings, where
+    `torch.overrides.has_torch_function` says that somebody wants to see their calls. While a block lasts that function
+    is replaced by one that says so of everybody but us; our mode then sees the call of the fast path itself.
+    """
+
+    def __init__(self) -> None:
+        self.lock, self.count = threading.Lock(), 0
+
+    def open(self) -> None:
+        with self.lock:
+            if self.count == 0:
+                self.original = torch.overrides.has_torch_function
+                torch.overrides.has_torch_function = self.answer  # type: ignore[assignment]
+            self.count += 1
+
+    def close(self) -> None:
+        with self.lock:
+            self.count -= 1
+            if self.count == 0:
+                torch.overrides.has_torch_function = self.original
+
+    def answer(self, given: Iterable[Any]) -> bool:
+        if torch.compiler.is_compiling():
+            return self.original(given)
+        depth = torch._C._len_torch_function_stack()
+        if not depth or any(not isinstance(torch._C._get_function_stack_at(i), _Mode) for i in range(depth)):
+            return self.original(given)
+        modes = [torch._C._pop_torch_function_stack() for _ in range(depth)]
+        try:
+            return self.original(given)
+        finally:
+            for mode in reversed(modes):
+                torch._C._push_on_torch_function_stack(mode)
+
+
+_fast_paths = _FastPaths()
+
+
+class _Keeping:
+    """What `keep` asks for."""
+
+    def __init__(self, keep: Keep) -> None:
+        self.dtype: torch.dtype | None = None
+        self.device: torch.device | None = None
+        self.copy = False
+        for one in [] if keep is None else keep if isinstance(keep, list | tuple) else [keep]:
+            if isinstance(one, torch.dtype) and one.is_floating_point:
+                self.dtype = one
+            elif one == "copy":
+                self.copy = True
+            elif isinstance(one, str | torch.device):
+                self.device = torch.device(one)
+            else:
+                raise ValueError(f"watch: keep ({one!r}) must be a float dtype, a device, 'copy', or several of these.")
+        self.asked = self.dtype is not None or self.device is not None or self.copy
+        self._moved: dict[Any, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, request: Request) -> Request:
+        if not self.asked:
+            return request
+        q, k, v, dense, *parameters = request.tensors
+        made = [self._to(x, self.dtype) for x in (q, k)]
+        return request.with_tensors([*made, v, self._shared(dense), *(self._to(x, self.dtype) for x in parameters)])
+
+    def _to(self, x: Tensor | None, dtype: torch.dtype | None) -> Tensor | None:
+        return None if x is None else x.to(self.device or x.device, dtype or x.dtype, copy=self.copy)
+
+    def _shared(self, x: Tensor | None) -> Tensor | None:
+        """A mask that many layers share is moved once."""
+        if x is None:
+            return None
+        known = (x.data_ptr(), tuple(x.shape), x.stride(), x.dtype)
+        if known not in self._moved:
+            moved = self._to(x, None)
+            assert moved is not None
+            self._moved[known] = (x, moved)  # the first is held, so that no other takes its place in memory
+        return self._moved[known][1]
+
+
+def _of_heads(request: Request, heads: tuple[int, ...] | None) -> Request:
+    if heads is None:
+        return request
+    count = request.lead[-1]
+    if any(not -count <= head < count for head in heads):
+        raise ValueError(f"heads {heads} must lie in 0…{count - 1}")
+    chosen = torch.tensor([head % count for head in heads])
+    return request.select((*(slice(None) for _ in request.lead[:-1]), chosen))
+
+
+def _heads(heads: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    chosen = None if heads is None else (heads,) if isinstance(heads, int) else tuple(int(head) for head in heads)
+    if chosen == ():
+        raise ValueError("watch: heads (none) must be at least one; None keeps all.")
+    return chosen
+
+
+_CROSS = ("cross", "encoder_attn", "encdecattention", "multihead_attn")
+
+
+def _hint(name: str, module: nn.Module, found: Found) -> Kind | None:
+    """What the call or its module tells of the kind: queries and keys alone may not."""
+    if found.cross or getattr(module, "is_cross_attention", False) is True:
+        return "cross"
+    if any(part in name.lower() for part in _CROSS):
+        return "cross"
+    one = isinstance(found.source, Plain) and found.source.found.queries == 1
+    if one and getattr(module, "is_causal", False) is True:
+        return "causal"
+    return None
+
+
+def _refuse(model: nn.Module) -> None:
+    """Models that run where Python cannot follow."""
+    for name, module in model.named_modules():
+        where = f"watch: {name or 'the model'} ({type(module).__name__})"
+        compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+        if compiled and not _eager():
+            raise ValueError(
+                f"{where} must run in Python; it is compiled, and compiled code calls no function that could be seen. "
+                "Watch the model it was made from (model._orig_mod), or run inside "
+                "torch.compiler.set_stance('force_eager')."
+            )
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ValueError(f"{where} must run in Python; it is scripted. Watch the module it was made from.")
+        if isinstance(module, nn.DataParallel) and len(module.device_ids or ()) > 1:
+            raise ValueError(f"{where} must run in this thread; it runs copies in others. Watch model.module.")
+
+
+def _eager() -> bool:
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    return frames is not None and frames._stance.stance == "force_eager"
