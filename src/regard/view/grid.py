@@ -36,6 +36,8 @@ from .seen import Layers, Seen
 MOST_PANELS = 2048
 GAP = 6
 """Pixels between thumbnails."""
+DECADES = 4
+"""Of the logarithmic scale: what is fainter looks like nothing."""
 EMPTY = -1.0
 """No weight: the sheet between thumbnails."""
 
@@ -164,7 +166,9 @@ def _paint(
     low = height - top - sheet.shape[0]
     axes = picture.add_axes((gutter / width, low / height, sheet.shape[1] / width, sheet.shape[0] / height))
     cells = sheet[sheet != EMPTY]
-    norm = norm_of(np.ma.masked_less_equal(cells, 0) if look.scale == "log" else cells, look)
+    if look.scale == "log":
+        cells = np.maximum(cells[cells > 0], cells.max() / 10**DECADES)
+    norm = norm_of(cells, look)
     cmap = matplotlib.colormaps.get_cmap(look.cmap)
     colours = cmap(norm(np.maximum(sheet, norm.vmin)), bytes=True)
     if look.scale == "log":

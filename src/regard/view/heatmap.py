@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from torch import Tensor
 
+from ..attention.map import AttentionMap
 from . import choose, picture, terminal
 from .choose import Choice, Dense, Map
 from .layout import Sheet
@@ -87,6 +88,13 @@ def show(map: Map, **options: Any) -> None:
         display(draw(map, **options))
     elif not _show_window(map, options):
         _print(map, **options)
+
+
+def html(map: AttentionMap) -> str:
+    """What a notebook displays of a map that stands at the end of a cell."""
+    from .notebook import of_map
+
+    return of_map(map)
 
 
 def show_heatmaps(
