@@ -243,6 +243,11 @@ class AttentionMap(TensorLike):
         assert pictures is not None
         return pictures().show(self, **options)
 
+    def _repr_html_(self) -> str:
+        """What a notebook displays: shape and a small picture, pooled."""
+        assert pictures is not None
+        return pictures().html(self)
+
 
 def _cells(name: str, region: tuple[int, int] | slice, size: int, wanted: int) -> Cells:
     start, stop = region.indices(size)[:2] if isinstance(region, slice) else region

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from ..attention.map import AttentionMap
 from . import terminal
 
 MOST_PANELS = 64
@@ -66,8 +67,8 @@ def panels(where: str, map: Map, batch: Choice, heads: Choice) -> list[Lead]:
         return [()]
     *outer, last = map.shape[:-2]
     entries = list(itertools.product(*(range(n) for n in outer)))
-    entries = [entries[i] for i in _positions(where, "batch", batch, len(entries))]
-    chosen = [(*entry, head) for entry in entries for head in _positions(where, "heads", heads, last)]
+    entries = [entries[i] for i in positions(where, "batch", batch, len(entries))]
+    chosen = [(*entry, head) for entry in entries for head in positions(where, "heads", heads, last)]
     if not 0 < len(chosen) <= MOST_PANELS:
         raise ValueError(
             f"{where}: map ({tuple(map.shape)}) must give 1 to {MOST_PANELS} panels; got {len(chosen)}. "
@@ -76,7 +77,7 @@ def panels(where: str, map: Map, batch: Choice, heads: Choice) -> list[Lead]:
     return chosen
 
 
-def _positions(where: str, name: str, choice: Choice, count: int) -> list[int]:
+def positions(where: str, name: str, choice: Choice, count: int) -> list[int]:
     chosen = range(count) if choice is None else [choice] if isinstance(choice, int | Integral) else choice
     for position in chosen:
         if not -count <= position < count:
@@ -84,6 +85,49 @@ def _positions(where: str, name: str, choice: Choice, count: int) -> list[int]:
                 f"{where}: {name} ({position}) must lie in 0…{count - 1}; got {position}. The map has {count}."
             )
     return [int(position) % count for position in chosen]
+
+
+def check_options(where: str, reduce: str, scale: str, limits: tuple[float, float] | None) -> None:
+    """Raises ValueError for what a picture does not know."""
+    for name, value, known in (("reduce", reduce, ("max", "mean", "sum")), ("scale", scale, ("linear", "log"))):
+        if value not in known:
+            raise ValueError(f"{where}: {name} ({value!r}) must be one of {', '.join(known)}; got {value!r}.")
+    if limits is not None and not (0 < limits[0] < limits[1] if scale == "log" else limits[0] < limits[1]):
+        rule = "0 < low < high on a log scale" if scale == "log" else "low < high"
+        raise ValueError(f"{where}: limits ({limits}) must be (low, high) with {rule}; got {limits}.")
+
+
+def entry(
+    where: str, map: AttentionMap, batch: int, view: Callable[[AttentionMap], Tensor], heads: bool = True
+) -> Tensor:
+    """What `view` gives, (*lead, …), for one batch entry: (heads, …), or (…) if the view chose one of the heads."""
+    if 0 in map.shape:
+        raise ValueError(f"{where}: map ({tuple(map.shape)}) must have at least one query, key and head; got no cells.")
+    outer = map.shape[:-3]
+    [place] = positions(where, "batch", batch, math.prod(outer))
+    if not outer:
+        found = view(map)
+        return found.unsqueeze(0) if heads and map.ndim == 2 else found
+    lead = [int(i) for i in torch.unravel_index(torch.tensor(place), outer)]
+    return view(map.at(*lead)) if map.request.separable else view(map)[tuple(lead)]  # a callable may mix entries
+
+
+def rows(where: str, map: AttentionMap, queries: slice, head: int | str, batch: int) -> Tensor:
+    """Exact weights of some queries in one head, or on average over heads, (queries, Tk)."""
+    count = map.shape[-3] if map.ndim > 2 else 1
+    if isinstance(head, str) and head != "mean":
+        raise ValueError(f"{where}: head ({head!r}) must be a number in 0…{count - 1} or 'mean'.")
+    chosen = range(count) if isinstance(head, str) else positions(where, "head", head, count)
+    total: Tensor | None = None
+    for one in chosen:  # one at a time: memory of one head's rows
+
+        def view(part: AttentionMap, one: int = one) -> Tensor:
+            return part[..., one, queries, :] if part.ndim > 2 else part[queries]
+
+        found = entry(where, map, batch, view, heads=False)
+        total = found if total is None else total + found
+    assert total is not None
+    return (total / len(chosen)).to("cpu", torch.float32)
 
 
 def cells(map: Map, panels: list[Lead], reduce: str, rows: int, columns: int) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,11 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from torch import Tensor
 
-from . import choose, terminal
+from ..attention.map import AttentionMap
+from . import choose, picture, terminal
 from .choose import Choice, Dense, Map
 from .layout import Sheet
-from .panels import PAPER, Look, paint, write
-
-FORMATS = (".png", ".svg", ".pdf")
+from .panels import PAPER, Look, paint
 
 
 def draw(
@@ -55,7 +53,7 @@ def draw(
     ['a', 'b', 'c']
     """
     panels = choose.panels("draw", map, batch, heads)
-    _check_options(reduce, scale, limits)
+    choose.check_options("draw", reduce, scale, limits)
     sheet = Sheet(
         cells=lambda rows, columns: choose.cells(map, panels, reduce, rows, columns).numpy(),
         lengths=(map.shape[-2], map.shape[-1]),
@@ -77,8 +75,8 @@ def save(map: Map, path: str | os.PathLike[str], **options: Any) -> Path:
     Traceback (most recent call last):
     ValueError: save: path (map.jpg) must end in .png, .svg or .pdf; got '.jpg'. Save it as map.png.
     """
-    path = _check_path("save", path)
-    return _write(draw(map, **options), path)
+    path = picture.check_path("save", path)
+    return picture.save(draw(map, **options), path)
 
 
 def show(map: Map, **options: Any) -> None:
@@ -90,6 +88,13 @@ def show(map: Map, **options: Any) -> None:
         display(draw(map, **options))
     elif not _show_window(map, options):
         _print(map, **options)
+
+
+def html(map: AttentionMap) -> str:
+    """What a notebook displays of a map that stands at the end of a cell."""
+    from .notebook import of_map
+
+    return of_map(map)
 
 
 def show_heatmaps(
@@ -114,7 +119,7 @@ def show_heatmaps(
     >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
     ('Keys', 'Queries')
     """
-    path = None if path is None else _check_path("show_heatmaps", path)
+    path = None if path is None else picture.check_path("show_heatmaps", path)
     map: Map = matrices if hasattr(matrices, "pool") else Dense(_stack(matrices))
     panels = choose.panels("show_heatmaps", map, None, None)
     columns = map.shape[-3] if len(map.shape) > 2 else 1
@@ -128,7 +133,7 @@ def show_heatmaps(
     )
     figure = paint(sheet, Look(cmap, annotate=False), figsize)
     if path is not None:
-        _write(figure, path)
+        picture.save(figure, path)
     return figure
 
 
@@ -168,40 +173,6 @@ def _tensor(matrices: Any) -> Tensor:
     return torch.as_tensor(matrices).to("cpu", torch.float32)
 
 
-def _check_options(reduce: str, scale: str, limits: tuple[float, float] | None) -> None:
-    for name, value, known in (("reduce", reduce, ("max", "mean", "sum")), ("scale", scale, ("linear", "log"))):
-        if value not in known:
-            raise ValueError(f"draw: {name} ({value!r}) must be one of {', '.join(known)}; got {value!r}.")
-    if limits is not None and not (0 < limits[0] < limits[1] if scale == "log" else limits[0] < limits[1]):
-        rule = "0 < low < high on a log scale" if scale == "log" else "low < high"
-        raise ValueError(f"draw: limits ({limits}) must be (low, high) with {rule}; got {limits}.")
-
-
-def _check_path(where: str, path: str | os.PathLike[str]) -> Path:
-    path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        raise ValueError(
-            f"{where}: path ({path}) must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; got {path.suffix!r}. "
-            f"Save it as {path.with_suffix('.png').name}."
-        )
-    if not path.parent.is_dir():
-        raise FileNotFoundError(
-            f"{where}: path ({path}) must lie in an existing directory; got {path.parent}. Create that first."
-        )
-    return path
-
-
-def _write(figure: Figure, path: Path) -> Path:
-    """Write beside the path, then rename: a reader, or a full disk, never leaves half a picture there."""
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        write(figure, beside, path.suffix.lower()[1:])
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-    return path
-
-
 def _in_notebook() -> bool:
     """Whether a notebook's kernel runs us. IPython is only ever loaded already there."""
     ipython = sys.modules.get("IPython")
@@ -226,7 +197,7 @@ def _show_window(map: Map, options: dict[str, Any]) -> bool:
 def _print(map: Map, *, heads: Choice = None, batch: Choice = None, reduce: str = "max", **options: Any) -> None:
     """The same panels in the terminal; colours and sizes are the terminal's own."""
     panels = choose.panels("show", map, batch, heads)
-    _check_options(reduce, options.get("scale", "linear"), options.get("limits"))
+    choose.check_options("draw", reduce, options.get("scale", "linear"), options.get("limits"))
     lengths = (map.shape[-2], map.shape[-1])
     rows, columns = (min(length, 256) for length in lengths)
     console = Console(highlight=False, markup=False)

@@ -5,10 +5,8 @@ Figures are made without pyplot and its global state, so that servers and thread
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -17,6 +15,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normal
 from matplotlib.figure import Figure
 
 from .layout import DPI, Layout, Sheet, lay_out, line, px, width_of
+from .picture import Picture
 
 INK, FAINT, LINE, HAIR, NOTHING = "#262626", "#6e6e6e", "#b8b8b8", "#ebebeb", "#e9e9ec"
 LINES_FROM = 20  # pixels a cell must have for lines between cells
@@ -26,20 +25,6 @@ DECADES = 6  # of a logarithmic scale, at most
 PAPER = LinearSegmentedColormap.from_list(
     "paper", np.vstack([np.ones(4), matplotlib.colormaps["magma"]([0.86, 0.74, 0.62, 0.5, 0.38, 0.26, 0.13, 0.02])])
 )
-
-
-class Picture(Figure):
-    """A figure that a notebook displays without pyplot."""
-
-    def _repr_png_(self) -> bytes:
-        stream = io.BytesIO()
-        write(self, stream, "png")
-        return stream.getvalue()
-
-
-def write(figure: Figure, target: Path | IO[bytes], format: str) -> None:
-    """The figure pixel by pixel as laid out: a user's setting to trim pictures would move cells between pixels."""
-    figure.savefig(target, format=format, dpi=figure.dpi, bbox_inches=figure.bbox_inches)
 
 
 @dataclass(frozen=True)
@@ -65,7 +50,7 @@ def paint(sheet: Sheet, look: Look, size: tuple[float, float] | None = None) -> 
     cells = sheet.cells(*layout.cells)  # (panels, rows, columns)
     if look.scale == "log":
         cells = np.ma.masked_less_equal(cells, 0)
-    norm = _norm(cells, look)
+    norm = norm_of(cells, look)
     cmap = matplotlib.colormaps.get_cmap(look.cmap).with_extremes(bad=NOTHING)
     height, width = layout.figure
     figure = Picture(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
@@ -84,7 +69,7 @@ def paint(sheet: Sheet, look: Look, size: tuple[float, float] | None = None) -> 
     return figure
 
 
-def _norm(cells: np.ndarray, look: Look) -> Normalize:
+def norm_of(cells: np.ndarray, look: Look) -> Normalize:
     """One scale for all panels."""
     values = np.ma.masked_invalid(cells).compressed()
     high = float(values.max()) if values.size else 1.0

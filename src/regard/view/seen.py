@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
@@ -16,6 +15,8 @@ from ..attention.map import AttentionMap
 from .call import KINDS, Call, Kind
 
 if TYPE_CHECKING:
+    from .picture import Picture
+    from .profile import Profile
     from .rollout import Rollout
 
 Layers: TypeAlias = int | str | Iterable[int | str] | None
@@ -250,13 +251,42 @@ class Seen:
         """How much passes through each token of each layer on its way from source to target: (layers + 1, N)."""
         return self.rollout(residual, heads).flow(source, target, batch=batch)
 
-    def grid(self, **options: Any) -> Any:
-        """Layers × heads as thumbnails. Options: `regard.view.grid.grid`."""
-        return import_module("regard.view.grid").grid(self, **options)  # imports matplotlib: only when it is asked for
+    # Pictures: each in a file of its own, imported when it is asked for, and matplotlib with it.
 
-    def profile(self, **options: Any) -> Any:
-        """Figures of every head: entropy, distance, shares on chosen tokens. Options: `regard.view.profile.profile`."""
-        return import_module("regard.view.profile").profile(self, **options)
+    def grid(self, path: str | Path | None = None, **options: Any) -> Picture:
+        """Layers × heads as thumbnails. Options: `regard.view.grid.grid`."""
+        from .grid import grid
+
+        return grid(self, path, **options)
+
+    def profile(self, **options: Any) -> Profile:
+        """Figures of every head: entropy, distance, shares on chosen tokens. See `regard.view.profile.profile`."""
+        from .profile import profile
+
+        return profile(self, **options)
+
+    def links(self, layer: int | str = -1, **options: Any) -> Picture:
+        """The strongest links of a span of tokens, as lines. Options: `regard.view.links.links`."""
+        from .links import links
+
+        return links(self[layer], **options)
+
+    def alignment(self, layer: int | str = -1, **options: Any) -> Picture:
+        """Words × words of one layer. Options: `regard.view.words.alignment`."""
+        from .words import alignment
+
+        return alignment(self[layer], **options)
+
+    def overlay(self, **options: Any) -> Picture:
+        """What a vision model looked at, over its picture. Options: `regard.view.patches.lay_over`."""
+        from .patches import lay_over
+
+        return lay_over(self, **options)
+
+    def _repr_html_(self) -> str:
+        from .notebook import of_seen
+
+        return of_seen(self)
 
 
 class choice:

@@ -1,0 +1,63 @@
+"""A figure that saves itself whole or not at all, and that a notebook displays; made without pyplot's global state."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import uuid
+from pathlib import Path
+from typing import IO
+
+from matplotlib.figure import Figure
+
+FORMATS = (".png", ".svg", ".pdf")
+
+
+class Picture(Figure):
+    """A figure that a notebook displays without pyplot."""
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the picture, its format by the suffix: .png, .svg or .pdf."""
+        return save(self, check_path("save", path))
+
+    def _repr_png_(self) -> bytes:
+        stream = io.BytesIO()
+        write(self, stream, "png")
+        return stream.getvalue()
+
+    def _repr_html_(self) -> str:
+        data = base64.b64encode(self._repr_png_()).decode()
+        width = round(self.get_figwidth() * 96)  # CSS pixels; the file has more, for dense screens
+        return f'<img style="max-width:100%" width="{width}" alt="attention" src="data:image/png;base64,{data}">'
+
+
+def write(figure: Figure, target: Path | IO[bytes], format: str) -> None:
+    """The figure pixel by pixel as laid out: a user's setting to trim pictures would move cells between pixels."""
+    figure.savefig(target, format=format, dpi=figure.dpi, bbox_inches=figure.bbox_inches)
+
+
+def check_path(where: str, path: str | os.PathLike[str]) -> Path:
+    """The path, if a picture can be written there."""
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise ValueError(
+            f"{where}: path ({path}) must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; got {path.suffix!r}. "
+            f"Save it as {path.with_suffix('.png').name}."
+        )
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"{where}: path ({path}) must lie in an existing directory; got {path.parent}. Create that first."
+        )
+    return path
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write beside the path, then rename: a reader, or a full disk, never leaves half a picture there."""
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        write(figure, beside, path.suffix.lower()[1:])
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path

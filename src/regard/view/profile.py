@@ -1,0 +1,128 @@
+"""What each head does, in five figures: how spread, how far, and how much on the tokens that heads like best."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..attention.map import AttentionMap
+from ..attention.observe import Block, blocks
+from .call import kind_of
+from .choose import entry
+from .seen import NOTHING, Seen
+
+if TYPE_CHECKING:
+    from .picture import Picture
+
+MEASURES = ("entropy", "distance", "first", "previous", "same")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Five figures for each head, by name: `profile["entropy"]` is (layers, heads).
+
+    NaN stands for a head that a layer does not have.
+    """
+
+    names: Sequence[str]
+    """Of the layers."""
+    values: Tensor
+    """(layers, heads, 5), in the order of MEASURES."""
+
+    def __getitem__(self, measure: str) -> Tensor:
+        if measure not in MEASURES:
+            raise KeyError(f"profile: measure ({measure!r}) must be one of {', '.join(MEASURES)}.")
+        return self.values[..., MEASURES.index(measure)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MEASURES)
+
+    def __repr__(self) -> str:
+        layers, heads, _ = self.values.shape
+        mean = self.values.flatten(0, 1).nanmean(0).tolist()
+        figures = ", ".join(f"{name} {value:.3g}" for name, value in zip(MEASURES, mean, strict=True))
+        return f"Profile({layers} × {heads} heads; on average {figures})"
+
+    def draw(self, title: str = "") -> Picture:
+        """The picture: layers × heads for each figure; bars where there is one layer."""
+        from .measures import draw
+
+        return draw(self.names, MEASURES, self.values.cpu().numpy(), title)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the picture: .png, .svg or .pdf."""
+        from .picture import check_path, save
+
+        path = check_path("profile", path)
+        return save(self.draw(), path)
+
+    def _repr_html_(self) -> str:
+        return self.draw()._repr_html_()
+
+
+def profile(what: AttentionMap | Seen, *, batch: int = 0, path: str | os.PathLike[str] | None = None) -> Profile:
+    """Figures of every head of a map, or of every layer that was seen: means over the queries.
+
+        entropy    −Σⱼ wᵢⱼ log wᵢⱼ    in nats: e to its power is the number of keys that a query looks at
+        distance   Σⱼ wᵢⱼ |pᵢ − j|    in tokens; pᵢ is the position of query i
+        first      wᵢ₀                the weight on the first key
+        previous   wᵢⱼ, j = pᵢ − 1    on the key before the query; 0 where there is none
+        same       wᵢⱼ, j = pᵢ        on the query's own
+
+    pᵢ = i, moved by the mask's own offset; under a causal mask that was given cell by cell the last query stands at the
+    last key. The weights are streamed: memory grows with Tq + Tk.
+
+    Raises:
+        ValueError: where there is nothing to measure, or no such batch entry.
+
+    >>> import regard
+    >>> q = torch.zeros(2, 8, 4)                                      # (heads, Tq, D): all keys alike
+    >>> _, m = regard.attend(q, q, q, is_causal=True, return_map=True)
+    >>> [f"{float(x):.3f}" for x in profile(m)["first"][0]]           # (1 + 1/2 + … + 1/8) / 8
+    ['0.340', '0.340']
+    """
+    names, maps = (what.names, what.maps) if isinstance(what, Seen) else ([""], [what])
+    if not maps:
+        raise ValueError(NOTHING)
+    found = [entry("profile", m, batch, _measure) for m in maps]  # (heads, 5) each
+    values = torch.full((len(maps), max(len(each) for each in found), len(MEASURES)), torch.nan, dtype=torch.float64)
+    for layer, each in zip(values, found, strict=True):
+        layer[: len(each)] = each
+    made = Profile(names, values)
+    if path is not None:
+        made.save(path)
+    return made
+
+
+@torch.no_grad()
+def _measure(m: AttentionMap) -> Tensor:
+    """(*lead, 5)"""
+    request = m.request
+    behind = request.keys - request.queries if kind_of(request) == "causal" else 0
+    total = torch.zeros(*request.lead, 3, dtype=torch.float64, device=request.device)  # distance, previous, same
+    for block in blocks(request):
+        weights, away = block.weights(m.statistic), _away(block, behind)  # (..., rows, cols)
+        sums = [weights * away.abs()]
+        if away.min() <= 0 and away.max() >= -1:  # else it is far from the diagonal
+            sums += [torch.where(away == place, weights, 0) for place in (-1, 0)]
+        for place, part in enumerate(sums):
+            block.own(total)[..., place] += part.sum(-1).sum(-1, dtype=torch.float64)
+    entropy, first = m.entropy().sum(-1, dtype=torch.float64), m[..., 0].sum(-1, dtype=torch.float64)  # (*lead,)
+    distance, previous, same = total.unbind(-1)
+    return (torch.stack([entropy, distance, first, previous, same], -1) / request.queries).cpu()
+
+
+def _away(block: Block, behind: int) -> Tensor:
+    """j − pᵢ of a block's pairs, (..., rows, cols): whole numbers in floats, which multiply faster."""
+    mask, device = block.request.mask, block.request.device
+    offset: int | Tensor = mask.offset if mask.positional else behind
+    if isinstance(offset, Tensor) and offset.shape[-2] != 1:
+        offset = offset[..., block.rows, :]
+    position = torch.arange(block.rows.start, block.rows.stop, device=device).unsqueeze(-1) + offset  # (..., rows, 1)
+    return torch.arange(block.cols.start, block.cols.stop, device=device).to(torch.float32) - position.float()
