@@ -139,7 +139,7 @@ def test_pieces_become_words():
 
 
 def test_an_alignment_shows_words():
-    m = a_map(3, queries=4, keys=5).tokens("▁das ▁neu este </s>".split(), "▁the ▁new est ▁one </s>".split())
+    m = a_map(3, queries=4, keys=5).tokens(["▁das", "▁neu", "este", "</s>"], ["▁the", "▁new", "est", "▁one", "</s>"])
     axes = words.alignment(m, head=2).axes[0]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["das", "neueste", "</s>"]
     assert float(axes.images[0].get_array()[1, 1]) == pytest.approx(float(m[2, 1:3, 1:3].sum() / 2), abs=1e-6)

@@ -170,6 +170,7 @@ def _paint(
         cells = np.maximum(cells[cells > 0], cells.max() / 10**DECADES)
     norm = norm_of(cells, look)
     cmap = matplotlib.colormaps.get_cmap(look.cmap)
+    assert norm.vmin is not None, "it was made with limits"
     colours = cmap(norm(np.maximum(sheet, norm.vmin)), bytes=True)
     if look.scale == "log":
         colours[sheet == 0] = np.round(255 * np.array(matplotlib.colors.to_rgba(NOTHING)))
@@ -206,7 +207,9 @@ def _label(
     step = max(1, -(-line(8) // (min(heights) + GAP)))
     axes.set_yticks(middles[::step], labels[::step], **text)
     pitch = (axes.get_xlim()[1] - axes.get_xlim()[0] + GAP) / len(heads)
-    axes.set_xticks([pitch * place + (pitch - GAP) / 2 - 0.5 for place in range(len(heads))], heads, **text)
+    axes.set_xticks(
+        [pitch * place + (pitch - GAP) / 2 - 0.5 for place in range(len(heads))], [*map(str, heads)], **text
+    )
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
     axes.set_xlabel("head", size=8, color=FAINT, labelpad=2)

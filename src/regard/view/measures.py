@@ -82,11 +82,11 @@ def _bar(figure: Picture, axes: Axes, place: tuple[float, float, float, float]) 
     below = figure.add_axes(place)
     shown = figure.colorbar(axes.images[0], cax=below, orientation="horizontal")
     shown.outline.set(linewidth=0.4, color=LINE)
-    high = axes.images[0].norm.vmax
+    _, high = axes.images[0].get_clim()
     shown.set_ticks([0, high], labels=["0", f"{high:.2g}" if high < 100 else f"{high:.0f}"])
     below.tick_params(length=2, width=0.5, color=LINE, labelsize=7, labelcolor=FAINT, pad=2)
-    below.get_xticklabels()[0].set_ha("left")
-    below.get_xticklabels()[1].set_ha("right")
+    below.get_xticklabels()[0].set_horizontalalignment("left")
+    below.get_xticklabels()[1].set_horizontalalignment("right")
 
 
 def _step(count: int, room: int) -> int:
