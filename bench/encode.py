@@ -64,7 +64,7 @@ def figures(options: Options) -> Iterator[Figure]:
     for name, shape, difference, unit in (
         ("all-MiniLM-L6-v2", "texts of 2 to 255 ids", _minilm_difference, "abs"),
         ("rxnfp, logits of both heads", f"{len(REACTIONS)} reactions", _rxnfp_difference, "abs"),
-        ("rxnfp, as a part of the largest logit", "2 to 133 random ids", _rxnfp_relative, "rel"),
+        ("rxnfp, logits of both heads", "2 to 133 random ids", _rxnfp_any_ids, "abs"),
     ):
         yield Figure(f"{name}: largest difference from transformers", shape, difference, unit, "<= 0.00001")
     if texts := sentences(QUICK if options.quick else COUNT):
@@ -265,17 +265,16 @@ def _rxnfp_difference() -> float:
     ids = pad_sequence([torch.tensor([numbers[word] for word in row]) for row in rows], batch_first=True)
     lengths = torch.tensor([len(row) for row in rows])
     mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
-    return _of_logits(ids, lengths, torch.zeros_like(ids), mask)[0]
+    return _of_logits(ids, lengths, torch.zeros_like(ids), mask)
 
 
-def _rxnfp_relative() -> float:
-    """Of the logits of both heads, for any ids, as a part of the largest logit."""
-    difference, largest = _of_logits(*_inputs(591, (2, 9, 40, 133)))
-    return difference / largest
+def _rxnfp_any_ids() -> float:
+    """Of the logits of both heads, for ids that are no reaction; they reach 19, where a rounding is 1e-6."""
+    return _of_logits(*_inputs(591, (2, 9, 40, 133)))
 
 
-def _of_logits(ids: Tensor, lengths: Tensor, segments: Tensor, mask: Tensor) -> tuple[float, float]:
-    """The largest difference between our logits and those of transformers, and the largest logit."""
+def _of_logits(ids: Tensor, lengths: Tensor, segments: Tensor, mask: Tensor) -> float:
+    """The largest difference between our logits and those of transformers."""
     import transformers
 
     folder = weights(RXNFP)
@@ -286,7 +285,7 @@ def _of_logits(ids: Tensor, lengths: Tensor, segments: Tensor, mask: Tensor) -> 
         tokens, follows = ours(ids, lengths, segments)
     pairs = (tokens, wanted.prediction_logits), (follows, wanted.seq_relationship_logits)
     flat = [(a[mask.bool()], b[mask.bool()]) if a.ndim == 3 else (a, b) for a, b in pairs]
-    return max(float((a - b).abs().max()) for a, b in flat), max(float(b.abs().max()) for _, b in flat)
+    return max(float((a - b).abs().max()) for a, b in flat)
 
 
 def _cosine(texts: Sequence[str]) -> float:
