@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,10 @@ from regard.view import web
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 REQUIRED = "REGARD_REQUIRE_BROWSER"
+SLOW = "REGARD_SLOW"
+"""How many times slower the browser is to compute than it could: a page on a slow machine, looked at on a fast one."""
+LIMIT = 30_000
+"""Milliseconds that anything may take: it costs nothing where it comes sooner."""
 LENGTH = 2048
 """Tokens of the text that the tests look at."""
 Open = Callable[..., Any]
@@ -79,22 +85,56 @@ def anew() -> bool:
     return os.environ.get("REGARD_GOLDEN") == "1"
 
 
+def slow_down(page: Any) -> None:
+    """A page as on a machine that is REGARD_SLOW times slower than this one."""
+    if (rate := float(os.environ.get(SLOW, "1"))) > 1:
+        page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": rate})
+
+
+# A page changes when it gets to it: whatever is asserted of one is waited for, by these or by Playwright's actions.
+
+
+def expect(what: Any) -> Any:
+    """Playwright's assertion about a page or a place on it, which is tried until it holds."""
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=LIMIT)
+    return expect(what)
+
+
+def until(page: Any, condition: Callable[[], Any], what: str) -> Any:
+    """What the condition gives, once that is true; for what Playwright has no assertion."""
+    end = time.monotonic() + LIMIT / 1000
+    while not (found := condition()):
+        if time.monotonic() > end:
+            pytest.fail(f"waited in vain: {what}")
+        page.wait_for_timeout(50)
+    return found
+
+
 def quiet(page: Any) -> None:
-    """Wait until everything that was asked for is there."""
-    page.wait_for_timeout(350)
-    page.wait_for_selector(".status:not(.busy)")
+    """Wait until all is there that was asked for, nothing moves and the address is written: the page tells."""
+    expect(page.locator("html")).to_have_attribute("data-ahead", "")
+
+
+def at(page: Any, pattern: str) -> None:
+    """The address tells this, or will: a regular expression for a part of what comes after the #."""
+    expect(page).to_have_url(re.compile(f"#.*{pattern}"))
+
+
+def not_at(page: Any, pattern: str) -> None:
+    expect(page).not_to_have_url(re.compile(f"#.*{pattern}"))
+
+
+def number(page: Any, name: str) -> int:
+    """A number that the address tells."""
+    pattern = re.compile(rf"\b{name}=(\d+)")
+    return int(until(page, lambda: pattern.search(page.evaluate("location.hash")), f"{name} in the address")[1])
 
 
 def scale(page: Any) -> float:
+    """Pixels a cell."""
     return float(page.get_attribute(".stage", "data-scale") or 0)
-
-
-def until(page: Any, condition: Callable[[], bool], what: str) -> None:
-    for _ in range(80):
-        if condition():
-            return
-        page.wait_for_timeout(100)
-    pytest.fail(f"waited in vain: {what}")
 
 
 def middle(page: Any, selector: str = ".stage") -> tuple[float, float]:
@@ -103,9 +143,6 @@ def middle(page: Any, selector: str = ".stage") -> tuple[float, float]:
 
 
 def read_out(page: Any) -> list[str]:
-    return page.locator("#here dd").all_inner_texts()
-
-
-def state(page: Any) -> str:
-    page.wait_for_timeout(400)  # quick changes reach the address a few times a second
-    return page.url.split("#")[1]
+    """Query, key, weight and rank of the cell pointed at, once they are told."""
+    cells = page.locator("#here dd")
+    return until(page, lambda: (told := cells.all_inner_texts()) and "…" not in told and told, "a weight")

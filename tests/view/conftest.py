@@ -34,26 +34,26 @@ def chromium(server: Server) -> Iterator[Any]:
 def visit(server: Server, chromium: Any) -> Iterator[Open]:
     """Open an address of the page. At the end: nothing was asked of anybody else, and nothing went wrong unseen."""
     contexts, strangers, errors = [], [], []
-    server.delay, server.refuse = 0.0, None
-    server.asked.clear()
+    server.fresh()
 
     def open_page(address: str, **options: Any) -> Any:
         context = chromium.new_context(**{"viewport": {"width": 1280, "height": 860}, "locale": "en-GB", **options})
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(browser.LIMIT)
         contexts.append(context)
         page = context.new_page()
+        browser.slow_down(page)
         page.on(
             "request", lambda request: request.url.startswith((server.url, "blob:")) or strangers.append(request.url)
         )
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda said: "Content Security Policy" in said.text and errors.append(said.text))
-        page.goto(f"{server.url}/{address}")
+        page.goto(f"{server.url}/{server.visits}/{address}")
         quiet(page)
         return page
 
     yield open_page
+    server.gate.set()
     for context in contexts:
         context.close()
-    server.delay, server.refuse = 0.0, None
     assert not strangers
     assert not errors

@@ -11,7 +11,6 @@ import math
 import re
 import struct
 import threading
-import time
 import zlib
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -221,18 +220,31 @@ def translate(text: str, count: int) -> dict[str, object]:
 
 
 class Server(ThreadingHTTPServer):
-    """Several targets under one address, each below its own folder. `delay` seconds before every answer of the API;
-    `refuse` is the answer to the next requests for a query instead."""
+    """Several targets under one address, each below its own folder. While `gate` is cleared, no question is answered;
+    `refuse` is the answer to the next requests for a query instead. A number before the folder names a visit: of
+    several, the questions of the newest are noted in `asked`, and in `answered` once they were."""
 
     daemon_threads = True
 
     def __init__(self, port: int = 0, **sizes: int) -> None:
         self.fakes = {kind: Fake(kind, **sizes) for kind in ("capture", "images", "translator")}
-        self.delay = 0.0
-        self.refuse: str | None = None
-        self.asked: list[str] = []
+        self.gate = threading.Event()
+        self.visits = 0
+        self.fresh()
         self.lock = threading.Lock()
         super().__init__(("127.0.0.1", port), Handler)
+
+    def fresh(self) -> None:
+        """As at the start, for another visit: nothing asked, nothing refused. What was asked before is answered."""
+        self.visits += 1
+        self.refuse: str | None = None
+        self.asked: list[str] = []
+        self.answered: list[str] = []
+        self.gate.set()
+
+    def done(self) -> bool:
+        """Whether every question that was asked has its answer."""
+        return len(self.answered) >= len(self.asked)
 
     @property
     def url(self) -> str:
@@ -256,6 +268,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send(404, "application/json", json.dumps({"error": str(error)}).encode())
         except (BrokenPipeError, ConnectionResetError):
             pass  # the page took its question back
+        if self.path in self.server.asked:
+            self.server.answered.append(self.path)
 
     def send(self, status: int, kind: str, data: bytes) -> None:
         self.send_response(status)
@@ -267,7 +281,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def find(self, body: dict | None) -> tuple[str, bytes]:
         address = urlsplit(self.path)
-        _, name, *rest = address.path.split("/")
+        visit, name, *rest = re.sub(r"^(?!/\d+/)", "/0", address.path)[1:].split("/")
         path = "/".join(rest)
         if name not in self.server.fakes:
             raise LookupError(f"no such page ({address.path}); try /capture/.")
@@ -275,8 +289,9 @@ class Handler(BaseHTTPRequestHandler):
             file = web.built() / (path or "index.html")
             kinds = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
             return kinds.get(file.suffix, "application/octet-stream"), file.read_bytes()
-        self.server.asked.append(self.path)
-        time.sleep(self.server.delay)
+        if int(visit) in (0, self.server.visits):
+            self.server.asked.append(self.path)
+        self.server.gate.wait()
         if self.server.refuse and "/query/" in path:
             raise LookupError(self.server.refuse)
         ask = {key: values[0] for key, values in parse_qs(address.query).items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from PIL import Image
 
 from tests.view import browser
-from tests.view.browser import Open, middle, quiet, until
+from tests.view.browser import Open, expect, middle, number, until
 from tests.view.fake_server import Server
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser, one server, one process
@@ -22,28 +23,42 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touc
 
 def test_it_says_what_it_computes_and_can_be_cancelled(visit: Open, server: Server) -> None:
     page = visit("translator/")
-    server.delay = 2.0
+    server.gate.clear()
     page.locator("textarea").fill("the cat")
     page.keyboard.press("Enter")
     page.get_by_text("Computing translations…").wait_for()
     page.get_by_role("button", name="Cancel").click()
-    assert page.locator(".said").inner_text().startswith("Cancelled")
-    page.wait_for_timeout(2300)
-    assert page.locator(".hypothesis").count() == 0
-    server.delay = 0.0
+    expect(page.locator(".said")).to_have_text(re.compile("^Cancelled"))
+    server.gate.set()
+    until(page, lambda: server.done(), "the answer that nobody waits for")
+    page.wait_for_timeout(200)
+    expect(page.locator(".hypothesis")).to_have_count(0)
     page.get_by_role("button", name="Translate").click()
     page.locator(".hypothesis").first.wait_for()
 
 
+def test_another_language_while_something_is_computed(visit: Open, server: Server) -> None:
+    page = visit("capture/#text?map=0&head=1")
+    server.gate.clear()
+    page.get_by_text("Another text").click()
+    page.locator("dialog textarea").fill("Something else")
+    page.get_by_role("button", name="Run").click()
+    page.get_by_label("Language").select_option("zh")
+    page.get_by_role("button", name="取消").click()
+    server.gate.set()
+    until(page, lambda: server.done(), "the answer that nobody waits for")
+    expect(page).to_have_title("a made-up capture · regard")
+
+
 def test_tiles_can_be_cancelled_and_come_after_a_move(visit: Open, server: Server) -> None:
     page = visit("capture/#map?map=1&head=2")
-    server.delay = 1.0
+    server.gate.clear()
     page.locator(".stage").focus()
     page.keyboard.press("+")
     page.get_by_text("Computing a part of the map").wait_for()
     page.keyboard.press("Escape")
     page.get_by_text("Cancelled").wait_for()
-    server.delay = 0.0
+    server.gate.set()
     server.asked.clear()
     page.keyboard.press("Shift+ArrowRight")
     until(page, lambda: any("/tile/" in path for path in server.asked), "the tiles to be asked for again")
@@ -52,34 +67,34 @@ def test_tiles_can_be_cancelled_and_come_after_a_move(visit: Open, server: Serve
 def test_what_the_server_refuses_is_told_in_its_words(visit: Open, server: Server) -> None:
     server.refuse = "query (40) must be below 12; choose another."
     page = visit("capture/#text?map=0&head=1&token=40")
-    assert page.locator(".said").inner_text() == server.refuse
-    assert "wrong" in page.get_attribute(".status", "class")
+    expect(page.locator(".said")).to_have_text(server.refuse)
+    expect(page.locator(".status.wrong")).to_be_visible()
     server.refuse = None
     page.locator(".tokens").focus()
     page.keyboard.press("ArrowRight")
-    quiet(page)
-    assert page.locator(".said").inner_text() == "Ready"
+    expect(page.locator(".said")).to_have_text("Ready")
 
 
 def test_light_and_dark_by_preference_and_by_hand(visit: Open, server: Server) -> None:
     page = visit("capture/", color_scheme="dark")
-    paper = "getComputedStyle(document.body).backgroundColor"
-    assert page.evaluate(paper) == "rgb(22, 21, 26)"
+    paper = expect(page.locator("body"))
+    paper.to_have_css("background-color", "rgb(22, 21, 26)")
     assert any("palette=dark" in path for path in server.asked)
     page.get_by_label("Colours").select_option("light")
-    assert page.evaluate(paper) == "rgb(251, 250, 247)"
+    paper.to_have_css("background-color", "rgb(251, 250, 247)")
     page.reload()
-    assert page.evaluate(paper) == "rgb(251, 250, 247)"
+    paper.to_have_css("background-color", "rgb(251, 250, 247)")
 
 
 def test_chinese_by_preference_and_by_hand(visit: Open) -> None:
     page = visit("capture/", locale="zh-CN")
-    assert page.locator("nav a").all_inner_texts() == ["图谱", "文本"]
-    assert page.get_attribute("html", "lang") == "zh"
+    tabs = expect(page.locator("nav a"))
+    tabs.to_have_text(["图谱", "文本"])
+    expect(page.locator("html")).to_have_attribute("lang", "zh")
     page.get_by_label("语言").select_option("en")
-    assert page.locator("nav a").all_inner_texts() == ["Map", "Text"]
+    tabs.to_have_text(["Map", "Text"])
     page.reload()
-    assert page.locator("h1").inner_text() == "All layers and heads"
+    expect(page.locator("h1")).to_have_text("All layers and heads")
 
 
 ADDRESSES = {
@@ -96,9 +111,10 @@ def test_a_phone_shows_every_view_without_scrolling_sideways(visit: Open, name: 
     page = visit(ADDRESSES[name], **PHONE)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     if name == "map":
+        expect(page.locator("h2", has_text="What “")).to_be_visible()
         page.touchscreen.tap(*middle(page))
-        quiet(page)
-        assert page.locator(".weights li").count() == 20
+        until(page, lambda: number(page, "token") != 905, "another query")
+        expect(page.locator(".weights li")).to_have_count(20)
 
 
 @pytest.mark.parametrize("name", ADDRESSES)
@@ -128,8 +144,7 @@ def test_it_looks_as_it_was_seen_to_look(visit: Open, name: str, tmp_path: Path)
     are blurred away; the layout and the colours are not. REGARD_GOLDEN=1 takes them anew."""
     address, options = LOOKS[name]
     page = visit(ADDRESSES[address], **options)
-    page.wait_for_timeout(500)
-    seen = small(Image.open(io.BytesIO(page.screenshot())))
+    seen = small(Image.open(io.BytesIO(page.screenshot(animations="disabled"))))
     kept = GOLDEN / f"{name}.png"
     if browser.anew():
         seen.save(kept)

@@ -15,8 +15,8 @@ export interface App {
   readonly work: Work;
   /** Look at something else. It becomes a step of the browser's history unless `quiet`. */
   go(changes: Partial<State>, quiet?: boolean): void;
-  /** Another target in place of this one. */
-  load(target: Target): void;
+  /** Let the model read another text, and show that. */
+  run(text: string): Promise<void>;
 }
 
 /** A view: its element, and what it does when the state changed while it is shown. */
@@ -24,6 +24,8 @@ export interface Shown {
   readonly element: HTMLElement;
   update(before: State): void;
   key?(event: KeyboardEvent): boolean;
+  /** Let the state tell what it does not tell yet: something else is about to be looked at. */
+  note?(): void;
   close(): void;
 }
 

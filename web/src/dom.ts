@@ -1,5 +1,7 @@
 // Elements without ceremony. Text is always text: no markup is ever read from a string.
 
+import { begin, end } from "./ahead.ts";
+
 type Child = Node | string | null | undefined | false;
 type Given<T> = { [K in Exclude<keyof T, "attributes">]?: T[K] } & { attributes?: Record<string, string | number | boolean | null> };
 
@@ -54,25 +56,44 @@ export function colour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** The last call only, once a moment has passed. */
-export function settled<A extends unknown[]>(milliseconds: number, action: (...given: A) => void): (...given: A) => void {
-  let timer = 0;
-  return (...given: A) => {
-    window.clearTimeout(timer);
-    timer = window.setTimeout(() => action(...given), milliseconds);
-  };
+/** The last call only, once a moment has passed; unless it is taken back. */
+export class Settled<A extends unknown[]> {
+  private timer = 0;
+  private readonly milliseconds: number;
+  private readonly action: (...given: A) => void;
+
+  constructor(milliseconds: number, action: (...given: A) => void) {
+    [this.milliseconds, this.action] = [milliseconds, action];
+  }
+
+  call(...given: A): void {
+    window.clearTimeout(this.timer);
+    begin(this, "pause");
+    this.timer = window.setTimeout(() => {
+      this.action(...given);
+      end(this);
+    }, this.milliseconds);
+  }
+
+  cancel(): void {
+    window.clearTimeout(this.timer);
+    end(this);
+  }
 }
 
 /** At most one call a frame of the screen. */
 export function framed(action: () => void): () => void {
   let waiting = false;
+  const frame = (): void => {
+    waiting = false;
+    action();
+    end(frame);
+  };
   return () => {
     if (waiting) return;
     waiting = true;
-    requestAnimationFrame(() => {
-      waiting = false;
-      action();
-    });
+    begin(frame, "drawing");
+    requestAnimationFrame(frame);
   };
 }
 

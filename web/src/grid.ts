@@ -1,6 +1,7 @@
 // All layers and heads as thumbnails: a table whose rows are maps and whose columns are heads.
 
 import { type App, type Shown, look } from "./app.ts";
+import { decoded } from "./ahead.ts";
 import { ask, paths } from "./api.ts";
 import { choice } from "./controls.ts";
 import { make } from "./dom.ts";
@@ -61,26 +62,32 @@ export class Grid implements Shown {
     const { app } = this;
     const wanted = app.target.maps.flatMap((map) => Array.from({ length: map.heads }, (_, head) => ({ map, head })))
       .map((one, place) => ({ ...one, picture: this.pictures[place]! }));
-    await new Promise(requestAnimationFrame);
+    this.control = new AbortController();
+    const control = this.control;
     const seen = ({ picture }: (typeof wanted)[number]): number => {
       const place = picture.getBoundingClientRect();
       return place.top < window.innerHeight && place.left < window.innerWidth ? 0 : 1;
     };
-    const ranks = new Map(wanted.map((one) => [one, seen(one)]));
-    wanted.sort((a, b) => ranks.get(a)! - ranks.get(b)!);
-    this.control = new AbortController();
-    const control = this.control;
     let done = 0;
     const words = app.words.work;
     const tell = { toString: () => words.overviews(done, wanted.length) };
-    await app.work.run(tell, (signal) => each(wanted, AT_ONCE, signal, async ({ map, head, picture }) => {
-      const response = await ask(paths.overview(map.id, head, look(app)), signal);
-      const url = URL.createObjectURL(await response.blob());
-      this.urls.push(url);
-      picture.src = url;
-      picture.classList.add("there");
-      done += 1;
-    }), control);
+    const asked = look(app);
+    await app.work.run(tell, async (signal) => {
+      await new Promise(requestAnimationFrame); // they have no place before
+      const ranks = new Map(wanted.map((one) => [one, seen(one)]));
+      wanted.sort((a, b) => ranks.get(a)! - ranks.get(b)!);
+      await each(wanted, AT_ONCE, signal, async ({ map, head, picture }) => {
+        const response = await ask(paths.overview(map.id, head, asked), signal);
+        const blob = await response.blob();
+        signal.throwIfAborted();
+        const url = URL.createObjectURL(blob);
+        this.urls.push(url);
+        picture.src = url;
+        await decoded(picture);
+        picture.classList.add("there");
+        done += 1;
+      });
+    }, control);
   }
 
   private move(event: KeyboardEvent, map: number, head: number): void {

@@ -1,6 +1,7 @@
 // The view Image: the picture of a vision model in patches, with an overlay of the class token, a patch, or rollout.
 
 import { type App, type Shown, mapOf } from "./app.ts";
+import { decoded } from "./ahead.ts";
 import { type OverlayAnswer, type Picture, answer, paths } from "./api.ts";
 import { choice, chooseHead, stepHead } from "./controls.ts";
 import { figure, make } from "./dom.ts";
@@ -30,6 +31,7 @@ export class ImageView implements Shown {
     const { words, target } = app;
     const { rows, columns, width, height } = this.picture;
     const image = make("img", { src: paths.image(target.version), alt: "", draggable: false });
+    void decoded(image);
     if (width < 512) image.classList.add("crisp");
     this.stage = make("div", {
       className: "picture", tabIndex: 0, attributes: { role: "application", "aria-label": words.image.picture(rows, columns), "data-keep": "picture" },
@@ -141,10 +143,12 @@ export class ImageView implements Shown {
     const buttons = Array.from({ length: map.heads }, (_, head) => {
       const canvas = make("canvas", "overlay");
       const label = app.words.grid.head(String(head));
+      const image = make("img", { src: paths.image(app.target.version), alt: "" });
+      void decoded(image);
       const button = make("button", {
         type: "button", className: "small", title: label, onclick: () => app.go({ map: map.id, head, overlay: app.state.overlay === "rollout" ? "class" : app.state.overlay }),
         attributes: { "aria-label": label, "aria-pressed": String(head === app.state.head) },
-      }, make("img", { src: paths.image(app.target.version), alt: "" }), canvas);
+      }, image, canvas);
       return { head, canvas, button };
     });
     this.strip.replaceChildren(...buttons.map(({ button }) => button));

@@ -2,6 +2,7 @@
 
 import "./style.css";
 
+import { begin, end } from "./ahead.ts";
 import type { App, Shown } from "./app.ts";
 import { type Target, answer, paths } from "./api.ts";
 import { make } from "./dom.ts";
@@ -13,7 +14,7 @@ import { type State, type View, VIEWS, fit, read, write } from "./state.ts";
 import { TextView } from "./text.ts";
 import { TranslateView } from "./translate.ts";
 import { LANGUAGES, type Language, preferred } from "./words.ts";
-import { Work } from "./work.ts";
+import { Latest, Work } from "./work.ts";
 
 type Wish = "auto" | Theme;
 
@@ -30,7 +31,8 @@ class Page implements App {
   state: State = read(window.location.hash);
   private language: Language = (["en", "zh"] as const).find((name) => name === kept("language")) ?? preferred(navigator.languages);
   private wish: Wish = (["light", "dark"] as const).find((name) => name === kept("theme")) ?? "auto";
-  work = new Work(LANGUAGES[this.language]);
+  readonly work = new Work(LANGUAGES[this.language]);
+  private readonly texts = new Latest(this.work);
   private shown: Shown | null = null;
   private noting = 0;
   private noted = 0;
@@ -49,9 +51,15 @@ class Page implements App {
     if (target) this.load(target);
   }
 
-  load(target: Target): void {
+  async run(text: string): Promise<void> {
+    const task = (signal: AbortSignal): Promise<Target> => answer<Target>(paths.run, signal, { text });
+    const target = await this.texts.run(this.words.work.run, task);
+    if (target) this.load(target);
+  }
+
+  private load(target: Target): void {
     this.target = target;
-    this.state = this.sound(read(window.location.hash));
+    this.state = this.sound(this.noting ? this.state : read(window.location.hash));
     this.rebuild();
   }
 
@@ -66,13 +74,14 @@ class Page implements App {
   }
 
   go(changes: Partial<State>, quiet = false): void {
+    if (!quiet) this.shown?.note?.();
     const before = this.state;
     this.state = this.sound({ ...before, ...changes });
     const address = write(this.state);
     if (address === write(before)) return;
     if (quiet) this.note();
     else {
-      window.clearTimeout(this.noting);
+      this.forget();
       window.history.replaceState(null, "", write(before));
       window.history.pushState(null, "", address);
     }
@@ -81,16 +90,25 @@ class Page implements App {
 
   /** Put the address right, a few times a second at most: browsers refuse more. */
   private note(): void {
-    window.clearTimeout(this.noting);
+    this.forget();
+    begin(this, "address");
     this.noting = window.setTimeout(() => {
       this.noted = performance.now();
       window.history.replaceState(null, "", write(this.state));
+      this.forget();
     }, Math.max(0, this.noted + 320 - performance.now()));
+  }
+
+  private forget(): void {
+    window.clearTimeout(this.noting);
+    this.noting = 0;
+    end(this);
   }
 
   /** The address was changed from outside: the browser's arrows, or a bookmark. */
   private arrive(): void {
     const before = this.state;
+    this.forget();
     this.state = this.sound(read(window.location.hash));
     this.follow(before, true);
   }
@@ -108,7 +126,7 @@ class Page implements App {
     document.documentElement.dataset["theme"] = this.theme;
     document.documentElement.lang = this.language;
     document.title = this.target.title ? `${this.target.title} · regard` : "regard";
-    if (this.work.words !== this.words) this.work = new Work(this.words);
+    this.work.speak(this.words);
     this.shown = this.view();
     this.main.replaceChildren(...(this.shown ? [this.shown.element] : []));
     this.root.replaceChildren(this.header(), this.main, this.work.element);

@@ -3,7 +3,7 @@
 import { type App, type Shown, mapOf, named, tokensOf } from "./app.ts";
 import { type CellAnswer, type Profile, type QueryAnswer, answer, paths } from "./api.ts";
 import { choice, chooseHead, stepHead, weighed } from "./controls.ts";
-import { figure, make, settled } from "./dom.ts";
+import { Settled, figure, make } from "./dom.ts";
 import type { Cell } from "./levels.ts";
 import { shade } from "./palette.ts";
 import type { State } from "./state.ts";
@@ -24,7 +24,7 @@ export class MapView implements Shown {
   private readonly cells: Latest;
   private readonly queries: Latest;
   private readonly heads: Latest;
-  private readonly ask = settled(70, (cell: Cell) => void this.weigh(cell));
+  private readonly ask = new Settled(70, (cell: Cell) => void this.weigh(cell));
   private row: { query: number; found: QueryAnswer } | null = null;
 
   constructor(app: App) {
@@ -59,13 +59,14 @@ export class MapView implements Shown {
 
   private point(cell: Cell | null): void {
     const { words } = this.app;
+    this.cells.stop(); // an answer about the cell before must not be told under this one
     if (!cell) {
-      this.cells.stop();
+      this.ask.cancel();
       this.here.replaceChildren(make("p", "hint", words.map.hover));
       return;
     }
     this.tell(cell, null);
-    this.ask(cell);
+    this.ask.call(cell);
   }
 
   private async weigh(cell: Cell): Promise<void> {
@@ -101,10 +102,10 @@ export class MapView implements Shown {
     const { words, state } = app;
     const map = mapOf(app);
     const query = state.direction === "from" ? state.token : null;
+    this.row = null;
+    this.zoom.mark([]); // those of another query
     if (query === null) {
       this.queries.stop();
-      this.row = null;
-      this.zoom.mark([]);
       this.text?.choose(null);
       this.text?.colour(null);
       this.text?.mark([]);
@@ -178,7 +179,12 @@ export class MapView implements Shown {
     return true;
   }
 
+  note(): void {
+    this.zoom.note();
+  }
+
   close(): void {
+    this.ask.cancel();
     for (const latest of [this.cells, this.queries, this.heads]) latest.stop();
     this.text?.close();
     this.zoom.close();

@@ -1,7 +1,7 @@
 // The view Text: the tokens themselves, coloured by what the chosen one attends to or receives; links of a span.
 
 import { type App, type Shown, mapOf, tokensOf } from "./app.ts";
-import { type KeyAnswer, type QueryAnswer, type ReceivedAnswer, type Target, answer, paths } from "./api.ts";
+import { type KeyAnswer, type QueryAnswer, type ReceivedAnswer, answer, paths } from "./api.ts";
 import { choice, chooseHead, stepHead, weighed } from "./controls.ts";
 import { figure, make } from "./dom.ts";
 import { type Link, MOST_FROM, drawLinks } from "./links.ts";
@@ -65,7 +65,7 @@ export class TextView implements Shown {
     return make("div", "toolbar", chooseHead(app),
       choice(words.text.direction, words.text.directions, state.direction, (direction) => app.go({ direction })),
       choice(words.map.scale, words.map.scales, state.scale, (scale) => app.go({ scale })),
-      app.target.can.includes("run") && make("button", { type: "button", className: "plain", onclick: () => anotherText(app) }, words.text.another));
+      app.target.can.includes("run") && make("button", { type: "button", className: "plain", onclick: () => anotherText(app), attributes: { "data-keep": "another" } }, words.text.another));
   }
 
   private choose(token: number, lengthen: boolean, direction: State["direction"]): void {
@@ -187,8 +187,7 @@ export function anotherText(app: App): void {
     make("form", {
       method: "dialog",
       onsubmit: () => {
-        const text = box.value;
-        void app.work.run(words.work.run, (signal) => answer<Target>(paths.run, signal, { text })).then((target) => target && app.load(target));
+        void app.run(box.value);
       },
     }, make("h2", {}, words.text.anotherTitle), box,
     make("div", "between", make("button", { type: "button", className: "plain", onclick: () => dialog.close() }, words.close), make("button", { type: "submit", className: "main" }, words.text.run))));

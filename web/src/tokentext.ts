@@ -1,6 +1,7 @@
 // A text of tokens that can be coloured, marked and walked through. Long ones are drawn part by part as they come into
 // sight, so that a hundred thousand tokens cost no more than a screenful.
 
+import { begin, end } from "./ahead.ts";
 import { make } from "./dom.ts";
 import { clamp } from "./levels.ts";
 import { type Spelled, parts, spell } from "./tokens.ts";
@@ -45,7 +46,9 @@ export class TokenText {
         if (node) events.choose(Number(node.dataset["token"]), event.shiftKey);
       },
     }, ...this.blocks);
+    begin(this, "text"); // the first part of it is drawn once it has a place
     this.watch = new IntersectionObserver((entries) => {
+      end(this);
       for (const entry of entries) if (entry.isIntersecting) this.fill(Number((entry.target as HTMLElement).dataset["part"]));
     }, { rootMargin: "600px" });
     for (const block of this.blocks) this.watch.observe(block);
@@ -162,6 +165,7 @@ export class TokenText {
   }
 
   close(): void {
+    end(this);
     this.watch.disconnect();
   }
 }

@@ -1,5 +1,6 @@
 // What is being computed: told in the status line, and cancelled from there.
 
+import { begin, end } from "./ahead.ts";
 import { make } from "./dom.ts";
 import type { Words } from "./words.ts";
 
@@ -10,7 +11,7 @@ const PATIENCE = 250; // milliseconds before the line speaks: what is quick need
 
 export class Work {
   readonly element: HTMLElement;
-  readonly words: Words;
+  private words: Words;
   private readonly line: HTMLElement;
   private readonly stop: HTMLButtonElement;
   private readonly running = new Map<AbortController, { label: Label; since: number }>();
@@ -25,9 +26,19 @@ export class Work {
     this.tell();
   }
 
+  /** Say the same in another language: what is running goes on. */
+  speak(words: Words): void {
+    if (words === this.words) return;
+    this.words = words;
+    this.said = null;
+    this.stop.textContent = words.cancel;
+    this.tell();
+  }
+
   /** Run a task under a name. Undefined when it was cancelled, or failed and that was told. */
   async run<T>(label: Label, task: (signal: AbortSignal) => Promise<T>, control = new AbortController()): Promise<T | undefined> {
     this.running.set(control, { label, since: performance.now() });
+    begin(control, "answer");
     window.setTimeout(() => this.tell(), PATIENCE);
     try {
       const found = await task(control.signal);
@@ -40,6 +51,7 @@ export class Work {
     } finally {
       this.running.delete(control);
       this.tell();
+      end(control);
     }
   }
 
@@ -102,7 +114,12 @@ export class Latest {
 export async function each<T>(things: readonly T[], few: number, signal: AbortSignal, action: (thing: T) => Promise<void>): Promise<void> {
   let next = 0;
   const worker = async (): Promise<void> => {
-    while (next < things.length && !signal.aborted) await action(things[next++]!);
+    try {
+      while (next < things.length && !signal.aborted) await action(things[next++]!);
+    } catch (error) {
+      next = things.length; // the others need not go on either
+      throw error;
+    }
   };
   await Promise.all(Array.from({ length: Math.min(few, things.length) }, worker));
 }

@@ -3,9 +3,10 @@
 import OpenSeadragon from "openseadragon";
 
 import { type Shown, type App, headName, look, mapOf, tokensOf } from "./app.ts";
+import { begin, end } from "./ahead.ts";
 import { Refusal, ask, paths } from "./api.ts";
 import { drawAxis, drawMarks } from "./axes.ts";
-import { framed, make, settled } from "./dom.ts";
+import { Settled, framed, make } from "./dom.ts";
 import { type Cell, type Sight, TILE, cellAt, clamp, deepest, shallowest, stride } from "./levels.ts";
 import type { State } from "./state.ts";
 
@@ -38,12 +39,20 @@ export class Zoom implements Shown {
   private readonly viewer: OpenSeadragon.Viewer;
   private readonly sizes: ResizeObserver;
   private readonly draw = framed(() => this.drawNow());
-  private readonly keep = settled(250, () => this.keepSight());
+  private readonly keep = new Settled(250, () => this.note());
   private ticket = 0;
   private missed: OpenSeadragon.Tile[] = [];
   private pointed: Cell | null = null;
   private keys: readonly number[] = [];
   private opened = false;
+  /** What was asked of the map before there was one. */
+  private readonly waiting: (() => void)[] = [];
+  /** Moved since the address was last told. */
+  private moved = false;
+  private moving = false;
+  private arrived = false;
+  /** Frames of the screen since something last moved; null when that is not looked at. */
+  private calm: number | null = null;
   private closed = false;
 
   constructor(app: App, events: ZoomEvents) {
@@ -78,12 +87,33 @@ export class Zoom implements Shown {
 
   private listen(): void {
     const { viewer, stage } = this;
-    viewer.addOnceHandler("open", () => { this.restore(); this.draw(); });
+    viewer.addOnceHandler("open", () => {
+      this.restore();
+      this.moved = false;
+    });
+    viewer.addHandler("open", () => {
+      this.rest();
+      for (const action of this.waiting.splice(0)) action();
+      this.draw();
+    });
     viewer.addHandler("update-viewport", () => this.draw());
+    for (const event of ["pan", "zoom", "resize"] as const) {
+      viewer.addHandler(event, () => {
+        this.moved = true;
+        this.rest();
+      });
+    }
     viewer.addHandler("animation-start", () => {
+      this.moving = true;
+      if (this.arrived) this.ticket += 1; // what waits for the sight before is stale
+      this.rest();
       for (const tile of this.missed.splice(0)) tile.exists = true; // cancelled or refused: asked for again after a move
     });
-    viewer.addHandler("animation-finish", () => { this.ticket += 1; this.keep(); });
+    viewer.addHandler("animation-finish", () => {
+      this.moving = false;
+      this.ticket += 1;
+      this.keep.call();
+    });
     viewer.addHandler("canvas-click", (event) => {
       if (!event.quick) return;
       const cell = this.at(event.position.x, event.position.y);
@@ -101,9 +131,42 @@ export class Zoom implements Shown {
     stage.addEventListener("keydown", (event) => { if (this.pressed(event)) event.preventDefault(); });
   }
 
+  /** Do it on the map: at once, or once there is one. */
+  private once(action: () => void): void {
+    if (this.viewer.isOpen()) action();
+    else this.waiting.push(action);
+  }
+
+  /** From now until nothing moves and every tile in sight is there, something is ahead. OpenSeadragon tells of a move a
+   * frame after it was asked for: calm is what lasts for two. */
+  private rest(): void {
+    const before = this.calm;
+    this.calm = 0;
+    if (before !== null) return;
+    begin(this, "map");
+    const look = (): void => {
+      this.calm = this.resting() ? this.calm! + 1 : 0;
+      if (!this.closed && this.calm < 3) requestAnimationFrame(look);
+      else {
+        this.calm = null;
+        this.arrived = true;
+        end(this);
+      }
+    };
+    requestAnimationFrame(look);
+  }
+
+  private resting(): boolean {
+    const { viewer } = this;
+    if (this.closed || this.moving || !viewer.isOpen()) return false;
+    const whole = viewer.world.getItemAt(0).getFullyLoaded() && !viewer.world.needsDraw();
+    return whole && viewer.viewport.getBounds().equals(viewer.viewport.getBounds(true));
+  }
+
   /** Tiles of what is looked at now; the place on the map stays. */
   private open(): void {
     const { app } = this;
+    this.rest();
     const map = mapOf(app);
     this.opened = true;
     const source = new OpenSeadragon.TileSource({
@@ -165,39 +228,47 @@ export class Zoom implements Shown {
   }
 
   zoom(by: number): void {
-    const map = mapOf(this.app);
-    const at = this.pointed;
-    const about = at ? new OpenSeadragon.Point((at.key + 0.5) / map.keys, (at.query + 0.5) / map.keys) : undefined;
-    this.viewer.viewport.zoomBy(by, about).applyConstraints();
+    this.once(() => {
+      const map = mapOf(this.app);
+      const at = this.pointed;
+      const about = at ? new OpenSeadragon.Point((at.key + 0.5) / map.keys, (at.query + 0.5) / map.keys) : undefined;
+      this.viewer.viewport.zoomBy(by, about).applyConstraints();
+    });
   }
 
   whole(): void {
-    this.viewer.viewport.goHome();
+    this.once(() => this.viewer.viewport.goHome());
   }
 
   /** Bring a cell into sight, and let it be seen as a cell. */
   show(cell: Cell): void {
-    const map = mapOf(this.app);
-    const { scale } = this.sight();
-    if (scale < 8) this.viewer.viewport.zoomBy(8 / scale);
-    this.viewer.viewport.panTo(new OpenSeadragon.Point((cell.key + 0.5) / map.keys, (cell.query + 0.5) / map.keys)).applyConstraints();
-    this.point(cell);
+    this.once(() => {
+      const map = mapOf(this.app);
+      const { scale } = this.sight();
+      const { viewport } = this.viewer;
+      if (scale < 8) viewport.zoomBy(8 / scale);
+      viewport.panTo(new OpenSeadragon.Point((cell.key + 0.5) / map.keys, (cell.query + 0.5) / map.keys)).applyConstraints();
+      this.point(cell);
+    });
   }
 
   private pressed(event: KeyboardEvent): boolean {
     const steps: Record<string, [number, number]> = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
     const step = steps[event.key];
     if (event.ctrlKey || event.metaKey || event.altKey) return false;
-    if (step && event.shiftKey) {
-      const { viewport } = this.viewer;
-      viewport.panBy(viewport.deltaPointsFromPixels(new OpenSeadragon.Point(step[0] * 80, step[1] * 80))).applyConstraints();
-    } else if (step) this.walk(step);
+    if (step && event.shiftKey) this.once(() => this.pan(step[0] * 80, step[1] * 80));
+    else if (step) this.once(() => this.walk(step));
     else if (event.key === "+" || event.key === "=") this.zoom(2);
     else if (event.key === "-" || event.key === "_") this.zoom(0.5);
     else if (event.key === "0") this.whole();
     else if (event.key === "Enter" && this.pointed) this.events.choose(this.pointed.query);
     else return false;
     return true;
+  }
+
+  private pan(right: number, below: number): void {
+    const { viewport } = this.viewer;
+    viewport.panBy(viewport.deltaPointsFromPixels(new OpenSeadragon.Point(right, below))).applyConstraints();
   }
 
   private walk([right, below]: [number, number]): void {
@@ -228,8 +299,11 @@ export class Zoom implements Shown {
     this.stage.dataset["scale"] = sight.scale.toFixed(3);
   }
 
-  private keepSight(): void {
-    if (this.closed || !this.viewer.isOpen()) return;
+  /** Let the address tell the place, if one has moved. */
+  note(): void {
+    if (this.closed || !this.moved || !this.viewer.isOpen()) return;
+    this.moved = false;
+    this.keep.cancel();
     const map = mapOf(this.app);
     const { viewport } = this.viewer;
     const home = Math.abs(viewport.getZoom() / viewport.getHomeZoom() - 1) < 0.01;
@@ -253,12 +327,13 @@ export class Zoom implements Shown {
 
   update(before: State): void {
     const { reduce, scale } = this.app.state;
-    if (before.reduce !== reduce || before.scale !== scale) this.open();
+    if (this.opened && (before.reduce !== reduce || before.scale !== scale)) this.open();
     this.draw();
   }
 
   close(): void {
     this.closed = true;
+    this.keep.cancel();
     this.sizes.disconnect();
     this.viewer.destroy();
   }
