@@ -21,7 +21,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 REQUIRED = "REGARD_REQUIRE_BROWSER"
 SLOW = "REGARD_SLOW"
 """How many times slower the browser is to compute than it could: a page on a slow machine, looked at on a fast one."""
-LIMIT = 30_000
+RATE = max(1.0, float(os.environ.get(SLOW, "1")))
+LIMIT = 30_000 * RATE
 """Milliseconds that anything may take: it costs nothing where it comes sooner."""
 LENGTH = 2048
 """Tokens of the text that the tests look at."""
@@ -87,8 +88,8 @@ def anew() -> bool:
 
 def slow_down(page: Any) -> None:
     """A page as on a machine that is REGARD_SLOW times slower than this one."""
-    if (rate := float(os.environ.get(SLOW, "1"))) > 1:
-        page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": rate})
+    if RATE > 1:
+        page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": RATE})
 
 
 # A page changes when it gets to it: whatever is asserted of one is waited for, by these or by Playwright's actions.
