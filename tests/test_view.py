@@ -107,12 +107,12 @@ def test_a_server_that_is_asked_and_ended(capture: Path) -> None:
             line = process.stdout.readline()
             address = re.search(r"seen\.safetensors: (http://127\.0\.0\.1:\d+/) \(Ctrl-C ends\)", line)
             assert address, line + process.stderr.read()
-            told = httpx.get(address[1] + "api/target", timeout=60, trust_env=False)
+            told = httpx.get(address[1] + "api/target", timeout=300, trust_env=False)
             assert told.json()["title"] == "seen.safetensors" and "server" not in told.headers
-            stranger = httpx.get(address[1], headers={"host": "evil.example"}, timeout=60, trust_env=False)
+            stranger = httpx.get(address[1], headers={"host": "evil.example"}, timeout=300, trust_env=False)
             assert stranger.status_code == 421
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=300) == 0
             said = process.stderr.read()
             assert "Traceback" not in said and "KeyboardInterrupt" not in said
         finally:

@@ -72,7 +72,7 @@ import time
 def setup(mib):
     def run():
         scratch = b"x" * (mib << 20)
-        time.sleep(0.1)
+        time.sleep(1)  # long enough to be sampled on a busy machine
     return run
 """
 

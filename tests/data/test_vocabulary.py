@@ -176,7 +176,7 @@ def test_a_forked_child_encodes_too_and_nobody_warns(capfd: pytest.CaptureFixtur
     child = context.Process(target=_encode_in_a_child, args=(queue,), daemon=True)
     child.start()
     try:
-        assert queue.get(timeout=30) == wanted
+        assert queue.get(timeout=300) == wanted
     finally:
         child.kill()
     assert "parallelism" not in capfd.readouterr().err

@@ -43,7 +43,7 @@ class Command:
 
     def end(self) -> int:
         """Its exit status, once it has one."""
-        self.process.join(60)
+        self.process.join(300)
         assert self.process.exitcode is not None, f"it does not end:\n{self.text()}"
         return self.process.exitcode
 

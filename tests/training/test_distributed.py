@@ -23,11 +23,11 @@ CONFIG = dataclasses.replace(SHORT, average="last", accumulate=2, evaluate_every
 def pair(folder: Path, config: Training, *options: str) -> str:
     """What torchrun does, without its time to start; the output of both."""
     with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ours to the end: nobody else is given it
         free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    place = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    commands = [Command(folder, config, *options, RANK=rank, LOCAL_RANK=rank, **place) for rank in "01"]
-    assert [command.end() for command in commands] == [0, 0], commands[0].text()
+        place = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+        commands = [Command(folder, config, *options, RANK=rank, LOCAL_RANK=rank, **place) for rank in "01"]
+        assert [command.end() for command in commands] == [0, 0], commands[0].text()
     return commands[0].text()
 
 
@@ -36,7 +36,7 @@ def torchrun(folder: Path, config: Training, *options: str, restarts: int) -> st
     command += ["--max-restarts", str(restarts), "--monitor-interval", "0.1", "-m", "tests.training.toy"]
     words = [*command, "--folder", str(folder), *settings_of(config), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

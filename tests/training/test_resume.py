@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from regard.training import Silent, checkpoint, fit
+from regard.training.signals import SAME, Signals
 from tests.training.processes import Command
 from tests.training.test_loop import SHORT, lines, same_runs
 from tests.training.toy import Settings, Slow
@@ -25,7 +26,7 @@ def unbroken(folder: Path) -> Path:
     return folder
 
 
-def wait(until: Callable[[], bool], limit: float = 60.0) -> None:
+def wait(until: Callable[[], bool], limit: float = 300.0) -> None:
     end = time.monotonic() + limit
     while not until():
         assert time.monotonic() < end, f"not within {limit} s"
@@ -42,7 +43,8 @@ def test_killed_at_random_moments_it_ends_as_an_unbroken_run(tmp_path: Path) -> 
     """Every step writes a state, so that some kills hit a write."""
     folder, moments = tmp_path / "broken", random.Random(3)
     for after in (3, 9, 15, 21, 27):
-        command = Command(folder, CONFIG, "--sleep", "0.01")
+        left = CONFIG.accumulate * (CONFIG.steps - 2 - saved(folder))  # batches: it never ends by itself
+        command = Command(folder, CONFIG, "--sleep", "0.01", "--stay", str(left))
         wait(lambda after=after: saved(folder) >= after)  # type: ignore[misc]
         time.sleep(moments.uniform(0, 0.05))
         command.send(signal.SIGKILL)
@@ -56,7 +58,7 @@ def test_killed_at_random_moments_it_ends_as_an_unbroken_run(tmp_path: Path) -> 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
     config = dataclasses.replace(CONFIG, save_every=0, save_seconds=1000.0)
-    command = Command(tmp_path, config, "--sleep", "0.05")
+    command = Command(tmp_path, config, "--sleep", "0.1")
     wait(lambda: "step 4 " in command.text())
     command.send(number)
     assert command.end() == 130, command.text()
@@ -69,14 +71,28 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Sig
 
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
-    command = Command(tmp_path, dataclasses.replace(CONFIG, evaluate_every=1000), "--sleep", "60")
+    command = Command(tmp_path, dataclasses.replace(CONFIG, evaluate_every=1000), "--stay", "0")
     wait(lambda: "training from step 0" in command.text())
-    command.send(signal.SIGINT)
-    time.sleep(0.2)
-    command.send(signal.SIGINT)  # too soon to be meant: torchrun sends two
-    time.sleep(0.8)
-    command.send(signal.SIGINT)
-    command.process.join(20)
-    assert command.process.exitcode is not None, "it waits for the step, which takes two minutes"
+
+    def ends() -> bool:
+        if command.process.is_alive():
+            command.send(signal.SIGINT)
+        command.process.join(1.5 * SAME)
+        return command.process.exitcode is not None
+
+    assert not ends(), "the first signal waits for the step"
+    wait(ends)  # the second does not: this step never ends
     assert command.process.exitcode != 0
     assert checkpoint.states(tmp_path) == []
+
+
+def test_a_second_signal_too_soon_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun sends two, and so does a key that is held."""
+    clock = iter([10.0, 10.0 + 0.9 * SAME, 10.0 + 1.1 * SAME])
+    monkeypatch.setattr("regard.training.signals.time.monotonic", lambda: next(clock))
+    with Signals() as signals:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+            assert signals.asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

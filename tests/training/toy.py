@@ -114,6 +114,8 @@ class Settings:
     """Seconds that each batch takes besides."""
     die: int = -1
     """Batch at which the last process kills itself in its first life."""
+    stay: int = -1
+    """Batch at which it stays until it is killed."""
     hang: float = 0.0
     """Seconds that an evaluation takes besides."""
 
@@ -126,7 +128,7 @@ class Slow(Toy):
         self.settings, self.seen = settings, 0
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        time.sleep(self.settings.sleep)
+        time.sleep(3600 if self.seen == self.settings.stay else self.settings.sleep)
         life, rank = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("RANK", "0")
         if self.seen == self.settings.die and life == "0" and rank == "1":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -89,7 +89,7 @@ def run(code):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "MPLBACKEND"):
         environment.pop(name, None)
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=True).stdout
 
 
 def test_import_is_light_and_saving_needs_no_pyplot(tmp_path):

@@ -42,6 +42,8 @@ export class Zoom implements Shown {
   private readonly keep = new Settled(250, () => this.note());
   private ticket = 0;
   private missed: OpenSeadragon.Tile[] = [];
+  /** Cancelled: no tile is asked for until the map is moved again, though it may still be coming to rest. */
+  private held = false;
   private pointed: Cell | null = null;
   private keys: readonly number[] = [];
   private opened = false;
@@ -100,6 +102,7 @@ export class Zoom implements Shown {
     for (const event of ["pan", "zoom", "resize"] as const) {
       viewer.addHandler(event, () => {
         this.moved = true;
+        this.held = false;
         this.rest();
       });
     }
@@ -166,6 +169,7 @@ export class Zoom implements Shown {
   /** Tiles of what is looked at now; the place on the map stays. */
   private open(): void {
     const { app } = this;
+    this.held = false;
     this.rest();
     const map = mapOf(app);
     this.opened = true;
@@ -179,15 +183,18 @@ export class Zoom implements Shown {
     source.downloadTileStart = (job) => {
       const control = new AbortController();
       job.userData["control"] = control;
-      void app.work.run(app.words.work.tiles, (signal) => this.tile(job.src, signal), control).then((blob) => {
+      const wanted = this.held ? Promise.resolve(undefined)
+        : app.work.run(app.words.work.tiles, (signal) => this.tile(job.src, signal), control);
+      void wanted.then((blob) => {
         if (blob) job.finish(blob, null, "rasterBlob");
         else {
+          this.held ||= control.signal.aborted && control.signal.reason !== job;
           job.fail(app.words.cancelled, null);
           this.missed.push(job.tile);
         }
       });
     };
-    source.downloadTileAbort = (job) => (job.userData["control"] as AbortController | undefined)?.abort();
+    source.downloadTileAbort = (job) => (job.userData["control"] as AbortController | undefined)?.abort(job);
     this.viewer.open({ tileSource: source });
   }
 

@@ -36,8 +36,14 @@ def blocked() -> tuple[threading.Event, Callable[[Task], str]]:
     return release, job
 
 
-async def settle() -> None:
-    await asyncio.sleep(0.05)
+async def settle(desk: Desk, working: int, waiting: int) -> None:
+    """Until so many are at work, and so many wait."""
+    for _ in range(30_000):
+        found = desk.progress()
+        if (len(found["working"]), found["waiting"]) == (working, waiting):
+            return
+        await asyncio.sleep(0.001)
+    pytest.fail(f"{working} at work and {waiting} waiting were to be; there are {desk.progress()}")
 
 
 def test_what_waits_behind_a_newer_screenful_is_dropped() -> None:
@@ -45,7 +51,7 @@ def test_what_waits_behind_a_newer_screenful_is_dropped() -> None:
         desk, client, ran = Desk(threads=1), Client(), []
         release, job = blocked()
         first = asyncio.ensure_future(desk.do(client, "first", job, "map", 1))  # type: ignore[arg-type]
-        await settle()
+        await settle(desk, 1, 0)
 
         def ask(name: str, scope: str, ticket: int | None) -> asyncio.Future[Any]:
             return asyncio.ensure_future(desk.do(client, name, lambda task: ran.append(name), scope, ticket))  # type: ignore[arg-type]
@@ -56,10 +62,10 @@ def test_what_waits_behind_a_newer_screenful_is_dropped() -> None:
             ask("other", "else", 1),
             ask("x", "map", None),
         )
-        await settle()
+        await settle(desk, 1, 4)
         new = ask("new", "map", 2)
         late = ask("late", "map", 1)
-        await settle()
+        await settle(desk, 1, 4)
         for dropped in (old, late):
             with pytest.raises(Refused) as refused:
                 await dropped
@@ -81,7 +87,7 @@ def test_a_client_that_left_frees_the_thread() -> None:
         desk, client = Desk(threads=1), Client()
         _, job = blocked()
         task = asyncio.ensure_future(desk.do(client, "x", job))  # type: ignore[arg-type]
-        await settle()
+        await settle(desk, 1, 0)
         client.gone = True
         with pytest.raises(Refused, match="went away"):
             await task
@@ -113,7 +119,7 @@ def test_only_so_many_wait() -> None:
         desk = Desk(threads=1, waiting=1)
         release, job = blocked()
         tasks = [asyncio.ensure_future(desk.do(Client(), "x", job)) for _ in range(2)]  # type: ignore[arg-type]
-        await settle()
+        await settle(desk, 1, 1)
         with pytest.raises(Refused) as refused:
             await desk.do(Client(), "z", job)  # type: ignore[arg-type]
         assert refused.value.status == 503 and "1 requests wait already" in refused.value.words
@@ -129,7 +135,7 @@ def test_closing_ends_what_runs_and_what_waits() -> None:
         desk = Desk(threads=1)
         _, job = blocked()
         tasks = [asyncio.ensure_future(desk.do(Client(), "x", job)) for _ in range(3)]  # type: ignore[arg-type]
-        await settle()
+        await settle(desk, 1, 2)
         desk.close()
         for task in tasks:
             with pytest.raises(Refused, match="ending"):
