@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -20,6 +21,8 @@ from .heads import Stretch
 
 TILE = 256
 SCALES = ("linear", "log")
+WORTH = 64
+"""Cells a pixel from which computing a picture takes longer than compressing it."""
 # (lightness, chroma, hue in degrees) in OKLCh: lightness alone tells the weight, so that a map can be read in grey
 STOPS = {
     "light": ((0.985, 0.004, 90), (0.8, 0.09, 10), (0.58, 0.17, 5), (0.42, 0.15, 350), (0.27, 0.09, 320)),
@@ -78,10 +81,8 @@ def shades(weights: Tensor, scale: str, keys: int) -> Tensor:
 
     The scale is that of the whole map, so that tiles fit together whatever is on them.
     """
-    share = weights.double().nan_to_num(0.0).clamp(0, 1)
-    if scale == "log":
-        share = (1 - share.log() / math.log(floor(keys))).clamp(0, 1)
-    return (share * 255).round().to(torch.uint8)
+    share = weights.log().mul_(-255 / math.log(floor(keys))).add_(255) if scale == "log" else weights * 255
+    return share.clamp_(0, 255).nan_to_num_(0.0).round_().to(torch.uint8)
 
 
 @cache
@@ -118,12 +119,24 @@ def _channel(linear: float) -> int:
     return round(255 * min(1.0, max(0.0, value)))
 
 
-def pack(pixels: Tensor) -> bytes:
-    """Shades (h, w) or colours (h, w, 3), uint8 → what `png` wraps: size and compressed lines."""
+def effort(rows: Sequence[Stretch], cols: Sequence[Stretch]) -> int:
+    """How hard to compress a picture: not at all where that would take longer than computing it.
+
+    >>> effort(side(0, 4096, 1), side(0, 4096, 1)), effort(side(0, 4096, 8), side(0, 4096, 8)), effort([], [])
+    (0, 1, 0)
+    """
+    cells, pixels = (
+        math.prod(sum(getattr(s, what) for s in axis) for axis in (rows, cols)) for what in ("entries", "pixels")
+    )
+    return 1 if cells >= WORTH * pixels > 0 else 0
+
+
+def pack(pixels: Tensor, effort: int = 1) -> bytes:
+    """Shades (h, w) or colours (h, w, 3), uint8 → what `png` wraps: size and lines, deflated with this effort."""
     height, width = pixels.shape[:2]
     lines = torch.zeros(height, 1 + pixels[0].numel(), dtype=torch.uint8)  # each begins with its filter: none
     lines[:, 1:] = pixels.reshape(height, -1)
-    return struct.pack(">II", width, height) + zlib.compress(lines.numpy().tobytes(), 1)
+    return struct.pack(">II", width, height) + zlib.compress(lines.numpy(), effort)
 
 
 def png(packed: bytes, colours: bytes | None = None) -> bytes:
@@ -136,4 +149,4 @@ def png(packed: bytes, colours: bytes | None = None) -> bytes:
 
 
 def _chunk(name: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(data, zlib.crc32(name)))
