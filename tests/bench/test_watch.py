@@ -24,16 +24,12 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", watch.OTHERS)
-def test_gemma_and_a_vision_transformer_of_timm_are_seen(name: str) -> None:
+def test_gemma_and_a_vision_transformer_of_timm_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not available(name):
         pytest.skip("timm is not installed")
     shape = (1, 20) if name == "Gemma-2" else (1, 3, 224, 224)
-    kept = watch.model
-    watch.model = whole
-    try:
-        ways = [watch.WAYS[way](name, shape, True) for way in ("watched", "sdpa")]
-    finally:
-        watch.model = kept
+    monkeypatch.setattr(watch, "model", whole)
+    ways = [watch.WAYS[way](name, shape, True) for way in ("watched", "sdpa")]
     assert torch.equal(*map(watch.hidden, ways)) and len(ways[0][1]) == 2  # type: ignore[index]
     if name == "Gemma-2":
         kept_as = [call.request for call in ways[0][1].calls]  # type: ignore[index]

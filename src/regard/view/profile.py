@@ -106,11 +106,13 @@ def _measure(m: AttentionMap) -> Tensor:
     request = m.request
     behind = request.keys - request.queries if kind_of(request) == "causal" else 0
     total = torch.zeros(*request.lead, 3, dtype=torch.float64, device=request.device)  # distance, previous, same
-    sums, known = _alike if isinstance(request.mask.offset, int) else _apart, None
+    alike = isinstance(request.mask.offset, int)
+    known: tuple[slice, slice, Tensor] | None = None
     for block in blocks(request):
-        if known is None or known[:2] != (block.rows, block.cols) or sums is _apart:
+        if known is None or not alike or known[:2] != (block.rows, block.cols):
             known = block.rows, block.cols, _away(block, behind)  # the same for every head
-        block.own(total).add_(sums(block.weights(m.statistic), known[2]))
+        sums = (_alike if alike else _apart)(block.weights(m.statistic), known[2])
+        block.own(total).add_(sums)
     entropy, first = m.entropy().sum(-1, dtype=torch.float64), m[..., 0].sum(-1, dtype=torch.float64)  # (*lead,)
     distance, previous, same = total.unbind(-1)
     return (torch.stack([entropy, distance, first, previous, same], -1) / request.queries).cpu()

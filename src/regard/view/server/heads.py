@@ -100,14 +100,13 @@ class Head:
         for at in range(band, band + -(-len(statistic) // self.height)):
             self._found[at] = True
 
-    @torch.no_grad()
     def _find(self, start: int, stop: int, task: Task) -> None:
         """See that the log-sum-exps of some rows are known."""
         for band in range(start // self.height, -(-stop // self.height)):
             task.check()
             if self._found[band]:
                 continue
-            with self._lock:  # whoever wants the same band waits for it rather than find it twice
+            with self._lock, torch.no_grad():  # whoever wants the same band waits for it rather than find it twice
                 if not self._found[band]:
                     rows = slice(band * self.height, min((band + 1) * self.height, self.queries))
                     request = self.request.of_rows(rows)
@@ -158,7 +157,6 @@ class Head:
         whole = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
         return whole if reduce == "max" else whole / _pairs(rows, cols)
 
-    @torch.no_grad()
     def _band(self, band: Band, cols: Sequence[Stretch], reduce: str) -> Tensor:
         """Rows of a picture, (pixels, width); sums where a mean is wanted."""
         rows, how = Cells(band.start, band.stop, band.pixels), "max" if reduce == "max" else "sum"

@@ -81,8 +81,8 @@ def shades(weights: Tensor, scale: str, keys: int) -> Tensor:
 
     The scale is that of the whole map, so that tiles fit together whatever is on them.
     """
-    share = weights.log().mul_(-255 / math.log(floor(keys))).add_(255) if scale == "log" else weights * 255
-    return share.clamp_(0, 255).nan_to_num_(0.0).round_().to(torch.uint8)
+    shade = weights.log().mul_(-255 / math.log(floor(keys))).add_(255.5) if scale == "log" else weights * 255 + 0.5
+    return torch.fmax(shade.clamp_(max=255.5), shade.new_zeros(())).to(torch.uint8)  # fmax: of NaN and 0, 0
 
 
 @cache
@@ -142,11 +142,15 @@ def pack(pixels: Tensor, effort: int = 1) -> bytes:
 def png(packed: bytes, colours: bytes | None = None) -> bytes:
     """A PNG of what `pack` made: of shades with the colours of a palette, of colours without."""
     kind = struct.pack(">BBBBB", 8, 2 if colours is None else 3, 0, 0, 0)
-    chunks = [(b"IHDR", packed[:8] + kind), (b"IDAT", packed[8:]), (b"IEND", b"")]
+    chunks: list[tuple[bytes, bytes | memoryview]] = [
+        (b"IHDR", packed[:8] + kind),
+        (b"IDAT", memoryview(packed)[8:]),
+        (b"IEND", b""),
+    ]
     if colours is not None:
         chunks.insert(1, (b"PLTE", colours))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in chunks)
-
-
-def _chunk(name: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(data, zlib.crc32(name)))
+    parts: list[bytes | memoryview] = [b"\x89PNG\r\n\x1a\n"]
+    for name, data in chunks:
+        check = zlib.crc32(data, zlib.crc32(name))
+        parts += [struct.pack(">I", len(data)), name, data, struct.pack(">I", check)]
+    return b"".join(parts)
