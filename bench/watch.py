@@ -113,9 +113,9 @@ def model(name: str, implementation: str, small: bool) -> Any:
     torch.manual_seed(0)
     if name == "timm ViT":
         return load("timm").create_model("vit_small_patch16_224", depth=2 if small else 12).eval()
+    transformers = load("transformers")  # first: it sees to a torchvision that does not load
     if name == "Gemma-2":
         importlib.import_module("regard.huggingface")
-    transformers = load("transformers")
     kind, config = {
         "BERT-base": (transformers.BertModel, transformers.BertConfig()),
         "GPT-2": (transformers.GPT2Model, transformers.GPT2Config(n_positions=2048)),
