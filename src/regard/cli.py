@@ -1,4 +1,4 @@
-"""The command line: `regard demo`, `train`, `translate`, `classify`, `embed`, `view`, `explain`, `export`, `data`, `info`."""
+"""The command line: `regard demo`, `train`, `translate`, `classify`, `view`, `explain` and others."""
 
 from __future__ import annotations
 

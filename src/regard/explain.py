@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from .view.explain import Chart
 
 NAMES = (
-    "encoder-decoder bahdanau dot scaled-dot cosine bilinear additive mlp soft hard self-attention masked multi-head "
-    "encoder-block transformer bert vit"
-).split()
+    *("encoder-decoder", "bahdanau", "dot", "scaled-dot", "cosine", "bilinear", "additive", "mlp", "soft", "hard"),
+    *("self-attention", "masked", "multi-head", "encoder-block", "transformer", "bert", "vit"),
+)
 """Written out, so that the command line need not load PyTorch to know them."""
 
 

@@ -1,4 +1,4 @@
-"""Nothing between input and output is missing, the last box is the output, and the numbers are those of the fast path."""
+"""Nothing between input and output is missing, the last box is the output, the numbers are those of the fast path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import nn
 from regard.models import greedy
 from regard.view.explain import MECHANISMS, Chart, Explained, draw
 from regard.view.explain.chart import FULL
-from regard.view.explain.record import MOVES, Recorder, glimpse
+from regard.view.explain.record import Recorder, glimpse
+from regard.view.explain.recording import MOVES
 
 NAMES = list(MECHANISMS)
 
@@ -46,7 +47,7 @@ def test_every_operation_is_in_one_box_or_part_of_an_edge(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_edges_are_all_that_flowed(name: str) -> None:
-    """What an operation of a box needs comes from the same box, or by an edge, or through moves from where edges start."""
+    """What an operation of a box needs comes from the same box, or by an edge, perhaps through moves."""
     chart, recording = charted(name), explained(name).recorder.found
     box_of = {number: node.number for node in chart.nodes for number in node.operations}
     edges = {(first, second) for first, second, _ in chart.edges}

@@ -1,7 +1,7 @@
 """The chart of a recording: boxes in boxes, the tensors that flowed between them, and a small picture of each.
 
-A box is a call of PyTorch by our code. Calls that only reshape or move numbers are no boxes but part of an edge; a module
-or stage that makes one call is that box, under its own name.
+A box is a call of PyTorch by our code. Calls that only reshape or move numbers are no boxes but part of an edge; a
+module or stage that makes one call is that box, under its own name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .mechanisms import Explained
 from .names import MODULES, Name, name_of
-from .record import Frame, Operation, Recording, Shown
+from .recording import Frame, Operation, Recording, Shown
 
 FULL = 32766
 """The code of the largest cell of a picture; below −FULL stands −∞, above FULL what is no number."""
@@ -125,12 +125,10 @@ class _Drawing:
         steps = max((node.time or 0 for node in self.nodes), default=0)
         edges = [(first, second, value) for (first, second), value in self.edges.items()]
         explained = self.explained
-        return Chart(
-            explained.title, self.nodes, edges, self.values, moves, steps, explained.tokens, explained.written
-        )
+        return Chart(explained.title, self.nodes, edges, self.values, moves, steps, explained.tokens, explained.written)
 
     def _only_moving(self, by_frame: dict[int, list[Operation]], drawn: set[int]) -> set[int]:
-        """Parts with a name of their own that only hand numbers on, as a fixed context does: their last call is a box."""
+        """Parts with a name that only hand numbers on, as a fixed context does: the last call of each is a box."""
         found = set()
         for frame in self.explained.recorder.frames:
             if frame.kind == "module" and type(frame.of).__name__ in MODULES and not self._boxes(frame, drawn):
@@ -187,15 +185,11 @@ class _Drawing:
         return found
 
     def _node(self, kind: str, name: Name, parent: int | None, frame: Frame) -> Node:
-        made = Node(
-            len(self.nodes), parent, kind, {"en": name.en, "zh": name.zh}, name.equation, name.rule, frame.time
-        )
+        made = Node(len(self.nodes), parent, kind, {"en": name.en, "zh": name.zh}, name.equation, name.rule, frame.time)
         self.nodes.append(made)
         return made
 
-    def _box(
-        self, frame: Frame, parent: int | None, by_frame: dict[int, list[Operation]], named: Name | None
-    ) -> None:
+    def _box(self, frame: Frame, parent: int | None, by_frame: dict[int, list[Operation]], named: Name | None) -> None:
         name = name_of(frame)
         if named is not None:
             name = Name(named.en, named.zh, named.equation or name.equation, name.rule or named.rule)
@@ -274,7 +268,6 @@ class _Drawing:
             self.nodes.append(node)
             for box in sorted(boxes):
                 self.edges[box, node.number] = value
-
 
     def _groups(self) -> None:
         """What a group was given from outside, and what it gave: the output, or what is first read from outside."""

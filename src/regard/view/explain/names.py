@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from .record import Frame
+from .recording import Frame
 
 
 class Name(NamedTuple):
@@ -129,7 +129,9 @@ PARTS: dict[str, Name] = {
     "encoder_norm": Name("normalisation", "层归一化", "(x − mean)/σ · g + b"),
     "decoder_norm": Name("normalisation", "层归一化", "(x − mean)/σ · g + b"),
     "around_attention": Name("attention and residual", "注意力与残差", "x + attention(x)"),
-    "around_cross_attention": Name("cross-attention and residual", "交叉注意力与残差", "x + cross-attention(x, memory)"),
+    "around_cross_attention": Name(
+        "cross-attention and residual", "交叉注意力与残差", "x + cross-attention(x, memory)"
+    ),
     "around_feedforward": Name("feed-forward and residual", "前馈与残差", "x + feed-forward(x)"),
     "cross_attention": Name("cross-attention", "交叉注意力", "Wo · concat(head₁ … head_H)"),
 }
@@ -179,7 +181,9 @@ def _equation(similarity: Any) -> str:
     """The first line of a similarity's docstring, which is its equation; of a function, its own docstring's."""
     source = getattr(similarity, "function", None) or similarity
     line = (type(source).__doc__ or "").strip().splitlines()
-    found = re.split(r" \([A-Z]|;(?![^\[]*\])", line[0])[0].rstrip(".") if line and "=" in line[0] else "scores = f(q, k)"
+    found = (
+        re.split(r" \([A-Z]|;(?![^\[]*\])", line[0])[0].rstrip(".") if line and "=" in line[0] else "scores = f(q, k)"
+    )
     scale = getattr(similarity, "scale", None)
     if scale is None:
         return found
