@@ -1,4 +1,4 @@
-// The page: its frame, the chart, the steps, and what is pointed at.
+// The page: its frame, the chart, the steps, and what is pointed at. Loading it touches nothing that Node lacks.
 
 import "../style.css";
 import "./explain.css";
@@ -21,7 +21,6 @@ import { numbers, opened, ways } from "./start.ts";
 type Choice = "auto" | Theme;
 interface Offer { mechanisms: { name: string; text: string | null }[]; run: string | null }
 
-const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const kept = (name: string): string | null => {
   try { return window.localStorage.getItem(`regard.${name}`); } catch { return null; }
 };
@@ -30,6 +29,7 @@ const keep = (name: string, value: string): void => {
 };
 
 export class Explainer {
+  private readonly dark = window.matchMedia("(prefers-color-scheme: dark)");
   private language: Language = (["en", "zh"] as const).find((name) => name === kept("language")) ?? preferred(navigator.languages);
   private wish: Choice = (["light", "dark"] as const).find((name) => name === kept("theme")) ?? "auto";
   private work = new Work(LANGUAGES[this.language]);
@@ -49,10 +49,10 @@ export class Explainer {
   private readonly tip = make("div", { className: "tip", hidden: true, attributes: { role: "tooltip" } });
 
   private get words() { return LANGUAGES[this.language]; }
-  private get theme(): Theme { return this.wish === "auto" ? (dark.matches ? "dark" : "light") : this.wish; }
+  private get theme(): Theme { return this.wish === "auto" ? (this.dark.matches ? "dark" : "light") : this.wish; }
 
   async start(): Promise<void> {
-    dark.addEventListener("change", () => this.rebuild());
+    this.dark.addEventListener("change", () => this.rebuild());
     window.addEventListener("keydown", (event) => this.pressed(event));
     this.stage.addEventListener("pointermove", (event) => this.pointed(event));
     this.stage.addEventListener("pointerleave", () => this.point(null, null, null));
