@@ -74,7 +74,7 @@ def outline(chart: Chart, step: int = 1) -> str:
     query                                                   Tq D = 3×4
     key                                                     Tk D = 5×4
     value                                                   Tk Dv = 5×6
-    attention       context = weighting(similarity(q, k)) · v   Tq Dv = 3×6
+    attention       weighting(similarity(q, k)) · v   Tq Dv = 3×6
       similarity    score = q·k                             Tq Tk = 3×5
       weighting     weights = softmax(scores)               Tq Tk = 3×5
       weighted sum  context = weights · v                   Tq Dv = 3×6

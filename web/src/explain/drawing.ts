@@ -53,6 +53,14 @@ function text(content: string, x: number, y: number, size: number, fill: string,
   return shape("text", { x, y, "font-size": size, fill, ...more }, content);
 }
 
+/** As much of an equation as there is room for. */
+function fitted(equation: string, room: number): string {
+  if (width(equation, SIZE.equation, true) <= room) return equation;
+  const letters = Array.from(equation);
+  while (letters.length && width(`${letters.join("")}…`, SIZE.equation, true) > room) letters.pop();
+  return `${letters.join("").trimEnd()}…`;
+}
+
 function drawShown(one: Shown, box: Box, bottom: number, colours: Colours, theme: Theme): Shape[] {
   const { place, grid } = one;
   const [across, down] = sizeOf(place);
@@ -83,10 +91,7 @@ function drawBox(box: Box, theme: Theme): Shape {
     "stroke-width": kind === "output" ? 1.6 : 1, "stroke-dasharray": kind === "earlier" ? "4 3" : "none",
   })];
   const bold = { "font-weight": 600 };
-  if (box.open) {
-    parts.push(text("▾", 12, 21, 12, colours.soft), text(box.title, 28, 21, SIZE.title, colours.accent, bold));
-    parts.push(text(box.equation, 28 + width(box.title, SIZE.title) + 12, 21, SIZE.equation, colours.soft, { "font-family": MONO }));
-  } else {
+  if (!box.open) {
     const mark = kind === "group" ? [text("▸", box.width - 18, 20, 12, colours.soft)] : [];
     parts.push(text(box.title, 12, 20, SIZE.title, kind === "group" ? colours.accent : colours.ink, kind === "earlier" ? {} : bold), ...mark);
     if (box.equation) parts.push(text(box.equation, 12, 36, SIZE.equation, colours.soft, { "font-family": MONO }));
@@ -95,6 +100,16 @@ function drawBox(box: Box, theme: Theme): Shape {
   }
   const attributes: Record<string, string | number> = { class: `box ${kind}`, transform: `translate(${box.x} ${box.y})`, "data-box": box.id };
   return shape("g", attributes, ...parts);
+}
+
+/** The words of an open box, over the ways that cross them. */
+function drawHeader(box: Box, theme: Theme): Shape {
+  const colours = COLOURS[theme];
+  const halo = { stroke: colours.group, "stroke-width": 5, "paint-order": "stroke", "stroke-linejoin": "round" };
+  return shape("g", { class: "header", transform: `translate(${box.x} ${box.y})`, "pointer-events": "none" },
+    text("▾", 12, 21, 12, colours.soft, halo),
+    text(box.title, 28, 21, SIZE.title, colours.accent, { "font-weight": 600, ...halo }),
+    text(fitted(box.equation, box.width - 36), 28, 37, SIZE.equation, colours.soft, { "font-family": MONO, ...halo }));
 }
 
 function drawWay(way: Way, theme: Theme): Shape {
@@ -118,5 +133,6 @@ export function drawing(laid: Laid, theme: Theme, title: string): Shape {
     shape("rect", { class: "ground", width: wide, height: high, fill: colours.paper }),
     ...open.map((box) => drawBox(box, theme)),
     shape("g", { class: "ways" }, ...laid.ways.map((way) => drawWay(way, theme))),
+    ...open.map((box) => drawHeader(box, theme)),
     ...closed.map((box) => drawBox(box, theme)));
 }

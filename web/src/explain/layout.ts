@@ -75,7 +75,7 @@ function boxOf(chart: Chart, node: Node, open: boolean, language: Language): Box
   const words = width(title, SIZE.title) + (node.kind === "group" ? 22 : 0);
   const told = equation ? width(equation, SIZE.equation, true) : 0;
   if (open) {
-    box.width = words + told + 3 * PAD;
+    box.width = Math.max(words, told) + 40;
     return box;
   }
   let [x, tallest] = [PAD, 0];
@@ -83,12 +83,12 @@ function boxOf(chart: Chart, node: Node, open: boolean, language: Language): Box
   for (const one of pictured(chart, node)) {
     const [across, down] = sizeOf(one.place);
     const labels = one.tokens.length ? Math.max(...one.tokens.slice(0, one.place.rows).map((token) => width(token, SIZE.token, true))) + 6 : 0;
-    if (one.sign) x += 16;
+    if (one.sign) x += 20;
     const room = Math.max(across + labels, captionWidth(one.grid, one.place.turned));
     one.place.x = x + (room - across - labels) / 2 + labels;
     one.place.y = top;
     box.pictures.push({ ...one, middle: x + room / 2 });
-    x += room + (one.sign ? 0 : 0);
+    x += room;
     tallest = Math.max(tallest, down);
   }
   for (const { place } of box.pictures) place.y += (tallest - sizeOf(place)[1]) / 2;
@@ -130,7 +130,7 @@ export async function layout(chart: Chart, seen: Seen, open: ReadonlySet<number>
     return {
       id: String(node.number),
       children: (seen.inside.get(node.number) ?? []).map(elkOf),
-      layoutOptions: { "elk.padding": `[top=44,left=16,bottom=16,right=16]`, "elk.nodeSize.constraints": "MINIMUM_SIZE", "elk.nodeSize.minimum": `(${box.width},60)` },
+      layoutOptions: { "elk.padding": `[top=52,left=16,bottom=16,right=16]`, "elk.nodeSize.constraints": "MINIMUM_SIZE", "elk.nodeSize.minimum": `(${box.width},60)` },
     };
   };
   const children = (seen.inside.get(null) ?? []).map(elkOf);

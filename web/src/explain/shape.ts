@@ -31,8 +31,8 @@ export function width(text: string, size: number, mono = false): number {
   let total = 0;
   for (const letter of text) {
     const wide = (letter.codePointAt(0) ?? 0) > 0x2e7f;
-    const narrow = !mono && "iljtfr.,:;|'I ()".includes(letter);
-    total += wide ? 1 : mono ? 0.61 : narrow ? 0.36 : /[A-ZmwMW]/.test(letter) ? 0.72 : 0.57;
+    const narrow = !mono && "iljtfr.,:;|'I ()-".includes(letter);
+    total += wide ? 1 : mono ? 0.61 : narrow ? 0.43 : /[A-Zmw]/.test(letter) ? 0.86 : 0.69;
   }
   return Math.ceil(total * size);
 }

@@ -7,6 +7,7 @@ module or stage that makes one call is that box, under its own name.
 from __future__ import annotations
 
 import base64
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -250,8 +251,7 @@ class _Drawing:
         inputs = {self.node_of_input[self.recording.inputs[t]] for t in read if t in self.recording.inputs}
         for source in (boxes | inputs) - {node.number}:
             value = self.nodes[source].value
-            if value is not None:
-                self.edges.setdefault((source, node.number), value)
+            self.edges.setdefault((source, node.number), 0 if value is None else value)
 
     def _outputs(self) -> None:
         """What the model gave, after everything else."""
@@ -270,17 +270,24 @@ class _Drawing:
                 self.edges[box, node.number] = value
 
     def _groups(self) -> None:
-        """What a group was given from outside, and what it gave: the output, or what is first read from outside."""
+        """What a group was given from outside, and what it gave: of all that is read from outside the output, else the
+        largest of what belongs to the batch: weights that were laid side by side do not."""
         above: dict[int, set[int]] = {}
         for node in self.nodes:
             above[node.number] = set() if node.parent is None else {node.parent, *above[node.parent]}
         for first, second, value in sorted((a, b, v) for (a, b), v in self.edges.items()):
             for group in above[first] - above[second]:
-                if self.nodes[group].value is None or self.nodes[second].kind == "output":
-                    self.nodes[group].value = self.nodes[first].value
+                self._give(self.nodes[group], self.nodes[first].value, self.nodes[second].kind == "output")
             for group in above[second] - above[first]:
                 if all(first not in known.sources for known in self.nodes[group].operands):
                     self.nodes[group].operands.append(Operand(value, "", (first,)))
+
+    def _give(self, group: Node, value: int | None, last: bool) -> None:
+        def weight(number: int) -> tuple[bool, int]:
+            return "B" in self.values[number].letters, math.prod(self.values[number].shape)
+
+        if value is not None and (last or group.value is None or weight(value) > weight(group.value)):
+            group.value = value
 
 
 def _value(shown: Shown) -> dict[str, Any]:

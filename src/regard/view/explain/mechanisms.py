@@ -223,7 +223,7 @@ def vit(_: str | None) -> Explained:
     torch.manual_seed(SEED)
     side = torch.linspace(-1, 1, 12)
     disc = ((side[:, None] - 0.2) ** 2 + (side + 0.1) ** 2 < 0.4).float()[None, None]  # (1, 1, 12, 12)
-    config = ViTConfig(5, image=(12, 12), patch=4, width=8, heads=2, hidden=12, layers=2)
+    config = ViTConfig(5, image=(12, 12), patch=4, width=12, heads=2, hidden=14, layers=2)
     return image(_noisy(ViT(config)), disc, [*"abcde"], "Vision Transformer")
 
 
@@ -234,7 +234,8 @@ def image(model: ViT, pixels: Tensor, labels: Sequence[str], title: str) -> Expl
     tokens = [f"{row + 1},{column + 1}" for row in range(rows) for column in range(columns)]
     every = ["class", *tokens] if model.first is not None else tokens
     sizes = {"T": len(every), "P": len(tokens), "W": config.width, "H": config.heads, "D": config.width // config.heads}
-    sizes |= {"F": config.hidden, "K": config.classes, "p·p": config.channels * config.patch**2}
+    sizes |= {"F": config.hidden, "K": config.classes, "p": config.patch}
+    sizes |= {"C·p·p": config.channels * config.patch**2}
     recorder = Recorder(model, {"image": (pixels, "B C Y X")}, sizes)
     with recorder.recording():
         output = recorder.output(model(pixels))

@@ -83,7 +83,7 @@ STAGES: dict[str, Name] = {
     "weighting": Name("weighting", "加权", "weights = softmax(scores)", "row"),
     "hard weighting": Name("hard weighting", "硬加权", "1 for the best key, else 0", "row"),
     "weighted sum": Name("weighted sum", "加权求和", "context = weights · v", "product"),
-    "attention": Name("attention", "注意力", "context = weighting(similarity(q, k)) · v"),
+    "attention": Name("attention", "注意力", "weighting(similarity(q, k)) · v"),
     "state": Name("state f", "状态 f", "sᵢ = f(cᵢ, sᵢ₋₁, yᵢ₋₁)"),
     "encoder": Name("encoder", "编码器", "h₁ … h_Ts = encode(x₁ … x_Ts)"),
     "begin": Name("before the first step", "第一步之前", "s₀, and what all steps share"),

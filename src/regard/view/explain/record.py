@@ -89,7 +89,7 @@ class Recorder:
                     stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
             stack.enter_context(torch.no_grad())
             stack.enter_context(_Operations(self))
-            self._calls = stack.enter_context(_Calls(self))
+            stack.enter_context(_Calls(self))
             yield self
 
     @contextmanager
