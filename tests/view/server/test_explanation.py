@@ -12,7 +12,6 @@ from regard.models import Seq2Seq, Seq2SeqConfig
 from regard.tasks.interpreter import Interpreter
 from regard.view.explain import MECHANISMS, explain
 from regard.view.server.target import Shown, Target
-
 from tests.view.server.conftest import asked
 
 
