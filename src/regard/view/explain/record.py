@@ -166,8 +166,6 @@ class Recorder:
         written = _written(function, args, kwargs)
         for tensor in written:
             self._memory[_storage(tensor)] = number
-        if function is torch.ops.aten.lift_fresh.default:
-            found.constants |= sources
         self._letters.follow(function, args, kwargs, given)
         frame = self._stack[-1] if self._stack else None
         if frame is None or frame.kind != "call":  # not by a function of PyTorch that can be seen
@@ -175,6 +173,8 @@ class Recorder:
             self._stack.pop()
             frame.given = tuple(map(self._shown, read))
             frame.made = tuple(self._shown(x) for x in given if isinstance(x, Tensor))
+        if function is torch.ops.aten.lift_fresh.default and frame.name in ("tensor", "as_tensor"):
+            found.constants |= sources
         refer = self._refer
         found.operations.append(
             Operation(
