@@ -30,7 +30,7 @@ NODE   = PATH="$(CURDIR)/$(BIN):$$PATH"
 page: $(PAGE)
 	@:
 
-$(PAGE): web/node_modules/.package-lock.json $(wildcard web/*.json web/*.ts web/index.html web/public/* web/src/*) | $(VENV)/ready
+$(PAGE): web/node_modules/.package-lock.json $(wildcard web/*.json web/*.ts web/*.html web/public/* web/src/* web/src/*/*) | $(VENV)/ready
 	$(NODE) npm run build --silent --prefix web -- --logLevel warn
 
 web/node_modules/.package-lock.json: web/package-lock.json web/.npmrc | $(VENV)/ready

@@ -1,4 +1,4 @@
-"""The command line: `regard demo`, `train`, `translate`, `classify`, `embed`, `view`, `export`, `data`, `info`."""
+"""The command line: `regard demo`, `train`, `translate`, `classify`, `view`, `explain` and others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _parsed(given: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import __version__, embed, serve
+    from . import __version__, embed, explain, serve
     from . import classify as classification
     from . import translate as translation
 
@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     classification.arguments(commands.add_parser("classify", help="name the class of texts, or of images"))
     embed.arguments(commands.add_parser("embed", help="sentence embeddings by a BERT of Hugging Face"))
     serve.arguments(commands.add_parser("view", help="a page that shows what a model looks at, at any size"))
+    explain.arguments(commands.add_parser("explain", help="a flowchart of a mechanism, from what really ran"))
     export = commands.add_parser("export", help="write a trained model in the format of another program")
     export.add_argument("folder", metavar="RUN", type=Path, help="the folder of a trained Transformer or BERT")
     export.add_argument(

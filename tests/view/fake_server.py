@@ -22,6 +22,7 @@ from torch import Tensor
 
 import regard
 from regard.view import web
+from regard.view.explain import MECHANISMS, explain
 
 ROOT = Path(__file__).parents[2]
 TILE = 256
@@ -345,6 +346,11 @@ def answer(fake: Fake, path: str, ask: dict[str, str], body: dict) -> object:
         r"translate": lambda: translate(body["text"], body["n_best"]),
         r"image\.png": fake.photograph,
         r"overlay": lambda: fake.overlay(ask),
+        r"explain": lambda: {
+            "mechanisms": [{"name": name, "text": one.text} for name, one in MECHANISMS.items()],
+            "run": None,
+        },
+        r"explain/([\w-]+)": lambda name: explain(name, ask.get("text")).told(),
         r"maps/(\d+)/profile": lambda index: fake.profile(int(index)),
         r"maps/(\d+)/(\w+)/overview\.png": lambda index, head: _overview(fake, int(index), head, ask),
         r"maps/(\d+)/(\w+)/tile/(\d+)/(\d+)/(\d+)\.png": lambda index, head, level, column, row: fake.tile(

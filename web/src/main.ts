@@ -157,7 +157,7 @@ class Page implements App {
     return make("header", "top",
       make("a", { className: "skip", href: "#view", onclick: (event) => { event.preventDefault(); this.main.focus(); } }, words.skip),
       make("div", "brand", make("b", {}, "regard"), make("span", { title: this.target.title }, this.target.title)),
-      make("nav", { attributes: { "aria-label": words.navigation } }, ...tabs),
+      make("nav", { attributes: { "aria-label": words.navigation } }, ...tabs, make("a", { href: "explain.html" }, words.explain.title)),
       make("div", "switches",
         menu(words.languageLabel, languages, this.language, (name) => { this.language = name; keep("language", name); this.rebuild(); }),
         menu(words.themeLabel, Object.entries(words.theme) as [Wish, string][], this.wish, (wish) => { this.wish = wish; keep("theme", wish); this.rebuild(); }),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .request import Request, spread
 from .similarity import widen
+from .stage import stage
 
 name = "reference"
 isolates = False
@@ -26,14 +27,17 @@ def refusal(request: Request) -> str | None:
 
 def context(request: Request) -> tuple[Tensor, Tensor | None]:
     """The context, and the row statistic of its weights (see `weights`); a map finds it itself where all may attend."""
-    if request.mask.open and not request.hard:
-        w, statistic = scores(request).softmax(-1), None  # no row is without keys, and one pass does it
-    else:
-        w, statistic = weights(request)
-    if request.dropout_p:
-        w = torch.nn.functional.dropout(w, request.dropout_p)
-    v = widen(spread(request.value, request.groups))
-    return (w @ v).to(request.value.dtype), statistic  # (*lead, Tq, Dv), (*lead, Tq)
+    s, statistic = scores(request), None
+    with stage("hard weighting" if request.hard else "weighting"):
+        if request.mask.open and not request.hard:
+            w = s.softmax(-1)  # no row is without keys, and one pass does it
+        else:
+            w, statistic = weights(request, s)
+    with stage("weighted sum"):
+        if request.dropout_p:
+            w = torch.nn.functional.dropout(w, request.dropout_p)
+        v = widen(spread(request.value, request.groups))
+        return (w @ v).to(request.value.dtype), statistic  # (*lead, Tq, Dv), (*lead, Tq)
 
 
 def scores(request: Request) -> Tensor:
@@ -42,14 +46,13 @@ def scores(request: Request) -> Tensor:
     return s if s.shape == request.shape else s.expand(request.shape)
 
 
-def weights(request: Request) -> tuple[Tensor, Tensor]:
-    """Stage 2, and one number per row that gives any weight from its score: (*lead, Tq, Tk), (*lead, Tq).
+def weights(request: Request, s: Tensor) -> tuple[Tensor, Tensor]:
+    """Stage 2, and one number per row that gives any weight from its score s: (*lead, Tq, Tk), (*lead, Tq).
 
     Soft: the log-sum-exp L, weight = e^(score − L); −∞ in a row without keys.
     Hard: the index of the best key, the first of equals; −1 in a row without keys. Its weights are 1 and 0, with the
     gradient of the soft ones (straight-through, Bengio et al. 2013).
     """
-    s = scores(request)
     if request.keys == 0:
         return s, s.new_full(s.shape[:-1], -1 if request.hard else -torch.inf, dtype=_kind(request))
     highest = s.detach().amax(-1, keepdim=True)

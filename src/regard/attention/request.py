@@ -16,6 +16,7 @@ from torch import Tensor
 from . import check
 from .masks import OPEN, Mask, Span
 from .similarity import Additive, Bilinear, Dot, Pairwise, Similarity, autocast_dtype, resolve, wide
+from .stage import stage
 
 Weighting: TypeAlias = Literal["softmax", "hard", "uniform"]
 Index: TypeAlias = int | slice | Tensor
@@ -136,15 +137,15 @@ class Request:
 
     def score(self, q: Tensor, k: Tensor, rows: Span, cols: Span, bias: Tensor | None) -> Tensor:
         """The same from the block's own queries, keys and mask, which may be leaves of a graph."""
-        scores = self.similarity.scores(q, spread(k, self.groups))
-        if self.softcap is not None:
-            scores = self.softcap * torch.tanh(scores / self.softcap)
-        if bias is not None:
-            scores = scores + bias.to(scores.dtype)
-        allowed = self.mask.allowed(rows, cols, self.device)
-        if allowed is not None:
-            scores = torch.where(allowed, scores, -torch.inf)
-        return scores
+        with stage("similarity", self.similarity):
+            scores = self.similarity.scores(q, spread(k, self.groups))
+            if self.softcap is not None:
+                scores = self.softcap * torch.tanh(scores / self.softcap)
+        with stage("mask"):
+            if bias is not None:
+                scores = scores + bias.to(scores.dtype)
+            allowed = self.mask.allowed(rows, cols, self.device)
+            return scores if allowed is None else torch.where(allowed, scores, -torch.inf)
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:

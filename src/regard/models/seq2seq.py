@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from ..attention.stage import stage
 from ..layers import Dropout
 from ..layers.recurrent import Hidden, RecurrentState, Weights, kind_of, over
 from .context import context_of
@@ -214,7 +215,8 @@ class Seq2Seq(nn.Module):
     def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
         token = self.dropout(self.target(tokens))  # (B·K, W)
         context = self.context(state.hidden[0], state.keys)  # (B·K, C)
-        hidden = self.state.unroll(token[None], state.weights).step(context, state.hidden)
+        with stage("state"):
+            hidden = self.state.unroll(token[None], state.weights).step(context, state.hidden)
         top, above = hidden[0], state.above
         if self.above is not None:
             found, above = over(self.above, self.dropout(top)[None], above)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention.packed import places
+from ..attention.stage import stage
 from ..data import pack, unpack
 from ..data.packing import padded
 from ..layers import (
@@ -186,13 +187,14 @@ class Transformer(nn.Module):
         x = self._embed(self.target, self.target_position, tokens[:, None], state.caches[0].length)  # (B·K, 1, W)
         for block, cache in zip(self.decoder, state.caches, strict=True):
             assert isinstance(block, DecoderBlock)
-            x, _ = block.around_attention(x, block.attention, cache=cache.attention)
-            x = x.view(sentences, -1, self.config.width)  # (B, K, W): a sentence's keys serve all its hypotheses
-            x, _ = block.around_cross_attention(
-                x, block.cross_attention, memory.states, lengths=memory.lengths, cache=cache.cross_attention
-            )
-            x = x.view(rows, 1, -1)  # (B·K, 1, W)
-            x, _ = block.around_feedforward(x, block.feedforward)
+            with stage("block", block):
+                x, _ = block.around_attention(x, block.attention, cache=cache.attention)
+                x = x.view(sentences, -1, self.config.width)  # (B, K, W): a sentence's keys serve all its hypotheses
+                x, _ = block.around_cross_attention(
+                    x, block.cross_attention, memory.states, lengths=memory.lengths, cache=cache.cross_attention
+                )
+                x = x.view(rows, 1, -1)  # (B·K, 1, W)
+                x, _ = block.around_feedforward(x, block.feedforward)
         return self.logits(self.decoder_norm(x.squeeze(1))), state  # (B·K, V)
 
     def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:

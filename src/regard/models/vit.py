@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from ..attention import AttentionMap
 from ..attention.check import dtype, shape
+from ..attention.stage import stage
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention, sinusoids
 from .transformer import ACTIVATIONS
 
@@ -209,9 +210,10 @@ def sinusoids_2d(rows: int, columns: int, width: int, device: torch.device | str
 def _first_of(block: Any, x: Tensor) -> Tensor:
     """The first token of what a norm-first block makes of x: (B, T, width) → (B, width)."""
     around = block.around_attention
-    y = around.norm(x)
-    first = x[:, :1] + around.dropout(block.attention(y[:, :1], y))  # (B, 1, width)
-    return block.around_feedforward(first, block.feedforward)[0].squeeze(1)
+    with stage("block", block):
+        y = around.norm(x)
+        first = x[:, :1] + around.dropout(block.attention(y[:, :1], y))  # (B, 1, width)
+        return block.around_feedforward(first, block.feedforward)[0].squeeze(1)
 
 
 def _block(config: ViTConfig) -> EncoderBlock:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from torch import Tensor
 
-from . import look, tiles
+from . import explanation, look, tiles
 from .guard import LOOPBACK, Guard, Refused, answer, between, fields, one_of, refusal, text_of, whole
 from .heads import Head, Mean, Stretch
 from .page import Page
@@ -215,6 +215,14 @@ class App:
         self.cache.clear()
         return answer(self.shown.told(self.target.can))
 
+    async def explained(self, request: Request) -> Response:
+        return answer(explanation.offer(self.target))
+
+    async def explain(self, request: Request) -> Response:
+        name, text = request.path_params["name"], request.query_params.get("text")
+        chart = explanation.asked(self.target, name, text)
+        return answer(await self.desk.do(request, f"the chart of {name}", lambda task: self._told(chart)))
+
     def _told(self, ask: Callable[[], T]) -> T:
         """Ask the model, one text at a time; what it says to one that it cannot read is for the person behind it."""
         with self._model:
@@ -262,6 +270,8 @@ def create(
         "/api/rollout/{token}": app.rollout,
         "/api/image.png": app.image,
         "/api/overlay": app.overlay,
+        "/api/explain": app.explained,
+        "/api/explain/{name}": app.explain,
     }
     routes = [Route(path, handler, methods=["GET"]) for path, handler in get.items()]
     routes += [

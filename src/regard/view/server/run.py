@@ -121,10 +121,13 @@ class Classifier(Target):
             raise ValueError(
                 f"view: {folder} must be a run that this version trains; it has no {error.name}."
             ) from None
-        classifier = images.load(folder)
-        pixels = pictures.decode(image, classifier.shape)  # (C, H, W) bytes
+        self.classifier, self.image = images.load(folder), image
+        pixels = pictures.decode(image, self.classifier.shape)  # (C, H, W) bytes
         self.shown = looked(
-            classifier.model, classifier.normal(pixels[None]), pixels, f"{folder.resolve().name}: {image.name}"
+            self.classifier.model,
+            self.classifier.normal(pixels[None]),
+            pixels,
+            f"{folder.resolve().name}: {image.name}",
         )
 
 

@@ -1,0 +1,273 @@
+"""The glossary's letter of every dimension, followed from the inputs and weights through each operation.
+
+    B batch   H heads   T tokens (Tq, Tk queries and keys; Ts source)   W width   D width of a head   F feed-forward
+    S state of the decoder   C of the encoder   V vocabulary   P patches   K classes
+
+A dimension is a product of letters, W = H·D where heads lie side by side; reshaping deals the letters out anew. So the
+letters are right where two sizes happen to be equal, too. What no rule reaches is looked up by its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+Atom = tuple[str, int]
+Dim = tuple[Atom, ...]
+"""Atoms whose sizes multiply to that of the dimension; none for a 1 that stands for nothing."""
+
+
+class Letters:
+    """The dimensions of every tensor seen, by its id; whoever asks keeps the tensors alive."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self._sizes = dict(sizes)
+        self._by_size = {size: letter for letter, size in reversed(sizes.items())}
+        self._dims: dict[int, tuple[Dim, ...]] = {}
+
+    def of(self, tensor: Tensor) -> tuple[str, ...]:
+        return tuple(_told(dim) for dim in self._of(tensor))
+
+    def give(self, tensor: Tensor, letters: str) -> None:
+        """Letters of the dimensions, with spaces between; 1 for none."""
+        named = letters.split()
+        assert len(named) == tensor.ndim, f"{letters} for {tuple(tensor.shape)}"
+        self._dims[id(tensor)] = tuple(
+            () if name == "1" else self._dim(name, size) for name, size in zip(named, tensor.shape, strict=True)
+        )
+
+    def weight(self, tensor: Tensor, name: str, model: nn.Module) -> None:
+        """Letters of a weight, by the layer it is in."""
+        owner, _, own = name.rpartition(".")
+        above, _, attribute = owner.rpartition(".")
+        around = type(model.get_submodule(above)).__name__ if owner else ""
+        named = WEIGHTS.get((around, attribute, own)) or WEIGHTS.get((around, attribute, "")) or ""
+        letters = named.split()[: tensor.ndim]
+        fits = len(letters) == tensor.ndim and all(
+            self._sizes.get(letter, size) == size for letter, size in zip(letters, tensor.shape, strict=True)
+        )
+        if fits:
+            self.give(tensor, " ".join(letters))
+
+    def follow(self, function: Any, args: Any, kwargs: Any, given: Sequence[Any]) -> None:
+        """Letters of what an operation gives, from those of what it was given."""
+        name = function.overloadpacket.__name__
+        for place, tensor in enumerate(given):
+            if not isinstance(tensor, Tensor):
+                continue
+            try:
+                dims = self._rule(name, args, tensor, place)
+            except (IndexError, TypeError, ValueError):  # a form that no rule foresaw: sizes speak
+                dims = None
+            sizes = tuple(tensor.shape)
+            if dims is None or len(dims) != len(sizes):
+                dims = tuple(self._size(size) for size in sizes)
+            self._dims[id(tensor)] = tuple(
+                dim if _size_of(dim) == size else self._size(size) for dim, size in zip(dims, sizes, strict=True)
+            )
+
+    def _of(self, tensor: Tensor) -> tuple[Dim, ...]:
+        known = self._dims.get(id(tensor))
+        return known if known is not None else tuple(self._size(size) for size in tensor.shape)
+
+    def _dim(self, name: str, size: int) -> Dim:
+        parts = name.split("·")
+        sizes = [self._sizes.get(part) for part in parts]
+        if len(parts) > 1 and None not in sizes:
+            return tuple(zip(parts, (int(n) for n in sizes if n), strict=True))
+        return ((name, size),)
+
+    def _size(self, size: int) -> Dim:
+        if size == 1:
+            return ()
+        letter, _ = self._cut(size)
+        return ((str(size) if letter in ("H", "D") else letter, size),)  # heads come of cutting, never of themselves
+
+    def _cut(self, size: int) -> Atom:
+        return self._by_size.get(size, str(size)), size
+
+    def _rule(self, name: str, args: Any, out: Tensor, place: int) -> tuple[Dim, ...] | None:
+        rule = RULES.get(name.rstrip("_") if not name.startswith("_") else name)
+        tensors = [self._of(x) for x in tree_leaves(args) if isinstance(x, Tensor)]
+        if rule is not None:
+            return rule(self, tensors, args, out, place)
+        return self._broadcast(tensors, tuple(out.shape)) if tensors else None
+
+    def _broadcast(self, tensors: Sequence[tuple[Dim, ...]], shape: tuple[int, ...]) -> tuple[Dim, ...]:
+        """Each dimension is called as the first operand calls it that has it, counted from the right."""
+        dims = []
+        for back in range(len(shape), 0, -1):
+            size = shape[-back]
+            found = [t[-back] for t in tensors if len(t) >= back and _size_of(t[-back]) == size and t[-back]]
+            dims.append(found[0] if found else self._size(size))
+        return tuple(dims)
+
+    def _joined(self, dim: Dim) -> Dim:
+        """H·D is W again, and rows times columns of patches are patches."""
+        if tuple(letter for letter, _ in dim) == ("H", "D") and "W" in self._sizes:
+            return (("W", _size_of(dim)),)
+        return self._size(_size_of(dim)) if len(dim) > 1 and all(name.isdecimal() for name, _ in dim) else dim
+
+    def regroup(self, dims: tuple[Dim, ...], shape: Sequence[int]) -> tuple[Dim, ...]:
+        """The same atoms in the same order under other dimensions."""
+        atoms = [atom for dim in dims for atom in dim]
+        found: list[Dim] = []
+        for size in shape:
+            taken: list[Atom] = []
+            while _size_of(taken) < size:
+                letter, held = atoms.pop(0)
+                wanted = size // _size_of(taken)
+                if held > wanted:  # an atom is cut: W = H · D
+                    atoms[:0] = [self._cut(wanted), self._cut(held // wanted)]
+                else:
+                    taken.append((letter, held))
+            if size == 1 and atoms and atoms[0][1] == 1:
+                taken.append(atoms.pop(0))
+            found.append(self._joined(tuple(taken)))
+        return tuple(found)
+
+
+def _size_of(dim: Sequence[Atom]) -> int:
+    size = 1
+    for _, atom in dim:
+        size *= atom
+    return size
+
+
+def _told(dim: Dim) -> str:
+    return "·".join(letter for letter, _ in dim) or "1"
+
+
+def _reshape(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
+    return self.regroup(given[0], out.shape)
+
+
+def _permute(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
+    return tuple(given[0][at] for at in args[1])
+
+
+def _transpose(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
+    dims = list(given[0])
+    first, second = args[1:3] if len(args) > 2 else (0, len(dims) - 1)
+    dims[first], dims[second] = dims[second], dims[first]
+    return tuple(dims)
+
+
+def _unsqueeze(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
+    at = args[1] % out.ndim
+    return (*given[0][:at], (), *given[0][at:])
+
+
+def _squeeze(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
+    ats = args[1] if isinstance(args[1], list | tuple) else [args[1]]
+    gone = {at % len(given[0]) for at in ats} if out.ndim < len(given[0]) else set()
+    return tuple(dim for at, dim in enumerate(given[0]) if at not in gone)
+
+
+def _select(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
+    at = (args[1] if len(args) > 1 else 0) % len(given[0])
+    return (*given[0][:at], *given[0][at + 1 :])
+
+
+def _same(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
+    return tuple(given[0][: out.ndim])
+
+
+def _product(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
+    left, right = given[-2:]
+    return (*left[:-1], right[-1])
+
+
+def _lookup(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
+    weight, ids = given[:2]
+    return (*ids, weight[-1])
+
+
+def _chosen(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
+    at = args[1] % len(given[0])
+    return (*given[0][:at], given[1][0], *given[0][at + 1 :])
+
+
+def _cat(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
+    at = (args[1] if len(args) > 1 else 0) % out.ndim
+    parts = [_told(dims[at]) for dims in given if len(dims) == out.ndim]
+    known = self._size(out.shape[at])
+    joined = (("+".join(parts), out.shape[at]),) if len(parts) < 4 else known
+    dims = [next((dims[back] for dims in given if dims[back]), ()) for back in range(out.ndim)]
+    dims[at] = known if known and not known[0][0].isdecimal() else joined
+    return tuple(dims)
+
+
+def _stack(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
+    at = (args[1] if len(args) > 1 else 0) % out.ndim
+    return (*given[0][:at], ((str(out.shape[at]), out.shape[at]),), *given[0][at:])
+
+
+def _reduce(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
+    if len(args) < 2 or args[1] is None:
+        return ()
+    ats = args[1] if isinstance(args[1], list | tuple) else [args[1]]
+    gone = {at % len(given[0]) for at in ats}
+    if out.ndim == len(given[0]):
+        return tuple(() if at in gone else dim for at, dim in enumerate(given[0]))
+    return tuple(dim for at, dim in enumerate(given[0]) if at not in gone)
+
+
+RULES: dict[str, Any] = {
+    **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias"), _reshape),
+    "permute": _permute,
+    **dict.fromkeys(("t", "transpose"), _transpose),
+    "unsqueeze": _unsqueeze,
+    "squeeze": _squeeze,
+    **dict.fromkeys(("select", "unbind"), _select),
+    **dict.fromkeys(
+        ("slice", "split", "split_with_sizes", "native_layer_norm", "_softmax", "clone", "detach", "alias"), _same
+    ),
+    **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _product),
+    "embedding": _lookup,
+    "index_select": _chosen,
+    "cat": _cat,
+    "stack": _stack,
+    **dict.fromkeys(("sum", "mean", "amax", "amin", "argmax", "any", "all"), _reduce),
+}
+"""How the dimensions of a result follow, by operation; others are broadcast."""
+
+_HEADS = "MultiHeadAttention"
+WEIGHTS: dict[tuple[str, str, str], str] = {
+    **{(_HEADS, name, "weight"): "W W" for name in ("query", "key", "value", "out")},
+    **{(_HEADS, name, "bias"): "W" for name in ("query", "key", "value", "out")},
+    ("FeedForward", "up", "weight"): "F W",
+    ("FeedForward", "up", "bias"): "F",
+    ("FeedForward", "down", "weight"): "W F",
+    ("FeedForward", "down", "bias"): "W",
+    ("Residual", "norm", ""): "W",
+    ("Seq2Seq", "source", "weight"): "Vs W",
+    ("Seq2Seq", "target", "weight"): "V W",
+    ("Seq2Seq", "vocabulary", "weight"): "V W",
+    ("Seq2Seq", "initial", "weight"): "S C",
+    ("Seq2Seq", "initial", "bias"): "S",
+    ("AttentiveContext", "query", "weight"): "D S",
+    ("AttentiveContext", "key", "weight"): "D C",
+    ("AttentiveContext", "key", "bias"): "D",
+    ("AttentiveContext", "similarity", "weight"): "D",
+    ("Output", "mix", "weight"): "W C+S+W",
+    ("Output", "mix", "bias"): "W",
+    ("Transformer", "source", "weight"): "Vs W",
+    ("Transformer", "target", "weight"): "V W",
+    ("Transformer", "vocabulary", "weight"): "V W",
+    ("Bert", "tokens", "weight"): "V W",
+    ("Bert", "positions", "weight"): "N W",
+    ("Bert", "segments", "weight"): "2 W",
+    ("Bert", "norm", ""): "W",
+    ("Bert", "pooler", "weight"): "W W",
+    ("Bert", "pooler", "bias"): "W",
+    ("SequenceClassifier", "classes", "weight"): "K W",
+    ("SequenceClassifier", "classes", "bias"): "K",
+    ("ViT", "classifier", "weight"): "K W",
+    ("ViT", "classifier", "bias"): "K",
+    ("ViT", "norm", ""): "W",
+}
+"""Letters of weights by the class around a layer, the layer, and the weight in it."""

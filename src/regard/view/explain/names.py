@@ -1,0 +1,201 @@
+"""What boxes are called, in English and Chinese, the equation of each, and how a cell of a result came of its operands.
+
+Equations of similarities are read from the docstrings of the classes that compute them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from .recording import Frame
+
+
+class Name(NamedTuple):
+    en: str
+    zh: str
+    equation: str = ""
+    rule: str = ""
+    """How cell (i, j) of the result came of the operands:
+
+    product  row i of the first, column j of the second
+    linear   row i of the first, row j of the second: its weights are stored by output
+    pairs    row i of the first, row j of the second
+    row      row i of the first
+    lookup   the row of the first that cell i of the second names
+    same     cell (i, j) of each
+    """
+
+
+CALLS: dict[str, Name] = {
+    "linear": Name("linear", "线性变换", "y = x·Wᵀ + b", "linear"),
+    "matmul": Name("product", "矩阵乘积", "C = A·B", "product"),
+    "einsum": Name("product", "矩阵乘积", "q·W·kᵀ"),
+    "softmax": Name("softmax", "softmax", "yⱼ = e^xⱼ / Σ e^x", "row"),
+    "tanh": Name("tanh", "tanh", "y = tanh x", "same"),
+    "sigmoid": Name("sigmoid", "sigmoid", "y = 1/(1 + e⁻ˣ)", "same"),
+    "relu": Name("relu", "relu", "y = max(0, x)", "same"),
+    "gelu": Name("gelu", "gelu", "y = x·Φ(x)", "same"),
+    "silu": Name("silu", "silu", "y = x·σ(x)", "same"),
+    "exp": Name("exponential", "指数", "y = eˣ", "same"),
+    "sqrt": Name("square root", "平方根", "y = √x", "same"),
+    "abs": Name("absolute value", "绝对值", "y = |x|", "same"),
+    "sin": Name("sine", "正弦", "y = sin x", "same"),
+    "cos": Name("cosine", "余弦", "y = cos x", "same"),
+    "pow": Name("power", "幂", "y = aˣ", "same"),
+    "add": Name("sum", "相加", "x + y", "same"),
+    "sub": Name("difference", "相减", "x − y", "same"),
+    "rsub": Name("difference", "相减", "y − x", "same"),
+    "mul": Name("times", "相乘", "x ⊙ y", "same"),
+    "div": Name("quotient", "相除", "x / y", "same"),
+    "eq": Name("equal?", "相等？", "x = y", "same"),
+    "le": Name("not after?", "不在其后？", "x ≤ y", "same"),
+    "ge": Name("not before?", "不在其前？", "x ≥ y", "same"),
+    "lt": Name("below?", "小于？", "x < y", "same"),
+    "where": Name("choose", "选择", "x where true, else y", "same"),
+    "masked_fill": Name("fill", "填充", "value where true", "same"),
+    "sum": Name("sum over", "求和", "y = Σ x", "row"),
+    "mean": Name("mean", "平均", "y = Σ x / n", "row"),
+    "amax": Name("largest", "最大值", "y = max x", "row"),
+    "argmax": Name("place of the largest", "最大值的位置", "y = argmax x", "row"),
+    "layer_norm": Name("normalisation", "层归一化", "y = (x − mean)/σ · g + b", "row"),
+    "embedding": Name("embedding", "词嵌入", "y = table[id]", "lookup"),
+    "cat": Name("side by side", "拼接", "[x; y]"),
+    "stack": Name("stack", "堆叠", "[x, y]"),
+    "addmm": Name("add a product", "加上乘积", "M + A·B"),
+    "addcmul": Name("add gated", "门控相加", "n + r ⊙ u", "same"),
+    "lerp": Name("mix", "混合", "s′ = (1 − z) ⊙ n + z ⊙ s", "same"),
+    "gru": Name("GRU", "GRU", "hⱼ = f(xⱼ, hⱼ₋₁)"),
+    "lstm": Name("LSTM", "LSTM", "hⱼ = f(xⱼ, hⱼ₋₁)"),
+    "arange": Name("places", "位置", "0, 1, 2, …"),
+    "repeat_interleave": Name("repeat", "重复", "one for each hypothesis"),
+    "index_select": Name("take rows", "取行", "y = x[index]"),
+    "pack_padded_sequence": Name("pack", "打包", "without padding"),
+    "pad_packed_sequence": Name("unpack", "解包", "with padding"),
+    "sort": Name("sort", "排序", "longest first"),
+    "zeros": Name("zeros", "零", "0"),
+}
+"""Functions of PyTorch."""
+
+STAGES: dict[str, Name] = {
+    "similarity": Name("similarity", "相似度", "scores = similarity(q, k)", "pairs"),
+    "mask": Name("mask", "掩码", "−∞ where it may not attend", "same"),
+    "weighting": Name("weighting", "加权", "weights = softmax(scores)", "row"),
+    "hard weighting": Name("hard weighting", "硬加权", "1 for the best key, else 0", "row"),
+    "weighted sum": Name("weighted sum", "加权求和", "context = weights · v", "product"),
+    "attention": Name("attention", "注意力", "weighting(similarity(q, k)) · v"),
+    "state": Name("state f", "状态 f", "sᵢ = f(cᵢ, sᵢ₋₁, yᵢ₋₁)"),
+    "encoder": Name("encoder", "编码器", "h₁ … h_Ts = encode(x₁ … x_Ts)"),
+    "begin": Name("before the first step", "第一步之前", "s₀, and what all steps share"),
+    "step": Name("step", "第几步", ""),
+}
+"""Stages that the code itself names, and parts of a run."""
+
+MODULES: dict[str, Name] = {
+    "AttentiveContext": Name("context c", "上下文 c", "cᵢ = c(H, sᵢ₋₁)"),
+    "FixedContext": Name("context c", "上下文 c", "c = the encoder's last state"),
+    "Output": Name("output g", "输出 g", "g(cᵢ, sᵢ, yᵢ₋₁) = tanh(W·[c; s; y])"),
+    "RecurrentEncoder": Name("recurrent encoder", "循环编码器", "hⱼ = f(xⱼ, hⱼ₋₁), both ways"),
+    "GRU": Name("GRU", "GRU", "hⱼ = f(xⱼ, hⱼ₋₁)"),
+    "LSTM": Name("LSTM", "LSTM", "hⱼ = f(xⱼ, hⱼ₋₁)"),
+    "MultiHeadAttention": Name("multi-head attention", "多头注意力", "Wo · concat(head₁ … head_H)"),
+    "EncoderBlock": Name("encoder block", "编码器块", "attention, then feed-forward"),
+    "DecoderBlock": Name("decoder block", "解码器块", "attention, cross-attention, feed-forward"),
+    "FeedForward": Name("feed-forward", "前馈", "W₂ · activation(W₁·x + b₁) + b₂"),
+    "SinusoidalPosition": Name("position", "位置编码", "x + sines and cosines of the place"),
+    "LearnedPosition": Name("position", "位置编码", "x + table[place]"),
+    "LayerNorm": Name("normalisation", "层归一化", "(x − mean)/σ · g + b"),
+    "Bert": Name("BERT", "BERT", "x₀ = norm(token + segment + position), then blocks"),
+}
+"""Modules by class."""
+
+PARTS: dict[str, Name] = {
+    "query": Name("queries", "查询", "q = x·Wqᵀ + b"),
+    "key": Name("keys", "键", "k = x·Wkᵀ + b"),
+    "value": Name("values", "值", "v = x·Wvᵀ + b"),
+    "out": Name("join the heads", "合并各头", "y = heads·Woᵀ + b"),
+    "up": Name("widen", "升维", "h = x·W₁ᵀ + b₁"),
+    "down": Name("narrow", "降维", "y = h·W₂ᵀ + b₂"),
+    "mix": Name("mix", "混合", "W·[c; s; y] + b"),
+    "vocabulary": Name("logits", "词表得分", "logits = V·hidden"),
+    "initial": Name("first state", "初始状态", "W·summary + b"),
+    "source": Name("source embedding", "源词嵌入", "x = table[id]"),
+    "target": Name("embedding of y", "目标词嵌入", "y = table[id]"),
+    "tokens": Name("token embedding", "词嵌入", "x = table[id]"),
+    "pooler": Name("pooler", "池化", "W·x[0] + b"),
+    "classifier": Name("classes", "类别得分", "logits = W·x + b"),
+    "classes": Name("classes", "类别得分", "logits = W·pooled + b"),
+    "norm": Name("normalisation", "层归一化", "(x − mean)/σ · g + b"),
+    "encoder_norm": Name("normalisation", "层归一化", "(x − mean)/σ · g + b"),
+    "decoder_norm": Name("normalisation", "层归一化", "(x − mean)/σ · g + b"),
+    "around_attention": Name("attention and residual", "注意力与残差", "x + attention(x)"),
+    "around_cross_attention": Name(
+        "cross-attention and residual", "交叉注意力与残差", "x + cross-attention(x, memory)"
+    ),
+    "around_feedforward": Name("feed-forward and residual", "前馈与残差", "x + feed-forward(x)"),
+    "cross_attention": Name("cross-attention", "交叉注意力", "Wo · concat(head₁ … head_H)"),
+}
+"""Modules by the attribute that holds them."""
+
+_SIGNS = {"add": "+", "sub": "−", "mul": "·", "div": "/", "pow": "^", "eq": "=", "le": "≤", "ge": "≥", "lt": "<"}
+
+
+def name_of(frame: Frame) -> Name:
+    """What a frame is called."""
+    if frame.kind == "call":
+        return _call(frame)
+    if frame.kind == "module":
+        return _module(frame)
+    name = STAGES.get(frame.name, Name(frame.name, frame.name))
+    if frame.kind == "step":
+        return name._replace(en=f"step {frame.time}", zh=f"第 {frame.time} 步")
+    return name._replace(equation=_equation(frame.of)) if frame.name == "similarity" and frame.of else name
+
+
+def _call(frame: Frame) -> Name:
+    name = CALLS.get(frame.name, Name(frame.name.replace("_", " "), frame.name.replace("_", " ")))
+    if frame.name in _SIGNS and len(frame.given) == 1 and len(frame.numbers) == 1:
+        return name._replace(equation=f"x {_SIGNS[frame.name]} {short(frame.numbers[0])}")
+    if frame.name == "rsub" and len(frame.numbers) == 1:
+        return name._replace(equation=f"{short(frame.numbers[0])} − x")
+    return name
+
+
+def _module(frame: Frame) -> Name:
+    kind, path = type(frame.of).__name__, frame.name.split(".")
+    attribute = path[-1]
+    if kind == "Residual":
+        first = getattr(frame.of, "norm_first", False)
+        part = PARTS[attribute]
+        inner = part.equation.replace("(x", "(norm(x)") if first else f"norm({part.equation})"
+        return part._replace(equation=inner)
+    name = PARTS.get(attribute) if kind not in ("RecurrentEncoder", "GRU", "LSTM") else None
+    name = name or MODULES.get(kind) or Name(attribute.replace("_", " "), attribute.replace("_", " "))
+    if attribute.isdecimal():
+        number = int(attribute) + 1
+        return name._replace(en=f"{name.en} {number}", zh=f"{name.zh} {number}")
+    return name
+
+
+def _equation(similarity: Any) -> str:
+    """The first line of a similarity's docstring, which is its equation; of a function, its own docstring's."""
+    source = getattr(similarity, "function", None) or similarity
+    line = (type(source).__doc__ or "").strip().splitlines()
+    found = (
+        re.split(r" \([A-Z]|;(?![^\[]*\])", line[0])[0].rstrip(".") if line and "=" in line[0] else "scores = f(q, k)"
+    )
+    scale = getattr(similarity, "scale", None)
+    if scale is None:
+        return found
+    return found.replace("scale · ", "" if scale == 1 else f"{short(scale)} · ")
+
+
+def short(number: float) -> str:
+    """A number in three digits.
+
+    >>> short(0.28867513), short(2), short(-float("inf"))
+    ('0.289', '2', '−∞')
+    """
+    if number in (float("inf"), -float("inf")):
+        return "∞" if number > 0 else "−∞"
+    return f"{number:.3g}".replace("-", "−")

@@ -1,0 +1,134 @@
+"""What the boxes are called, their letters, and how they lie in each other."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from regard.view.explain import MECHANISMS, Chart, explain
+
+
+def boxes(chart: Chart, step: int | None = None) -> dict[str, str]:
+    """The way of every node, and its letters."""
+    ways: dict[int, str] = {}
+    found = {}
+    for node in chart.nodes:
+        above = "" if node.parent is None else ways[node.parent] + " > "
+        ways[node.number] = above + node.name["en"]
+        if node.time in (None, step) and node.value is not None:
+            found[ways[node.number]] = " ".join(chart.values[node.value].letters)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "equation"),
+    [
+        ("dot", "score = q·k"),
+        ("scaled-dot", "score = 0.5 · q·k"),
+        ("cosine", "score = q·k / (‖q‖ ‖k‖)"),
+        ("bilinear", "score = q·W·k"),
+        ("additive", "score = w·tanh(q + k)"),
+        ("mlp", "score = w₂·tanh(W₁·[q; k])"),
+    ],
+)
+def test_the_three_stages_of_attention_for_each_similarity(name: str, equation: str) -> None:
+    chart = explain(name)
+    found = boxes(chart)
+    assert found["attention > similarity"] == "Tq Tk"
+    assert found["attention > weighting"] == "Tq Tk"
+    assert found["attention > weighted sum"] == "Tq Dv"
+    (similarity,) = (node for node in chart.nodes if node.name["en"] == "similarity")
+    assert similarity.equation == equation
+    read = [chart.nodes[first].name["en"] for first, second, _ in chart.edges if second >= similarity.number]
+    assert {"query", "key", "value"} <= set(read)
+
+
+def test_context_state_and_output_at_every_step() -> None:
+    chart = explain("bahdanau")
+    assert chart.steps == len(chart.written) == 5
+    for step in (1, 3):
+        found = boxes(chart, step)
+        at = f"step {step}"
+        assert found[f"{at} > context c > attention > similarity"] == "B 1 1 Ts"
+        assert found[f"{at} > context c"] == "B 1 1 C"
+        assert found[f"{at} > state f"] == "B S"
+        assert found[f"{at} > output g"] == "B W"
+        assert found[f"{at} > logits"] == found[f"output {step}"] == "B V"
+    by_way = {node.number: node for node in chart.nodes}
+    between = [
+        (by_way[first].time, by_way[second].time)
+        for first, second, _ in chart.edges
+        if by_way[first].time != by_way[second].time and by_way[first].time is not None
+    ]
+    assert between and all(second == first + 1 for first, second in between)  # the state alone, from step to step
+
+
+def test_a_fixed_context_is_the_same_at_every_step() -> None:
+    chart = explain("encoder-decoder")
+    contexts = [node.value for node in chart.nodes if node.name["en"] == "context c"]
+    assert len(contexts) == chart.steps > 1 and len(set(contexts)) == 1
+
+
+def test_blocks_open_to_their_parts() -> None:
+    found = boxes(explain("bert"))
+    block = "BERT > encoder block 2 > attention and residual"
+    assert found[f"{block} > multi-head attention > attention > similarity"] == "B H T T"
+    assert found[f"{block} > multi-head attention > join the heads"] == "B T W"
+    assert found["BERT > encoder block 1 > feed-forward and residual > feed-forward > widen"] == "B T F"
+    assert found["BERT > encoder block 1 > feed-forward and residual > normalisation"] == "B T W"
+    assert found["classes"] == found["output"] == "B K"
+
+
+def test_the_last_block_of_a_vision_transformer_is_a_block_too() -> None:
+    found = boxes(explain("vit"))
+    assert "encoder block 1 > attention and residual > multi-head attention > attention > similarity" in found
+    assert found["encoder block 2 > multi-head attention > attention > similarity"] == "B H 1 T"
+    assert found["image"] == "B C Y X" and "B P W" in found.values()
+
+
+def test_later_steps_of_a_transformer_read_the_keys_of_earlier_ones() -> None:
+    chart = explain("transformer", "a b")
+    times = {(chart.nodes[first].time, chart.nodes[second].time) for first, second, _ in chart.edges}
+    assert {(1, 3), (2, 3), (None, 1)} <= times
+    assert all(first is None or first <= second for first, second in times)
+    found = boxes(chart, 3)
+    assert "step 3 > decoder block 2 > cross-attention and residual > cross-attention > attention > similarity" in found
+
+
+def test_the_mask_hides_what_comes_after() -> None:
+    chart = explain("masked", "a b c")
+    (mask,) = (node for node in chart.nodes if node.name["en"] == "mask")
+    scores = chart.values[mask.value].values[0]
+    assert (scores.triu(1)[scores.triu(1) != 0] == -float("inf")).all()
+    assert scores.isinf().sum() == 3
+
+
+def test_a_chart_is_json_and_small() -> None:
+    for name, most in (("multi-head", 20_000), ("bert", 90_000)):
+        told = json.dumps(explain(name).told(), allow_nan=False)
+        assert len(told) < most
+
+
+def test_both_languages_and_every_name() -> None:
+    for name in MECHANISMS:
+        for node in explain(name).nodes:
+            assert node.name["en"] and node.name["zh"]
+
+
+def test_letters_are_right_where_sizes_are_equal() -> None:
+    """Eight words beside a width of eight: the letters follow the operations, not the sizes."""
+    found = boxes(explain("multi-head", "a b c d e f g h"))
+    assert found["queries"] == "B T W"
+    assert found["attention > similarity"] == "B H T T"
+    assert found["attention > weighted sum"] == "B H T D"
+    assert found["output"] == "B T W"
+
+
+def test_errors_name_the_value() -> None:
+    with pytest.raises(ValueError, match=r"mechanism \('rnn'\) must be one of encoder-decoder, bahdanau"):
+        explain("rnn")
+    with pytest.raises(ValueError, match=r"text \(25 words\) must have 1 to 24"):
+        explain("bert", "word " * 25)
+    with pytest.raises(ValueError, match=r"text \(0 words\)"):
+        explain("multi-head", " ")

@@ -1,0 +1,161 @@
+// From what is seen to where it lies: what each box holds and how large it is, then ELK for places and ways.
+
+import ELK, { type ElkExtendedEdge, type ElkNode, type ElkPoint } from "elkjs/lib/elk.bundled.js";
+
+import type { Language } from "../words.ts";
+import { type Chart, type Grid, type Id, type Node, type Seen, gridOf } from "./chart.ts";
+import { CAPTION, type Frame, captionWidth, frame, sizeOf } from "./picture.ts";
+import { width } from "./shape.ts";
+
+export const SIZE = { title: 13, equation: 10.5, token: 9.5 };
+const PAD = 12;
+const CELL = 7;
+
+/** One picture in a box: a tensor that it was given, or what it made of them. */
+export interface Shown {
+  grid: Grid;
+  place: Frame;
+  /** Which operand; null for the result. */
+  operand: number | null;
+  /** What stands before it: · + = → */
+  sign: string;
+  tokens: string[];
+  middle: number;
+}
+
+export interface Box {
+  id: Id;
+  node: Node | null;
+  title: string;
+  equation: string;
+  open: boolean;
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+  pictures: Shown[];
+}
+
+export interface Way {
+  from: Id;
+  to: Id;
+  points: ElkPoint[];
+  values: number[];
+}
+
+export interface Laid {
+  width: number;
+  height: number;
+  boxes: Box[];
+  ways: Way[];
+}
+
+/** The pictures of a box: those it was given where a cell can be followed to them, and what it made. */
+function pictured(chart: Chart, node: Node): Omit<Shown, "middle">[] {
+  if (node.value === null) return [];
+  const result = gridOf(chart, node.value);
+  const grids = node.operands.map((operand) => gridOf(chart, operand.value));
+  const tokens = node.kind === "input" ? (chart.tokens[result.value.letters.at(-2) ?? ""] ?? []) : [];
+  const cell = tokens.length ? 11 : CELL;
+  const made = (sign: string): Omit<Shown, "middle"> => ({ grid: result, place: frame(result, cell), operand: null, sign, tokens });
+  const given = (operand: number, sign = "", turned = false): Omit<Shown, "middle"> =>
+    ({ grid: grids[operand]!, place: frame(grids[operand]!, CELL, turned), operand, sign, tokens: [] });
+  const alike = (grid: Grid | undefined): boolean => grid !== undefined && grid.rows === result.rows && grid.columns === result.columns;
+  if (node.rule === "product" && grids[1]) return [given(0), given(1, "·"), made("=")];
+  if (node.rule === "linear" && grids[1]) return [given(0), given(1, "·", true), made("=")];
+  if (node.rule === "row" && alike(grids[0])) return [given(0), made("→")];
+  const sign = /[+−⊙]/.exec(node.equation)?.[0];
+  if (node.kind === "box" && node.rule === "same" && sign && grids.length === 2 && alike(grids[0]) && alike(grids[1])) return [given(0), given(1, sign), made("=")];
+  return [made("")];
+}
+
+function boxOf(chart: Chart, node: Node, open: boolean, language: Language): Box {
+  const [title, equation] = [node.name[language], node.equation];
+  const box: Box = { id: node.number, node, title, equation, open, x: 0, y: 0, width: 0, height: 0, pictures: [] };
+  const words = width(title, SIZE.title) + (node.kind === "group" ? 22 : 0);
+  const told = equation ? width(equation, SIZE.equation, true) : 0;
+  if (open) {
+    box.width = Math.max(words, told) + 40;
+    return box;
+  }
+  let [x, tallest] = [PAD, 0];
+  const top = equation ? 46 : 28;
+  for (const one of pictured(chart, node)) {
+    const [across, down] = sizeOf(one.place);
+    const labels = one.tokens.length ? Math.max(...one.tokens.slice(0, one.place.rows).map((token) => width(token, SIZE.token, true))) + 6 : 0;
+    if (one.sign) x += 20;
+    const room = Math.max(across + labels, captionWidth(one.grid, one.place.turned));
+    one.place.x = x + (room - across - labels) / 2 + labels;
+    one.place.y = top;
+    box.pictures.push({ ...one, middle: x + room / 2 });
+    x += room;
+    tallest = Math.max(tallest, down);
+  }
+  for (const { place } of box.pictures) place.y += (tallest - sizeOf(place)[1]) / 2;
+  const inner = Math.max(x - PAD, words, told);
+  const shift = (inner - (x - PAD)) / 2;
+  for (const one of box.pictures) {
+    one.place.x += shift;
+    one.middle += shift;
+  }
+  box.width = Math.max(96, inner + 2 * PAD);
+  box.height = top + tallest + (box.pictures.length ? 2 * (CAPTION + 2.5) + 8 : -8);
+  return box;
+}
+
+const OPTIONS = {
+  "elk.algorithm": "layered",
+  "elk.direction": "DOWN",
+  "elk.hierarchyHandling": "INCLUDE_CHILDREN",
+  "elk.edgeRouting": "ORTHOGONAL",
+  "elk.json.edgeCoords": "ROOT",
+  "elk.json.shapeCoords": "ROOT",
+  "elk.spacing.nodeNode": "26",
+  "elk.spacing.edgeNode": "16",
+  "elk.spacing.edgeEdge": "12",
+  "elk.layered.spacing.nodeNodeBetweenLayers": "34",
+  "elk.layered.spacing.edgeNodeBetweenLayers": "16",
+  "elk.layered.considerModelOrder.strategy": "NODES_AND_EDGES",
+  "elk.layered.nodePlacement.strategy": "NETWORK_SIMPLEX",
+  "elk.layered.mergeEdges": "true",
+};
+
+/** Places for all that is seen. */
+export async function layout(chart: Chart, seen: Seen, open: ReadonlySet<number>, language: Language, earlier: string): Promise<Laid> {
+  const boxes: Box[] = [];
+  const elkOf = (node: Node): ElkNode => {
+    const box = boxOf(chart, node, node.kind === "group" && open.has(node.number), language);
+    boxes.push(box);
+    if (!box.open) return { id: String(node.number), width: box.width, height: box.height };
+    return {
+      id: String(node.number),
+      children: (seen.inside.get(node.number) ?? []).map(elkOf),
+      layoutOptions: { "elk.padding": `[top=52,left=16,bottom=16,right=16]`, "elk.nodeSize.constraints": "MINIMUM_SIZE", "elk.nodeSize.minimum": `(${box.width},60)` },
+    };
+  };
+  const children = (seen.inside.get(null) ?? []).map(elkOf);
+  if (seen.earlier) {
+    const wide = width(earlier, SIZE.title) + 2 * PAD;
+    boxes.push({ id: "earlier", node: null, title: earlier, equation: "", open: false, x: 0, y: 0, width: wide, height: 32, pictures: [] });
+    children.unshift({ id: "earlier", width: wide, height: 32 });
+  }
+  const edges: ElkExtendedEdge[] = seen.edges.map((edge, place) => ({ id: `e${place}`, sources: [String(edge.from)], targets: [String(edge.to)] }));
+  const graph: ElkNode = { id: "root", layoutOptions: OPTIONS, children, edges };
+  const found: ElkNode = await new ELK().layout(graph);
+  const places = new Map<string, ElkNode>();
+  const walk = (node: ElkNode): void => {
+    places.set(node.id, node);
+    node.children?.forEach(walk);
+  };
+  walk(found);
+  for (const box of boxes) {
+    const at = places.get(String(box.id))!;
+    Object.assign(box, { x: at.x ?? 0, y: at.y ?? 0, width: at.width ?? box.width, height: at.height ?? box.height });
+  }
+  const ways = (found.edges ?? []).map((edge, place): Way => {
+    const { from, to, values } = seen.edges[place]!;
+    const points = (edge.sections ?? []).flatMap((section) => [section.startPoint, ...(section.bendPoints ?? []), section.endPoint]);
+    return { from, to, points, values };
+  });
+  return { width: found.width ?? 0, height: found.height ?? 0, boxes, ways };
+}
