@@ -33,7 +33,7 @@ Shape = tuple[int, ...]
 
 def cases(options: Options) -> Iterator[Case]:
     for name, tokens in SHAPES.items():
-        shape = (1, tokens // 8 if options.quick else tokens)
+        shape: Shape = (1, tokens // 8 if options.quick else tokens)
         bar = None if options.quick else "<= 1.03"
         yield Case(
             f"{name}, watched",

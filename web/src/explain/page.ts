@@ -108,7 +108,7 @@ export class Explainer {
     document.documentElement.dataset["theme"] = this.theme;
     document.documentElement.lang = this.language;
     document.title = this.chart ? `${this.chart.title} · regard` : "regard";
-    if (this.work.words !== this.words) this.work = new Work(this.words);
+    this.work.speak(this.words);
     this.panel = this.chart && new Panel(this.chart, this.words, (node, cell) => this.point(this.boxOf(node.number), null, cell));
     this.root.replaceChildren(this.header(), make("main", { id: "view", className: "explain", tabIndex: -1 },
       ...(this.chart || this.offer ? [this.tools()] : []), ...(this.panel ? [make("div", "desk", this.stage, this.panel.element)] : [])),

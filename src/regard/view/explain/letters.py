@@ -25,7 +25,7 @@ class Letters:
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._sizes = dict(sizes)
-        self._by_size = {size: letter for letter, size in reversed(sizes.items())}
+        self._by_size = {size: letter for letter, size in reversed(list(sizes.items()))}
         self._dims: dict[int, tuple[Dim, ...]] = {}
 
     def of(self, tensor: Tensor) -> tuple[str, ...]:

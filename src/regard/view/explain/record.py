@@ -132,7 +132,7 @@ class Recorder:
         """What `attend` gives, by the backend that has stages."""
         options = {name: value for name, value in kwargs.items() if name not in ("return_map", "backend")}
         with self.frame("attention", "attention"):
-            return serve(Request.of(*args, **options), reference, bool(kwargs.get("return_map")))  # type: ignore[arg-type]
+            return serve(Request.of(*args, **options), reference, bool(kwargs.get("return_map")))
 
     def call(self, function: Any, args: Any, kwargs: Any) -> Any:
         """A call of PyTorch by our code."""

@@ -129,7 +129,7 @@ class Recording:
                 if operation.number == leave_out:
                     continue
                 found = operation.function(*tree_map(real, operation.args), **tree_map(real, operation.kwargs))
-                for number, tensor in zip(operation.made, tree_leaves(found), strict=True):
-                    if number is not None:
-                        held[number] = tensor
+                for made, tensor in zip(operation.made, tree_leaves(found), strict=True):
+                    if made is not None:
+                        held[made] = tensor
         return [held[output] for output in self.outputs]

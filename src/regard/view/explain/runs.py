@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from ...data import EOS
@@ -26,7 +27,7 @@ def load(folder: Path) -> Run:
 
     config = read_config(folder)
     kind = config.get("recipe") or config.get("model_type")
-    loaders = {
+    loaders: dict[object, Callable[[Path], Run]] = {
         translate.NAME: translate.load,
         "classify": classify.load,
         "bert": classify.load,
