@@ -89,10 +89,10 @@ def test_light_and_dark_by_preference_and_by_hand(visit: Open, server: Server) -
 def test_chinese_by_preference_and_by_hand(visit: Open) -> None:
     page = visit("capture/", locale="zh-CN")
     tabs = expect(page.locator("nav a"))
-    tabs.to_have_text(["图谱", "文本"])
+    tabs.to_have_text(["图谱", "文本", "流程图"])
     expect(page.locator("html")).to_have_attribute("lang", "zh")
     page.get_by_label("语言").select_option("en")
-    tabs.to_have_text(["Map", "Text"])
+    tabs.to_have_text(["Map", "Text", "Explain"])
     page.reload()
     expect(page.locator("h1")).to_have_text("All layers and heads")
 
