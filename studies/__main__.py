@@ -1,4 +1,4 @@
-"""`python -m studies NAME …`: run one study."""
+"""`python -m studies NAME …`: run one study, or all that measure a claim."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import studies
 
-USAGE = "usage: python -m studies NAME [OPTIONS]     --list says what each study measures, NAME --help its options"
+USAGE = """usage: python -m studies NAME [OPTIONS]     --list says what each study measures, NAME --help its options
+       python -m studies all [OPTIONS]      every claim, one after the other"""
 
 
 def known() -> dict[str, str]:
@@ -26,13 +28,37 @@ def known() -> dict[str, str]:
     return found
 
 
+def claims() -> list[str]:
+    """Studies that measure a claim, in the order of their numbers."""
+    numbers = {name: getattr(importlib.import_module(f"studies.{name}"), "NUMBER", None) for name in known()}
+    return sorted((name for name, number in numbers.items() if number), key=lambda name: (numbers[name], name))
+
+
+def run_all(arguments: Sequence[str]) -> int:
+    """Every claim with the same options; one that fails does not keep the others from running."""
+    names, failed = claims(), []
+    for place, name in enumerate(names, 1):
+        print(f"{place} of {len(names)}: {name}", file=sys.stderr, flush=True)
+        start = time.monotonic()
+        status = main([name, *arguments])
+        if status == 130:
+            return status
+        failed += [name] if status else []
+        print(f"{name}: {'failed' if status else 'done'}, {(time.monotonic() - start) / 60:.1f} min", file=sys.stderr)
+    if failed:
+        print(f"studies: {', '.join(failed)} failed: see above.", file=sys.stderr)
+    return int(bool(failed))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help", "--list"):
         print(USAGE, *(f"{study:<12} {first}" for study, first in known().items()), sep="\n")
         return 0
+    if name == "all":
+        return run_all(rest)
     if name not in known():
-        print(f"studies: NAME ({name}) must be one of {', '.join(known())}.", file=sys.stderr)
+        print(f"studies: NAME ({name}) must be one of {', '.join((*known(), 'all'))}.", file=sys.stderr)
         return 2
     try:
         return int(importlib.import_module(f"studies.{name}").main(rest))

@@ -1,0 +1,125 @@
+"""What the studies of a claim share: options, results that are kept, means with their spread, figures, the verdict."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.data.files import replacing
+
+SEEDS = 3
+Json = Any
+"""What `json` can hold."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """How a study was asked to run."""
+
+    name: str
+    seeds: tuple[int, ...]
+    quick: bool
+    """In seconds, at the smallest sizes: it shows that everything runs, and proves nothing."""
+    out: Path
+    """Folder of results.json and figure.png."""
+
+    @staticmethod
+    def of(name: str, text: str | None, arguments: Sequence[str]) -> Claim:
+        """From the command line of a study whose docstring is `text`."""
+        parser = argparse.ArgumentParser(prog=f"python -m studies {name}", description=(text or "").partition("\n")[0])
+        parser.add_argument("--seeds", type=int, default=SEEDS, help="how many (default: %(default)s)")
+        parser.add_argument("--threads", type=int, help="of torch (default: its own choice)")
+        parser.add_argument("--quick", action="store_true", help="smallest sizes, in seconds: proves nothing")
+        parser.add_argument("--out", type=Path, help=f"folder (default: out/studies/{name})")
+        options = parser.parse_args(arguments)
+        if options.seeds < 1:
+            parser.error(f"--seeds ({options.seeds}) must be at least 1.")
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        out = options.out or Path("out/studies") / (f"{name}-quick" if options.quick else name)
+        return Claim(name, tuple(range(options.seeds)), options.quick, out)
+
+
+class Kept:
+    """Measurements by name in results.json, written after each: a study started again takes those it has.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> Kept(folder, {"width": 8}).of("loss", lambda: 0.5), Kept(folder, {"width": 8}).of("loss", lambda: 1 / 0)
+    (0.5, 0.5)
+    >>> Kept(folder, {"width": 16}).of("loss", lambda: 0.25)  # other settings: measured anew
+    0.25
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, Json]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / "results.json"
+        self.settings = json.loads(json.dumps(settings))
+        found = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        self.measured: dict[str, Json] = found.get("measured", {}) if found.get("settings") == self.settings else {}
+
+    def of(self, name: str, measure: Callable[[], Json]) -> Json:
+        """What was measured under this name, now or before; a line on stderr tells how long it took."""
+        if name not in self.measured:
+            start = time.monotonic()
+            self.measured[name] = json.loads(json.dumps(measure()))
+            with replacing(self.path) as place:
+                told = {"settings": self.settings, "measured": self.measured}
+                place.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+            print(f"  {name}: {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
+        return self.measured[name]
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard deviation (0 of a single value).
+
+    >>> spread([1.0, 2.0, 3.0])
+    (2.0, 1.0)
+    """
+    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def told(values: Sequence[float], digits: int = 1, times: float = 1.0) -> str:
+    """Mean ± deviation.
+
+    >>> told([0.91, 0.93, 0.95], times=100)
+    '93.0 ± 2.0'
+    """
+    mean, deviation = spread([times * value for value in values])
+    return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+
+
+@contextmanager
+def figure(path: Path, columns: int = 1, size: tuple[float, float] = (4.6, 3.6)) -> Iterator[list[Any]]:
+    """Axes side by side in the style of the documents; saved at the end."""
+    from matplotlib import pyplot
+
+    made, axes = pyplot.subplots(1, columns, figsize=(size[0] * columns, size[1]), layout="constrained", squeeze=False)
+    try:
+        yield list(axes[0])
+        for one in axes[0]:
+            one.spines[["top", "right"]].set_visible(False)
+        made.savefig(path, dpi=160)
+    finally:
+        pyplot.close(made)
+
+
+def line(axes: Any, x: Sequence[float], values: Sequence[Sequence[float]], label: str) -> None:
+    """Means over seeds as a line, named at its right end, with one deviation each way as a band."""
+    means, deviations = zip(*map(spread, values), strict=True)
+    (drawn,) = axes.plot(x, means, marker="o", markersize=4)
+    low, high = ([m + s * d for m, d in zip(means, deviations, strict=True)] for s in (-1, 1))
+    axes.fill_between(x, low, high, color=drawn.get_color(), alpha=0.15, linewidth=0)
+    axes.annotate(
+        label, (x[-1], means[-1]), (6, 0), textcoords="offset points", color=drawn.get_color(), va="center", fontsize=9
+    )
