@@ -32,7 +32,7 @@ def cases(options: Options) -> Iterator[Case]:
     q, k = draw((tokens, WIDTH), count=2)
     head = _head(q, k)
     # how long a tile takes does not depend on the log-sum-exps, and finding them all takes a minute
-    head._statistics = list(torch.full((tokens,), 12.0).split(head.height))
+    head.know(0, torch.full((tokens,), 12.0))
     for cells in CELLS:
         # queries from the middle, keys from the beginning: nothing of it is masked
         rows, cols = tiles.side(tokens // 2 // (256 * cells), tokens, cells), tiles.side(0, tokens, cells)
@@ -64,10 +64,11 @@ def setup(shape: list[int]) -> Callable[[], object]:
         q, k = draw((tokens, WIDTH), count=2)
         head = _head(q, k)
         size = min(96, tokens)
-        _png(head.picture([Stretch(0, tokens, size)], [Stretch(0, tokens, size)], "max", Task()), tokens)
+        whole = [Stretch(0, tokens, size)]
+        _png(head.picture(whole, whole, "max", Task()), tokens, tiles.effort(whole, whole))
         for cells in CELLS:
             rows = tiles.side(0, tokens, cells)
-            _png(head.picture(rows, rows, "mean", Task()), tokens)
+            _png(head.picture(rows, rows, "mean", Task()), tokens, tiles.effort(rows, rows))
 
     look(512)
     return lambda: look(shape[-2])
@@ -78,11 +79,11 @@ def _head(q: Tensor, k: Tensor) -> Head:
 
 
 def _tile(head: Head, rows: list[Stretch], cols: list[Stretch]) -> bytes:
-    return _png(head.picture(rows, cols, "max", Task()), head.keys)
+    return _png(head.picture(rows, cols, "max", Task()), head.keys, tiles.effort(rows, cols))
 
 
-def _png(weights: Tensor, keys: int) -> bytes:
-    return tiles.png(tiles.pack(tiles.shades(weights, "log", keys)), tiles.palette("light"))
+def _png(weights: Tensor, keys: int, effort: int) -> bytes:
+    return tiles.png(tiles.pack(tiles.shades(weights, "log", keys), effort), tiles.palette("light"))
 
 
 def _span(side: list[Stretch]) -> slice:

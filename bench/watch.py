@@ -1,11 +1,15 @@
 """What watching a model costs: BERT-base at 512 tokens and GPT-2 at 2,048, against the same models unwatched.
 
-The models are those of transformers with random weights. Watched and unwatched run the same kernels, so their outputs
-must agree to the bit before anything is timed. The third contender is what people do today: `output_attentions=True`
-with attn_implementation="eager", which stores every weight. Memory is that of one run while its result is held, above
-the memory of the unwatched run.
+The models are those of transformers with random weights. Beside the two, without a bar: a small Gemma-2, whose soft cap
+and window run through `regard.attend`, as PyTorch's function has neither, and a Vision Transformer of timm. Watched and
+unwatched run the same kernels, so their outputs must agree to the bit before anything is timed. The third contender is
+what people do today: `output_attentions=True` with attn_implementation="eager", which stores every weight. Memory is
+that of one run while its result is held, above the memory of the unwatched run.
 """
 
+import importlib
+import importlib.util
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any
@@ -15,11 +19,16 @@ from torch import Tensor
 
 import regard
 from bench import memory
+from bench._peers import load
 from bench.harness import Case, Figure, Options, Versus
 from bench.parity import Parity
 
 SHAPES = {"BERT-base": 512, "GPT-2": 2048}
 FEW = 16
+OTHERS = {"Gemma-2": (1, 1024), "timm ViT": (4, 3, 224, 224)}
+IMPLEMENTATIONS = {"Gemma-2": "regard"}
+"""Where it is not PyTorch's own."""
+Shape = tuple[int, ...]
 
 
 def cases(options: Options) -> Iterator[Case]:
@@ -31,6 +40,19 @@ def cases(options: Options) -> Iterator[Case]:
             str(shape),
             {way: partial(WAYS[way], name, shape, options.quick) for way in ("watched", "sdpa")},
             versus=[Versus("watched", "sdpa", bar, "ours/peer")],
+            parity=Parity("sdpa", rtol=0.0, atol=0.0, view=hidden),
+            most_rounds=9,
+        )
+    for name, whole in OTHERS.items():
+        if not installed(name):
+            print(f"watch: {name} is left out: its package is not installed.", file=sys.stderr)
+            continue
+        shape = whole if not options.quick else (1, *whole[1:]) if len(whole) > 2 else (1, whole[1] // 8)
+        yield Case(
+            f"{name}, watched",
+            str(shape),
+            {way: partial(WAYS[way], name, shape, options.quick) for way in ("watched", "sdpa")},
+            versus=[Versus("watched", "sdpa", None, "ours/peer")],
             parity=Parity("sdpa", rtol=0.0, atol=0.0, view=hidden),
             most_rounds=9,
         )
@@ -60,26 +82,26 @@ def figures(options: Options) -> Iterator[Figure]:
 
 def hidden(output: Any) -> Tensor:
     """The part that all ways compute."""
-    return output[0].last_hidden_state
+    return output[0] if isinstance(output[0], Tensor) else output[0].last_hidden_state
 
 
 @torch.no_grad()
-def sdpa(name: str, shape: tuple[int, int], small: bool) -> object:
-    return model(name, "sdpa", small)(tokens(shape)), None
+def sdpa(name: str, shape: Shape, small: bool) -> object:
+    return model(name, IMPLEMENTATIONS.get(name, "sdpa"), small)(inputs(shape)), None
 
 
 @torch.no_grad()
-def watched(name: str, shape: tuple[int, int], small: bool) -> object:
-    watchable = model(name, "sdpa", small)
+def watched(name: str, shape: Shape, small: bool) -> object:
+    watchable = model(name, IMPLEMENTATIONS.get(name, "sdpa"), small)
     with regard.watch(watchable) as seen:
-        output = watchable(tokens(shape))
-    assert len(seen) == watchable.config.num_hidden_layers
+        output = watchable(inputs(shape))
+    assert len(seen) == (len(watchable.blocks) if name == "timm ViT" else watchable.config.num_hidden_layers)
     return output, seen
 
 
 @torch.no_grad()
-def eager(name: str, shape: tuple[int, int], small: bool) -> object:
-    return model(name, "eager", small)(tokens(shape), output_attentions=True), None
+def eager(name: str, shape: Shape, small: bool) -> object:
+    return model(name, "eager", small)(inputs(shape), output_attentions=True), None
 
 
 WAYS = {"sdpa": sdpa, "watched": watched, "eager": eager}
@@ -88,18 +110,46 @@ WAYS = {"sdpa": sdpa, "watched": watched, "eager": eager}
 @cache
 def model(name: str, implementation: str, small: bool) -> Any:
     """Twins with the same random weights."""
-    from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
-
     torch.manual_seed(0)
-    kind, config = (BertModel, BertConfig()) if name == "BERT-base" else (GPT2Model, GPT2Config(n_positions=2048))
+    if name == "timm ViT":
+        return load("timm").create_model("vit_small_patch16_224", depth=2 if small else 12).eval()
+    if name == "Gemma-2":
+        importlib.import_module("regard.huggingface")
+    transformers = load("transformers")
+    kind, config = {
+        "BERT-base": (transformers.BertModel, transformers.BertConfig()),
+        "GPT-2": (transformers.GPT2Model, transformers.GPT2Config(n_positions=2048)),
+        "Gemma-2": (transformers.Gemma2Model, transformers.Gemma2Config(**GEMMA)),
+    }[name]
     if small:
         config.num_hidden_layers = 2
     return kind._from_config(config, attn_implementation=implementation).eval()
 
 
+GEMMA = {
+    "vocab_size": 30_000,
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "sliding_window": 256,
+    "attn_logit_softcapping": 50.0,
+}
+
+
+def installed(name: str) -> bool:
+    return importlib.util.find_spec("timm" if name == "timm ViT" else "transformers") is not None
+
+
 @cache
-def tokens(shape: tuple[int, int]) -> Tensor:
-    return torch.randint(0, 30_000, shape, generator=torch.Generator().manual_seed(0))
+def inputs(shape: Shape) -> Tensor:
+    """Tokens (B, T), or images (B, 3, height, width)."""
+    generator = torch.Generator().manual_seed(0)
+    if len(shape) == 4:
+        return torch.rand(shape, generator=generator)
+    return torch.randint(0, 30_000, shape, generator=generator)
 
 
 def setup(way: str, name: str, shape: list[int], small: bool) -> Callable[[], object]:
@@ -107,7 +157,7 @@ def setup(way: str, name: str, shape: list[int], small: bool) -> Callable[[], ob
     held: list[object] = []
     WAYS[way](name, (1, FEW), small)
     whole = (shape[0], shape[1])
-    tokens(whole)
+    inputs(whole)
 
     def run() -> None:
         held.append(WAYS[way](name, whole, small))

@@ -9,6 +9,7 @@ from bench import watch
 from bench.harness import Options
 
 transformers = pytest.importorskip("transformers")
+whole, available = watch.model, watch.installed
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +20,20 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         return transformers.GPT2Model._from_config(config, attn_implementation=implementation).eval()
 
     monkeypatch.setattr(watch, "model", model)
+    monkeypatch.setattr(watch, "installed", lambda name: name != "timm ViT")
+
+
+@pytest.mark.parametrize("name", watch.OTHERS)
+def test_gemma_and_a_vision_transformer_of_timm_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not available(name):
+        pytest.skip("timm is not installed")
+    shape = (1, 20) if name == "Gemma-2" else (1, 3, 224, 224)
+    monkeypatch.setattr(watch, "model", whole)
+    ways = [watch.WAYS[way](name, shape, True) for way in ("watched", "sdpa")]
+    assert torch.equal(*map(watch.hidden, ways)) and len(ways[0][1]) == 2  # type: ignore[index]
+    if name == "Gemma-2":
+        kept_as = [call.request for call in ways[0][1].calls]  # type: ignore[index]
+        assert [r.softcap for r in kept_as] == [50.0, 50.0] and {r.groups for r in kept_as} == {2}
 
 
 def test_the_ways_compute_the_same_and_hold_what_they_say() -> None:
@@ -28,8 +43,9 @@ def test_the_ways_compute_the_same_and_hold_what_they_say() -> None:
     assert len(ways["watched"][1]) == len(ways["eager"][0].attentions) == 2  # type: ignore[index]
 
 
-def test_bars_belong_to_the_whole_sizes() -> None:
-    assert [v.bar for case in watch.cases(Options(quick=True)) for v in case.versus] == [None] * 3
-    assert [v.bar for case in watch.cases(Options()) for v in case.versus] == ["<= 1.03", "<= 1.03", ">= 3.0"]
+def test_bars_belong_to_the_whole_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [v.bar for case in watch.cases(Options(quick=True)) for v in case.versus] == [None] * 4
+    assert "watch: timm ViT is left out: its package is not installed." in capsys.readouterr().err
+    assert [v.bar for case in watch.cases(Options()) for v in case.versus] == ["<= 1.03", "<= 1.03", None, ">= 3.0"]
     assert [figure.bar for figure in watch.figures(Options())] == ["<= 0.05"]
     watch.setup("watched", "GPT-2", [1, 9], True)()

@@ -280,6 +280,24 @@ def test_views_of_a_larger_tensor_do_not_pin_it(x: Tensor) -> None:
     assert request.q.untyped_storage().nbytes() == request.q.nbytes
 
 
+def test_a_function_met_before_is_watched_for_what_it_writes(x: Tensor) -> None:
+    """Functions that do neither are remembered, and passed on at once: not where they are given an `out`."""
+
+    class Negates(nn.Module):
+        def forward(self, q: Tensor, k: Tensor) -> Tensor:
+            torch.neg(q)
+            y = F.scaled_dot_product_attention(q, k, k)
+            torch.neg(k, out=k)
+            return y
+
+    wanted = (x @ x.mT / 12**0.5).softmax(-1)
+    with torch.no_grad(), regard.watch(model := Negates()) as seen:
+        model(x.clone(), x.clone())
+    torch.testing.assert_close(seen[0].dense()[:, 0], wanted)
+    assert torch.neg in watching._indifferent
+    assert not watching._indifferent & {*record.RECORDERS, Tensor.dim, Tensor.mul_, Tensor.__setitem__}
+
+
 def test_what_was_seen_goes_with_its_last_holder(x: Tensor) -> None:
     model = Stack(1)
     with regard.watch(model) as seen:

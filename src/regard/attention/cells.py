@@ -61,6 +61,8 @@ class Cells:
 
     def edges(self, device: torch.device) -> Tensor:
         """Where each cell starts, and where the last ends: count + 1 numbers."""
+        if self.count == self.entries:
+            return torch.arange(self.start, self.stop + 1, device=device)
         return self.start + torch.arange(self.count + 1, device=device) * self.entries // max(1, self.count)
 
     def parts(self, within: slice, most: int, device: torch.device) -> Iterator[Columns]:

@@ -191,7 +191,7 @@ class AttentionMap(TensorLike):
         col_cells = _cells("cols", cols, self.shape[-1], out[1])
         if not row_cells.entries or not col_cells.entries:
             return torch.zeros(*self.request.lead, *out, dtype=self.dtype, device=self.device)
-        if row_cells.entries == self.shape[-2]:
+        if "statistic" in self.__dict__ or row_cells.entries == self.shape[-2]:
             return self._observer.pool(self.request, self.statistic, row_cells, col_cells, reduce)
         request, statistic = self._rows(self.request, (), row_cells.region)
         return observer(request, statistic).pool(

@@ -119,13 +119,13 @@ def before(request: Request, statistic: Tensor, x: Tensor) -> Tensor:
 
 def pool(request: Request, statistic: Tensor, rows: Cells, cols: Cells, reduce: Reduce) -> Tensor:
     """A region as a picture of (rows.wanted, cols.wanted) cells, (*lead, rows.wanted, cols.wanted)."""
-    assert rows.start == 0 and rows.stop == request.queries
     height = -(-rows.entries // rows.count)
     # a cell of m · p over n entries lies in one of m: ⌊c·p·n / (m·p)⌋ = ⌊c·n / m⌋
     parts = max(1, min(height // ROWS, TASKS // max(1, rows.count * request.entries)))
     fine = Cells(rows.start, rows.stop, rows.count * parts)
     out = torch.empty(*request.lead, fine.count, cols.count)
-    verb, per_task = "largest" if reduce == "max" else "sums", max(1, ROWS * parts // height)
+    verb, most = "largest" if reduce == "max" else "sums", max(1, ROWS * parts // height)
+    per_task = -(-fine.count // -(-fine.count // most))  # shares alike, so that no thread waits for another
     _run(request, verb, out, fine.count, per_task, statistic, cols=cols.region, cells=(fine, cols))
     if parts > 1:
         pieces = out.unflatten(-2, (rows.count, parts))  # (*lead, cells, parts, cols)

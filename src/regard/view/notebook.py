@@ -12,7 +12,8 @@ from .grid import grid
 from .seen import Seen
 
 BUDGET = 2**28
-"""Weights that are computed for a display: about a second."""
+"""Weights that are computed for a display: 0.3 s of one thread for the picture of a head of 16,384 tokens, as measured,
+and a little more for its log-sum-exps."""
 MOST_HEADS, MOST_LAYERS = 16, 8
 STYLE = "font:13px system-ui,sans-serif;color:#262626;background:#fff;display:inline-block;padding:8px"
 

@@ -106,16 +106,32 @@ def _measure(m: AttentionMap) -> Tensor:
     request = m.request
     behind = request.keys - request.queries if kind_of(request) == "causal" else 0
     total = torch.zeros(*request.lead, 3, dtype=torch.float64, device=request.device)  # distance, previous, same
+    alike = isinstance(request.mask.offset, int)
+    known: tuple[slice, slice, Tensor] | None = None
     for block in blocks(request):
-        weights, away = block.weights(m.statistic), _away(block, behind)  # (..., rows, cols)
-        sums = [weights * away.abs()]
-        if away.min() <= 0 and away.max() >= -1:  # else it is far from the diagonal
-            sums += [torch.where(away == place, weights, 0) for place in (-1, 0)]
-        for place, part in enumerate(sums):
-            block.own(total)[..., place] += part.sum(-1).sum(-1, dtype=torch.float64)
+        if known is None or not alike or known[:2] != (block.rows, block.cols):
+            known = block.rows, block.cols, _away(block, behind)  # the same for every head
+        sums = (_alike if alike else _apart)(block.weights(m.statistic), known[2])
+        block.own(total).add_(sums)
     entropy, first = m.entropy().sum(-1, dtype=torch.float64), m[..., 0].sum(-1, dtype=torch.float64)  # (*lead,)
     distance, previous, same = total.unbind(-1)
     return (torch.stack([entropy, distance, first, previous, same], -1) / request.queries).cpu()
+
+
+def _alike(weights: Tensor, away: Tensor) -> Tensor:
+    """Distance, previous, same: sums over a block, weights (..., rows, cols), away (rows, cols) → (..., 3)."""
+    rows, cols = away.shape
+    distance = (weights.flatten(-2) @ away.abs().to(weights.dtype).flatten()).double()
+    first = int(away[0, 0])  # and so on along each diagonal
+    near = [place - first for place in (-1, 0)]
+    sums = [weights.diagonal(at, -2, -1).sum(-1) if -rows < at < cols else torch.zeros_like(distance) for at in near]
+    return torch.stack([distance, *(x.double() for x in sums)], -1)
+
+
+def _apart(weights: Tensor, away: Tensor) -> Tensor:
+    """The same where queries stand at places of their own, away (..., rows, cols)."""
+    sums = [weights * away.abs(), *(torch.where(away == place, weights, 0) for place in (-1, 0))]
+    return torch.stack([part.sum(-1).sum(-1, dtype=torch.float64) for part in sums], -1)
 
 
 def _away(block: Block, behind: int) -> Tensor:

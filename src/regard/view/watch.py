@@ -78,11 +78,7 @@ class Watch:
         model, self._model = self._model, None
         if model is None:
             raise ValueError("watch: a watch must be entered once. Make another: regard.watch(model).")
-        _refuse(model)
-        names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
-        for name, module in model.named_modules():
-            names[module] = ".".join(part for part in name.split(".") if part != "_orig_mod")
-        self._names, self._numbers = names, dict[str, int]()
+        self._names, self._numbers = _names(model), dict[str, int]()
         self._latest: dict[str, weakref.ref[Call]] = {}
         self._places: dict[int, list[weakref.ref[Call]]] = {}
         self._unsettled: list[weakref.ref[Call]] = []
@@ -194,7 +190,7 @@ class _Mode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or (func in _indifferent and "out" not in kwargs):
             return func(*args, **kwargs)
         watch = self._watch()
         if watch is None:
@@ -211,7 +207,15 @@ class _Mode(TorchFunctionMode):
         if _writes(func) or "out" in kwargs:
             targets = [kwargs.get("out"), *args[:1]]
             watch.writes(x for target in targets for x in (target if isinstance(target, list | tuple) else [target]))
+        elif func is not Tensor.dim and func not in _ATTENDING and len(_indifferent) < MOST_REMEMBERED:
+            _indifferent.add(func)
         return func(*args, **kwargs)
+
+
+_ATTENDING = frozenset(RECORDERS)
+MOST_REMEMBERED = 4096
+_indifferent: set[Any] = set()
+"""Functions met so far that neither attend nor write: nearly all calls of a forward pass."""
 
 
 @lru_cache(maxsize=8192)
@@ -337,21 +341,32 @@ def _hint(name: str, module: nn.Module, found: Found) -> Kind | None:
     return None
 
 
-def _refuse(model: nn.Module) -> None:
-    """Models that run where Python cannot follow."""
+def _names(model: nn.Module) -> weakref.WeakKeyDictionary[nn.Module, str]:
+    """The modules of a model by name; raises ValueError for one that runs where Python cannot follow."""
+    names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
     for name, module in model.named_modules():
-        where = f"watch: {name or 'the model'} ({type(module).__name__})"
-        compiled = type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
-        if compiled and not _eager():
-            raise ValueError(
-                f"{where} must run in Python; it is compiled, and compiled code calls no function that could be seen. "
-                "Watch the model it was made from (model._orig_mod), or run inside "
-                "torch.compiler.set_stance('force_eager')."
-            )
-        if isinstance(module, torch.jit.ScriptModule):
-            raise ValueError(f"{where} must run in Python; it is scripted. Watch the module it was made from.")
-        if isinstance(module, nn.DataParallel) and len(module.device_ids or ()) > 1:
-            raise ValueError(f"{where} must run in this thread; it runs copies in others. Watch model.module.")
+        if why := _beyond(module):
+            raise ValueError(f"watch: {name or 'the model'} ({type(module).__name__}) must run in {why}")
+        names[module] = name if "_orig_mod" not in name else _plain(name)
+    return names
+
+
+def _plain(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
+def _beyond(module: nn.Module) -> str:
+    """Why Python cannot follow a module; nothing where it can."""
+    if (type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None) and not _eager():
+        return (
+            "Python; it is compiled, and compiled code calls no function that could be seen. Watch the model it was "
+            "made from (model._orig_mod), or run inside torch.compiler.set_stance('force_eager')."
+        )
+    if isinstance(module, torch.jit.ScriptModule):
+        return "Python; it is scripted. Watch the module it was made from."
+    if isinstance(module, nn.DataParallel) and len(module.device_ids or ()) > 1:
+        return "this thread; it runs copies in others. Watch model.module."
+    return ""
 
 
 def _eager() -> bool:

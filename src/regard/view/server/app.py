@@ -104,7 +104,7 @@ class App:
 
         def job(task: Task) -> bytes:
             weights = head.picture(rows, cols, reduce, task)
-            packed = tiles.pack(tiles.shades(weights.cpu(), scale, head.keys))
+            packed = tiles.pack(tiles.shades(weights.cpu(), scale, head.keys), tiles.effort(rows, cols))
             self.cache.put((scope, place, reduce, scale), packed)
             return packed
 

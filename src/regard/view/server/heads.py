@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...attention import observe
+from ...attention.cells import Cells
 from ...attention.choose import observer
 from ...attention.map import AttentionMap
 from .work import Task
@@ -74,36 +76,46 @@ class Head:
         self.queries, self.keys = map.shape
         self.height = max(1, min(self.queries, PAIRS // max(1, self.keys)))
         """Rows whose log-sum-exps are found together."""
-        self._statistics: list[Tensor | None] = [None] * -(-self.queries // self.height)
-        if "statistic" in map.__dict__:
-            self._statistics = list(map.statistic.split(self.height))
+        self._found = [False] * -(-self.queries // self.height)
+        """Of each such band, whether they are known."""
+        self._statistic = torch.empty(
+            self.queries, dtype=torch.int64 if self.request.hard else self.request.wide, device=self.request.device
+        )
+        self._observer = observer(self.request)
         self._lock = threading.Lock()
+        if "statistic" in map.__dict__:
+            self.know(0, map.statistic)
 
     def part(self, start: int, stop: int, task: Task) -> AttentionMap:
         """The map of some rows with their log-sum-exps, (rows, Tk)."""
-        first, last = start // self.height, -(-stop // self.height)
-        found = []
-        for band in range(first, last):
-            task.check()
-            found.append(self._statistic(band))
-        skipped = first * self.height
-        statistic = torch.cat(found)[start - skipped : stop - skipped]
-        return AttentionMap(self.request.of_rows(slice(start, stop)), statistic)
+        self._find(start, stop, task)
+        return AttentionMap(self.request.of_rows(slice(start, stop)), self._statistic[start:stop])
 
-    @torch.no_grad()
-    def _statistic(self, band: int) -> Tensor:
-        with self._lock:  # whoever wants the same band waits for it rather than find it twice
-            known = self._statistics[band]
-            if known is None:
-                rows = slice(band * self.height, min((band + 1) * self.height, self.queries))
-                request = self.request.of_rows(rows)
-                known = self._statistics[band] = observer(request).statistic(request)
-            return known
+    def know(self, band: int, statistic: Tensor) -> None:
+        """Take the log-sum-exps of the rows from a band on."""
+        start = band * self.height
+        self._statistic[start : start + len(statistic)] = statistic
+        if not self.request.hard and bool(statistic.isnan().any()):
+            self._observer = observe  # the kernels do not serve a row that attends to what is not finite
+        for at in range(band, band + -(-len(statistic) // self.height)):
+            self._found[at] = True
+
+    def _find(self, start: int, stop: int, task: Task) -> None:
+        """See that the log-sum-exps of some rows are known."""
+        for band in range(start // self.height, -(-stop // self.height)):
+            task.check()
+            if self._found[band]:
+                continue
+            with self._lock, torch.no_grad():  # whoever wants the same band waits for it rather than find it twice
+                if not self._found[band]:
+                    rows = slice(band * self.height, min((band + 1) * self.height, self.queries))
+                    request = self.request.of_rows(rows)
+                    self.know(band, observer(request).statistic(request))
 
     @property
     def known(self) -> float:
         """The share of rows whose log-sum-exps are found."""
-        return sum(found is not None for found in self._statistics) / max(1, len(self._statistics))
+        return sum(self._found) / max(1, len(self._found))
 
     def parts(self, task: Task) -> Iterator[tuple[int, int, AttentionMap]]:
         """All rows, band by band."""
@@ -136,21 +148,20 @@ class Head:
         steps = [band for stretch in rows for band in bands(stretch, max(1, PAIRS // width))]
         pieces: list[Tensor] = []
         for band in task.over(steps):
-            part = self.part(band.start, band.stop, task)
-            found = self._band(part, band.pixels, cols, reduce)
+            self._find(band.start, band.stop, task)
+            found = self._band(band, cols, reduce)
             if band.joins:
                 pieces[-1] = torch.maximum(pieces[-1], found) if reduce == "max" else pieces[-1] + found
             else:
                 pieces.append(found)
-        return torch.cat(pieces) if reduce == "max" else torch.cat(pieces) / _pairs(rows, cols)
+        whole = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        return whole if reduce == "max" else whole / _pairs(rows, cols)
 
-    @staticmethod
-    def _band(part: AttentionMap, pixels: int, cols: Sequence[Stretch], reduce: str) -> Tensor:
+    def _band(self, band: Band, cols: Sequence[Stretch], reduce: str) -> Tensor:
         """Rows of a picture, (pixels, width); sums where a mean is wanted."""
-        how = "max" if reduce == "max" else "sum"
-        every = (0, part.shape[0])
-        found = [part.tile(every, (c.start, c.stop), (pixels, c.pixels), how) for c in cols]  # type: ignore[arg-type]
-        return torch.cat(found, -1)
+        rows, how = Cells(band.start, band.stop, band.pixels), "max" if reduce == "max" else "sum"
+        found = [self._observer.pool(self.request, self._statistic, rows, Cells(*c), how) for c in cols]
+        return found[0] if len(found) == 1 else torch.cat(found, -1)
 
 
 class Mean:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -20,6 +21,8 @@ from .heads import Stretch
 
 TILE = 256
 SCALES = ("linear", "log")
+WORTH = 64
+"""Cells a pixel from which computing a picture takes longer than compressing it."""
 # (lightness, chroma, hue in degrees) in OKLCh: lightness alone tells the weight, so that a map can be read in grey
 STOPS = {
     "light": ((0.985, 0.004, 90), (0.8, 0.09, 10), (0.58, 0.17, 5), (0.42, 0.15, 350), (0.27, 0.09, 320)),
@@ -78,10 +81,8 @@ def shades(weights: Tensor, scale: str, keys: int) -> Tensor:
 
     The scale is that of the whole map, so that tiles fit together whatever is on them.
     """
-    share = weights.double().nan_to_num(0.0).clamp(0, 1)
-    if scale == "log":
-        share = (1 - share.log() / math.log(floor(keys))).clamp(0, 1)
-    return (share * 255).round().to(torch.uint8)
+    shade = weights.log().mul_(-255 / math.log(floor(keys))).add_(255.5) if scale == "log" else weights * 255 + 0.5
+    return torch.fmax(shade.clamp_(max=255.5), shade.new_zeros(())).to(torch.uint8)  # fmax: of NaN and 0, 0
 
 
 @cache
@@ -118,22 +119,38 @@ def _channel(linear: float) -> int:
     return round(255 * min(1.0, max(0.0, value)))
 
 
-def pack(pixels: Tensor) -> bytes:
-    """Shades (h, w) or colours (h, w, 3), uint8 → what `png` wraps: size and compressed lines."""
+def effort(rows: Sequence[Stretch], cols: Sequence[Stretch]) -> int:
+    """How hard to compress a picture: not at all where that would take longer than computing it.
+
+    >>> effort(side(0, 4096, 1), side(0, 4096, 1)), effort(side(0, 4096, 8), side(0, 4096, 8)), effort([], [])
+    (0, 1, 0)
+    """
+    cells, pixels = (
+        math.prod(sum(getattr(s, what) for s in axis) for axis in (rows, cols)) for what in ("entries", "pixels")
+    )
+    return 1 if cells >= WORTH * pixels > 0 else 0
+
+
+def pack(pixels: Tensor, effort: int = 1) -> bytes:
+    """Shades (h, w) or colours (h, w, 3), uint8 → what `png` wraps: size and lines, deflated with this effort."""
     height, width = pixels.shape[:2]
     lines = torch.zeros(height, 1 + pixels[0].numel(), dtype=torch.uint8)  # each begins with its filter: none
     lines[:, 1:] = pixels.reshape(height, -1)
-    return struct.pack(">II", width, height) + zlib.compress(lines.numpy().tobytes(), 1)
+    return struct.pack(">II", width, height) + zlib.compress(lines.numpy(), effort)
 
 
 def png(packed: bytes, colours: bytes | None = None) -> bytes:
     """A PNG of what `pack` made: of shades with the colours of a palette, of colours without."""
     kind = struct.pack(">BBBBB", 8, 2 if colours is None else 3, 0, 0, 0)
-    chunks = [(b"IHDR", packed[:8] + kind), (b"IDAT", packed[8:]), (b"IEND", b"")]
+    chunks: list[tuple[bytes, bytes | memoryview]] = [
+        (b"IHDR", packed[:8] + kind),
+        (b"IDAT", memoryview(packed)[8:]),
+        (b"IEND", b""),
+    ]
     if colours is not None:
         chunks.insert(1, (b"PLTE", colours))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in chunks)
-
-
-def _chunk(name: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    parts: list[bytes | memoryview] = [b"\x89PNG\r\n\x1a\n"]
+    for name, data in chunks:
+        check = zlib.crc32(data, zlib.crc32(name))
+        parts += [struct.pack(">I", len(data)), name, data, struct.pack(">I", check)]
+    return b"".join(parts)
