@@ -136,7 +136,7 @@ def pack(pixels: Tensor, effort: int = 1) -> bytes:
     height, width = pixels.shape[:2]
     lines = torch.zeros(height, 1 + pixels[0].numel(), dtype=torch.uint8)  # each begins with its filter: none
     lines[:, 1:] = pixels.reshape(height, -1)
-    return struct.pack(">II", width, height) + zlib.compress(lines.numpy(), effort)
+    return struct.pack(">II", width, height) + zlib.compress(lines.numpy().data, effort)
 
 
 def png(packed: bytes, colours: bytes | None = None) -> bytes:
