@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from .view.server.target import Target
 
 
@@ -72,6 +74,18 @@ def _listening(host: str, port: int) -> socket.socket:
 
 def serve(target: Target, host: str, listening: socket.socket, open_browser: bool) -> int:
     """Serve a target at a socket until Ctrl-C."""
+    server = server_of(target, host, listening)
+    address = _address(host, listening.getsockname()[1])
+    print(f"{target.shown.title}: {address} (Ctrl-C ends)", flush=True)
+    if open_browser:
+        threading.Timer(0.3, webbrowser.open, [address]).start()
+    with suppress(KeyboardInterrupt):  # how uvicorn passes the signal on when it has ended
+        server.run(sockets=[listening])
+    return 0
+
+
+def server_of(target: Target, host: str, listening: socket.socket) -> uvicorn.Server:
+    """What answers at a socket once it is run. Says what people should know before."""
     import uvicorn
 
     from .view.server.app import create
@@ -82,8 +96,6 @@ def serve(target: Target, host: str, listening: socket.socket, open_browser: boo
     page = Page()
     names = {*LOOPBACK, host.lower(), *([socket.gethostname()] if wide else [])}
     app = create(target, names=names, wide=wide, page=page)
-    address = _address(host, listening.getsockname()[1])
-    print(f"{target.shown.title}: {address} (Ctrl-C ends)", flush=True)
     if wide:
         print(f"regard view: everybody who reaches {host} can look at this and use the model.", file=sys.stderr)
     if not page.built:
@@ -99,12 +111,7 @@ def serve(target: Target, host: str, listening: socket.socket, open_browser: boo
         lifespan="on",
         ws="none",
     )
-    server = uvicorn.Server(config)
-    if open_browser:
-        threading.Timer(0.3, webbrowser.open, [address]).start()
-    with suppress(KeyboardInterrupt):  # how uvicorn passes the signal on when it has ended
-        server.run(sockets=[listening])
-    return 0
+    return uvicorn.Server(config)
 
 
 def _loopback(address: str) -> bool:

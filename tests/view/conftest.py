@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -32,27 +33,33 @@ def chromium(server: Server) -> Iterator[Any]:
 
 @pytest.fixture
 def visit(server: Server, chromium: Any) -> Iterator[Open]:
-    """Open an address of the page. At the end: nothing was asked of anybody else, and nothing went wrong unseen."""
-    contexts, strangers, errors = [], [], []
+    """Open an address of the page, with made-up answers."""
     server.fresh()
+    with visits(chromium, f"{server.url}/{server.visits}/") as open_page:
+        yield open_page
+        server.gate.set()
 
-    def open_page(address: str, **options: Any) -> Any:
+
+@contextmanager
+def visits(chromium: Any, home: str) -> Iterator[Open]:
+    """Open addresses below one. At the end: nothing was asked of anybody else, and nothing went wrong unseen."""
+    contexts, strangers, errors = [], [], []
+    known = ("/".join(home.split("/")[:3]) + "/", "blob:")
+
+    def open_page(address: str = "", **options: Any) -> Any:
         context = chromium.new_context(**{"viewport": {"width": 1280, "height": 860}, "locale": "en-GB", **options})
         context.set_default_timeout(browser.LIMIT)
         contexts.append(context)
         page = context.new_page()
         browser.slow_down(page)
-        page.on(
-            "request", lambda request: request.url.startswith((server.url, "blob:")) or strangers.append(request.url)
-        )
+        page.on("request", lambda request: request.url.startswith(known) or strangers.append(request.url))
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda said: "Content Security Policy" in said.text and errors.append(said.text))
-        page.goto(f"{server.url}/{server.visits}/{address}")
+        page.goto(f"{home}{address}")
         quiet(page)
         return page
 
     yield open_page
-    server.gate.set()
     for context in contexts:
         context.close()
     assert not strangers

@@ -222,8 +222,9 @@ def translate(text: str, count: int) -> dict[str, object]:
 
 class Server(ThreadingHTTPServer):
     """Several targets under one address, each below its own folder. While `gate` is cleared, no question is answered;
-    `refuse` is the answer to the next requests for a query instead. A number before the folder names a visit: of
-    several, the questions of the newest are noted in `asked`, and in `answered` once they were."""
+    `refuse` is the answer to the next requests for a query instead, `progress` what is told meanwhile. A number before
+    the folder names a visit: of several, the questions of the newest are noted in `asked`, and in `answered` once they
+    were."""
 
     daemon_threads = True
 
@@ -239,6 +240,7 @@ class Server(ThreadingHTTPServer):
         """As at the start, for another visit: nothing asked, nothing refused. What was asked before is answered."""
         self.visits += 1
         self.refuse: str | None = None
+        self.progress: dict[str, object] = {"working": [], "waiting": 0}
         self.asked: list[str] = []
         self.answered: list[str] = []
         self.gate.set()
@@ -290,6 +292,8 @@ class Handler(BaseHTTPRequestHandler):
             file = web.built() / (path or "index.html")
             kinds = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
             return kinds.get(file.suffix, "application/octet-stream"), file.read_bytes()
+        if path == "api/progress":  # told while everything else waits
+            return "application/json", json.dumps(self.server.progress).encode()
         if int(visit) in (0, self.server.visits):
             self.server.asked.append(self.path)
         self.server.gate.wait()

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from tests.view import browser
-from tests.view.browser import Open, expect, middle, number, until
+from tests.view.browser import Open, expect, middle, number, quiet, until
 from tests.view.fake_server import Server
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser, one server, one process
@@ -35,6 +35,21 @@ def test_it_says_what_it_computes_and_can_be_cancelled(visit: Open, server: Serv
     expect(page.locator(".hypothesis")).to_have_count(0)
     page.get_by_role("button", name="Translate").click()
     page.locator(".hypothesis").first.wait_for()
+
+
+def test_it_says_how_far_it_is(visit: Open, server: Server) -> None:
+    page = visit("capture/#map?map=1&head=2")
+    far = page.locator(".status .far")
+    working = [{"what": "layers.1, head 2", "done": 0.417}, {"what": "x", "done": None}]
+    server.progress = {"working": working, "waiting": 3}
+    server.gate.clear()
+    page.mouse.click(*middle(page))
+    expect(far).to_have_text("layers.1, head 2: 41 % · x")
+    server.progress = {"working": [{"what": "layers.1, head 2", "done": 0.98}], "waiting": 0}
+    expect(far).to_have_text("layers.1, head 2: 98 %")
+    server.gate.set()
+    quiet(page)
+    expect(far).to_have_text("")
 
 
 def test_another_language_while_something_is_computed(visit: Open, server: Server) -> None:

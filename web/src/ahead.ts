@@ -1,6 +1,6 @@
-// Whether anything is still to come: an answer, a move of the map, a drawing, the writing of the address. The root of the
-// page tells what, as data-ahead, so that whoever drives it (a test, a script that prints it) knows when to look: once
-// that is empty.
+// Whether anything is still to come: an answer, a move of the map, a drawing, the writing of the address. The root of
+// the page tells what, as data-ahead, so that whoever drives it (a test, a script that prints it) knows when to look:
+// once that is empty.
 
 type What = "address" | "answer" | "drawing" | "map" | "picture" | "pause" | "text";
 

@@ -37,8 +37,10 @@ export interface CellAnswer { query: number; key: number; weight: number | null;
 export interface QueryAnswer { keys: number[]; weights: number[]; row: number[] | null }
 export interface KeyAnswer { queries: number[]; weights: number[]; column: number[] | null }
 export interface ReceivedAnswer { received: number[]; cells_per_entry?: number }
-export interface Profile { entropy: number; distance: number; first: number; previous: number; same: number }
+export type Profile = Record<"entropy" | "distance" | "first" | "previous" | "same", number | null>;
 export interface OverlayAnswer { rows: number; columns: number; weights: number[] }
+/** What the server computes now, for whomever; the share that is done is null for work without steps. */
+export interface Progress { working: { what: string; done: number | null }[]; waiting: number }
 
 export interface Hypothesis {
   text: string;
@@ -63,12 +65,14 @@ export class Refusal extends Error {
 export async function ask(path: string, signal: AbortSignal, body?: unknown): Promise<Response> {
   const options: RequestInit = { signal };
   if (body !== undefined) {
-    Object.assign(options, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+    const headers = { "content-type": "application/json" };
+    Object.assign(options, { method: "POST", headers, body: JSON.stringify(body) });
   }
   const response = await fetch(path, options);
   if (response.ok) return response;
   const told = await response.json().catch(() => null) as { error?: unknown } | null;
-  throw new Refusal(response.status, typeof told?.error === "string" ? told.error : `${response.status} ${response.statusText}`);
+  const words = typeof told?.error === "string" ? told.error : `${response.status} ${response.statusText}`;
+  throw new Refusal(response.status, words);
 }
 
 export async function answer<T>(path: string, signal: AbortSignal, body?: unknown): Promise<T> {
@@ -81,6 +85,7 @@ function of(map: number, head: Head): string {
 
 export const paths = {
   target: "api/target",
+  progress: "api/progress",
   run: "api/run",
   translate: "api/translate",
   image: (version: Target["version"]) => `api/image.png?v=${encodeURIComponent(version)}`,

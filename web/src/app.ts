@@ -15,8 +15,8 @@ export interface App {
   readonly work: Work;
   /** Look at something else. It becomes a step of the browser's history unless `quiet`. */
   go(changes: Partial<State>, quiet?: boolean): void;
-  /** Let the model read another text, and show that. */
-  run(text: string): Promise<void>;
+  /** Let the model read another text, and show that; false where it did not come to that. */
+  run(text: string): Promise<boolean>;
 }
 
 /** A view: its element, and what it does when the state changed while it is shown. */

@@ -1,4 +1,4 @@
-// Drawing beside and over the map: labels along both axes, the cell pointed at, the chosen query and its strongest keys.
+// Drawing beside and over the map: labels along both axes, the cell pointed at, the chosen query, its strongest keys.
 
 import { colour, surface } from "./dom.ts";
 import { shorten, ticks } from "./labels.ts";

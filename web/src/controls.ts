@@ -12,14 +12,16 @@ export function choice<T extends string>(
   const buttons = (Object.entries(names) as [T, string][]).map(([value, name]) =>
     make("label", {},
       make("input", {
-        type: "radio", name: group, value, checked: value === chosen, disabled: disabled.includes(value), onchange: () => choose(value),
-        attributes: { "data-keep": `${label} ${value}` },
+        type: "radio", name: group, value, checked: value === chosen, disabled: disabled.includes(value),
+        onchange: () => choose(value), attributes: { "data-keep": `${label} ${value}` },
       }),
       make("span", {}, name)));
   return make("fieldset", "choice", make("legend", {}, label), make("div", "bar", ...buttons));
 }
 
-export function select(label: string, options: [value: string, name: string][], chosen: string, choose: (value: string) => void): HTMLElement {
+export function select(
+  label: string, options: [value: string, name: string][], chosen: string, choose: (value: string) => void,
+): HTMLElement {
   const box = make("select", { onchange: () => choose(box.value), attributes: { "data-keep": label } },
     ...options.map(([value, name]) => make("option", { value, selected: value === chosen }, name)));
   return make("label", "field", make("span", {}, label), box);
@@ -41,7 +43,8 @@ export function chooseHead(app: App): HTMLElement {
 function moved(app: App, id: number, head: Head): Partial<State> {
   const [old, next] = [mapOf(app), app.target.maps[id]!];
   const alike = old.queries === next.queries && old.keys === next.keys;
-  return { map: id, head: head === "mean" ? "mean" : Math.min(head, next.heads - 1), ...(alike ? {} : { sight: null, token: null, end: null }) };
+  const place = alike ? {} : { sight: null, token: null, end: null };
+  return { map: id, head: head === "mean" ? "mean" : Math.min(head, next.heads - 1), ...place };
 }
 
 /** The keys [ ] { }: previous and next head, previous and next layer. */
@@ -62,8 +65,11 @@ export function stepHead(app: App, key: string): boolean {
 }
 
 /** A line of a list of weights: a token, a bar as long as its weight, the weight. */
-export function weighed(name: string, weight: number, strongest: number, shown: string, action: () => void): HTMLElement {
+export function weighed(
+  name: string, weight: number, strongest: number, shown: string, action: () => void,
+): HTMLElement {
   const bar = make("i", "measure");
   bar.style.setProperty("--share", String(strongest > 0 ? weight / strongest : 0));
-  return make("li", {}, make("button", { type: "button", className: "weighed", onclick: action }, make("span", "token", name), bar, make("span", "number", shown)));
+  return make("li", {}, make("button", { type: "button", className: "weighed", onclick: action },
+    make("span", "token", name), bar, make("span", "number", shown)));
 }

@@ -3,7 +3,8 @@
 import { begin, end } from "./ahead.ts";
 
 type Child = Node | string | null | undefined | false;
-type Given<T> = { [K in Exclude<keyof T, "attributes">]?: T[K] } & { attributes?: Record<string, string | number | boolean | null> };
+type Attributes = Record<string, string | number | boolean | null>;
+type Given<T> = { [K in Exclude<keyof T, "attributes">]?: T[K] } & { attributes?: Attributes };
 
 export function make<K extends keyof HTMLElementTagNameMap>(
   tag: K,
@@ -20,7 +21,8 @@ export function make<K extends keyof HTMLElementTagNameMap>(
       if (value !== null && value !== false) node.setAttribute(name, String(value));
     }
   }
-  node.append(...children.filter((child): child is Node | string => child !== null && child !== undefined && child !== false));
+  const there = (child: Child): child is Node | string => child !== null && child !== undefined && child !== false;
+  node.append(...children.filter(there));
   return node;
 }
 
@@ -50,6 +52,11 @@ export function surface(canvas: HTMLCanvasElement): CanvasRenderingContext2D | n
   context.clearRect(0, 0, width, height);
   return context;
 }
+
+/** Where an arrow key goes. */
+export const ARROWS: Readonly<Record<string, readonly [rows: number, columns: number]>> = {
+  ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1],
+};
 
 /** A colour of the style sheet, by its name. */
 export function colour(name: string): string {

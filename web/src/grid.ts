@@ -4,7 +4,7 @@ import { type App, type Shown, look } from "./app.ts";
 import { decoded } from "./ahead.ts";
 import { ask, paths } from "./api.ts";
 import { choice } from "./controls.ts";
-import { make } from "./dom.ts";
+import { ARROWS, make } from "./dom.ts";
 import type { State } from "./state.ts";
 import { each } from "./work.ts";
 
@@ -35,7 +35,10 @@ export class Grid implements Shown {
         const label = words.grid.open(map.name, String(head));
         const link = make("a", {
           href: `#map?map=${map.id}&head=${head}`, title: label, attributes: { "aria-label": label },
-          onclick: (event) => { event.preventDefault(); this.app.go({ map: map.id, head, sight: null, token: null, end: null }); },
+          onclick: (event) => {
+            event.preventDefault();
+            this.app.go({ map: map.id, head, sight: null, token: null, end: null });
+          },
           onkeydown: (event) => this.move(event, map.id, head),
         }, picture);
         this.pictures.push(picture);
@@ -47,14 +50,18 @@ export class Grid implements Shown {
         make("span", {}, `${words.grid.kinds[map.kind]} · ${words.grid.size(map.queries, map.keys)}`));
       return make("tr", {}, name, ...cells);
     });
-    const header = make("tr", {}, make("td"), ...Array.from({ length: most }, (_, head) => make("th", { attributes: { scope: "col" } }, String(head))));
+    const columns = Array.from({ length: most }, (_, head) =>
+      make("th", { attributes: { scope: "col" } }, String(head)));
+    const header = make("tr", {}, make("td"), ...columns);
+    const lead = target.maps.length ? words.grid.lead(target.maps.length, heads) : words.grid.none;
     this.element.append(
       make("header", "heading",
-        make("div", {}, make("h1", {}, words.grid.title), make("p", "lead", target.maps.length ? words.grid.lead(target.maps.length, heads) : words.grid.none)),
+        make("div", {}, make("h1", {}, words.grid.title), make("p", "lead", lead)),
         make("div", "tools",
           choice(words.map.reduce, words.map.reduces, state.reduce, (reduce) => this.app.go({ reduce })),
           choice(words.map.scale, words.map.scales, state.scale, (scale) => this.app.go({ scale })))),
-      make("div", { className: "sheet", tabIndex: -1 }, make("table", {}, make("thead", {}, header), make("tbody", {}, ...rows))));
+      make("div", { className: "sheet", tabIndex: -1 },
+        make("table", {}, make("thead", {}, header), make("tbody", {}, ...rows))));
   }
 
   /** Ask for the pictures, those in sight first. */
@@ -91,8 +98,7 @@ export class Grid implements Shown {
   }
 
   private move(event: KeyboardEvent, map: number, head: number): void {
-    const step: Record<string, [number, number]> = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-    const by = step[event.key];
+    const by = ARROWS[event.key];
     if (!by) return;
     event.preventDefault();
     const row = this.links[map + by[0]];

@@ -4,7 +4,7 @@ import { type App, type Shown, mapOf } from "./app.ts";
 import { decoded } from "./ahead.ts";
 import { type OverlayAnswer, type Picture, answer, paths } from "./api.ts";
 import { choice, chooseHead, stepHead } from "./controls.ts";
-import { figure, make } from "./dom.ts";
+import { ARROWS, figure, make } from "./dom.ts";
 import { clamp } from "./levels.ts";
 import { ramp, shade } from "./palette.ts";
 import type { State } from "./state.ts";
@@ -34,18 +34,24 @@ export class ImageView implements Shown {
     void decoded(image);
     if (width < 512) image.classList.add("crisp");
     this.stage = make("div", {
-      className: "picture", tabIndex: 0, attributes: { role: "application", "aria-label": words.image.picture(rows, columns), "data-keep": "picture" },
+      className: "picture", tabIndex: 0,
+      attributes: { role: "application", "aria-label": words.image.picture(rows, columns), "data-keep": "picture" },
       onclick: (event) => this.choose(this.at(event)),
       onpointermove: (event) => this.tell(this.at(event)),
       onpointerleave: () => this.tell(app.state.overlay === "patch" ? app.state.patch : null),
       onkeydown: (event) => { if (this.pressed(event)) event.preventDefault(); },
     }, image, this.over, this.frame);
     this.stage.style.aspectRatio = `${width} / ${height}`;
-    const strength = make("input", { type: "range", min: "0", max: "100", value: "100", oninput: () => { this.over.style.opacity = String(Number(strength.value) / 100); } });
-        this.element = make("section", "look image",
+    const strength = make("input", {
+      type: "range", min: "0", max: "100", value: "100",
+      oninput: () => { this.over.style.opacity = String(Number(strength.value) / 100); },
+    });
+    this.element = make("section", "look image",
       make("div", "toolbar", make("div", "choosers"),
-        choice(words.map.scale, words.map.scales, app.state.scale, (scale) => app.go({ scale })), make("label", "field", make("span", {}, words.image.strength), strength)),
-      make("div", "desk", make("div", "framed", this.stage, this.told), make("aside", "panel", make("section", "card", make("h2", {}, words.image.heads), this.strip))));
+        choice(words.map.scale, words.map.scales, app.state.scale, (scale) => app.go({ scale })),
+        make("label", "field", make("span", {}, words.image.strength), strength)),
+      make("div", "desk", make("div", "framed", this.stage, this.told),
+        make("aside", "panel", make("section", "card", make("h2", {}, words.image.heads), this.strip))));
     this.tools();
     this.tell(null);
     void this.refresh();
@@ -57,8 +63,9 @@ export class ImageView implements Shown {
     const { words, state } = app;
     const focused = document.activeElement?.getAttribute("data-keep");
     const box = this.element.querySelector(".choosers")!;
+    const lacking: State["overlay"][] = this.picture.first > 0 ? [] : ["class"];
     box.replaceChildren(chooseHead(app),
-      choice(words.image.overlay, words.image.overlays, state.overlay, (overlay) => app.go({ overlay }), this.picture.first > 0 ? [] : ["class"]));
+      choice(words.image.overlay, words.image.overlays, state.overlay, (overlay) => app.go({ overlay }), lacking));
     if (focused) box.querySelector<HTMLElement>(`[data-keep="${CSS.escape(focused)}"]`)?.focus();
   }
 
@@ -77,15 +84,15 @@ export class ImageView implements Shown {
 
   private pressed(event: KeyboardEvent): boolean {
     const { rows, columns } = this.picture;
-    const steps: Record<string, [number, number]> = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
-    const step = steps[event.key];
+    const step = ARROWS[event.key];
     if (event.key === "Escape" && this.app.state.patch !== null) {
       this.app.go({ patch: null, overlay: "class" });
       return true;
     }
     if (!step) return false;
     const from = this.app.state.patch ?? Math.floor(rows / 2) * columns + Math.floor(columns / 2);
-    const [row, column] = [clamp(Math.floor(from / columns) + step[0], 0, rows - 1), clamp((from % columns) + step[1], 0, columns - 1)];
+    const row = clamp(Math.floor(from / columns) + step[0], 0, rows - 1);
+    const column = clamp((from % columns) + step[1], 0, columns - 1);
     this.choose(row * columns + column);
     return true;
   }
@@ -105,7 +112,8 @@ export class ImageView implements Shown {
     const rolled = state.overlay === "rollout";
     const path = rolled ? paths.rolledOverlay(this.token()) : paths.overlay(map.id, state.head, this.token());
     this.outline();
-    const found = await this.latest.run(rolled ? words.work.rollout : words.work.overlay, (signal) => answer<OverlayAnswer>(path, signal));
+    const found = await this.latest.run(rolled ? words.work.rollout : words.work.overlay, (signal) =>
+      answer<OverlayAnswer>(path, signal));
     if (!found) return;
     this.found = found;
     paint(this.over, found, this.app);
@@ -135,6 +143,13 @@ export class ImageView implements Shown {
     this.told.textContent = weight === undefined ? place : `${place}: ${words.image.weightHere(figure(weight))}`;
   }
 
+  /** An overlay that a head has of its own: rollout joins all. */
+  private ownOverlay(): State["overlay"] {
+    const { overlay } = this.app.state;
+    if (overlay !== "rollout") return overlay;
+    return this.picture.first > 0 ? "class" : "patch";
+  }
+
   /** The overlay of every head of this layer, small. */
   private async overviews(): Promise<void> {
     const { app } = this;
@@ -146,7 +161,8 @@ export class ImageView implements Shown {
       const image = make("img", { src: paths.image(app.target.version), alt: "" });
       void decoded(image);
       const button = make("button", {
-        type: "button", className: "small", title: label, onclick: () => app.go({ map: map.id, head, overlay: app.state.overlay === "rollout" ? "class" : app.state.overlay }),
+        type: "button", className: "small", title: label,
+        onclick: () => app.go({ map: map.id, head, overlay: this.ownOverlay() }),
         attributes: { "aria-label": label, "aria-pressed": String(head === app.state.head) },
       }, image, canvas);
       return { head, canvas, button };
@@ -161,8 +177,12 @@ export class ImageView implements Shown {
     const { state } = this.app;
     this.tools();
     void this.refresh();
-    if (before.patch !== state.patch || before.overlay !== state.overlay || before.scale !== state.scale) void this.overviews();
-    else this.strip.querySelectorAll("button").forEach((button, head) => button.setAttribute("aria-pressed", String(head === state.head)));
+    const another = before.patch !== state.patch || before.overlay !== state.overlay;
+    if (another || before.scale !== state.scale) void this.overviews();
+    else {
+      this.strip.querySelectorAll("button").forEach((button, head) =>
+        button.setAttribute("aria-pressed", String(head === state.head)));
+    }
   }
 
   key(event: KeyboardEvent): boolean {

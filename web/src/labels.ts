@@ -21,7 +21,7 @@ export function ticks(first: number, pixels: number, scale: number, total: numbe
   return found;
 }
 
-/** The longest beginning of a text that fits, with … where something was cut; by code points, so no letter is halved. */
+/** The longest beginning of a text that fits, with … where something was cut; by code points: no letter is halved. */
 export function shorten(text: string, width: number, measure: (text: string) => number): string {
   if (measure(text) <= width) return text;
   const letters = Array.from(text);

@@ -1,5 +1,5 @@
-// The arithmetic of the zoom. A map of queries × keys is a Deep Zoom image: x counts keys, y counts queries; the deepest
-// level has one cell a pixel, and each level above it covers twice as many cells a pixel.
+// The arithmetic of the zoom. A map of queries × keys is a Deep Zoom image: x counts keys, y counts queries; the
+// deepest level has one cell a pixel, and each level above it covers twice as many cells a pixel.
 
 export const TILE = 256;
 

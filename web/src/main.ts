@@ -29,7 +29,8 @@ const keep = (name: string, value: string): void => {
 class Page implements App {
   target: Target = { kind: "capture", title: "", version: 0, tokens: {}, maps: [], image: null, can: [] };
   state: State = read(window.location.hash);
-  private language: Language = (["en", "zh"] as const).find((name) => name === kept("language")) ?? preferred(navigator.languages);
+  private language: Language =
+    (["en", "zh"] as const).find((name) => name === kept("language")) ?? preferred(navigator.languages);
   private wish: Wish = (["light", "dark"] as const).find((name) => name === kept("theme")) ?? "auto";
   readonly work = new Work(LANGUAGES[this.language]);
   private readonly texts = new Latest(this.work);
@@ -51,10 +52,11 @@ class Page implements App {
     if (target) this.load(target);
   }
 
-  async run(text: string): Promise<void> {
+  async run(text: string): Promise<boolean> {
     const task = (signal: AbortSignal): Promise<Target> => answer<Target>(paths.run, signal, { text });
     const target = await this.texts.run(this.words.work.run, task);
     if (target) this.load(target);
+    return target !== undefined;
   }
 
   private load(target: Target): void {
@@ -131,7 +133,8 @@ class Page implements App {
     this.main.replaceChildren(...(this.shown ? [this.shown.element] : []));
     this.root.replaceChildren(this.header(), this.main, this.work.element);
     if (fresh) window.scrollTo(0, 0);
-    if (focused) this.root.querySelector<HTMLElement>(`[data-keep="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+    if (!focused) return;
+    this.root.querySelector<HTMLElement>(`[data-keep="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 
   private view(): Shown | null {
@@ -146,38 +149,54 @@ class Page implements App {
   private header(): HTMLElement {
     const { words, state } = this;
     const tabs = this.views().map((view) => make("a", {
-      href: write(this.sound({ ...state, view })), attributes: { "aria-current": view === state.view ? "page" : null, "data-keep": `view ${view}` },
+      href: write(this.sound({ ...state, view })),
+      attributes: { "aria-current": view === state.view ? "page" : null, "data-keep": `view ${view}` },
     }, words.views[view]));
-    const menu = <T extends string>(label: string, options: [T, string][], chosen: T, choose: (value: T) => void): HTMLElement => {
-      const box = make("select", { onchange: () => choose(box.value as T), attributes: { "aria-label": label, "data-keep": label } },
-        ...options.map(([value, name]) => make("option", { value, selected: value === chosen }, name)));
-      return box;
-    };
-    const languages = (Object.keys(LANGUAGES) as Language[]).map((name): [Language, string] => [name, LANGUAGES[name].language]);
+    const languages = (Object.keys(LANGUAGES) as Language[])
+      .map((name): [Language, string] => [name, LANGUAGES[name].language]);
+    const themes = Object.entries(words.theme) as [Wish, string][];
     return make("header", "top",
-      make("a", { className: "skip", href: "#view", onclick: (event) => { event.preventDefault(); this.main.focus(); } }, words.skip),
+      make("a", {
+        className: "skip", href: "#view",
+        onclick: (event) => { event.preventDefault(); this.main.focus(); },
+      }, words.skip),
       make("div", "brand", make("b", {}, "regard"), make("span", { title: this.target.title }, this.target.title)),
       make("nav", { attributes: { "aria-label": words.navigation } }, ...tabs, make("a", { href: "explain.html" }, words.explain.title)),
       make("div", "switches",
-        menu(words.languageLabel, languages, this.language, (name) => { this.language = name; keep("language", name); this.rebuild(); }),
-        menu(words.themeLabel, Object.entries(words.theme) as [Wish, string][], this.wish, (wish) => { this.wish = wish; keep("theme", wish); this.rebuild(); }),
-        make("button", { type: "button", className: "plain", onclick: () => this.help(), attributes: { "data-keep": "help", "aria-keyshortcuts": "?" } }, `? ${words.help}`)));
+        menu(words.languageLabel, languages, this.language, (name) => {
+          this.language = name;
+          keep("language", name);
+          this.rebuild();
+        }),
+        menu(words.themeLabel, themes, this.wish, (wish) => {
+          this.wish = wish;
+          keep("theme", wish);
+          this.rebuild();
+        }),
+        make("button", {
+          type: "button", className: "plain", onclick: () => this.help(),
+          attributes: { "data-keep": "help", "aria-keyshortcuts": "?" },
+        }, `? ${words.help}`)));
   }
 
   private help(): void {
     if (document.querySelector("dialog[open]")) return;
     const { words } = this;
-    const dialog: HTMLDialogElement = make("dialog", { className: "help", attributes: { "aria-label": words.keys.title }, onclose: () => dialog.remove() },
-      make("h2", {}, words.keys.title),
-      make("dl", {}, ...words.keys.rows.map(([key, what]) => make("div", {}, make("dt", {}, make("kbd", {}, key)), make("dd", {}, what)))),
-      make("button", { type: "button", className: "main", onclick: () => dialog.close(), autofocus: true }, words.close));
+    const rows = words.keys.rows.map(([key, what]) =>
+      make("div", {}, make("dt", {}, make("kbd", {}, key)), make("dd", {}, what)));
+    const close = (): void => dialog.close();
+    const dialog: HTMLDialogElement = make("dialog", {
+      className: "help", attributes: { "aria-label": words.keys.title }, onclose: () => dialog.remove(),
+    }, make("h2", {}, words.keys.title), make("dl", {}, ...rows),
+    make("button", { type: "button", className: "main", onclick: close, autofocus: true }, words.close));
     document.body.append(dialog);
     dialog.showModal();
   }
 
   private pressed(event: KeyboardEvent): void {
     const typing = event.target instanceof Element && event.target.matches("textarea, select, input[type=text]");
-    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (document.querySelector("dialog[open]")) return;
     if (event.key === "Escape" && this.work.busy) this.work.cancel();
     else if (typing) return;
     else if (event.key === "?") this.help();
@@ -188,6 +207,16 @@ class Page implements App {
     } else if (!this.shown?.key?.(event)) return;
     event.preventDefault();
   }
+}
+
+/** A list from which one is chosen, without a label of its own to be seen. */
+function menu<T extends string>(
+  label: string, options: [T, string][], chosen: T, choose: (value: T) => void,
+): HTMLElement {
+  const attributes = { "aria-label": label, "data-keep": label };
+  const box = make("select", { onchange: () => choose(box.value as T), attributes },
+    ...options.map(([value, name]) => make("option", { value, selected: value === chosen }, name)));
+  return box;
 }
 
 void new Page().start();

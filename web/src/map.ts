@@ -38,10 +38,13 @@ export class MapView implements Shown {
       clear: () => app.go({ token: null, end: null }),
     });
     const button = (label: string, sign: string, action: () => void): HTMLButtonElement =>
-      make("button", { type: "button", className: "icon", title: label, onclick: action, attributes: { "aria-label": label } }, sign);
+      make("button", {
+        type: "button", className: "icon", title: label, onclick: action, attributes: { "aria-label": label },
+      }, sign);
+    const back = (): void => app.go({ map: null, token: null, end: null, sight: null });
     this.element = make("section", "look",
       make("div", "toolbar",
-        make("button", { type: "button", className: "plain back", onclick: () => app.go({ map: null, token: null, end: null, sight: null }) }, `← ${words.map.back}`),
+        make("button", { type: "button", className: "plain back", onclick: back }, `← ${words.map.back}`),
         chooseHead(app),
         choice(words.map.reduce, words.map.reduces, state.reduce, (reduce) => app.go({ reduce })),
         choice(words.map.scale, words.map.scales, state.scale, (scale) => app.go({ scale })),
@@ -51,7 +54,8 @@ export class MapView implements Shown {
           button(words.map.whole, "⤢", () => this.zoom.whole()))),
       make("div", "desk", this.zoom.element,
         make("aside", "panel", make("section", "card", make("h2", {}, words.map.here), this.here), this.strongest,
-          this.text && make("section", "card reading", make("h2", {}, words.map.text), this.text.element), this.profile)));
+          this.text && make("section", "card reading", make("h2", {}, words.map.text), this.text.element),
+          this.profile)));
     this.point(null);
     void this.describe();
     void this.chosen();
@@ -82,7 +86,8 @@ export class MapView implements Shown {
     const { words } = app;
     const map = mapOf(app);
     const line = (name: string, value: string, place?: number): HTMLElement =>
-      make("div", {}, make("dt", {}, name), make("dd", {}, value, place !== undefined && make("small", {}, ` ${place}`)));
+      make("div", {}, make("dt", {}, name),
+        make("dd", {}, value, place !== undefined && make("small", {}, ` ${place}`)));
     const [queries, keys] = [tokensOf(app, map, "query"), tokensOf(app, map, "key")];
     this.here.replaceChildren(make("dl", {},
       line(words.map.query, named(queries, cell.query), queries ? cell.query : undefined),
@@ -93,7 +98,8 @@ export class MapView implements Shown {
 
   private choose(query: number): void {
     const { state } = this.app;
-    this.app.go({ token: state.token === query && state.direction === "from" ? null : query, end: null, direction: "from" });
+    const again = state.token === query && state.direction === "from";
+    this.app.go({ token: again ? null : query, end: null, direction: "from" });
   }
 
   /** The strongest keys of the chosen query: in the list, on the map and in the text. */
@@ -135,11 +141,14 @@ export class MapView implements Shown {
     this.text?.colour(shades);
     this.text?.mark(found.keys);
     if (found.keys[0] !== undefined) this.text?.reveal(found.keys[0]);
+    const clear = (): void => app.go({ token: null, end: null });
     this.strongest.replaceChildren(
       make("header", "between", make("h2", {}, words.map.strongest(named(tokensOf(app, map, "query"), query))),
-        make("button", { type: "button", className: "plain", onclick: () => app.go({ token: null, end: null }) }, words.map.unchoose)),
-      make("ol", "weights", ...found.keys.map((key, place) =>
-        weighed(named(keys, key), found.weights[place]!, best, figure(found.weights[place]!), () => this.zoom.show({ query, key })))));
+        make("button", { type: "button", className: "plain", onclick: clear }, words.map.unchoose)),
+      make("ol", "weights", ...found.keys.map((key, place) => {
+        const weight = found.weights[place]!;
+        return weighed(named(keys, key), weight, best, figure(weight), () => this.zoom.show({ query, key }));
+      })));
   }
 
   private async describe(): Promise<void> {
@@ -147,13 +156,18 @@ export class MapView implements Shown {
     const { words } = app;
     const { head } = app.state;
     if (head === "mean") return;
-    const found = await this.heads.run(words.work.profile, (signal) => answer<Profile[] | { heads: Profile[] }>(paths.profile(mapOf(app).id), signal));
-    const profile = found && (Array.isArray(found) ? found : found.heads)?.[head];
+    const found = await this.heads.run(words.work.profile, (signal) =>
+      answer<Profile[]>(paths.profile(mapOf(app).id), signal));
+    const profile = found?.[head];
     if (!profile) return;
-    const share = (value: number): string => `${(100 * value).toFixed(1)} %`;
+    const told = (value: number | null, digits: number): string => value === null ? "–" : value.toFixed(digits);
+    const share = (value: number | null): string => value === null ? "–" : `${told(100 * value, 1)} %`;
     const lines: [string, string][] = [
-      [words.map.entropy, profile.entropy.toFixed(2)], [words.map.distance, profile.distance.toFixed(1)],
-      [words.map.first, share(profile.first)], [words.map.previous, share(profile.previous)], [words.map.same, share(profile.same)],
+      [words.map.entropy, told(profile.entropy, 2)],
+      [words.map.distance, told(profile.distance, 1)],
+      [words.map.first, share(profile.first)],
+      [words.map.previous, share(profile.previous)],
+      [words.map.same, share(profile.same)],
     ];
     this.profile.hidden = false;
     this.profile.replaceChildren(make("h2", {}, words.map.profile),

@@ -1,6 +1,6 @@
 // A small matrix of weights with words on both sides, drawn on a canvas: what was written down, what was read across.
 
-import { colour, make, surface } from "./dom.ts";
+import { ARROWS, colour, make, surface } from "./dom.ts";
 import { shorten } from "./labels.ts";
 import { clamp } from "./levels.ts";
 import { type Scale, type Theme, ramp, shade } from "./palette.ts";
@@ -60,11 +60,13 @@ export class Matrix {
   }
 
   private pressed(event: KeyboardEvent): boolean {
-    const steps: Record<string, [number, number]> = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
-    const step = steps[event.key];
+    const step = ARROWS[event.key];
     if (!step) return false;
     const from = this.at ?? { row: step[0] ? -step[0] : 0, column: step[1] ? -step[1] : 0 };
-    this.move({ row: clamp(from.row + step[0], 0, this.rows.length - 1), column: clamp(from.column + step[1], 0, this.columns.length - 1) });
+    this.move({
+      row: clamp(from.row + step[0], 0, this.rows.length - 1),
+      column: clamp(from.column + step[1], 0, this.columns.length - 1),
+    });
     return true;
   }
 
@@ -72,7 +74,10 @@ export class Matrix {
     const measured = this.canvas.getContext("2d");
     if (!measured || !this.element.clientWidth) return;
     measured.font = FONT;
-    const longest = (words: readonly string[]): number => Math.min(MARGIN, Math.max(...words.map((word) => measured.measureText(show(word)).width), 10) + 14);
+    const longest = (words: readonly string[]): number => {
+      const widths = words.map((word) => measured.measureText(show(word)).width);
+      return Math.min(MARGIN, Math.max(...widths, 10) + 14);
+    };
     const [left, top] = [longest(this.rows), longest(this.columns)];
     const cell = clamp((this.element.clientWidth - left - 2) / Math.max(this.columns.length, 1), 14, 34);
     this.box = { left, top, cell };

@@ -1,4 +1,4 @@
-// Colours. Lightness grows evenly with the weight (in OKLab, where equal steps look equal): so a map can be read in grey.
+// Colours. Lightness grows evenly with the weight (in OKLab, where equal steps look equal): a map can be read in grey.
 
 export type Theme = "light" | "dark";
 export type Scale = "linear" | "log";
@@ -34,11 +34,15 @@ const tables = new Map<Theme, Colour[]>();
 export function ramp(theme: Theme): Colour[] {
   const known = tables.get(theme);
   if (known) return known;
-  const stops = STOPS[theme].map(([l, c, h]) => [l, c * Math.cos((h * Math.PI) / 180), c * Math.sin((h * Math.PI) / 180)]);
+  const stops = STOPS[theme].map(([l, c, h]) => {
+    const angle = (h * Math.PI) / 180;
+    return [l, c * Math.cos(angle), c * Math.sin(angle)];
+  });
   const [first, last] = [stops[0]![0]!, stops[stops.length - 1]![0]!];
   const table = Array.from({ length: 256 }, (_, entry) => {
     const lightness = first + ((last - first) * entry) / 255;
-    const next = stops.findIndex(([l], place) => place > 0 && (last > first ? l! >= lightness - 1e-9 : l! <= lightness + 1e-9));
+    const next = stops.findIndex(([l], place) =>
+      place > 0 && (last > first ? l! >= lightness - 1e-9 : l! <= lightness + 1e-9));
     const [low, high] = [stops[Math.max(next, 1) - 1]!, stops[Math.max(next, 1)]!];
     const share = (lightness - low[0]!) / (high[0]! - low[0]!);
     return rgb(lightness, low[1]! + share * (high[1]! - low[1]!), low[2]! + share * (high[2]! - low[2]!));

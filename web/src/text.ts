@@ -49,13 +49,15 @@ export class TextView implements Shown {
         texts.push(make("section", "reading", direction && make("h2", {}, label), made.element));
         return made;
       };
-      if (map.kind !== "cross" && map.query_tokens === map.key_tokens) this.queries = this.keys = text(query, words.text.both, null);
-      else {
+      if (map.kind !== "cross" && map.query_tokens === map.key_tokens) {
+        this.queries = this.keys = text(query, words.text.both, null);
+      } else {
         this.keys = text(key, words.text.keys, "to");
         this.queries = text(query, words.text.queries, "from");
       }
     } else texts.push(make("p", "hint", words.text.noTokens));
-    this.element = make("section", "look text", this.tools(), make("div", "desk", make("div", "texts", ...texts), this.side));
+    this.element = make("section", "look text", this.tools(),
+      make("div", "desk", make("div", "texts", ...texts), this.side));
     void this.refresh();
   }
 
@@ -65,7 +67,9 @@ export class TextView implements Shown {
     return make("div", "toolbar", chooseHead(app),
       choice(words.text.direction, words.text.directions, state.direction, (direction) => app.go({ direction })),
       choice(words.map.scale, words.map.scales, state.scale, (scale) => app.go({ scale })),
-      app.target.can.includes("run") && make("button", { type: "button", className: "plain", onclick: () => anotherText(app), attributes: { "data-keep": "another" } }, words.text.another));
+      app.target.can.includes("run") && make("button", {
+        type: "button", className: "plain", onclick: () => anotherText(app), attributes: { "data-keep": "another" },
+      }, words.text.another));
   }
 
   private choose(token: number, lengthen: boolean, direction: State["direction"]): void {
@@ -74,13 +78,16 @@ export class TextView implements Shown {
     else this.app.go({ token, end: null, direction }, state.token !== null);
   }
 
-  private ask(token: number, top: number, signal: AbortSignal): Promise<Seen> {
+  private async ask(token: number, top: number, signal: AbortSignal): Promise<Seen> {
     const { app } = this;
     const { head, direction } = app.state;
     const map = mapOf(app).id;
-    return direction === "from"
-      ? answer<QueryAnswer>(paths.query(map, head, token, top), signal).then(({ keys, weights, row }) => ({ places: keys, weights, all: row }))
-      : answer<KeyAnswer>(paths.key(map, head, token, top), signal).then(({ queries, weights, column }) => ({ places: queries, weights, all: column }));
+    if (direction === "from") {
+      const { keys, weights, row } = await answer<QueryAnswer>(paths.query(map, head, token, top), signal);
+      return { places: keys, weights, all: row };
+    }
+    const { queries, weights, column } = await answer<KeyAnswer>(paths.key(map, head, token, top), signal);
+    return { places: queries, weights, all: column };
   }
 
   private async refresh(): Promise<void> {
@@ -96,7 +103,8 @@ export class TextView implements Shown {
     asking.choose(token, end);
     this.linking.stop();
     if (token === null) return this.overall();
-    const found = await this.latest.run(direction === "from" ? words.work.query(token) : words.work.key(token), (signal) => this.ask(end ?? token, STRONGEST, signal));
+    const label = direction === "from" ? words.work.query(token) : words.work.key(token);
+    const found = await this.latest.run(label, (signal) => this.ask(end ?? token, STRONGEST, signal));
     if (!found) return;
     this.colour(answering, found);
     this.list(end ?? token, found);
@@ -114,10 +122,11 @@ export class TextView implements Shown {
 
   private list(token: number, { places, weights }: Seen): void {
     const { words, state } = this.app;
-    const [own, other] = state.direction === "from" ? [this.names.query, this.names.key] : [this.names.key, this.names.query];
+    const { from: own, to: other } = this.ends();
     const best = Math.max(...weights, 1e-12);
     this.side.replaceChildren(make("section", "card",
-      make("h2", {}, words.text.chosen(show(own[token] ?? ""), token)), make("p", "hint", words.text.directions[state.direction]),
+      make("h2", {}, words.text.chosen(show(own[token] ?? ""), token)),
+      make("p", "hint", words.text.directions[state.direction]),
       make("ol", "weights", ...places.map((place, rank) =>
         weighed(`“${show(other[place] ?? "")}”`, weights[rank]!, best, figure(weights[rank]!), () => {
           if (this.queries === this.keys) this.choose(place, false, state.direction);
@@ -125,21 +134,30 @@ export class TextView implements Shown {
         })))));
   }
 
+  /** The tokens that the chosen one is of, and those it is linked with. */
+  private ends(): { from: string[]; to: string[] } {
+    const { query, key } = this.names;
+    return this.app.state.direction === "from" ? { from: query, to: key } : { from: key, to: query };
+  }
+
   /** Without a chosen token: what each receives. */
   private async overall(): Promise<void> {
     const { app } = this;
     const { words, state } = app;
-    this.side.replaceChildren(make("section", "card", make("p", "hint", words.text.received), make("p", "hint", words.text.hint)));
+    const hints = [words.text.received, words.text.hint].map((hint) => make("p", "hint", hint));
+    this.side.replaceChildren(make("section", "card", ...hints));
     if (this.queries !== this.keys) this.queries?.colour(null);
-    const found = await this.latest.run(words.work.received, (signal) => answer<ReceivedAnswer>(paths.received(mapOf(app).id, state.head), signal));
+    const found = await this.latest.run(words.work.received, (signal) =>
+      answer<ReceivedAnswer>(paths.received(mapOf(app).id, state.head), signal));
     if (!found) return;
     const each = found.cells_per_entry ?? 1;
     const best = found.received.reduce((most, weight) => Math.max(most, weight), 0);
-    this.keys?.colour(Float32Array.from(this.names.key, (_, key) => shade(found.received[Math.floor(key / each)] ?? 0, best, state.scale)));
+    this.keys?.colour(Float32Array.from(this.names.key, (_, key) =>
+      shade(found.received[Math.floor(key / each)] ?? 0, best, state.scale)));
   }
 
   private async links(token: number, end: number): Promise<void> {
-    const { words, state } = this.app;
+    const { words } = this.app;
     const [first, last] = [Math.min(token, end), Math.max(token, end)];
     const all = last - first + 1;
     const span = Array.from({ length: Math.min(all, MOST_FROM) }, (_, place) => first + place);
@@ -152,11 +170,10 @@ export class TextView implements Shown {
       return true;
     });
     if (!done || !links.length) return;
-    const names = state.direction === "from" ? { from: this.names.query, to: this.names.key } : { from: this.names.key, to: this.names.query };
     this.side.querySelector(".linked")?.remove();
     this.side.prepend(make("section", "card linked", make("h2", {}, words.text.links),
       make("p", "hint", all > MOST_FROM ? words.text.linksCut(MOST_FROM, all) : words.text.linksHint),
-      drawLinks(links, names, words.text.links, (to) => this.keys?.reveal(to))));
+      drawLinks(links, this.ends(), words.text.links, (to) => this.keys?.reveal(to))));
   }
 
   update(before: State): void {
@@ -183,14 +200,15 @@ export class TextView implements Shown {
 export function anotherText(app: App): void {
   const { words } = app;
   const box = make("textarea", { rows: 8, required: true, attributes: { "aria-label": words.text.anotherTitle } });
-  const dialog: HTMLDialogElement = make("dialog", { attributes: { "aria-label": words.text.anotherTitle }, onclose: () => dialog.remove() },
-    make("form", {
-      method: "dialog",
-      onsubmit: () => {
-        void app.run(box.value);
-      },
-    }, make("h2", {}, words.text.anotherTitle), box,
-    make("div", "between", make("button", { type: "button", className: "plain", onclick: () => dialog.close() }, words.close), make("button", { type: "submit", className: "main" }, words.text.run))));
+  const close = (): void => dialog.close();
+  const form = make("form", { method: "dialog", onsubmit: () => void app.run(box.value) },
+    make("h2", {}, words.text.anotherTitle), box,
+    make("div", "between",
+      make("button", { type: "button", className: "plain", onclick: close }, words.close),
+      make("button", { type: "submit", className: "main" }, words.text.run)));
+  const dialog: HTMLDialogElement = make("dialog", {
+    attributes: { "aria-label": words.text.anotherTitle }, onclose: () => dialog.remove(),
+  }, form);
   document.body.append(dialog);
   dialog.showModal();
 }

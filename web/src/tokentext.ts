@@ -39,7 +39,8 @@ export class TokenText {
       return block;
     });
     this.element = make("div", {
-      className: "tokens", tabIndex: 0, attributes: { role: "listbox", "aria-label": label, "data-keep": `tokens ${label}` },
+      className: "tokens", tabIndex: 0,
+      attributes: { role: "listbox", "aria-label": label, "data-keep": `tokens ${label}` },
       onkeydown: (event) => { if (this.pressed(event)) event.preventDefault(); },
       onclick: (event) => {
         const node = (event.target as HTMLElement).closest<HTMLElement>("[data-token]");
@@ -49,7 +50,9 @@ export class TokenText {
     begin(this, "text"); // the first part of it is drawn once it has a place
     this.watch = new IntersectionObserver((entries) => {
       end(this);
-      for (const entry of entries) if (entry.isIntersecting) this.fill(Number((entry.target as HTMLElement).dataset["part"]));
+      for (const { isIntersecting, target } of entries) {
+        if (isIntersecting) this.fill(Number((target as HTMLElement).dataset["part"]));
+      }
     }, { rootMargin: "600px" });
     for (const block of this.blocks) this.watch.observe(block);
   }
@@ -61,7 +64,9 @@ export class TokenText {
     const children: (Node | string)[] = [];
     for (let place = start; place < end; place += 1) {
       const { text, space, breaks } = this.spelled[place]!;
-      const node = make("span", { id: `${this.id}-${place}`, attributes: { role: "option", "data-token": place } }, breaks ? "⏎" : text || "∅");
+      const node = make("span", {
+        id: `${this.id}-${place}`, attributes: { role: "option", "data-token": place },
+      }, breaks ? "⏎" : text || "∅");
       if (breaks) node.classList.add("newline");
       this.nodes[place] = node;
       this.paint(place);
@@ -134,7 +139,9 @@ export class TokenText {
       this.events.clear();
       return true;
     }
-    const steps: Record<string, number> = { ArrowLeft: -1, ArrowRight: 1, PageUp: -100, PageDown: 100, Home: -Infinity, End: Infinity };
+    const steps: Record<string, number> = {
+      ArrowLeft: -1, ArrowRight: 1, PageUp: -100, PageDown: 100, Home: -Infinity, End: Infinity,
+    };
     let next: number;
     if (event.key === "ArrowUp" || event.key === "ArrowDown") next = this.line(event.key === "ArrowDown" ? 1 : -1);
     else if (event.key === "Enter" && this.at === null) next = 0;

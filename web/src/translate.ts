@@ -41,7 +41,9 @@ export class TranslateView implements Shown {
     const form = make("form", { className: "say", onsubmit: (event) => { event.preventDefault(); this.submit(); } },
       make("label", "field wide", make("span", {}, words.translate.label), this.box),
       make("div", "between",
-        select(words.translate.beam, BEAMS.map((beam) => [String(beam), String(beam)]), String(this.beam), (beam) => { this.beam = Number(beam); }),
+        select(words.translate.beam, BEAMS.map((beam) => [String(beam), String(beam)]), String(this.beam), (beam) => {
+          this.beam = Number(beam);
+        }),
         choice(words.map.scale, words.map.scales, this.scale, (scale) => { this.scale = scale; this.show(); }),
         make("button", { type: "submit", className: "main" }, words.translate.go)));
     this.element = make("section", "look translate", form, this.results, this.detail);
@@ -67,33 +69,50 @@ export class TranslateView implements Shown {
   }
 
   private list(): void {
-    const { words } = this.app;
+    const { words, target: { can } } = this.app;
     const name = "hypothesis";
     const rows = this.hypotheses.map((one, place) => make("li", {}, make("label", "hypothesis",
-      make("input", { type: "radio", name, checked: place === this.shown, onchange: () => { this.shown = place; this.show(); } }),
+      make("input", {
+        type: "radio", name, checked: place === this.shown,
+        onchange: () => { this.shown = place; this.show(); },
+      }),
       make("span", "written", one.text || words.translate.nothing),
       make("span", "number", `${words.translate.score} ${one.score.toFixed(2).replace("-", "−")}`))));
-    this.results.replaceChildren(make("h2", {}, words.translate.hypotheses), make("ol", "hypotheses", ...rows));
+    const maps = make("button", {
+      type: "button", className: "plain", onclick: () => void this.look(),
+    }, words.translate.maps);
+    this.results.replaceChildren(
+      make("header", "between", make("h2", {}, words.translate.hypotheses), can.includes("run") && maps),
+      make("ol", "hypotheses", ...rows));
     this.show();
+  }
+
+  /** Every map behind the best translation. */
+  private async look(): Promise<void> {
+    const { app } = this;
+    if (await app.run(app.state.say)) app.go({ view: "map", map: null, token: null, end: null, sight: null });
   }
 
   private show(): void {
     const one = this.hypotheses[this.shown];
     this.matrix?.close();
     this.matrix = null;
-    if (!one || !one.target.length) return this.detail.replaceChildren();
+    if (!one?.weights.length) return this.detail.replaceChildren(); // a model of fixed context aligns nothing
     const { words, theme } = this.app;
     const told = make("p", { className: "hint told", attributes: { "aria-live": "polite" } }, "\u00a0");
-    this.matrix = new Matrix(words.translate.matrixLabel, one.target, one.source, one.weights, { theme, scale: this.scale }, (cell) => {
+    const look = { theme, scale: this.scale };
+    this.matrix = new Matrix(words.translate.matrixLabel, one.target, one.source, one.weights, look, (cell) => {
       if (!cell) told.textContent = "\u00a0";
       else {
         const row = one.weights[cell.row]!;
         const column = cell.column >= 0 ? cell.column : row.indexOf(Math.max(...row));
-        told.textContent = words.translate.cell(show(one.target[cell.row]!), show(one.source[column]!), figure(row[column]!));
+        const [written, read] = [one.target[cell.row]!, one.source[column]!];
+        told.textContent = words.translate.cell(show(written), show(read), figure(row[column]!));
       }
     });
     this.detail.replaceChildren(
-      make("section", "card", make("h2", {}, words.translate.words), make("p", "hint", words.translate.wordsHint), this.wordByWord(one)),
+      make("section", "card", make("h2", {}, words.translate.words), make("p", "hint", words.translate.wordsHint),
+        this.wordByWord(one)),
       make("section", "card", make("h2", {}, words.translate.matrix), told, this.matrix.element));
   }
 
@@ -110,7 +129,8 @@ export class TranslateView implements Shown {
       for (const word of lines.flat()) word.classList.remove("lit", "linked");
       if (side === null) return;
       lines[side][place]!.classList.add("lit");
-      for (const link of one.links) if (link[side] === place) lines[side === 0 ? 1 : 0][link[side === 0 ? 1 : 0]]?.classList.add("linked");
+      const other = side === 0 ? 1 : 0;
+      for (const link of one.links) if (link[side] === place) lines[other][link[other]]?.classList.add("linked");
     };
     return make("div", { className: "sentences", attributes: { role: "group", "aria-label": words.translate.words } },
       make("p", {}, ...lines[0]), make("p", {}, ...lines[1]));

@@ -55,7 +55,8 @@ const en = {
     queries: "queries ↓",
     keys: "keys →",
     stage: (name: string, head: string) =>
-      `Map of ${name}, head ${head}. Arrow keys move the cell, with Shift the map; plus and minus zoom; 0 shows all; Enter chooses the query.`,
+      `Map of ${name}, head ${head}. Arrow keys move the cell, with Shift the map; plus and minus zoom; ` +
+      "0 shows all; Enter chooses the query.",
     here: "Here",
     query: "Query",
     key: "Key",
@@ -63,7 +64,8 @@ const en = {
     rank: "Rank",
     rankOf: (rank: number, all: number) => `${rank} of ${all.toLocaleString("en")}`,
     hover: "Point at the map, or move with the arrow keys.",
-    cellSaid: (query: string, key: string, weight: string, rank: number) => `query ${query}, key ${key}: weight ${weight}, rank ${rank}`,
+    cellSaid: (query: string, key: string, weight: string, rank: number) =>
+      `query ${query}, key ${key}: weight ${weight}, rank ${rank}`,
     strongest: (token: string) => `What ${token} attends to`,
     choose: "Click on a row: its strongest keys are marked here, on the map and in the text.",
     unchoose: "Clear",
@@ -110,6 +112,7 @@ const en = {
     go: "Translate",
     beam: "Beam",
     hypotheses: "Hypotheses",
+    maps: "Look into the maps of the best",
     score: "score",
     words: "Word by word",
     wordsHint: "Point at a word: the words it is linked with light up.",
@@ -273,6 +276,7 @@ const zh: Words = {
     go: "翻译",
     beam: "束宽",
     hypotheses: "候选译文",
+    maps: "查看最佳译文的图谱",
     score: "得分",
     words: "逐词对照",
     wordsHint: "指向一个词，与它相连的词会亮起。",

@@ -1,6 +1,7 @@
 // What is being computed: told in the status line, and cancelled from there.
 
 import { begin, end } from "./ahead.ts";
+import { type Progress, answer, paths } from "./api.ts";
 import { make } from "./dom.ts";
 import type { Words } from "./words.ts";
 
@@ -8,21 +9,27 @@ import type { Words } from "./words.ts";
 export type Label = string | { toString(): string };
 
 const PATIENCE = 250; // milliseconds before the line speaks: what is quick need not be told
+const LONG = 1000; // milliseconds before the server is asked how far it is
 
 export class Work {
   readonly element: HTMLElement;
   private words: Words;
   private readonly line: HTMLElement;
+  /** Beside the line, which is read aloud whenever it changes; this changes too often for that. */
+  private readonly far = make("span", "far");
   private readonly stop: HTMLButtonElement;
   private readonly running = new Map<AbortController, { label: Label; since: number }>();
   private again = 0;
+  private asking = false;
   private said: { text: string; wrong: boolean } | null = null;
 
   constructor(words: Words) {
     this.words = words;
     this.line = make("span", { className: "said", attributes: { role: "status", "aria-live": "polite" } });
-    this.stop = make("button", { className: "plain", type: "button", hidden: true, onclick: () => this.cancel() }, words.cancel);
-    this.element = make("footer", "status", make("i", { className: "pulse", attributes: { "aria-hidden": "true" } }), this.line, this.stop);
+    const stop = (): void => this.cancel();
+    this.stop = make("button", { className: "plain", type: "button", hidden: true, onclick: stop }, words.cancel);
+    const pulse = make("i", { className: "pulse", attributes: { "aria-hidden": "true" } });
+    this.element = make("footer", "status", pulse, this.line, this.far, this.stop);
     this.tell();
   }
 
@@ -36,7 +43,9 @@ export class Work {
   }
 
   /** Run a task under a name. Undefined when it was cancelled, or failed and that was told. */
-  async run<T>(label: Label, task: (signal: AbortSignal) => Promise<T>, control = new AbortController()): Promise<T | undefined> {
+  async run<T>(
+    label: Label, task: (signal: AbortSignal) => Promise<T>, control = new AbortController(),
+  ): Promise<T | undefined> {
     this.running.set(control, { label, since: performance.now() });
     begin(control, "answer");
     window.setTimeout(() => this.tell(), PATIENCE);
@@ -81,13 +90,35 @@ export class Work {
     const busy = slow.length > 0;
     this.element.classList.toggle("busy", busy);
     this.element.classList.toggle("wrong", !busy && (this.said?.wrong ?? false));
-    const last = slow[slow.length - 1];
-    const text = last ? (slow.length > 1 ? this.words.computingMore(String(last.label), slow.length - 1) : this.words.computing(String(last.label))) : (this.said?.text ?? this.words.ready);
+    const text = this.text(slow.map(({ label }) => String(label)));
     if (this.line.textContent !== text) this.line.textContent = text;
     this.stop.hidden = !busy;
     window.clearTimeout(this.again);
     if (busy) this.again = window.setTimeout(() => this.tell(), PATIENCE);
+    else this.far.textContent = "";
+    if (slow.some(({ since }) => now - since >= LONG)) void this.follow();
   }
+
+  private text(labels: string[]): string {
+    const { words } = this;
+    const last = labels.at(-1);
+    if (last === undefined) return this.said?.text ?? words.ready;
+    return labels.length > 1 ? words.computingMore(last, labels.length - 1) : words.computing(last);
+  }
+
+  /** Ask the server what it is at and how far; one that does not tell is not asked for an excuse. */
+  private async follow(): Promise<void> {
+    if (this.asking) return;
+    this.asking = true;
+    const told = await answer<Progress>(paths.progress, AbortSignal.timeout(10 * LONG)).catch(() => null);
+    this.asking = false;
+    if (this.busy) this.far.textContent = told ? progress(told) : "";
+  }
+}
+
+/** What is at work, and the share of it that is done where the server knows. */
+export function progress({ working }: Progress): string {
+  return working.map(({ what, done }) => done === null ? what : `${what}: ${Math.floor(100 * done)} %`).join(" · ");
 }
 
 /** Tasks of which only the newest matters: a new one takes back the one before. */
@@ -111,7 +142,9 @@ export class Latest {
 }
 
 /** Do something for many things, a few at a time, in order; stops with the signal. */
-export async function each<T>(things: readonly T[], few: number, signal: AbortSignal, action: (thing: T) => Promise<void>): Promise<void> {
+export async function each<T>(
+  things: readonly T[], few: number, signal: AbortSignal, action: (thing: T) => Promise<void>,
+): Promise<void> {
   let next = 0;
   const worker = async (): Promise<void> => {
     try {

@@ -6,15 +6,15 @@ import { type Shown, type App, headName, look, mapOf, tokensOf } from "./app.ts"
 import { begin, end } from "./ahead.ts";
 import { Refusal, ask, paths } from "./api.ts";
 import { drawAxis, drawMarks } from "./axes.ts";
-import { Settled, framed, make } from "./dom.ts";
+import { ARROWS, Settled, framed, make } from "./dom.ts";
 import { type Cell, type Sight, TILE, cellAt, clamp, deepest, shallowest, stride } from "./levels.ts";
 import type { State } from "./state.ts";
 
 const LARGEST = 48; // pixels a cell
 const AGAIN = 200; // milliseconds until a tile that was dropped as stale is asked for once more
 
-/** OpenSeadragon adds a style sheet to the page, which the server's policy forbids, unless it finds one of this name. This
- * one says nothing. */
+/** OpenSeadragon adds a style sheet to the page, which the server's policy forbids, unless it finds one of this name.
+ * This one says nothing. */
 function withoutStyle(): void {
   const name = "data-openseadragon-mobile-css";
   if (document.querySelector(`style[${name}]`)) return;
@@ -65,17 +65,21 @@ export class Zoom implements Shown {
     const place = make("div", "tiles");
     this.stage = make("div", {
       className: "stage", tabIndex: 0,
-      attributes: { role: "application", "aria-label": words.map.stage(map.name, headName(app, state.head)), "aria-describedby": "here", "data-keep": "stage" },
+      attributes: {
+        role: "application", "aria-label": words.map.stage(map.name, headName(app, state.head)),
+        "aria-describedby": "here", "data-keep": "stage",
+      },
     }, place, this.over);
     this.element = make("div", "zoom",
-      make("div", { className: "corner", attributes: { "aria-hidden": "true" } }, make("span", {}, words.map.keys), make("span", {}, words.map.queries)),
+      make("div", { className: "corner", attributes: { "aria-hidden": "true" } },
+        make("span", {}, words.map.keys), make("span", {}, words.map.queries)),
       this.across, this.down, this.stage);
     withoutStyle();
     this.viewer = new OpenSeadragon.Viewer({
       element: place, drawer: "canvas", tabIndex: -1, keyboardNavEnabled: false, showNavigationControl: false,
       preserveViewport: true, animationTime: 0.35, springStiffness: 9, visibilityRatio: 0.5, minZoomImageRatio: 0.7,
-      maxZoomPixelRatio: LARGEST, minPixelRatio: 1, imageSmoothingEnabled: false, // never shrunk: the strongest cell stays seen
-      maxImageCacheCount: 400, imageLoaderLimit: 4, timeout: 300000,
+      minPixelRatio: 1, imageSmoothingEnabled: false, // never shrunk: the strongest cell stays seen
+      maxZoomPixelRatio: LARGEST, maxImageCacheCount: 400, imageLoaderLimit: 4, timeout: 300000,
       zoomPerScroll: 1.35, gestureSettingsMouse: { clickToZoom: false, dblClickToZoom: true },
       gestureSettingsTouch: { clickToZoom: false, dblClickToZoom: true },
     });
@@ -110,7 +114,7 @@ export class Zoom implements Shown {
       this.moving = true;
       if (this.arrived) this.ticket += 1; // what waits for the sight before is stale
       this.rest();
-      for (const tile of this.missed.splice(0)) tile.exists = true; // cancelled or refused: asked for again after a move
+      for (const tile of this.missed.splice(0)) tile.exists = true; // cancelled or refused: asked for after a move
     });
     viewer.addHandler("animation-finish", () => {
       this.moving = false;
@@ -214,7 +218,8 @@ export class Zoom implements Shown {
   sight(): Sight {
     const map = mapOf(this.app);
     const bounds = this.viewer.viewport.getBounds(true);
-    return { left: bounds.x * map.keys, top: bounds.y * map.keys, scale: this.stage.clientWidth / (bounds.width * map.keys) };
+    const scale = this.stage.clientWidth / (bounds.width * map.keys);
+    return { left: bounds.x * map.keys, top: bounds.y * map.keys, scale };
   }
 
   private at(x: number, y: number): Cell | null {
@@ -254,16 +259,16 @@ export class Zoom implements Shown {
       const { scale } = this.sight();
       const { viewport } = this.viewer;
       if (scale < 8) viewport.zoomBy(8 / scale);
-      viewport.panTo(new OpenSeadragon.Point((cell.key + 0.5) / map.keys, (cell.query + 0.5) / map.keys)).applyConstraints();
+      const middle = new OpenSeadragon.Point((cell.key + 0.5) / map.keys, (cell.query + 0.5) / map.keys);
+      viewport.panTo(middle).applyConstraints();
       this.point(cell);
     });
   }
 
   private pressed(event: KeyboardEvent): boolean {
-    const steps: Record<string, [number, number]> = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-    const step = steps[event.key];
+    const step = ARROWS[event.key];
     if (event.ctrlKey || event.metaKey || event.altKey) return false;
-    if (step && event.shiftKey) this.once(() => this.pan(step[0] * 80, step[1] * 80));
+    if (step && event.shiftKey) this.once(() => this.pan(step[1] * 80, step[0] * 80));
     else if (step) this.once(() => this.walk(step));
     else if (event.key === "+" || event.key === "=") this.zoom(2);
     else if (event.key === "-" || event.key === "_") this.zoom(0.5);
@@ -278,13 +283,16 @@ export class Zoom implements Shown {
     viewport.panBy(viewport.deltaPointsFromPixels(new OpenSeadragon.Point(right, below))).applyConstraints();
   }
 
-  private walk([right, below]: [number, number]): void {
+  private walk([below, right]: readonly [number, number]): void {
     const map = mapOf(this.app);
     const sight = this.sight();
     const [width, height] = [this.stage.clientWidth / sight.scale, this.stage.clientHeight / sight.scale];
     const by = stride(sight.scale);
     const from = this.pointed ?? { query: Math.floor(sight.top + height / 2), key: Math.floor(sight.left + width / 2) };
-    const cell = { query: clamp(from.query + by * below, 0, map.queries - 1), key: clamp(from.key + by * right, 0, map.keys - 1) };
+    const cell = {
+      query: clamp(from.query + by * below, 0, map.queries - 1),
+      key: clamp(from.key + by * right, 0, map.keys - 1),
+    };
     const [dx, dy] = [outside(cell.key, sight.left, width), outside(cell.query, sight.top, height)];
     if (dx || dy) this.viewer.viewport.panBy(new OpenSeadragon.Point(dx / map.keys, dy / map.keys), true);
     this.point(cell);
@@ -296,13 +304,16 @@ export class Zoom implements Shown {
     const sight = this.sight();
     const { token, direction } = this.app.state;
     const query = direction === "from" ? token : null;
+    const keys = query === null ? [] : this.keys;
+    const { pointed } = this;
     drawAxis(this.across, {
-      tokens: tokensOf(this.app, map, "key"), total: map.keys, chosen: query === null ? [] : this.keys, pointed: this.pointed?.key ?? null,
+      tokens: tokensOf(this.app, map, "key"), total: map.keys, chosen: keys, pointed: pointed?.key ?? null,
     }, sight.left, sight.scale, true);
     drawAxis(this.down, {
-      tokens: tokensOf(this.app, map, "query"), total: map.queries, chosen: query === null ? [] : [query], pointed: this.pointed?.query ?? null,
+      tokens: tokensOf(this.app, map, "query"), total: map.queries, chosen: query === null ? [] : [query],
+      pointed: pointed?.query ?? null,
     }, sight.top, sight.scale, false);
-    drawMarks(this.over, sight, { pointed: this.pointed, query, keys: query === null ? [] : this.keys }, map.queries, map.keys);
+    drawMarks(this.over, sight, { pointed, query, keys }, map.queries, map.keys);
     this.stage.dataset["scale"] = sight.scale.toFixed(3);
   }
 
@@ -323,13 +334,15 @@ export class Zoom implements Shown {
     const { sight } = this.app.state;
     const map = mapOf(this.app);
     const { viewport } = this.viewer;
-    viewport.resize(new OpenSeadragon.Point(this.stage.clientWidth, this.stage.clientHeight), false); // it was made without a size
+    const size = new OpenSeadragon.Point(this.stage.clientWidth, this.stage.clientHeight);
+    viewport.resize(size, false); // it was made without one
     if (!sight) {
       viewport.goHome(true);
       return;
     }
     const [left, top, width] = sight.map((cells) => cells / map.keys) as [number, number, number];
-    viewport.fitBounds(new OpenSeadragon.Rect(left, top, width, width / viewport.getAspectRatio()), true).applyConstraints(true);
+    const bounds = new OpenSeadragon.Rect(left, top, width, width / viewport.getAspectRatio());
+    viewport.fitBounds(bounds, true).applyConstraints(true);
   }
 
   update(before: State): void {

@@ -4,7 +4,10 @@ import { test } from "node:test";
 import { cellAt, deepest, shallowest, sizeAt, stride } from "../src/levels.ts";
 
 test("the deepest level has one cell a pixel, whatever the size", () => {
-  for (const [queries, keys, level] of [[1, 1, 0], [2, 1, 1], [5, 256, 8], [257, 3, 9], [2048, 2048, 11], [131072, 131072, 17], [131073, 1, 18]] as const) {
+  const maps = [
+    [1, 1, 0], [2, 1, 1], [5, 256, 8], [257, 3, 9], [2048, 2048, 11], [131072, 131072, 17], [131073, 1, 18],
+  ] as const;
+  for (const [queries, keys, level] of maps) {
     assert.equal(deepest(queries, keys), level);
     assert.deepEqual(sizeAt(level, queries, keys), [keys, queries]);
   }

@@ -15,7 +15,8 @@ test("tokens read as the text they came from", () => {
 });
 
 test("what cannot be seen is made visible in a label", () => {
-  assert.deepEqual(["Ġthe", "##ing", "Ċ", " ", "", "Ġ", "a\tb", "▁x"].map(show), ["the", "ing", "⏎", "␣", "␣", "␣", "a⇥b", "x"]);
+  const tokens = ["Ġthe", "##ing", "Ċ", " ", "", "Ġ", "a\tb", "▁x"];
+  assert.deepEqual(tokens.map(show), ["the", "ing", "⏎", "␣", "␣", "␣", "a⇥b", "x"]);
 });
 
 test("a long text is cut after sentences, and no token is lost", () => {

@@ -14,9 +14,12 @@ test("both languages say something everywhere, and Chinese is not English left o
   const walk = (en: unknown, zh: unknown, path: string): void => {
     if (typeof en === "string") assert.ok(typeof zh === "string" && zh.length > 0, path);
     else if (typeof en === "function") {
-      const [a, b] = [(en as (...x: unknown[]) => string)("a", "b", "c", "d"), (zh as (...x: unknown[]) => string)("a", "b", "c", "d")];
+      const [a, b] = [en, zh].map((say) => (say as (...x: unknown[]) => string)("a", "b", "c", "d"));
       assert.ok(a && b && (a !== b || /^a × b$/.test(a)), path);
-    } else for (const key of Object.keys(en as object)) walk((en as Record<string, unknown>)[key], (zh as Record<string, unknown>)[key], `${path}.${key}`);
+    } else {
+      const [own, other] = [en as Record<string, unknown>, zh as Record<string, unknown>];
+      for (const key of Object.keys(own)) walk(own[key], other[key], `${path}.${key}`);
+    }
   };
   walk(LANGUAGES.en, LANGUAGES.zh, "");
 });

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..attention.map import AttentionMap
 from ..attention.observe import Block, blocks
+from ..attention.request import Request
 from .call import kind_of
 from .choose import entry
 from .seen import NOTHING, Seen
@@ -90,7 +91,7 @@ def profile(what: AttentionMap | Seen, *, batch: int = 0, path: str | os.PathLik
     names, maps = (what.names, what.maps) if isinstance(what, Seen) else ([""], [what])
     if not maps:
         raise ValueError(NOTHING)
-    found = [entry("profile", m, batch, _measure) for m in maps]  # (heads, 5) each
+    found = [entry("profile", m, batch, _means) for m in maps]  # (heads, 5) each
     values = torch.full((len(maps), max(len(each) for each in found), len(MEASURES)), torch.nan, dtype=torch.float64)
     for layer, each in zip(values, found, strict=True):
         layer[: len(each)] = each
@@ -100,22 +101,35 @@ def profile(what: AttentionMap | Seen, *, batch: int = 0, path: str | os.PathLik
     return made
 
 
-@torch.no_grad()
-def _measure(m: AttentionMap) -> Tensor:
+def _means(m: AttentionMap) -> Tensor:
     """(*lead, 5)"""
+    return totals(m, ahead_of(m.request)) / m.request.queries
+
+
+def ahead_of(request: Request) -> int:
+    """How many keys come before the first query's own, where the mask has no offset that tells."""
+    return request.keys - request.queries if kind_of(request) == "causal" else 0
+
+
+@torch.no_grad()
+def totals(m: AttentionMap, ahead: int) -> Tensor:
+    """The figures summed over the queries, in the order of MEASURES: (*lead, 5).
+
+    Those of a map's parts add up to those of the whole: `ahead` is then `ahead_of` the whole and the number of queries
+    before the part, which only the whole can tell.
+    """
     request = m.request
-    behind = request.keys - request.queries if kind_of(request) == "causal" else 0
     total = torch.zeros(*request.lead, 3, dtype=torch.float64, device=request.device)  # distance, previous, same
     alike = isinstance(request.mask.offset, int)
     known: tuple[slice, slice, Tensor] | None = None
     for block in blocks(request):
         if known is None or not alike or known[:2] != (block.rows, block.cols):
-            known = block.rows, block.cols, _away(block, behind)  # the same for every head
+            known = block.rows, block.cols, _away(block, ahead)  # the same for every head
         sums = (_alike if alike else _apart)(block.weights(m.statistic), known[2])
         block.own(total).add_(sums)
     entropy, first = m.entropy().sum(-1, dtype=torch.float64), m[..., 0].sum(-1, dtype=torch.float64)  # (*lead,)
     distance, previous, same = total.unbind(-1)
-    return (torch.stack([entropy, distance, first, previous, same], -1) / request.queries).cpu()
+    return torch.stack([entropy, distance, first, previous, same], -1).cpu()
 
 
 def _alike(weights: Tensor, away: Tensor) -> Tensor:
@@ -134,10 +148,10 @@ def _apart(weights: Tensor, away: Tensor) -> Tensor:
     return torch.stack([part.sum(-1).sum(-1, dtype=torch.float64) for part in sums], -1)
 
 
-def _away(block: Block, behind: int) -> Tensor:
+def _away(block: Block, ahead: int) -> Tensor:
     """j − pᵢ of a block's pairs, (..., rows, cols): whole numbers in floats, which multiply faster."""
     mask, device = block.request.mask, block.request.device
-    offset: int | Tensor = mask.offset if mask.positional else behind
+    offset: int | Tensor = mask.offset if mask.positional else ahead
     if isinstance(offset, Tensor) and offset.shape[-2] != 1:
         offset = offset[..., block.rows, :]
     position = torch.arange(block.rows.start, block.rows.stop, device=device).unsqueeze(-1) + offset  # (..., rows, 1)

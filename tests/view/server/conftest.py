@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +49,12 @@ def seen() -> Any:
 def asked(target: Any, **options: Any) -> TestClient:
     options.setdefault("page", Page(folder=Path("/nowhere")))
     return TestClient(create(target, **options), base_url=BASE, raise_server_exceptions=False)
+
+
+def run(scene: Coroutine[Any, Any, None]) -> None:
+    """In a thread of its own: the browser of other tests has an event loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, scene).result()
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import string
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from starlette.testclient import TestClient
 from regard.view.server.guard import BODY, Guard
 from regard.view.server.page import Page
 from regard.view.server.target import Capture, Target
-from tests.view.server.conftest import BASE, asked
+from tests.view.server.conftest import BASE, asked, run
 
 FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -135,7 +134,7 @@ def raw(app: Any, path: str) -> tuple[int, bytes]:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(app({**scope, "headers": [(b"host", b"127.0.0.1:8000")]}, receive, send))
+    run(app({**scope, "headers": [(b"host", b"127.0.0.1:8000")]}, receive, send))
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from starlette.testclient import TestClient
 
+import regard
+from regard.view.profile import MEASURES, profile
 from regard.view.rollout import Rollout
-from tests.view.server.conftest import KINDS, NAMES
+from regard.view.server.target import Capture
+from tests.view.server.conftest import KINDS, NAMES, asked, attended
 
 
 def weights(saw: Any, map: int, head: int | str) -> torch.Tensor:
@@ -76,23 +80,36 @@ def test_a_long_axis_is_pooled(client: TestClient, saw: Any, monkeypatch: pytest
     assert client.get("/api/maps/3/0/query/1").json()["row"] is None
 
 
-@pytest.mark.parametrize("map", [0, 2, 3])
-def test_profiles(client: TestClient, saw: Any, map: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.view.server.look.CELLS", 5000)  # several parts
-    told = client.get(f"/api/maps/{map}/profile").json()
-    assert len(told) == saw.maps[map].shape[1]
-    for head, figures in enumerate(told):
-        dense = weights(saw, map, head).double()
-        queries, keys = dense.shape
-        away = (torch.arange(keys) - torch.arange(queries)[:, None]).abs()
-        expected = {
-            "entropy": torch.special.entr(dense).sum() / queries,
-            "distance": (dense * away).sum() / queries,
-            "first": dense[:, 0].sum() / queries,
-            "previous": dense.diagonal(-1).sum() / queries,
-            "same": dense.diagonal().sum() / queries,
-        }
-        assert figures == pytest.approx({name: float(value) for name, value in expected.items()}, rel=1e-4)
+OFFSETS: list[dict[str, Any]] = [
+    {},
+    {"is_causal": True},  # counted from the first key, though there are more keys than queries
+    {"is_causal": True, "causal_offset": 2},
+    {"is_causal": True, "causal_offset": torch.tensor([0, 3])},  # of each batch entry
+    {"attn_mask": regard.masks.causal(11, 17, offset=6)},  # as a cache gives it, cell by cell
+    {"window": (3, 1), "causal_offset": 1},
+]
+
+
+@pytest.mark.parametrize("options", OFFSETS)
+def test_profiles_are_those_of_what_was_seen(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.view.server.heads.PAIRS", 17 * 4)  # bands of four rows
+    map = attended((2, 3, 11, 17), **options)
+    found = SimpleNamespace(names=["x"], kinds=["causal"], maps=[map], image=None, patches=None)
+    with asked(Capture(found, "x", batch=1)) as client:
+        told = client.get("/api/maps/0/profile").json()
+    expected = profile(map, batch=1)
+    assert len(told) == 3 and list(told[0]) == list(MEASURES)
+    figures = torch.tensor([[one[name] for name in MEASURES] for one in told], dtype=torch.float64)
+    torch.testing.assert_close(figures, expected.values[0], rtol=1e-5, atol=1e-7)
+
+
+def test_a_profile_of_what_is_not_finite_is_null() -> None:
+    map = attended((1, 1, 5, 5))
+    map.request.q[..., 2, :] = torch.nan
+    found = SimpleNamespace(names=["x"], kinds=["self"], maps=[map], image=None, patches=None)
+    with asked(Capture(found, "x")) as client:
+        told = client.get("/api/maps/0/profile")
+    assert told.status_code == 200 and told.json()[0]["entropy"] is None
 
 
 def test_rollout_is_that_of_what_was_seen(client: TestClient, saw: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 from regard.view.server.guard import Refused
 from regard.view.server.target import Capture
 from regard.view.server.work import Cache, Desk, Stopped, Task
-from tests.view.server.conftest import asked
+from tests.view.server.conftest import asked, run
 
 
 class Client:
@@ -80,7 +80,7 @@ def test_what_waits_behind_a_newer_screenful_is_dropped() -> None:
         await again
         desk.close()
 
-    asyncio.run(scene())
+    run(scene())
 
 
 def test_a_client_that_left_frees_the_thread() -> None:
@@ -95,7 +95,7 @@ def test_a_client_that_left_frees_the_thread() -> None:
         assert await desk.do(Client(), "y", lambda task: 5) == 5  # type: ignore[arg-type]
         desk.close()
 
-    asyncio.run(scene())
+    run(scene())
 
 
 def test_too_long_is_said_with_how_far_it_came() -> None:
@@ -112,7 +112,32 @@ def test_too_long_is_said_with_how_far_it_came() -> None:
         assert "a picture took more than 0.2 s and was stopped at " in refused.value.words
         desk.close()
 
-    asyncio.run(scene())
+    run(scene())
+
+
+def test_progress_tells_what_is_at_work_and_how_far() -> None:
+    async def scene() -> None:
+        desk = Desk(threads=2)
+        release, plain = blocked()
+
+        def steps(task: Task) -> None:
+            for part in task.over(range(4)):
+                for half in task.over(range(2)):
+                    if (part, half) == (2, 1):
+                        release.wait(60)
+
+        tasks = [asyncio.ensure_future(desk.do(Client(), "steps", steps))]  # type: ignore[arg-type]
+        tasks += [asyncio.ensure_future(desk.do(Client(), "plain", plain))]  # type: ignore[arg-type]
+        end = time.monotonic() + 60
+        expected = [{"what": "steps", "done": 0.625}, {"what": "plain", "done": None}]
+        while desk.progress() != {"working": expected, "waiting": 0} and time.monotonic() < end:
+            await asyncio.sleep(0.001)
+        assert desk.progress() == {"working": expected, "waiting": 0}
+        release.set()
+        await asyncio.gather(*tasks)
+        desk.close()
+
+    run(scene())
 
 
 def test_only_so_many_wait() -> None:
@@ -128,7 +153,7 @@ def test_only_so_many_wait() -> None:
         assert await asyncio.gather(*tasks) == ["done", "done"]
         desk.close()
 
-    asyncio.run(scene())
+    run(scene())
 
 
 def test_closing_ends_what_runs_and_what_waits() -> None:
@@ -142,7 +167,7 @@ def test_closing_ends_what_runs_and_what_waits() -> None:
             with pytest.raises(Refused, match="ending"):
                 await task
 
-    asyncio.run(scene())
+    run(scene())
 
 
 def test_a_stopped_task_says_so() -> None:

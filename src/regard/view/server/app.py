@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from torch import Tensor
 
+from ..profile import MEASURES
 from . import explanation, look, tiles
 from .guard import LOOPBACK, Guard, Refused, answer, between, fields, one_of, refusal, text_of, whole
 from .heads import Head, Mean, Stretch
@@ -152,9 +153,9 @@ class App:
         found = await self.desk.do(
             request,
             f"the profile of {layer.name}",
-            lambda task: [look.profile(layer, head, task) for head in layer.heads],
+            lambda task: [look.profile(head, task) for head in task.over(layer.heads)],
         )
-        return answer(found)
+        return answer([dict(zip(MEASURES, numbers(figures), strict=True)) for figures in found])
 
     async def rollout(self, request: Request) -> Response:
         layers = self._rolled(request)

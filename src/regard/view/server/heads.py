@@ -175,10 +175,10 @@ class Mean:
         return _mean([head.row(query, task) for head in self.heads])
 
     def column(self, key: int, task: Task) -> Tensor:
-        return _mean([head.column(key, task) for head in self.heads])
+        return _mean([head.column(key, task) for head in task.over(self.heads)])
 
     def before(self, x: Tensor, task: Task) -> Tensor:
-        return _mean([head.before(x, task) for head in self.heads])
+        return _mean([head.before(x, task) for head in task.over(self.heads)])
 
     def weights(self, start: int, stop: int, cols: slice, task: Task) -> Tensor:
         total = self.heads[0].weights(start, stop, cols, task)
@@ -188,7 +188,7 @@ class Mean:
 
     def picture(self, rows: Sequence[Stretch], cols: Sequence[Stretch], reduce: str, task: Task) -> Tensor:
         if reduce == "mean" or all(side.entries == side.pixels for side in (*rows, *cols)):
-            return _mean([head.picture(rows, cols, reduce, task) for head in self.heads])
+            return _mean([head.picture(rows, cols, reduce, task) for head in task.over(self.heads)])
         start, stop = cols[0].start, cols[-1].stop
         into = _pixel_of_entry(cols)
         steps = [band for stretch in rows for band in bands(stretch, max(1, CELLS // (stop - start)))]

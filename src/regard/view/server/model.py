@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .guard import Refused
-from .target import Shown, Target, shown
+from .target import Shown, Target, brief, shown
 
 TOKENS = 131_072
 """Tokens that a model is given from the command line; a page may send LESS."""
@@ -64,8 +64,7 @@ class Model(Target):
             target = self._tokens(inputs["decoder_input_ids"])
         seen = self._seen(inputs)
         seen.tokens(query=target, key=source)
-        short = text if len(text) <= 60 else f"{text[:59]}…"
-        return shown(seen, "model", f"{self.title}: {' '.join(short.split())}")
+        return shown(seen, "model", f"{self.title}: {brief(text)}")
 
     def _tokens(self, ids: Tensor) -> list[str]:
         return readable([str(token) for token in self.tokenizer.convert_ids_to_tokens(ids[0].tolist())])

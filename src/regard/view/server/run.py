@@ -1,4 +1,4 @@
-"""Runs of ours as targets: a translator, and a classifier of images."""
+"""Runs of ours as targets: a translator, a classifier of texts, a classifier of images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from ...data import BOS, EOS, Vocabulary
 from ...tasks.interpreter import Interpreter, Translation
 from .guard import Refused
-from .target import Layer, Shown, Target, shown
+from .target import Layer, Shown, Target, brief, shown
 
 LONGEST = 256
 """Subwords of a sentence to translate, and of its translation."""
@@ -109,6 +109,33 @@ def words(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:
     ]
 
 
+class TextClassifier(Target):
+    """A run of `regard train classify` and a text: what it looks at, and what it takes the text for."""
+
+    can = ("run",)
+
+    def __init__(self, folder: Path, text: str | None) -> None:
+        from ...training.classify import load
+
+        if text is None or not text.strip():
+            raise ValueError(f"view: {folder} must come with a text to read. Give --text or --file.")
+        self.classifier, self.title = load(folder), folder.resolve().name
+        self.shown = self.run(text)
+
+    def run(self, text: str) -> Shown:
+        """As `regard classify` reads it: the end of a text longer than the model takes is left out."""
+        from ..watch import watch
+
+        words, model = self.classifier.words, self.classifier.model
+        ids = words.encode(text, longest=self.classifier.longest).ids
+        with watch(model) as seen, torch.inference_mode():
+            chances = model(torch.tensor([ids]), [len(ids)])[0].float().softmax(0)  # (C,)
+        seen.tokens(words.pieces(ids))
+        best = int(chances.argmax())
+        label = f"{self.classifier.labels[best]} ({float(chances[best]):.2f})"
+        return shown(seen, "model", f"{self.title}: {label}: {brief(text)}")
+
+
 class Classifier(Target):
     """A run of `regard train images` and an image."""
 
@@ -133,14 +160,18 @@ class Classifier(Target):
 
 def looked(model: Any, given: Tensor, pixels: Tensor, title: str) -> Shown:
     """What a Vision Transformer of ours looks at: pixels are (C, H, W) bytes, given what the model takes for them."""
+    from ...models.vit import ViT
     from ..seen import Patches
     from ..watch import watch
 
+    if not isinstance(model, ViT):
+        raise ValueError(
+            f"view: {title} must be seen by a Vision Transformer; a {type(model).__name__} attends to nothing."
+        )
     with watch(model) as seen, torch.inference_mode():
-        model(given)
+        model.encode(given)  # all tokens: to classify, the last block needs only the class token's
     colours = pixels if len(pixels) == 3 else pixels[:1].expand(3, -1, -1)
     seen.image = colours.permute(1, 2, 0).contiguous()
-    rows, columns = model.config.grid if hasattr(model, "config") and hasattr(model.config, "grid") else (0, 0)
-    if seen.maps and rows:
-        seen.patches = Patches(rows, columns, seen.maps[0].shape[-1] - rows * columns)
+    rows, columns = model.config.grid
+    seen.patches = Patches(rows, columns, int(model.first is not None))
     return shown(seen, "images", title)

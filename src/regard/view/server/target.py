@@ -20,7 +20,7 @@ from .heads import Head, Mean
 MAPS = 4096
 """Maps that a page shows at most."""
 EXPLAINED = (
-    "a capture (seen.save('x.safetensors')), a run of `regard train translate` or `regard train images`, or a model "
+    "a capture (seen.save('x.safetensors')), a run of `regard train translate`, `classify` or `images`, or a model "
     "directory of Hugging Face"
 )
 
@@ -169,6 +169,16 @@ def shown(seen: Seen, kind: str, title: str, batch: int = 0) -> Shown:
     return Shown(kind, title, found, seen.image, seen.patches)
 
 
+def brief(text: str) -> str:
+    """The beginning of a text, for a title.
+
+    >>> brief("two\\nlines"), len(brief("long " * 100))
+    ('two lines', 60)
+    """
+    line = " ".join(text[:1000].split())
+    return line if len(line) <= 60 else f"{line[:59]}…"
+
+
 class Target:
     """What `regard view` was pointed at: something that is shown, and may take another text."""
 
@@ -218,17 +228,21 @@ def open_target(path: Path, text: str | None = None, image: Path | None = None, 
 
 
 def _run(path: Path, recipe: object, text: str | None, image: Path | None) -> Target:
-    from .run import Classifier, Translator
+    from .run import Classifier, TextClassifier, Translator
 
     if recipe == "translate":
         if image is not None:
             raise ValueError(f"view: --image must come with a model of images; {path} is a translator. Give --text.")
         return Translator(path, text)
+    if recipe == "classify":
+        if image is not None:
+            raise ValueError(f"view: --image must come with a model of images; {path} is one of text. Give --text.")
+        return TextClassifier(path, text)
     if recipe == "images":
         if text is not None:
             raise ValueError(f"view: --text must come with a model of text; {path} is one of images. Give --image.")
         return Classifier(path, image)
-    raise ValueError(f"view: TARGET ({path}) must be a run of translate or images; got one of {recipe}.")
+    raise ValueError(f"view: TARGET ({path}) must be a run of translate, classify or images; got one of {recipe}.")
 
 
 def _config(folder: Path) -> dict[str, Any]:

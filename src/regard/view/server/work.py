@@ -35,7 +35,10 @@ class Task:
 
     def __init__(self, what: str = "", scope: Hashable = None, ticket: int | None = None) -> None:
         self.what, self.scope, self.ticket = what, scope, ticket
-        self.done = 0.0
+        self.done: float | None = None
+        """The share that is done; None for work that has no steps."""
+        self._share = 1.0
+        """What the step under way is of the whole."""
         self.started = self.stale = False
         self._stop = threading.Event()
         self.future: Future[Any] | None = None
@@ -51,11 +54,19 @@ class Task:
             raise Stopped(self.what)
 
     def over(self, steps: Sequence[T]) -> Iterator[T]:
-        """The steps one by one, for as long as somebody wants the answer."""
+        """The steps one by one, for as long as somebody wants the answer. A step may have steps of its own.
+
+        >>> task = Task()
+        >>> [task.done for _ in task.over("ab") for _ in task.over("cd")]
+        [0.0, 0.25, 0.5, 0.75]
+        """
+        before, share = self.done or 0.0, self._share
         for number, step in enumerate(steps):
             self.check()
-            self.done = number / len(steps)
+            self._share = share / len(steps)
+            self.done = before + number * self._share
             yield step
+        self.done, self._share = before + share, share
 
 
 class Desk:
@@ -121,7 +132,7 @@ class Desk:
             if time.monotonic() > deadline:
                 raise Refused(
                     504,
-                    f"{task.what} took more than {self.seconds:g} s and was stopped at {task.done:.0%}. "
+                    f"{task.what} took more than {self.seconds:g} s and was stopped at {task.done or 0:.0%}. "
                     "Ask again to go on from what is known by then, or look at a smaller part.",
                 )
         if task.stale:
@@ -131,8 +142,12 @@ class Desk:
         return future.result()
 
     def progress(self) -> dict[str, Any]:
-        """What is being computed, how far it is, and how many requests wait."""
-        working = [{"what": task.what, "done": round(task.done, 3)} for task in self._tasks if task.started]
+        """What is being computed, which share of it is done, where that is known, and how many requests wait."""
+        working = [
+            {"what": task.what, "done": None if task.done is None else round(task.done, 3)}
+            for task in self._tasks
+            if task.started
+        ]
         return {"working": working, "waiting": sum(not task.started for task in self._tasks)}
 
     def close(self) -> None:

@@ -1,0 +1,10 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { progress } from "../src/work.ts";
+
+test("what is at work, and how far where that is known", () => {
+  const working = [{ what: "layers.0, head 3", done: 0.419 }, { what: "another text", done: null }];
+  assert.equal(progress({ working, waiting: 7 }), "layers.0, head 3: 41 % · another text");
+  assert.equal(progress({ working: [], waiting: 0 }), "");
+});
