@@ -1,0 +1,170 @@
+"""Bottleneck: one fixed vector against attention, in translating sentences of growing length.
+
+The claim, from the notes: of a fixed context, "the length of the input becomes the bottleneck", for everything has to
+go into one vector c and "what matters is easily covered by what does not"; with a context of its own at every step "the
+input is no longer squeezed through a single vector" (the note on attention layers, and the one on the original
+mechanism; Bahdanau et al. 2015, section 1).
+
+A made-up language is translated: every word has one counterpart, and words change places in pairs, so that a sentence
+says nothing about its next word. Both models are our `Seq2Seq`, trained alike on sentences of all lengths up to a
+limit; the fixed one is given as many parameters as the attentive one at least. Translations are greedy, and judged
+word by word, at lengths that were trained and beyond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard.data import BOS, EOS, PAD
+from regard.models.search import greedy
+from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from studies._claim import Claim, Kept, figure, spread, told
+from studies._learn import learn, lines, verdict
+
+NUMBER = 1
+WAYS = ("fixed", "additive")
+FIRST = EOS + 1
+"""The first id of a word."""
+LEARNT = 0.5
+"""The share of words right in the shortest sentences below which nothing can be told."""
+LOST = 0.1
+"""The share of words whose loss, from the shortest sentences to the longest trained, counts as losing them."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    words: int = 24
+    """Of the language."""
+    width: int = 64
+    longest: int = 24
+    """Words of a sentence that is trained on."""
+    lengths: tuple[int, ...] = (2, 4, 8, 12, 16, 20, 24, 28, 32)
+    """Of sentences that are tested."""
+    steps: int = 1500
+    batch: int = 64
+    rate: float = 4e-3
+    tested: int = 200
+    """Sentences of each length."""
+
+
+QUICK = Settings(width=16, longest=4, lengths=(2, 4, 6), steps=20, batch=8, tested=10)
+
+
+def main(arguments: Sequence[str]) -> int:
+    claim = Claim.of("bottleneck", __doc__, arguments)
+    settings = QUICK if claim.quick else Settings()
+    kept = Kept(claim.out, vars(settings))
+    found = {
+        way: [kept.of(f"{way}, seed {seed}", lambda w=way, s=seed: measure(w, settings, s)) for seed in claim.seeds]
+        for way in WAYS
+    }
+    scores = {way: [list(at) for at in zip(*runs, strict=True)] for way, runs in found.items()}  # [length][seed]
+    print(f"{'words of a sentence':<20}" + "".join(f"{length:>14}" for length in settings.lengths))
+    for way in WAYS:
+        size = sum(p.numel() for p in model_of(way, settings).parameters())
+        print(f"{way:<20}" + "".join(f"{told(at, times=100):>14}" for at in scores[way]) + f"   {size:,} parameters")
+    with figure(claim.out / "figure.png", size=(6.4, 3.8)) as (axes,):
+        axes.set(xlabel="words of the sentence", ylabel="words translated rightly, %", ylim=(0, 104))
+        axes.axvline(settings.longest, color="0.6", linewidth=0.8, linestyle=":")
+        axes.annotate("longest trained ", (settings.longest, 3), ha="right", color="0.4", fontsize=8)
+        percent = {way: [[100 * score for score in at] for at in scores[way]] for way in WAYS}
+        lines(axes, settings.lengths, {"one fixed vector": percent["fixed"], "attention": percent["additive"]})
+        axes.margins(x=0.2)
+    print(judge(scores, settings.lengths, settings.longest))
+    print(claim.out / "figure.png")
+    return 0
+
+
+def sentences(count: int, length: int, words: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Random sentences and their translations, (count, length) ids each.
+
+    Word w becomes 7·w + 3 modulo the words, and two neighbours change places; the last of an odd number stays.
+
+    >>> source, target = sentences(1, 5, 24, torch.Generator().manual_seed(0))
+    >>> (target - FIRST).tolist() == [[(7 * int(w) + 3) % 24 for w in (source[0] - FIRST)[[1, 0, 3, 2, 4]]]]
+    True
+    """
+    source = torch.randint(words, (count, length), generator=draw)
+    order = torch.arange(length)
+    paired = length - length % 2
+    order[:paired] = order[:paired].view(-1, 2).flip(1).flatten()
+    return source + FIRST, (7 * source[:, order] + 3) % words + FIRST
+
+
+def model_of(way: str, settings: Settings) -> Seq2Seq:
+    """The `Seq2Seq` of a context; one with a fixed context is widened until it has no fewer parameters than one with
+    attention, which has its scores to learn besides."""
+    vocabulary, width = FIRST + settings.words, settings.width
+    config = Seq2SeqConfig(vocabulary, vocabulary, width, width, width, context="additive")
+    if way != "fixed":
+        return Seq2Seq(replace(config, context=way))
+    budget = _size(Seq2Seq(config))
+    config = replace(config, context="fixed")
+    while _size(model := Seq2Seq(config)) < budget:
+        config = replace(config, hidden=config.hidden + 1)
+    return model
+
+
+def _size(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def measure(way: str, settings: Settings, seed: int) -> list[float]:
+    """The share of words translated rightly, at each length that is tested."""
+    torch.manual_seed(seed)
+    model = model_of(way, settings)
+
+    def loss(draw: torch.Generator) -> Tensor:
+        length = int(torch.randint(1, settings.longest + 1, (), generator=draw))
+        source, target = sentences(settings.batch, length, settings.words, draw)
+        given = F.pad(target, (1, 0), value=BOS)
+        wanted = F.pad(target, (0, 1), value=EOS)
+        lengths = torch.full((settings.batch,), length)
+        return F.cross_entropy(model(source, lengths, given, lengths + 1).flatten(0, 1), wanted.flatten())
+
+    learn(model, loss, steps=settings.steps, rate=settings.rate, seed=seed)
+    draw = torch.Generator().manual_seed(seed)
+    return [right(model, *sentences(settings.tested, length, settings.words, draw)) for length in settings.lengths]
+
+
+def right(model: Seq2Seq, source: Tensor, target: Tensor) -> float:
+    """The share of words that a greedy translation has at their place."""
+    length = source.shape[1]
+    found = greedy(model, source, torch.full((len(source),), length), longest=length + 1)
+    written = torch.full_like(target, PAD)
+    for row, hypothesis in enumerate(found):
+        tokens = torch.tensor(hypothesis.tokens[:length], dtype=torch.long)
+        written[row, : len(tokens)] = tokens
+    return (written == target).float().mean().item()
+
+
+def judge(scores: Mapping[str, Sequence[Sequence[float]]], lengths: Sequence[int], longest: int) -> str:
+    """Whether one vector loses long sentences and attention does not, within the lengths that were trained.
+
+    scores: by way, of each length, of each seed.
+    """
+    last = max(place for place, length in enumerate(lengths) if length <= longest)
+    short, long = ({way: spread(scores[way][place])[0] for way in WAYS} for place in (0, last))
+
+    if min(short.values()) < LEARNT:
+        worse = min(short, key=lambda way: short[way])
+        return verdict([(False, f"{worse} did not learn to translate {lengths[0]} words ({100 * short[worse]:.0f} %)")])
+
+    def said(way: str, name: str) -> str:
+        return (
+            f"{name} {'loses' if short[way] - long[way] >= LOST else 'does not lose'} long sentences "
+            f"({100 * short[way]:.0f} % of words right at {lengths[0]} words, {100 * long[way]:.0f} % at "
+            f"{lengths[last]})"
+        )
+
+    return verdict(
+        [
+            (short["fixed"] - long["fixed"] >= LOST, said("fixed", "one fixed vector")),
+            (short["additive"] - long["additive"] < LOST, said("additive", "attention")),
+        ]
+    )

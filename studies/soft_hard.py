@@ -1,0 +1,193 @@
+"""Soft and hard: weights that are shared out, against the best key alone with and without a gradient.
+
+The claim, from the flowchart note: attention by softmax is soft; "with max the context would be the vector of the most
+relevant word alone. That may be less favourable, since some words are aligned with several words. More important, one
+cannot back-propagate through max, while one can through softmax."
+
+A list of words with a number each, and a word that is asked for. In one task the word occurs once and its number is the
+answer; in the other it occurs twice and the answer is the sum of both. Three ways, alike in all but the weighting:
+soft; hard with the gradient that max has, none, so that queries and keys stay as they began; hard with the gradient of
+the soft weights in its place (straight-through, Bengio et al. 2013), as `weighting="hard"` has it. Besides, how many
+contexts change at all when their query is moved by a thousandth of its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard import attend
+from regard.layers import AttentionPooling
+from studies._claim import Claim, Kept, figure, spread, told
+from studies._learn import learn, verdict
+
+NUMBER = 5
+MARGIN = 0.1
+"""How far behind, in share of answers, counts as worse."""
+STILL = 0.1
+"""The share of contexts that move below which an output is called flat."""
+MOVED = 1e-3
+"""How far a query is moved, in shares of its length."""
+
+
+def _cut(query: Tensor, key: Tensor, *rest: Any, **options: Any) -> Any:
+    """Hard attention with the gradient that picking the best has: none for queries and keys."""
+    return attend(query.detach(), key.detach(), *rest, weighting="hard", **options)
+
+
+WAYS = {"soft": attend, "hard, no gradient": _cut, "hard, straight-through": partial(attend, weighting="hard")}
+TASKS = {"one": 1, "two": 2}
+"""How often the word that is asked for occurs."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    words: int = 16
+    among: int = 12
+    numbers: int = 10
+    width: int = 32
+    steps: int = 1000
+    batch: int = 64
+    rate: float = 3e-3
+    tested: int = 2000
+
+
+QUICK = Settings(width=8, steps=20, batch=8, tested=50)
+
+
+def main(arguments: Sequence[str]) -> int:
+    claim = Claim.of("soft_hard", __doc__, arguments)
+    settings = QUICK if claim.quick else Settings()
+    kept = Kept(claim.out, vars(settings))
+    found = {
+        task: {
+            way: [
+                kept.of(f"{way}, {task}, seed {s}", lambda w=way, t=task, s=s: measure(w, t, settings, s))
+                for s in claim.seeds
+            ]
+            for way in WAYS
+        }
+        for task in TASKS
+    }
+    right = {task: {way: [seed["right"] for seed in of[way]] for way in WAYS} for task, of in found.items()}
+    moved = {way: [seed["moved"] for seed in found["one"][way]] for way in WAYS}
+    print(f"{'':<26}{'one key, %':>14}{'two keys, %':>14}{'contexts that move, %':>24}")
+    for way in WAYS:
+        print(
+            f"{way:<26}{told(right['one'][way], times=100):>14}{told(right['two'][way], times=100):>14}"
+            f"{told(moved[way], times=100):>24}"
+        )
+    _draw(claim, right, settings)
+    print(judge(right, moved))
+    print(claim.out / "figure.png")
+    return 0
+
+
+def lists(count: int, times: int, settings: Settings, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Asked (count,), words and numbers (count, among), and the sum of the numbers of the asked word (count,).
+
+    >>> asked, words, numbers, answer = lists(5, 2, Settings(), torch.Generator().manual_seed(0))
+    >>> meant = words == asked[:, None]
+    >>> bool(((numbers * meant).sum(-1) == answer).all()), meant.sum(-1).tolist()
+    (True, [2, 2, 2, 2, 2])
+    """
+    asked = torch.randint(settings.words, (count, 1), generator=draw)
+    others = torch.randint(1, settings.words, (count, settings.among), generator=draw)
+    places = torch.rand(count, settings.among, generator=draw).argsort(-1)[:, :times]
+    words = ((asked + others) % settings.words).scatter(1, places, asked.expand(-1, times))
+    numbers = torch.randint(settings.numbers, words.shape, generator=draw)
+    return asked[:, 0], words, numbers, numbers.gather(1, places).sum(-1)
+
+
+class Reader(nn.Module):
+    """Asked (B,), words and numbers (B, T) → logits (B, sums).
+
+    context = attention(query[asked], key[words], value[numbers]),   logits = perceptron(context)
+    """
+
+    def __init__(self, way: str, times: int, settings: Settings) -> None:
+        super().__init__()
+        width, sums = settings.width, times * (settings.numbers - 1) + 1
+        self.query, self.key = (nn.Embedding(settings.words, width) for _ in range(2))
+        self.value = nn.Embedding(settings.numbers, width)
+        self.pool = AttentionPooling(width, width, width, attend=WAYS[way])
+        self.answer = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, sums))
+
+    def forward(self, asked: Tensor, words: Tensor, numbers: Tensor) -> Tensor:
+        return self.answer(self.context(self.query(asked), words, numbers))
+
+    def context(self, query: Tensor, words: Tensor, numbers: Tensor) -> Tensor:
+        """(B, width) each."""
+        return self.pool(query.unsqueeze(1), self.key(words), self.value(numbers)).squeeze(1)
+
+
+def measure(way: str, task: str, settings: Settings, seed: int) -> dict[str, float]:
+    """The share of right answers after training, and of contexts that a small step of the query changes."""
+    torch.manual_seed(seed)
+    times = TASKS[task]
+    model = Reader(way, times, settings)
+
+    def loss(draw: torch.Generator) -> Tensor:
+        *given, answer = lists(settings.batch, times, settings, draw)
+        return F.cross_entropy(model(*given), answer)
+
+    learn(model, loss, steps=settings.steps, rate=settings.rate, seed=seed)
+    draw = torch.Generator().manual_seed(seed)
+    asked, words, numbers, answer = lists(settings.tested, times, settings, draw)
+    with torch.no_grad():
+        right = model(asked, words, numbers).argmax(-1) == answer
+        query = model.query(asked)
+        step = torch.randn(query.shape, generator=draw)
+        step *= MOVED * query.norm(dim=-1, keepdim=True) / step.norm(dim=-1, keepdim=True)
+        before, after = (model.context(q, words, numbers) for q in (query, query + step))
+    return {"right": right.float().mean().item(), "moved": (before != after).any(-1).float().mean().item()}
+
+
+def judge(right: Mapping[str, Mapping[str, Sequence[float]]], moved: Mapping[str, Sequence[float]]) -> str:
+    """Whether hard attention is worse, and for want of a gradient."""
+    one, two = ({way: spread(right[task][way])[0] for way in WAYS} for task in TASKS)
+    plain, through = "hard, no gradient", "hard, straight-through"
+    if one["soft"] < 0.5:
+        return verdict([(False, f"soft attention did not learn the task of one key ({100 * one['soft']:.0f} %)")])
+    flat = max(spread(moved[way])[0] for way in (plain, through))
+    lost, saved = one["soft"] - one[plain], one["soft"] - one[through]
+    worse = two["soft"] - two[through] >= MARGIN
+    return verdict(
+        [
+            (flat < STILL, f"a small step of the query changes {100 * flat:.1f} % of hard contexts"),
+            (
+                lost >= MARGIN,
+                f"without a gradient hard attention gets {100 * one[plain]:.0f} % where soft gets "
+                f"{100 * one['soft']:.0f} %",
+            ),
+            (
+                worse,
+                f"where two keys count, hard gets {100 * two[through]:.0f} % and soft {100 * two['soft']:.0f} %",
+            ),
+            (
+                saved >= MARGIN,
+                f"a straight-through gradient {'does not train' if saved >= MARGIN else 'trains'} it "
+                f"({100 * one[through]:.0f} % where one key counts)",
+            ),
+        ]
+    )
+
+
+def _draw(claim: Claim, right: Mapping[str, Mapping[str, Sequence[float]]], settings: Settings) -> None:
+    titles = {"one": "one key holds the answer", "two": "two keys hold the answer"}
+    with figure(claim.out / "figure.png", 2, (4.2, 3.4)) as panels:
+        for axes, task in zip(panels, TASKS, strict=True):
+            for place, way in enumerate(WAYS):
+                values = [100 * score for score in right[task][way]]
+                mean, deviation = spread(values)
+                axes.bar(place, mean, yerr=deviation, width=0.6, alpha=0.45, color=f"C{place}")
+                axes.plot([place] * len(values), values, "o", color=f"C{place}", markersize=4)
+            sums = TASKS[task] * (settings.numbers - 1) + 1
+            axes.set_xticks(range(len(WAYS)), [way.replace(", ", ",\n") for way in WAYS])
+            axes.set(title=titles[task], ylabel=f"right answers of {sums}, % (dots: seeds)", ylim=(0, 104))

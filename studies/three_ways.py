@@ -1,0 +1,238 @@
+"""Three ways: recurrence, 1-D convolution and self-attention in recall over growing distance, and what they cost.
+
+The claim, from the note on attention layers: recurrent networks are "good at long sequences, but cannot run in
+parallel", 1-D convolution is "highly parallel, but not good at long sequences", and self-attention "has the advantages
+of both, but takes much memory" (compare Vaswani et al. 2017, table 1).
+
+Recall: the first entry of a sequence is one of some symbols, entries without meaning follow, and at the last the symbol
+is asked for. One network of each way learns from sequences of all lengths up to a limit. Convolution comes twice: with
+as few layers as self-attention, and with as many as it takes to see the first entry from the last.
+Cost, of a pass forward and backward: operations that wait for each other, time, and the memory that is held for the
+backward pass. Self-attention comes twice here: with our operator, and with every weight stored, as it is written down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard import attend
+from regard.models.sequence import Convolution, Recurrent, SelfAttention
+from studies._claim import Claim, Kept, figure, spread, told
+from studies._learn import in_turn, learn, lines, verdict
+
+NUMBER = 2
+RECALLED = 0.9
+"""The share of symbols recalled from which on a way is said to reach that far."""
+STEEP = 1.5
+"""The exponent of growth with length from which on memory is called quadratic and not linear."""
+Scores = Mapping[str, Sequence[Sequence[float]]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    symbols: int = 16
+    width: int = 64
+    layers: int = 2
+    heads: int = 4
+    lengths: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256)
+    """Of sequences that are tested; the last is the longest trained."""
+    steps: int = 1000
+    batch: int = 32
+    rate: float = 3e-3
+    tested: int = 500
+    costs: tuple[int, ...] = (128, 256, 512, 1024, 2048)
+    """Lengths that are timed."""
+    rounds: int = 5
+
+
+QUICK = Settings(width=16, lengths=(4, 12), steps=20, batch=8, tested=20, costs=(32, 64, 128), rounds=2)
+
+
+def ways(settings: Settings) -> dict[str, Callable[[], Any]]:
+    """How the network of each way is made."""
+    width, layers, longest = settings.width, settings.layers, settings.lengths[-1]
+    deep = next(n for n in range(1, 99) if math.isfinite(Convolution(2, n).path(longest)))
+    return {
+        "recurrence": partial(Recurrent, width, layers),
+        "convolution": partial(Convolution, width, layers),
+        "convolution, deep": partial(Convolution, width, deep),
+        "self-attention": partial(SelfAttention, width, layers, heads=settings.heads),
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    claim = Claim.of("three_ways", __doc__, arguments)
+    settings = QUICK if claim.quick else Settings()
+    kept = Kept(claim.out, vars(settings))
+    runs = {
+        name: [kept.of(f"{name}, seed {s}", lambda n=name, s=s: recall(n, settings, s)) for s in claim.seeds]
+        for name in ways(settings)
+    }
+    scores = {name: [list(at) for at in zip(*found, strict=True)] for name, found in runs.items()}  # [length][seed]
+    costs = kept.of("costs", lambda: cost(settings))
+    print(_table(scores, costs, settings))
+    _draw(claim, scores, costs, settings)
+    print(judge(scores, costs, settings.lengths[-1], settings.costs))
+    print(claim.out / "figure.png")
+    return 0
+
+
+class Recall(nn.Module):
+    """ids (B, T) → logits (B, symbols) of the first entry, read off the last."""
+
+    def __init__(self, mixer: Any, symbols: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(2 * symbols + 1, mixer.width)
+        self.mixer = mixer
+        self.answer = nn.Linear(mixer.width, symbols)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.answer(self.mixer(self.embedding(ids))[:, -1])
+
+
+def sequences(count: int, length: int, symbols: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    """ids (count, length) and answers (count,): a symbol, entries without meaning, and the question, which is the
+    highest id.
+
+    >>> ids, answer = sequences(3, 5, 16, torch.Generator().manual_seed(0))
+    >>> bool((ids[:, 0] == answer).all()), ids[:, -1].tolist(), bool((ids[:, 1:-1] >= 16).all())
+    (True, [32, 32, 32], True)
+    """
+    ids = torch.randint(symbols, 2 * symbols, (count, length), generator=draw)
+    ids[:, 0] -= symbols
+    ids[:, -1] = 2 * symbols
+    return ids, ids[:, 0].clone()
+
+
+def recall(name: str, settings: Settings, seed: int) -> list[float]:
+    """The share of symbols recalled, at each length."""
+    torch.manual_seed(seed)
+    model = Recall(ways(settings)[name](), settings.symbols)
+    low, high = math.log(settings.lengths[0]), math.log(settings.lengths[-1])
+
+    def loss(draw: torch.Generator) -> Tensor:
+        length = round(math.exp(low + (high - low) * torch.rand((), generator=draw).item()))
+        ids, answer = sequences(settings.batch, length, settings.symbols, draw)
+        return F.cross_entropy(model(ids), answer)
+
+    learn(model, loss, steps=settings.steps, rate=settings.rate, seed=seed)
+    draw, found = torch.Generator().manual_seed(seed), []
+    for length in settings.lengths:
+        ids, answer = sequences(settings.tested, length, settings.symbols, draw)
+        with torch.no_grad():
+            told = torch.cat([model(part) for part in ids.split(50)]).argmax(-1)
+        found.append((told == answer).float().mean().item())
+    return found
+
+
+def cost(settings: Settings) -> dict[str, dict[str, list[float]]]:
+    """Of each way and at each length: steps that wait for each other, seconds, and bytes held for the way back."""
+    torch.manual_seed(0)
+    made = {name: make() for name, make in ways(settings).items()}
+    stored = SelfAttention(settings.width, settings.layers, heads=settings.heads)
+    for block in stored.blocks:
+        block.attention.attend = partial(attend, backend="reference")  # type: ignore[union-attr, assignment]
+    made["self-attention, weights stored"] = stored
+    found: dict[str, dict[str, list[float]]] = {n: {"steps": [], "seconds": [], "bytes": []} for n in made}
+    for length in settings.costs:
+        x = torch.randn(1, length, settings.width)
+        taken = in_turn({n: partial(_pass, mixer, x) for n, mixer in made.items()}, settings.rounds)
+        for name, mixer in made.items():
+            found[name]["steps"].append(mixer.steps(length))
+            found[name]["seconds"].append(taken[name])
+            found[name]["bytes"].append(held(mixer, x))
+    return found
+
+
+def _pass(mixer: Any, x: Tensor) -> None:
+    mixer(x).sum().backward()
+
+
+def held(mixer: Any, x: Tensor) -> int:
+    """Bytes that a pass forward keeps for the pass backward, parameters aside."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in mixer.parameters()}
+    seen: dict[int, int] = {}
+
+    def pack(saved: Tensor) -> Tensor:
+        storage = saved.untyped_storage()
+        seen[storage.data_ptr()] = storage.nbytes()
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+        mixer(x).sum()
+    return sum(size for place, size in seen.items() if place not in own)
+
+
+def growth(values: Sequence[float], lengths: Sequence[int]) -> float:
+    """The exponent by which values grow with length, at the end.
+
+    >>> growth([1.0, 4.0], [8, 16])
+    2.0
+    """
+    return math.log(values[-1] / values[-2]) / math.log(lengths[-1] / lengths[-2])
+
+
+def judge(scores: Scores, costs: Mapping[str, Mapping[str, Sequence[float]]], longest: int, at: Sequence[int]) -> str:
+    """Whether recurrence and self-attention reach far and convolution does not, and what each pays."""
+    reached = {name: spread(found[-1])[0] for name, found in scores.items()}
+
+    def far(name: str) -> str:
+        word = "recalls" if reached[name] >= RECALLED else "does not recall"
+        return f"{name} {word} over {longest} entries ({100 * reached[name]:.0f} %)"
+
+    seconds = {name: found["seconds"][-1] for name, found in costs.items()}
+    slower = seconds["recurrence"] / seconds["self-attention"]
+    stored, ours = (growth(costs[n]["bytes"], at) for n in ("self-attention, weights stored", "self-attention"))
+    return verdict(
+        [
+            (reached["recurrence"] >= RECALLED, far("recurrence")),
+            (slower > 1, f"over {at[-1]} entries recurrence takes {slower:.2g} times as long as self-attention"),
+            (reached["convolution"] < RECALLED, far("convolution")),
+            (reached["convolution, deep"] < RECALLED, far("convolution, deep")),
+            (reached["self-attention"] >= RECALLED, far("self-attention")),
+            (stored >= STEEP, f"with its weights stored, self-attention's memory grows as length^{stored:.1f}"),
+            (ours >= STEEP, f"with this operator it grows as length^{ours:.1f}"),
+        ]
+    )
+
+
+def _table(scores: Scores, costs: Mapping[str, Mapping[str, Sequence[float]]], settings: Settings) -> str:
+    rows = [f"{'recalled, %, at length':<32}" + "".join(f"{length:>13}" for length in settings.lengths)]
+    for name, found in scores.items():
+        size = sum(p.numel() for p in ways(settings)[name]().parameters())
+        rows.append(f"{name:<32}" + "".join(f"{told(at, times=100):>13}" for at in found) + f"   {size:,} parameters")
+    rows.append(
+        f"{f'a pass over {settings.costs[-1]} entries':<32}{'steps':>8}{'ms':>10}{'MB held':>10}{'length^':>10}"
+    )
+    for name, of in costs.items():
+        steps, seconds, size = (of[what][-1] for what in ("steps", "seconds", "bytes"))
+        grown = growth(of["bytes"], settings.costs)
+        rows.append(f"{name:<32}{steps:>8}{1e3 * seconds:>10.1f}{size / 1e6:>10.1f}{grown:>10.2f}")
+    return "\n".join(rows)
+
+
+def _draw(claim: Claim, scores: Scores, costs: Mapping[str, Any], settings: Settings) -> None:
+    with figure(claim.out / "figure.png", 3) as (recalled, time, memory):
+        recalled.set(xlabel="length, entries", ylabel="symbols recalled, %", ylim=(0, 104), xscale="log")
+        recalled.set_xlim(settings.lengths[0] * 0.9, settings.lengths[-1] * 12)
+        lines(recalled, settings.lengths, {n: [[100 * s for s in at] for at in f] for n, f in scores.items()})
+        recalled.set_xticks(settings.lengths, [str(length) for length in settings.lengths], minor=False)
+        for axes, what, times, label in ((time, "seconds", 1e3, "ms"), (memory, "bytes", 1e-6, "MB")):
+            shown = {name: [[times * value] for value in of[what]] for name, of in costs.items()}
+            every = [value for of in shown.values() for (value,) in of]
+            axes.set(xscale="log", yscale="log", ylim=(min(every) / 2, max(every) * 2))
+            axes.set_xlim(settings.costs[0] * 0.9, settings.costs[-1] * 30)
+            lines(axes, settings.costs, shown)
+            axes.set_xticks(settings.costs, [str(length) for length in settings.costs], minor=False)
+            axes.minorticks_off()
+            axes.set(xlabel="length, entries")
+            axes.set_ylabel("a pass forward and backward, ms" if label == "ms" else "held for the way back, MB")
+        recalled.minorticks_off()
