@@ -34,9 +34,12 @@ class Claim:
     """Folder of results.json and figure.png."""
 
     @staticmethod
-    def of(name: str, text: str | None, arguments: Sequence[str]) -> Claim:
-        """From the command line of a study whose docstring is `text`."""
-        parser = argparse.ArgumentParser(prog=f"python -m studies {name}", description=(text or "").partition("\n")[0])
+    def of(
+        name: str, text: str | None, arguments: Sequence[str], parents: Sequence[argparse.ArgumentParser] = ()
+    ) -> Claim:
+        """From the command line of a study whose docstring is `text`; `parents` have options of its own."""
+        first = (text or "").partition("\n")[0]
+        parser = argparse.ArgumentParser(prog=f"python -m studies {name}", description=first, parents=list(parents))
         parser.add_argument("--seeds", type=int, default=SEEDS, help="how many (default: %(default)s)")
         parser.add_argument("--threads", type=int, help="of torch (default: its own choice)")
         parser.add_argument("--quick", action="store_true", help="smallest sizes, in seconds: proves nothing")
