@@ -21,12 +21,17 @@ from regard.tasks.translate import bleu
 from regard.training.translate import load
 
 GROUPS = 6
+TRANSFORMER = """--vocabulary 5000 --width 192 --heads 6 --hidden 512 --encoder-layers 4 --decoder-layers 4
+    --position rotary --dropout 0.25 --tokens 1500 --learning-rate 2.2e-3 --warmup 700 --average-decay 0.999"""
+RECURRENT = """--kind recurrent --vocabulary 5000 --hidden 384 --tie all --dropout 0.3 --tokens 1200
+    --learning-rate 2e-3 --warmup 300 --average-decay 0.998"""
 MODELS = {
-    "transformer": ["--hidden", "512", "--tokens", "2000", "--learning-rate", "1.5e-3", "--warmup", "600"],
-    "additive": ["--kind", "recurrent"],
-    "fixed": ["--kind", "recurrent", "--context", "fixed"],
+    "transformer": TRANSFORMER.split(),
+    "additive": RECURRENT.split(),
+    "fixed": [*RECURRENT.split(), "--context", "fixed"],
 }
-"""What each is trained with beside the recipe's own settings."""
+"""What each is trained with beside the recipe's own settings. 5,000 subwords and batches this small suit 29,000 pairs:
+with 8,000 subwords and batches of 2,000 the same hour taught less."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -58,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _train(name: str, folder: Path, minutes: float) -> int:
     texts = ["--train", *map(str, multi30k("train")), "--valid", *map(str, multi30k("val"))]
-    limits = ["--minutes", str(minutes), "--epochs", "1000", "--patience", "0", "--evaluate-every", "500"]
+    limits = ["--minutes", str(minutes), "--epochs", "1000", "--patience", "0", "--evaluate-every", "1000"]
     return regard(["train", "translate", str(folder), *texts, *MODELS[name], *limits])
 
 
