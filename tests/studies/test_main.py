@@ -25,7 +25,7 @@ def test_every_study_says_what_it_measures(capsys: pytest.CaptureFixture[str]) -
 
 def test_an_unknown_study_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["multi31k"]) == 2
-    assert "(multi31k) must be one of alignment, " in capsys.readouterr().err
+    assert "(multi31k) must be one of advantages, alignment, " in capsys.readouterr().err
 
 
 def test_what_a_study_refuses_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
