@@ -45,7 +45,7 @@ class Settings:
     """Words of a sentence that is trained on."""
     lengths: tuple[int, ...] = (2, 4, 8, 12, 16, 20, 24, 28, 32)
     """Of sentences that are tested."""
-    steps: int = 1500
+    steps: int = 2500
     batch: int = 64
     rate: float = 4e-3
     tested: int = 200

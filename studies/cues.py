@@ -48,7 +48,7 @@ class Settings:
     sizes: tuple[int, ...] = (5, 15, 40)
     """Things on a desk."""
     width: int = 32
-    steps: int = 800
+    steps: int = 1000
     batch: int = 64
     rate: float = 5e-3
     tested: int = 2000

@@ -52,7 +52,7 @@ class Settings:
     among: int = 12
     numbers: int = 10
     width: int = 32
-    steps: int = 1000
+    steps: int = 2000
     batch: int = 64
     rate: float = 3e-3
     tested: int = 2000

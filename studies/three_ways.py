@@ -31,6 +31,8 @@ from studies._learn import in_turn, learn, lines, verdict
 NUMBER = 2
 RECALLED = 0.9
 """The share of symbols recalled from which on a way is said to reach that far."""
+LEARNT = 0.01
+"""The loss from which on a way is trained no more."""
 STEEP = 1.5
 """The exponent of growth with length from which on memory is called quadratic and not linear."""
 Scores = Mapping[str, Sequence[Sequence[float]]]
@@ -45,6 +47,7 @@ class Settings:
     lengths: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256)
     """Of sequences that are tested; the last is the longest trained."""
     steps: int = 1000
+    """At most: a way that has learnt the task stops."""
     batch: int = 32
     rate: float = 3e-3
     tested: int = 500
@@ -123,7 +126,7 @@ def recall(name: str, settings: Settings, seed: int) -> list[float]:
         ids, answer = sequences(settings.batch, length, settings.symbols, draw)
         return F.cross_entropy(model(ids), answer)
 
-    learn(model, loss, steps=settings.steps, rate=settings.rate, seed=seed)
+    learn(model, loss, steps=settings.steps, rate=settings.rate, seed=seed, enough=LEARNT)
     draw, found = torch.Generator().manual_seed(seed), []
     for length in settings.lengths:
         ids, answer = sequences(settings.tested, length, settings.symbols, draw)
