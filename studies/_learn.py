@@ -52,7 +52,7 @@ def learn(
     for _ in range(steps):
         value = loss(draw)
         optimizer.zero_grad(set_to_none=True)
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -86,7 +86,8 @@ def verdict(parts: Iterable[tuple[bool, str]]) -> str:
     >>> verdict([(True, "it is fast")]), verdict([(False, "it is slow")])
     ('held: it is fast.', 'did not hold here: it is slow.')
     """
-    held, failed = [], []
+    held: list[str] = []
+    failed: list[str] = []
     for true, said in parts:
         (held if true else failed).append(said)
     if not failed:

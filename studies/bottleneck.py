@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ class Settings:
     """Words of a sentence that is trained on."""
     lengths: tuple[int, ...] = (2, 4, 8, 12, 16, 20, 24, 28, 32)
     """Of sentences that are tested."""
-    steps: int = 1500
+    steps: int = 2500
     batch: int = 64
     rate: float = 4e-3
     tested: int = 200
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     settings = QUICK if claim.quick else Settings()
     kept = Kept(claim.out, vars(settings))
     found = {
-        way: [kept.of(f"{way}, seed {seed}", lambda w=way, s=seed: measure(w, settings, s)) for seed in claim.seeds]
+        way: [kept.of(f"{way}, seed {seed}", partial(measure, way, settings, seed)) for seed in claim.seeds]
         for way in WAYS
     }
     scores = {way: [list(at) for at in zip(*runs, strict=True)] for way, runs in found.items()}  # [length][seed]

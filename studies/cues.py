@@ -15,7 +15,7 @@ that learnt to follow a wish.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -48,7 +48,7 @@ class Settings:
     sizes: tuple[int, ...] = (5, 15, 40)
     """Things on a desk."""
     width: int = 32
-    steps: int = 800
+    steps: int = 1000
     batch: int = 64
     rate: float = 5e-3
     tested: int = 2000
@@ -103,12 +103,13 @@ class Onlooker(nn.Module):
         self.red = nn.Parameter(torch.randn(width))
         self.written = nn.Embedding(settings.written, width)
         self.entry = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
-        self.pool: Any = {
+        pools: dict[str, Callable[[], nn.Module]] = {
             "average": AveragePooling,
             "max": MaxPooling,
             "fully connected": lambda: FullyConnectedPooling(width),
             "attention": lambda: AttentionPooling(width, width, width, bias=True),
-        }[pool]()
+        }
+        self.pool = pools[pool]()
         self.answer = nn.Sequential(nn.Linear(2 * width, hidden), nn.ReLU(), nn.Linear(hidden, settings.written))
 
     def forward(self, kinds: Tensor, redness: Tensor, written: Tensor, wished: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -62,10 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     learnt: dict[str, list[list[float]]] = {}
     for name in SIMILARITIES:
         found = [
-            [
-                kept.of(f"{name}, {w} wide, seed {s}", lambda n=name, w=w, s=s: at_start(n, w, settings, s))
-                for s in claim.seeds
-            ]
+            [kept.of(f"{name}, {w} wide, seed {s}", partial(at_start, name, w, settings, s)) for s in claim.seeds]
             for w in settings.widths
         ]
         for place, what in enumerate(start):
@@ -148,9 +146,7 @@ def _best(name: str, width: int, settings: Settings, claim: Claim, kept: Kept) -
     """Of each seed, at the rate that is best on average."""
     tried = [
         [
-            kept.of(
-                f"{name}, {width} wide, rate {r}, seed {s}", lambda r=r, s=s: found_right(name, width, r, settings, s)
-            )
+            kept.of(f"{name}, {width} wide, rate {r}, seed {s}", partial(found_right, name, width, r, settings, s))
             for s in claim.seeds
         ]
         for r in settings.rates

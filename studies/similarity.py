@@ -77,10 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     right: dict[str, list[float]] = {}
     for way in WAYS:
         tried = [
-            [
-                kept.of(f"{way}, rate {r}, seed {s}", lambda w=way, r=r, s=s: found(w, r, settings, s))
-                for s in claim.seeds
-            ]
+            [kept.of(f"{way}, rate {r}, seed {s}", partial(found, way, r, settings, s)) for s in claim.seeds]
             for r in settings.rates
         ]
         right[way] = max(tried, key=lambda seeds: spread(seeds)[0])

@@ -13,7 +13,7 @@ contexts change at all when their query is moved by a thousandth of its length.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,7 +41,11 @@ def _cut(query: Tensor, key: Tensor, *rest: Any, **options: Any) -> Any:
     return attend(query.detach(), key.detach(), *rest, weighting="hard", **options)
 
 
-WAYS = {"soft": attend, "hard, no gradient": _cut, "hard, straight-through": partial(attend, weighting="hard")}
+WAYS: dict[str, Callable[..., Any]] = {
+    "soft": attend,
+    "hard, no gradient": _cut,
+    "hard, straight-through": partial(attend, weighting="hard"),
+}
 TASKS = {"one": 1, "two": 2}
 """How often the word that is asked for occurs."""
 
@@ -52,7 +56,7 @@ class Settings:
     among: int = 12
     numbers: int = 10
     width: int = 32
-    steps: int = 1000
+    steps: int = 2000
     batch: int = 64
     rate: float = 3e-3
     tested: int = 2000
@@ -67,10 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     kept = Kept(claim.out, vars(settings))
     found = {
         task: {
-            way: [
-                kept.of(f"{way}, {task}, seed {s}", lambda w=way, t=task, s=s: measure(w, t, settings, s))
-                for s in claim.seeds
-            ]
+            way: [kept.of(f"{way}, {task}, seed {s}", partial(measure, way, task, settings, s)) for s in claim.seeds]
             for way in WAYS
         }
         for task in TASKS

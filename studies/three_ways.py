@@ -31,6 +31,8 @@ from studies._learn import in_turn, learn, lines, verdict
 NUMBER = 2
 RECALLED = 0.9
 """The share of symbols recalled from which on a way is said to reach that far."""
+LEARNT = 0.01
+"""The loss from which on a way is trained no more."""
 STEEP = 1.5
 """The exponent of growth with length from which on memory is called quadratic and not linear."""
 Scores = Mapping[str, Sequence[Sequence[float]]]
@@ -45,6 +47,7 @@ class Settings:
     lengths: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256)
     """Of sequences that are tested; the last is the longest trained."""
     steps: int = 1000
+    """At most: a way that has learnt the task stops."""
     batch: int = 32
     rate: float = 3e-3
     tested: int = 500
@@ -73,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     settings = QUICK if claim.quick else Settings()
     kept = Kept(claim.out, vars(settings))
     runs = {
-        name: [kept.of(f"{name}, seed {s}", lambda n=name, s=s: recall(n, settings, s)) for s in claim.seeds]
+        name: [kept.of(f"{name}, seed {s}", partial(recall, name, settings, s)) for s in claim.seeds]
         for name in ways(settings)
     }
     scores = {name: [list(at) for at in zip(*found, strict=True)] for name, found in runs.items()}  # [length][seed]
@@ -123,7 +126,7 @@ def recall(name: str, settings: Settings, seed: int) -> list[float]:
         ids, answer = sequences(settings.batch, length, settings.symbols, draw)
         return F.cross_entropy(model(ids), answer)
 
-    learn(model, loss, steps=settings.steps, rate=settings.rate, seed=seed)
+    learn(model, loss, steps=settings.steps, rate=settings.rate, seed=seed, enough=LEARNT)
     draw, found = torch.Generator().manual_seed(seed), []
     for length in settings.lengths:
         ids, answer = sequences(settings.tested, length, settings.symbols, draw)
@@ -139,7 +142,7 @@ def cost(settings: Settings) -> dict[str, dict[str, list[float]]]:
     made = {name: make() for name, make in ways(settings).items()}
     stored = SelfAttention(settings.width, settings.layers, heads=settings.heads)
     for block in stored.blocks:
-        block.attention.attend = partial(attend, backend="reference")  # type: ignore[union-attr, assignment]
+        block.attention.attend = partial(attend, backend="reference")  # type: ignore[union-attr]
     made["self-attention, weights stored"] = stored
     found: dict[str, dict[str, list[float]]] = {n: {"steps": [], "seconds": [], "bytes": []} for n in made}
     for length in settings.costs:
