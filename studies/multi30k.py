@@ -19,6 +19,8 @@ from regard.cli import main as regard
 from regard.data import read_pairs
 from regard.tasks.translate import bleu
 from regard.training.translate import load
+from studies._claim import figure
+from studies._learn import lines
 
 GROUPS = 6
 TRANSFORMER = """--vocabulary 5000 --width 192 --heads 6 --hidden 512 --encoder-layers 4 --decoder-layers 4
@@ -30,8 +32,8 @@ MODELS = {
     "additive": RECURRENT.split(),
     "fixed": [*RECURRENT.split(), "--context", "fixed"],
 }
-"""What each is trained with beside the recipe's own settings. 5,000 subwords and batches this small suit 29,000 pairs:
-with 8,000 subwords and batches of 2,000 the same hour taught less."""
+"""What each is trained with beside the recipe's own settings. 5,000 subwords, small batches and this dropout
+suit 29,000 pairs: 8,000 subwords, batches of 2,000 and a dropout of 0.3 taught the Transformer less in the time."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -98,15 +100,8 @@ def _table(found: dict[str, dict[str, Any]]) -> str:
 
 
 def _draw(found: dict[str, dict[str, Any]], path: Path) -> None:
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6.4, 3.8), layout="constrained")
-    for name, result in found.items():
-        words, scores = zip(*((group["words"], group["bleu"]) for group in result["groups"]), strict=True)
-        (line,) = axes.plot(words, scores, marker="o")
-        axes.annotate(name, (words[-1], scores[-1]), (6, 0), textcoords="offset points", color=line.get_color())
-    axes.set(xlabel="words of the source, mean of a sixth of the sentences", ylabel="BLEU", ylim=(0, None))
-    axes.margins(x=0.12)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=160)
-    pyplot.close(figure)
+    scores = {name: [[group["bleu"]] for group in result["groups"]] for name, result in found.items()}
+    words = [group["words"] for group in next(iter(found.values()))["groups"]]
+    with figure(path, size=(6.4, 3.8)) as (axes,):
+        axes.set(xlabel="words of the source, mean of a sixth of the sentences", ylabel="BLEU", ylim=(0, 50))
+        lines(axes, words, scores)
