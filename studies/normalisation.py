@@ -124,7 +124,7 @@ def measure(
     for step in range(1, steps + 1):
         length = lengths[int(torch.randint(len(lengths), (), generator=draw))]
         ids, sums = rows(settings.symbols, length, batch, draw)
-        F.cross_entropy(model(ids).flatten(0, 1), sums.flatten()).backward()  # type: ignore[no-untyped-call]
+        F.cross_entropy(model(ids).flatten(0, 1), sums.flatten()).backward()
         optimizer.step(rate * schedule(step), 1.0)
     model.eval()
     shares = []
