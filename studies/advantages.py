@@ -51,7 +51,7 @@ class Settings:
     rounds: int = 7
     length: int = 64
     """Of the rows of all three tasks."""
-    steps: int = 500
+    steps: int = 400
     batch: int = 32
     rate: float = 3e-3
     tested: int = 200

@@ -40,7 +40,7 @@ class Settings:
     width: int = 64
     heads: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     steps: int = 800
-    batch: int = 128
+    batch: int = 64
     rate: float = 3e-3
     tested: int = 1000
     """Questions."""

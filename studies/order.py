@@ -53,7 +53,7 @@ class Settings:
     """Symbols of a row that is trained on; the shortest has 4."""
     lengths: tuple[int, ...] = (8, 16, 32, 48, 64, 96, 128)
     """Of rows that are tested; the longest trained is one of them."""
-    steps: int = 800
+    steps: int = 600
     batch: int = 64
     rate: float = 2e-3
     tested: int = 200
@@ -169,7 +169,7 @@ def judge(found: Mapping[str, Sequence[Mapping[str, Any]]], settings: Settings) 
             min(value for way in SCHEMES for value in moved[way]) > EXACT
             and all(share(way, trained) >= KNOWS for way in SCHEMES)
             and share(NONE, trained) < 2 * chance,
-            f"with positions it was named in {known}",
+            f"positions gave {known}",
         ),
     ]
     causal = share(CAUSAL, trained)

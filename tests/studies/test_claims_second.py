@@ -77,7 +77,7 @@ def test_verdicts_of_order() -> None:
     assert said.startswith("held in part") and "but a causal mask alone tells order too (50%)" in said
     assert said.endswith("in rows of 128, trained on 32 at most: sinusoidal 100%, learned 100%, rotary 100%.")
     assert order.judge(_order(0.5, none=0.5, causal=0.5, moved=0.1), settings).startswith("did not hold here: without")
-    assert "but with positions it was named in" in order.judge(_order(0.5), settings)
+    assert "but positions gave sinusoidal 50%" in order.judge(_order(0.5), settings)
 
 
 # --- heads
