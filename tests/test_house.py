@@ -80,10 +80,15 @@ def test_the_map_in_the_readme_is_the_real_tree() -> None:
     assert shown == real | {"src/regard/"}
 
 
-@pytest.mark.parametrize("path", ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md"))])
+DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("README*.md"), *ROOT.glob("docs/*.md")))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
 def test_what_a_document_shows_is_so(path: str) -> None:
     torch.manual_seed(0)
-    result = doctest.testfile(str(ROOT / path), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    result = doctest.testfile(
+        str(ROOT / path), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE, encoding="utf-8"
+    )
     assert not result.failed
     for link in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / path).read_text()):
         assert ((ROOT / path).parent / link).exists(), f"{path} points to {link}"
@@ -91,6 +96,13 @@ def test_what_a_document_shows_is_so(path: str) -> None:
 
 def test_the_readme_shows_examples() -> None:
     assert doctest.testfile(str(ROOT / "README.md"), module_relative=False).attempted >= 4
+
+
+def test_the_chinese_readme_says_as_much() -> None:
+    english, chinese = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md"))
+    for pattern in (r"^- \*\*", r"\((docs/[^)]+)\)", r"^>>> [^#\n]*[^#\s]", r"`(regard [^`]+)`"):
+        said = [sorted(re.findall(pattern, text.split("## Results")[0], re.MULTILINE)) for text in (english, chinese)]
+        assert said[0] == said[1] and said[0], pattern
 
 
 def test_the_readme_names_the_two_commands() -> None:
