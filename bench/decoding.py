@@ -73,6 +73,7 @@ def _model(options: Options) -> Interpreter:
         texts = ["--train", *map(str, multi30k("train")), "--valid", *map(str, multi30k("val"))]
         limit = ["--steps", "40", "--warmup", "20"] if options.quick else ["--minutes", str(MINUTES), "--warmup", "300"]
         rate = ["--no-norm-first", "--learning-rate", "7e-4"]  # norms after each part bear no more
+        rate += ["--vocabulary", "5000", "--tokens", "1500", "--dropout", "0.2"]
         command = [sys.executable, "-m", "regard", "train", "translate", str(folder), *texts, *limit, *rate]
         subprocess.run(command, check=True)
     return load(folder)
