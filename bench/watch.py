@@ -35,27 +35,13 @@ def cases(options: Options) -> Iterator[Case]:
     for name, tokens in SHAPES.items():
         shape: Shape = (1, tokens // 8 if options.quick else tokens)
         bar = None if options.quick else "<= 1.03"
-        yield Case(
-            f"{name}, watched",
-            str(shape),
-            {way: partial(WAYS[way], name, shape, options.quick) for way in ("watched", "sdpa")},
-            versus=[Versus("watched", "sdpa", bar, "ours/peer")],
-            parity=Parity("sdpa", rtol=0.0, atol=0.0, view=hidden),
-            most_rounds=9,
-        )
+        yield _watched(name, shape, bar, options)
     for name, whole in OTHERS.items():
         if not installed(name):
             print(f"watch: {name} is left out: its package is not installed.", file=sys.stderr)
             continue
         shape = whole if not options.quick else (1, *whole[1:]) if len(whole) > 2 else (1, whole[1] // 8)
-        yield Case(
-            f"{name}, watched",
-            str(shape),
-            {way: partial(WAYS[way], name, shape, options.quick) for way in ("watched", "sdpa")},
-            versus=[Versus("watched", "sdpa", None, "ours/peer")],
-            parity=Parity("sdpa", rtol=0.0, atol=0.0, view=hidden),
-            most_rounds=9,
-        )
+        yield _watched(name, shape, None, options)
     shape = (1, SHAPES["GPT-2"] // (8 if options.quick else 1))
     yield Case(
         "GPT-2, against output_attentions=True",
@@ -64,6 +50,18 @@ def cases(options: Options) -> Iterator[Case]:
         versus=[Versus("watched", "eager", None if options.quick else ">= 3.0")],
         parity=Parity("eager", rtol=1e-3, atol=1e-4, view=hidden),
         most_rounds=5,
+    )
+
+
+def _watched(name: str, shape: Shape, bar: str | None, options: Options) -> Case:
+    """A model watched against the same unwatched: the time, and the output to the bit."""
+    return Case(
+        f"{name}, watched",
+        str(shape),
+        {way: partial(WAYS[way], name, shape, options.quick) for way in ("watched", "sdpa")},
+        versus=[Versus("watched", "sdpa", bar, "ours/peer")],
+        parity=Parity("sdpa", rtol=0.0, atol=0.0, view=hidden),
+        most_rounds=9,
     )
 
 
