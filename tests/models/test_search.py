@@ -37,8 +37,8 @@ class Table:
     def encode(self, source: Tensor, lengths: Tensor) -> Memory:
         return Memory(self.table[source[:, 0]], lengths)
 
-    def begin(self, memory: Memory, beams: int = 1) -> "TableState":
-        return TableState(memory.states.repeat_interleave(beams, 0))
+    def begin(self, memory: Memory) -> "TableState":
+        return TableState(memory.states)
 
     def step(self, tokens: Tensor, state: "TableState") -> tuple[Tensor, "TableState"]:
         return state.rows[torch.arange(len(tokens)), tokens], state
@@ -173,7 +173,7 @@ def test_finished_sentences_leave() -> None:
     assert seen == [2, 1, 1]
     seen.clear()
     beam(model, torch.tensor([[0], [1]]), torch.tensor([1, 1]), size=2, longest=3, length_penalty=0.0)
-    assert seen == [4, 2, 2]
+    assert seen == [2, 2, 2]
 
 
 def test_a_wider_beam_finds_what_greedy_misses() -> None:

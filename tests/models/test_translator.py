@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from regard.data import BOS
 from regard.models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig, Translator
 from regard.models.translator import Memory
 from tests.models.translators import ATTENTIVE, CONFIGS, LENGTHS, RECURRENT, TARGET, TS, B, T, build, sentences
@@ -99,19 +100,22 @@ def test_reordering_a_state_with_hypotheses(name: str) -> None:
     model, (source, lengths, _) = build(name), sentences()
     memory, beams = model.encode(source, lengths), 3
     first, second = torch.randint(4, TARGET, (2, B * beams))
+    begin, each = torch.tensor(BOS), torch.arange(B).repeat_interleave(beams)
     rows = torch.tensor([7, 6, 8, 2, 2, 0])  # sentence 2, then sentence 0
     with torch.no_grad():
-        state = model.begin(memory, beams)
+        state = model.begin(memory)
+        _, state = model.step(torch.full((B,), BOS), state)
+        state.reorder(each)  # a sentence's one hypothesis becomes three
         _, state = model.step(first, state)
         state.reorder(rows, torch.tensor([2, 0]))
         found, state = model.step(second[:6], state)
         for place, row in enumerate(rows.tolist()):
             alone = memory.reorder(torch.tensor([row // beams]))
-            tokens = torch.stack((first[row], second[place]))[None]
+            tokens = torch.stack((begin, first[row], second[place]))[None]
             assert_close(found[place], model.logits(model.decode(tokens, alone))[0, -1])
         state.reorder(torch.tensor([1, 0, 2, 5, 5, 5]))  # within the sentences
         found, _ = model.step(second[:6], state)
-        tokens = torch.stack((first[rows[5]], second[5], second[3]))[None]
+        tokens = torch.stack((begin, first[rows[5]], second[5], second[3]))[None]
         assert_close(found[3], model.logits(model.decode(tokens, memory.reorder(torch.tensor([0]))))[0, -1])
 
 

@@ -20,6 +20,19 @@ def test_translations_come_in_the_order_of_the_texts(trained: Translate, size: i
     assert together[0][0].text == "le chat voit un chien"
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_batches_side_by_side_find_the_same_and_leave_the_mode_alone(trained: Translate, size: int) -> None:
+    interpreter, before = trained.interpreter, torch.get_num_threads()
+    found = []
+    for threads, training in ((1, True), (2, True), (2, False)):
+        torch.set_num_threads(threads)
+        trained.model.train(training)  # with dropout the translations would differ
+        found.append(interpreter.translate(TEXTS * 4, size=size, longest=20, tokens=30))
+        assert trained.model.training is training and torch.get_num_threads() == threads
+    torch.set_num_threads(before)
+    assert found[0] == found[1] == found[2]
+
+
 def test_the_best_come_first(trained: Translate) -> None:
     [found] = trained.interpreter.translate(["the cat sees a dog"], size=4, n_best=3, longest=20)
     assert len({one.text for one in found}) == 3

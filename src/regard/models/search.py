@@ -62,7 +62,7 @@ def greedy(
     _check(1, 1, length_penalty)
     limits = _limits(model, lengths, longest)
     found: list[Hypothesis | None] = [None] * len(source)
-    with _evaluating(model):
+    with evaluating(model):
         state = model.begin(model.encode(source, lengths))
         live = list(range(len(source)))
         tokens, total = source.new_full((len(source),), BOS), torch.zeros(len(source), device=source.device)
@@ -116,8 +116,8 @@ def beam(
     """
     _check(size, n_best, length_penalty)
     limits = _limits(model, lengths, longest)
-    with _evaluating(model):
-        state = model.begin(model.encode(source, lengths), size)
+    with evaluating(model):
+        state = model.begin(model.encode(source, lengths))
         found = _Beams(len(source), size, n_best, length_penalty, limits)
         while len(found.live):
             logits, state = model.step(found.tokens, state)  # (B·K, V)
@@ -128,16 +128,15 @@ def beam(
 
 
 class _Beams:
-    """The hypotheses of B sentences, K each, as rows of a table."""
+    """The hypotheses of B sentences, K each, as rows of a table; one each before the first step, all alike else."""
 
     def __init__(self, sentences: int, size: int, n_best: int, alpha: float, limits: Tensor) -> None:
         self.size, self.n_best, self.alpha, self.limits = size, n_best, alpha, limits
         self.live = list(range(sentences))
         self.finished: list[list[Hypothesis]] = [[] for _ in range(sentences)]
-        self.tokens = limits.new_full((sentences * size,), BOS)
-        self.written = limits.new_empty(sentences * size, 0)  # (B·K, steps)
-        self.total = torch.full((sentences, size), -math.inf, device=limits.device)
-        self.total[:, 0] = 0.0  # all hypotheses are alike before the first step: one of them goes on
+        self.tokens = limits.new_full((sentences,), BOS)
+        self.written = limits.new_empty(sentences, 0)  # (B·K, steps)
+        self.total = torch.zeros(sentences, 1, device=limits.device)  # (B, K)
 
     def advance(self, logits: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """One step. Returns the rows to go on from, None for all as they are; and the sentences, None for all."""
@@ -149,13 +148,15 @@ class _Beams:
         place = place[:, : 2 * size]
         total = total[:, : 2 * size]  # (B, 2K)
         tokens = ids.view(len(self.live), -1).gather(1, place)
-        start = torch.arange(0, len(values), size, device=place.device)[:, None]  # (B, 1): the first row of each
+        each = len(values) // len(self.live)  # hypotheses so far
+        start = torch.arange(0, len(values), each, device=place.device)[:, None]  # (B, 1): the first row of each
         rows = start + place.div(width, rounding_mode="floor")  # (B, 2K)
         ended = tokens == EOS
         last = self.limits <= length  # (B,)
         final = (ended | last[:, None])[:, :size] & (total[:, :size] > -math.inf)
         self._record(final, tokens, rows, total)
-        going = ended.sort(dim=-1, stable=True).indices[:, :size]  # (B, K): the best that do not end
+        most = min(size, each * (width - 1))  # EOS is one of a row's: where ids are few, so are those that go on
+        going = ended.sort(dim=-1, stable=True).indices[:, :most]  # (B, K): the best that do not end
         stay = self._stay(last, total.gather(1, going[:, :1]).squeeze(1))
         if stay is not None:
             tokens, rows, total, going = tokens[stay], rows[stay], total[stay], going[stay]
@@ -260,7 +261,7 @@ def _check(size: int, n_best: int, length_penalty: float) -> None:
 
 
 @contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
+def evaluating(model: Any) -> Iterator[None]:
     """Without dropout, and afterwards as it was."""
     training = model.training
     model.eval()

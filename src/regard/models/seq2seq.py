@@ -206,10 +206,8 @@ class Seq2Seq(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         return self.vocabulary(hidden)
 
-    def begin(self, memory: Memory, beams: int = 1) -> Seq2SeqState:
+    def begin(self, memory: Memory) -> Seq2SeqState:
         first, above = self._begin(memory)
-        first = tuple(h.repeat_interleave(beams, 0) for h in first)  # (B·K, S)
-        above = None if above is None else tuple(h.repeat_interleave(beams, 1) for h in above)
         return Seq2SeqState(self.context.keys(memory), first, above, self.state.weights())
 
     def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:

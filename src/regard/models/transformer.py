@@ -178,7 +178,7 @@ class Transformer(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         return self.vocabulary(hidden)
 
-    def begin(self, memory: Memory, beams: int = 1) -> TransformerState:
+    def begin(self, memory: Memory) -> TransformerState:
         return TransformerState(memory, [DecoderCache() for _ in self.decoder])
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:

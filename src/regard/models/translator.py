@@ -81,8 +81,8 @@ class Translator(Protocol):
         """hidden (..., W) → (..., V). Apart, so that a loss can leave padding out."""
         ...
 
-    def begin(self, memory: Memory, beams: int = 1) -> Any:
-        """The `State` before the first step, with `beams` hypotheses for each sentence."""
+    def begin(self, memory: Memory) -> Any:
+        """The `State` before the first step, with one hypothesis for each sentence; `reorder` makes them more."""
         ...
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:

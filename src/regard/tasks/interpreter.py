@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,9 @@ from torch import Tensor
 from ..attention import AttentionMap
 from ..data import BOS, EOS, PAD, Vocabulary
 from ..models import Hypothesis, Translator, beam, greedy
+from ..models.search import evaluating
 from .alignment import Link, Step, links, word_weights
+from .threads import side_by_side
 
 
 @dataclass(frozen=True)
@@ -88,24 +90,21 @@ class Interpreter:
         tokens: int = 4096,
     ) -> list[list[Hypothesis]]:
         """The n best hypotheses for each sequence of ids, which ends with EOS. Arguments as `translate` has them."""
-        done: list[list[Hypothesis]] = [[] for _ in ids]
-        for places in _batches([len(read) for read in ids], max(1, tokens // size)):
+        batches = list(_batches([len(read) for read in ids], max(1, tokens // size)))
+
+        def found(places: list[int]) -> list[list[Hypothesis]]:
             source, lengths = self._batch([ids[place] for place in places])
+            how: dict[str, Any] = {"longest": longest, "length_penalty": length_penalty}
             if size == 1:
-                single = greedy(self.model, source, lengths, longest=longest, length_penalty=length_penalty)
-                found = [[one] for one in single]
-            else:
-                found = beam(
-                    self.model,
-                    source,
-                    lengths,
-                    size=size,
-                    length_penalty=length_penalty,
-                    n_best=n_best,
-                    longest=longest,
-                )
-            for place, best in zip(places, found, strict=True):
-                done[place] = best
+                return [[one] for one in greedy(self.model, source, lengths, **how)]
+            return beam(self.model, source, lengths, size=size, n_best=n_best, **how)
+
+        done: list[list[Hypothesis]] = [[] for _ in ids]
+        with evaluating(self.model):  # for all batches: one that is done must not end it for another
+            every = side_by_side(found, batches) if self._device.type == "cpu" else map(found, batches)
+            for places, best in zip(batches, every, strict=True):
+                for place, one in zip(places, best, strict=True):
+                    done[place] = one
         return done
 
     def look(self, translations: Sequence[Translation], *, layer: int = -1) -> list[AttentionMap]:

@@ -1,0 +1,80 @@
+"""Pieces of work side by side: order, threads, who watches, what fails."""
+
+import threading
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from regard.tasks.threads import side_by_side
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    assert torch.get_num_threads() == 2, "the number of threads was not given back"
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_two_at_once_with_one_thread_each() -> None:
+    together = threading.Barrier(2, timeout=20)
+
+    def run(item: int) -> tuple[int, int]:
+        together.wait()  # passes where two are there at the same time, and breaks where they come one by one
+        return item, torch.get_num_threads()
+
+    assert side_by_side(run, [3, 1, 2, 0]) == [(3, 1), (1, 1), (2, 1), (0, 1)]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_one_inside_another_gives_the_threads_back() -> None:
+    assert side_by_side(lambda x: side_by_side(lambda y: x * y, [1, 2]), [1, 2]) == [[1, 2], [2, 4]]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_watched_thread_does_everything_itself() -> None:
+    seen: list[str] = []
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            seen.append(function.__name__)
+            return function(*args, **(kwargs or {}))
+
+    def run(x: Tensor) -> int:
+        torch.sin(x)
+        return threading.get_ident()
+
+    with Mode():
+        assert set(side_by_side(run, [torch.ones(1)] * 3)) == {threading.get_ident()}
+    assert seen.count("sin") == 3
+    with torch.autocast("cpu"):
+        assert set(side_by_side(run, [torch.ones(1)] * 3)) == {threading.get_ident()}
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_failure_is_told_and_the_rest_is_dropped() -> None:
+    begun: list[int] = []
+    first = threading.Event()
+
+    def run(item: int) -> None:
+        begun.append(item)
+        if item == 0:
+            first.set()
+            raise KeyError("broken")
+        first.wait(20)
+
+    with pytest.raises(KeyError, match="broken"):
+        side_by_side(run, list(range(1000)))
+    assert len(begun) < 1000
+
+
+def test_one_thread_and_no_work() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert side_by_side(lambda x: threading.get_ident(), [1, 2]) == [threading.get_ident()] * 2
+    torch.set_num_threads(before)
+    assert side_by_side(str, []) == []
