@@ -19,6 +19,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,10 @@ ATOMS = re.compile(r"\[[^\]]+\]|Br|Cl|>>|.")
 COUNT, QUICK = 2000, 200
 SIZES = (8, 16, 32, 64, 128)
 Encode = Callable[[Sequence[str], int], Tensor]
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Ids, lengths, segments and the mask of tokens that are there."""
+Logits = tuple[Tensor, Tensor]
+"""Of tokens, and of whether the second part follows the first."""
 
 
 def figures(options: Options) -> Iterator[Figure]:
@@ -67,6 +72,10 @@ def figures(options: Options) -> Iterator[Figure]:
         ("rxnfp, logits of both heads", "2 to 133 random ids", _rxnfp_any_ids, "abs"),
     ):
         yield Figure(f"{name}: largest difference from transformers", shape, difference, unit, "<= 0.00001")
+    name, shape = "rxnfp, logits of both heads", f"{len(REACTIONS)} reactions"
+    exact = partial(_rxnfp_difference, dtype=torch.float64)
+    yield Figure(f"{name}: the same in float64", shape, exact, "abs", "<= 0.00001", dtype="float64")
+    yield Figure(f"{name}: transformers' sdpa from its own eager", shape, _rxnfp_rounding, "abs")
     if texts := sentences(QUICK if options.quick else COUNT):
         name = "all-MiniLM-L6-v2: least cosine similarity to transformers"
         yield Figure(name, f"{len(texts)} sentences", lambda: _cosine(texts), "cos", ">= 0.99999")
@@ -257,35 +266,63 @@ def _minilm_difference() -> float:
     return max(float(hidden.abs().max()), float((pooled - wanted.pooler_output).abs().max()))
 
 
-def _rxnfp_difference() -> float:
+def _rxnfp_difference(dtype: torch.dtype = torch.float32) -> float:
     """Of the logits of both heads, for reactions that the model was made for: the logits reach 19."""
+    inputs = _reactions()
+    return _of_logits(_our_logits(*inputs, dtype), _their_logits(*inputs, dtype), inputs[-1])
+
+
+def _rxnfp_rounding() -> float:
+    """How far two orders of the same sums are apart within transformers: no network can be nearer than by luck."""
+    inputs = _reactions()
+    return _of_logits(_their_logits(*inputs, implementation="eager"), _their_logits(*inputs), inputs[-1])
+
+
+def _rxnfp_any_ids() -> float:
+    """Of the logits of both heads, for ids that are no reaction; they reach 19, where a rounding is 1e-6."""
+    inputs = _inputs(591, (2, 9, 40, 133))
+    return _of_logits(_our_logits(*inputs), _their_logits(*inputs), inputs[-1])
+
+
+def _reactions() -> Inputs:
     words = (weights(RXNFP) / "vocab.txt").read_text(encoding="utf-8").splitlines()
     numbers = {word: number for number, word in enumerate(words)}
     rows = [["[CLS]", *ATOMS.findall(reaction), "[SEP]"] for reaction in REACTIONS]
     ids = pad_sequence([torch.tensor([numbers[word] for word in row]) for row in rows], batch_first=True)
     lengths = torch.tensor([len(row) for row in rows])
     mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
-    return _of_logits(ids, lengths, torch.zeros_like(ids), mask)
+    return ids, lengths, torch.zeros_like(ids), mask
 
 
-def _rxnfp_any_ids() -> float:
-    """Of the logits of both heads, for ids that are no reaction; they reach 19, where a rounding is 1e-6."""
-    return _of_logits(*_inputs(591, (2, 9, 40, 133)))
+def _our_logits(
+    ids: Tensor, lengths: Tensor, segments: Tensor, mask: Tensor, dtype: torch.dtype = torch.float32
+) -> Logits:
+    ours = load_bert(weights(RXNFP), Pretraining).to(dtype)
+    with torch.inference_mode():
+        return ours(ids, lengths, segments)
 
 
-def _of_logits(ids: Tensor, lengths: Tensor, segments: Tensor, mask: Tensor) -> float:
-    """The largest difference between our logits and those of transformers."""
+def _their_logits(
+    ids: Tensor,
+    lengths: Tensor,
+    segments: Tensor,
+    mask: Tensor,
+    dtype: torch.dtype = torch.float32,
+    implementation: str = "sdpa",
+) -> Logits:
     import transformers
 
-    folder = weights(RXNFP)
-    theirs = transformers.BertForPreTraining.from_pretrained(folder, attn_implementation="sdpa").eval()
-    ours = load_bert(folder, Pretraining)
+    made: Any = transformers.BertForPreTraining.from_pretrained(weights(RXNFP), attn_implementation=implementation)
     with torch.inference_mode():
-        wanted = theirs(ids, attention_mask=mask, token_type_ids=segments)
-        tokens, follows = ours(ids, lengths, segments)
-    pairs = (tokens, wanted.prediction_logits), (follows, wanted.seq_relationship_logits)
-    flat = [(a[mask.bool()], b[mask.bool()]) if a.ndim == 3 else (a, b) for a, b in pairs]
-    return max(float((a - b).abs().max()) for a, b in flat)
+        found = made.to(dtype).eval()(ids, attention_mask=mask, token_type_ids=segments)
+    return found.prediction_logits, found.seq_relationship_logits
+
+
+def _of_logits(found: Logits, wanted: Logits, mask: Tensor) -> float:
+    """The largest difference, of tokens that are there and of sequences."""
+    there = mask.bool()
+    tokens, follows = found[0] - wanted[0], found[1] - wanted[1]
+    return max(float(tokens[there].abs().max()), float(follows.abs().max()))
 
 
 def _cosine(texts: Sequence[str]) -> float:
@@ -294,7 +331,7 @@ def _cosine(texts: Sequence[str]) -> float:
     return float((wanted.double() * found.double()).sum(1).min())
 
 
-def _inputs(vocabulary: int, lengths: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _inputs(vocabulary: int, lengths: Sequence[int]) -> Inputs:
     drawn = torch.Generator().manual_seed(0)
     ids = torch.randint(1, vocabulary, (len(lengths), max(lengths)), generator=drawn)
     counted = torch.tensor(lengths)

@@ -1,0 +1,99 @@
+"""Attention over sentences of different lengths: packed against padded, forward and with gradients.
+
+64 sentences of 5 to 60 tokens, 22 in the mean, 12 heads 32 wide: a packed batch has less than half of the rows of a
+padded one. `attend` is told the lengths, SDPA gets a mask. Everybody begins with projections as they leave a layer, padded or
+packed, and gives contexts and gradients in the same layout; rows of padding are not compared.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import regard
+from bench.harness import Case, Options, Versus
+from bench.parity import Parity
+from regard.data import pack, unpack
+
+SENTENCES, HEADS, WIDTH = 64, 12, 32
+SHORTEST, LONGEST, MEAN = 3, 60, 20.0
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def cases(options: Options) -> Iterator[Case]:
+    lengths = sentence_lengths(8 if options.quick else SENTENCES)
+    for is_causal in (False, True):
+        for backward in (False, True):
+            yield packed_case(lengths, is_causal, backward)
+
+
+def sentence_lengths(count: int) -> Tensor:
+    """Lengths like those of sentences: a gamma distribution of shape 2, cut at both ends."""
+    drawn = torch.Generator().manual_seed(1)
+    two = torch.empty(2, count).exponential_(generator=drawn).sum(0)
+    lengths = (SHORTEST + two * (MEAN - SHORTEST) / 2).clamp(max=LONGEST).long()
+    lengths[0] = LONGEST
+    return lengths
+
+
+def packed_case(lengths: Tensor, is_causal: bool, backward: bool) -> Case:
+    drawn = torch.Generator().manual_seed(2)
+    rows = torch.randn(int(lengths.sum()), 3, HEADS, WIDTH, generator=drawn)  # q, k and v of each token
+    upstream = torch.randn(len(rows), HEADS, WIDTH, generator=drawn)
+    padded, padded_upstream = unpack(rows, lengths), unpack(upstream, lengths)
+    mask = _mask(lengths, is_causal)
+
+    def packed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return regard.attend_packed(q, k, v, lengths, is_causal=is_causal)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return regard.attend(q, k, v, lengths=lengths, is_causal=is_causal)
+
+    def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    contenders = {
+        "packed": _step(packed, rows, upstream if backward else None),
+        "padded attend": _step(_heads_first(attend), padded, padded_upstream if backward else None),
+        "padded SDPA": _step(_heads_first(sdpa), padded, padded_upstream if backward else None),
+    }
+    return Case(
+        ("forward + backward" if backward else "forward") + (", causal" if is_causal else ""),
+        f"{len(lengths)} sentences, {len(rows):,} tokens of {len(lengths) * int(lengths.max()):,} places",
+        contenders,
+        (Versus("packed", "padded attend"), Versus("packed", "padded SDPA")),
+        Parity("packed", view=lambda found: [_of_tokens(one, lengths) for one in found]),
+    )
+
+
+def _mask(lengths: Tensor, is_causal: bool) -> Tensor:
+    places = torch.arange(int(lengths.max()))
+    there = (places < lengths[:, None])[:, None, None, :]  # (B, 1, 1, T)
+    return there & (places <= places[:, None]) if is_causal else there
+
+
+def _step(attend: Attend, projected: Tensor, upstream: Tensor | None) -> Callable[[], tuple[Tensor, ...]]:
+    """(…, 3, H, D) → context and, where an upstream gradient is given, the gradient of what was projected."""
+    given = projected.clone().requires_grad_(upstream is not None)
+
+    def run() -> tuple[Tensor, ...]:
+        context = attend(*given.unbind(-3))
+        if upstream is None:
+            return (context,)
+        return context.detach(), *torch.autograd.grad(context, given, upstream)
+
+    return run
+
+
+def _heads_first(attend: Attend) -> Attend:
+    """For layers that put heads before tokens: (B, T, H, D) in and out."""
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2)
+
+    return run
+
+
+def _of_tokens(found: Tensor, lengths: Tensor) -> Tensor:
+    return found if len(found) == int(lengths.sum()) else pack(found, lengths).values
