@@ -1,8 +1,8 @@
 """Attention over sentences of different lengths: packed against padded, forward and with gradients.
 
 64 sentences of 5 to 60 tokens, 22 in the mean, 12 heads 32 wide: a packed batch has less than half of the rows of a
-padded one. `attend` is told the lengths, SDPA gets a mask. Everybody begins with projections as they leave a layer, padded or
-packed, and gives contexts and gradients in the same layout; rows of padding are not compared.
+padded one. `attend` is told the lengths, SDPA gets a mask. Everybody begins with projections as they leave a layer,
+padded or packed, and gives contexts and gradients in the same layout; rows of padding are not compared.
 """
 
 from collections.abc import Callable, Iterator

@@ -14,6 +14,7 @@ from ..attention import AttentionMap
 from ..data import BOS, EOS, PAD, Vocabulary
 from ..models import Hypothesis, Translator, beam, greedy
 from ..models.search import evaluating
+from ..models.transformer_inference import swift
 from .alignment import Link, Step, links, word_weights
 from .threads import side_by_side
 
@@ -92,12 +93,14 @@ class Interpreter:
         """The n best hypotheses for each sequence of ids, which ends with EOS. Arguments as `translate` has them."""
         batches = list(_batches([len(read) for read in ids], max(1, tokens // size)))
 
+        model = swift(self.model)
+
         def found(places: list[int]) -> list[list[Hypothesis]]:
             source, lengths = self._batch([ids[place] for place in places])
             how: dict[str, Any] = {"longest": longest, "length_penalty": length_penalty}
             if size == 1:
-                return [[one] for one in greedy(self.model, source, lengths, **how)]
-            return beam(self.model, source, lengths, size=size, n_best=n_best, **how)
+                return [[one] for one in greedy(model, source, lengths, **how)]
+            return beam(model, source, lengths, size=size, n_best=n_best, **how)
 
         done: list[list[Hypothesis]] = [[] for _ in ids]
         with evaluating(self.model):  # for all batches: one that is done must not end it for another

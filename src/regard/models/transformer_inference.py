@@ -1,0 +1,208 @@
+"""A `Transformer` for search: the same numbers with fewer calls and fewer passes over memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..attention import attend
+from ..layers import DecoderBlock, FeedForward, MultiHeadAttention
+from ..layers.block import Residual
+from ..layers.similarity import asked
+from .transformer import Transformer
+from .translator import Memory
+
+ROOM = 16
+"""Positions that are set aside at a time."""
+Affine = tuple[Tensor, Tensor]
+"""A product's right side (W, out) and the bias (out,)."""
+
+
+def swift(model: Any) -> Any:
+    """The model as `Inference`, or as it is where that would not be the same to somebody.
+
+    It is as it is under autocast, a hook, a mode that watches, a quantized or otherwise exchanged part.
+    """
+    watched = torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack()
+    if watched or torch.is_autocast_enabled(next(model.parameters()).device.type) or not _plain(model):
+        return model
+    return Inference(model)
+
+
+class Inference:
+    """One step of decoding after another: of a `Translator` what a search needs.
+
+    Queries, keys and values of what was written are one product, with their weights laid side by side; so are keys and
+    values of what was read. A part's output is added to the way around it by its last product. Keys and values of a
+    position lie together, and are reordered together.
+
+    The weights are those of `model` when it was made, in part copied; changes afterwards are not seen. There is no
+    dropout.
+
+    >>> from .transformer import TransformerConfig
+    >>> model = Transformer(TransformerConfig(11, 13, width=8, heads=2, hidden=16)).eval()
+    >>> source, lengths, begin = torch.randint(4, 11, (2, 7)), torch.tensor([7, 4]), torch.tensor([2, 2])
+    >>> steps = []
+    >>> with torch.no_grad():
+    ...     for one in (model, Inference(model)):
+    ...         state = one.begin(one.encode(source, lengths))
+    ...         steps.append(one.step(begin, state)[0])                     # (2, 13)
+    >>> torch.allclose(*steps, atol=1e-6)
+    True
+    """
+
+    training = False
+
+    @torch.no_grad()
+    def __init__(self, model: Transformer) -> None:
+        self.model, self.longest = model, model.longest
+        self._blocks = [_Block(block) for block in model.decoder if isinstance(block, DecoderBlock)]
+
+    def eval(self) -> Inference:
+        return self
+
+    def train(self, mode: bool) -> None:
+        assert not mode, "made for inference"
+
+    def encode(self, source: Tensor, lengths: Tensor) -> Memory:
+        return self.model.encode(source, lengths)
+
+    def begin(self, memory: Memory) -> _State:
+        return _State(memory, [block.read(memory.states) for block in self._blocks])
+
+    def step(self, tokens: Tensor, state: _State) -> tuple[Tensor, _State]:
+        """tokens (B·K,) → logits (B·K, V) of the next, and the next state."""
+        model = self.model
+        x = model._embed(model.target, model.target_position, tokens[:, None], state.length).squeeze(1)  # (B·K, W)
+        state.extend(x, self._blocks[0].heads)
+        for block, written, read in zip(self._blocks, state.written, state.read, strict=True):
+            x = block(x, written, read, state)
+        state.length += 1
+        return model.logits(model.decoder_norm(x)), state
+
+
+@dataclass
+class _State:
+    """Between steps: B sentences with K hypotheses each."""
+
+    memory: Memory
+    read: list[Tensor]
+    """Keys and values of the source, of each block: (B, Ts, 2, H, D)."""
+    written: list[Tensor] = field(default_factory=list)
+    """Of what was written: (B·K, room, 2, H, D), of which `length` positions hold something."""
+    length: int = 0
+
+    def extend(self, x: Tensor, heads: int) -> None:
+        """Make room for one position more of each row of x (B·K, W)."""
+        if not self.written:
+            sizes = (len(x), ROOM, 2, heads, x.shape[1] // heads)
+            self.written = [x.new_empty(sizes) for _ in self.read]
+        elif self.length == self.written[0].shape[1]:
+            self.written = [self._taken(held, None) for held in self.written]
+
+    def reorder(self, rows: Tensor, sentences: Tensor | None = None) -> None:
+        self.written = [self._taken(held, rows) for held in self.written]
+        if sentences is not None:
+            self.memory = self.memory.reorder(sentences)
+            self.read = [held.index_select(0, sentences) for held in self.read]
+
+    def _taken(self, held: Tensor, rows: Tensor | None) -> Tensor:
+        """The rows that are named, or all, with room for the next position; what is beyond the length is not copied."""
+        room = (self.length // ROOM + 1) * ROOM
+        taken = held.new_empty(len(held) if rows is None else len(rows), room, *held.shape[2:])
+        if rows is None:
+            taken[:, : self.length] = held[:, : self.length]
+        else:
+            torch.index_select(held[:, : self.length], 0, rows, out=taken[:, : self.length])
+        return taken
+
+
+class _Block:
+    """A decoder block with plain parts."""
+
+    def __init__(self, block: DecoderBlock) -> None:
+        own, cross, feedforward = block.attention, block.cross_attention, block.feedforward
+        assert isinstance(feedforward, FeedForward)
+        self.heads, self.position = own.heads, own.position
+        self.similarities = asked(own.similarity), asked(cross.similarity)
+        self.qkv, self.out = _affine(own.query, own.key, own.value), _affine(own.out)
+        self.query, self.kv, self.cross_out = _affine(cross.query), _affine(cross.key, cross.value), _affine(cross.out)
+        self.up, self.down, self.activation = _affine(feedforward.up), _affine(feedforward.down), feedforward.activation
+        arounds = block.around_attention, block.around_cross_attention, block.around_feedforward
+        self.norms, self.norm_first = [around.norm for around in arounds], block.around_attention.norm_first
+
+    def read(self, states: Tensor) -> Tensor:
+        """Keys and values of the source: (B, Ts, W) → (B, Ts, 2, H, D)."""
+        found = _product(states.flatten(0, 1), self.kv)  # (B·Ts, 2·W)
+        return found.view(*states.shape[:2], 2, self.heads, -1)
+
+    def __call__(self, x: Tensor, written: Tensor, read: Tensor, state: _State) -> Tensor:
+        """x (B·K, W), which is overwritten → (B·K, W)."""
+        for norm, part in zip(self.norms, (self._own, self._cross, self._forward), strict=True):
+            inner, (last, bias) = part(norm(x) if self.norm_first else x, written, read, state)
+            x = x.add_(bias).addmm_(inner, last)
+            x = x if self.norm_first else norm(x)
+        return x
+
+    def _own(self, x: Tensor, written: Tensor, read: Tensor, state: _State) -> tuple[Tensor, Affine]:
+        rows, last = len(x), state.length
+        qkv = _product(x, self.qkv).view(rows, 3, self.heads, -1)  # (B·K, 3, H, D)
+        if self.position is not None:
+            placed = self.position(qkv[:, :2].unsqueeze(3), last).squeeze(3)  # (B·K, 2, H, D)
+            q, written[:, last, 0], written[:, last, 1] = placed[:, 0], placed[:, 1], qkv[:, 2]
+        else:
+            q, written[:, last] = qkv[:, 0], qkv[:, 1:]
+        k, v = written[:, : last + 1].unbind(2)  # (B·K, length, H, D) each
+        found = attend(q.unsqueeze(2), k.transpose(1, 2), v.transpose(1, 2), similarity=self.similarities[0])
+        return found.reshape(rows, -1), self.out
+
+    def _cross(self, x: Tensor, written: Tensor, read: Tensor, state: _State) -> tuple[Tensor, Affine]:
+        sentences = len(read)  # a sentence's keys serve all its hypotheses
+        q = _product(x, self.query).view(sentences, -1, self.heads, read.shape[-1])  # (B, K, H, D)
+        k, v = read.unbind(2)  # (B, Ts, H, D) each
+        found = attend(
+            q.transpose(1, 2),
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            similarity=self.similarities[1],
+            lengths=state.memory.lengths,
+        )  # (B, H, K, D)
+        return found.transpose(1, 2).reshape(len(x), -1), self.cross_out
+
+    def _forward(self, x: Tensor, written: Tensor, read: Tensor, state: _State) -> tuple[Tensor, Affine]:
+        inner = _product(x, self.up)
+        return inner.relu_() if self.activation is F.relu else self.activation(inner), self.down
+
+
+def _affine(*layers: nn.Linear) -> Affine:
+    if len(layers) == 1:
+        return layers[0].weight.T, layers[0].bias
+    return torch.cat([layer.weight for layer in layers]).T, torch.cat([layer.bias for layer in layers])
+
+
+def _product(x: Tensor, affine: Affine) -> Tensor:
+    return torch.addmm(affine[1], x, affine[0])
+
+
+def _plain(model: Any) -> bool:
+    """Whether it is made of the parts that are known here, each called by nobody but the model."""
+    if type(model) is not Transformer:
+        return False
+    known = {DecoderBlock, MultiHeadAttention, FeedForward, Residual, nn.Linear, nn.LayerNorm}
+    blocks = list(model.decoder)
+    parts = [part for block in blocks for part in block.modules()]
+    attentions = [part for part in parts if isinstance(part, MultiHeadAttention)]
+    return (
+        all(type(block) is DecoderBlock and type(block.feedforward) is FeedForward for block in blocks)
+        and all(type(part) in known for part in parts if isinstance(part, tuple(known)))
+        and all(one.attend is attend and one.kv_heads == one.heads for one in attentions)
+        and not any(_called_by_others(part) for part in parts)
+    )
+
+
+def _called_by_others(part: nn.Module) -> bool:
+    return bool(part._forward_hooks or part._forward_pre_hooks) or (isinstance(part, nn.Linear) and part.bias is None)
