@@ -30,7 +30,7 @@ def test_without_a_file_it_prints_the_boxes(capsys: pytest.CaptureFixture[str]) 
     assert main(["explain", "scaled-dot", "--text", "a b"]) == 0
     said = capsys.readouterr().out
     assert re.search(r"similarity +score = 0\.5 · q·k +Tq Tk = 3×2", said)
-    assert said.splitlines()[-1] == "to look at it: regard explain scaled-dot --out scaled-dot.html"
+    assert said.splitlines()[-1] == "to look at it: regard explain scaled-dot --text 'a b' --out scaled-dot.html"
 
 
 def test_a_page_holds_everything_and_loads_nothing(page: Path, tmp_path: Path) -> None:
@@ -63,6 +63,10 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--out", "chart.png"], "out (chart.png) must end in .html or .svg"),
         (["--step", "9"], "step (9) must lie in 1…1, the steps of dot"),
         (["--image", "cat.png"], "image (cat.png) must come with --run"),
+        (
+            ["--run", str(tmp_path / "none")],
+            f"RUN ({tmp_path / 'none'}) must be a folder with a trained model; there is none",
+        ),
         (["--run", str(tmp_path)], "config.json must be the settings of a run"),
     ):
         assert main(["explain", "dot", *arguments]) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,11 +41,19 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"explain: step ({options.step}) must lie in 1…{last}, the steps of {options.mechanism}.")
     if options.out is None:
         print(outline(chart, options.step))
-        print(f"to look at it: regard explain {options.mechanism} --out {options.mechanism}.html")
+        print(f"to look at it: {_again(options)}")
         return 0
     told = {**chart.told(), "step": options.step}
     print(files.write(told, options.out, theme=options.theme, language=options.language))
     return 0
+
+
+def _again(options: argparse.Namespace) -> str:
+    """The same command with a page to write."""
+    wishes = {"--text": options.text, "--run": options.folder, "--image": options.image}
+    wishes |= {"--step": options.step if options.step > 1 else None, "--out": f"{options.mechanism}.html"}
+    given = [word for name, value in wishes.items() if value is not None for word in (name, str(value))]
+    return shlex.join(["regard", "explain", options.mechanism, *given])
 
 
 def _chart(options: argparse.Namespace) -> Chart:

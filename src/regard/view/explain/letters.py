@@ -43,7 +43,7 @@ class Letters:
         """Letters of a weight, by the layer it is in."""
         owner, _, own = name.rpartition(".")
         above, _, attribute = owner.rpartition(".")
-        around = type(model.get_submodule(above)).__name__ if owner else ""
+        around = type(model.get_submodule(above)).__name__
         named = WEIGHTS.get((around, attribute, own)) or WEIGHTS.get((around, attribute, "")) or ""
         letters = named.split()[: tensor.ndim]
         fits = len(letters) == tensor.ndim and all(
@@ -107,8 +107,9 @@ class Letters:
 
     def _joined(self, dim: Dim) -> Dim:
         """H·D is W again, and rows times columns of patches are patches."""
-        if tuple(letter for letter, _ in dim) == ("H", "D") and "W" in self._sizes:
-            return (("W", _size_of(dim)),)
+        whole = JOINED.get(tuple(letter for letter, _ in dim))
+        if whole is not None and whole in self._sizes:
+            return ((whole, _size_of(dim)),)
         return self._size(_size_of(dim)) if len(dim) > 1 and all(name.isdecimal() for name, _ in dim) else dim
 
     def regroup(self, dims: tuple[Dim, ...], shape: Sequence[int]) -> tuple[Dim, ...]:
@@ -121,7 +122,9 @@ class Letters:
                 letter, held = atoms.pop(0)
                 wanted = size // _size_of(taken)
                 if held > wanted:  # an atom is cut: W = H · D
-                    atoms[:0] = [self._cut(wanted), self._cut(held // wanted)]
+                    heads = letter == "W" and self._sizes.get("H") == wanted
+                    rest = ("D", held // wanted) if heads else self._cut(held // wanted)
+                    atoms[:0] = [("H", wanted) if heads else self._cut(wanted), rest]
                 else:
                     taken.append((letter, held))
             if size == 1 and atoms and atoms[0][1] == 1:
@@ -138,7 +141,12 @@ def _size_of(dim: Sequence[Atom]) -> int:
 
 
 def _told(dim: Dim) -> str:
-    return "·".join(letter for letter, _ in dim) or "1"
+    letters = "·".join(letter for letter, _ in dim) or "1"
+    return {"Yp·p": "Y", "Xp·p": "X"}.get(letters, letters)
+
+
+JOINED: dict[tuple[str, ...], str] = {("H", "D"): "W", ("Yp", "Xp"): "P"}
+"""Heads side by side; rows and columns of patches, Y = Yp·p and X = Xp·p."""
 
 
 def _reshape(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
@@ -216,6 +224,14 @@ def _reduce(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tu
     return tuple(dim for at, dim in enumerate(given[0]) if at not in gone)
 
 
+def _pack(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...] | None:
+    return (given[0][0 if args[2] is False else 1], given[0][-1]) if place == 0 else None
+
+
+def _unpack(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...] | None:
+    return (self._dim("B", len(out)), given[0][0], given[0][-1]) if place == 0 and args[2] else None
+
+
 RULES: dict[str, Any] = {
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias"), _reshape),
     "permute": _permute,
@@ -231,6 +247,8 @@ RULES: dict[str, Any] = {
     "index_select": _chosen,
     "cat": _cat,
     "stack": _stack,
+    "_pack_padded_sequence": _pack,
+    "_pad_packed_sequence": _unpack,
     **dict.fromkeys(("sum", "mean", "amax", "amin", "argmax", "any", "all"), _reduce),
 }
 """How the dimensions of a result follow, by operation; others are broadcast."""
@@ -266,8 +284,18 @@ WEIGHTS: dict[tuple[str, str, str], str] = {
     ("Bert", "pooler", "bias"): "W",
     ("SequenceClassifier", "classes", "weight"): "K W",
     ("SequenceClassifier", "classes", "bias"): "K",
+    ("ViT", "", "first"): "W",
+    ("ViT", "", "positions"): "T W",
+    ("ViT", "patches", "weight"): "W C p p",
+    ("ViT", "patches", "bias"): "W",
     ("ViT", "classifier", "weight"): "K W",
     ("ViT", "classifier", "bias"): "K",
     ("ViT", "norm", ""): "W",
 }
 """Letters of weights by the class around a layer, the layer, and the weight in it."""
+
+RECURRENT: dict[str, dict[str, str]] = {
+    "RecurrentEncoder": {"in": "W", "out": "E", "all": "C", "rows": "Ts"},
+    "Seq2Seq": {"in": "S", "out": "S", "all": "S", "rows": "B"},
+}
+"""Letters of a recurrent layer by the class around it: of what it reads, of a state, of those of all directions."""

@@ -3,7 +3,8 @@
     frames      step 2 > context > similarity > matmul      what was under way: who calls whom
     operations  aten.bmm(a, b) → c                          every one, none can hide from the dispatcher
 
-`attend` is served by the `reference` backend meanwhile, whose stages are operations: a fused kernel would be one.
+`attend` is served by the `reference` backend meanwhile, whose stages are operations: a fused kernel would be one. For
+the same reason `nn.GRU` and `nn.LSTM` run by their equations.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from ...attention import attend, reference
 from ...attention.attend import serve
 from ...attention.request import Request
 from ...attention.stage import listen
-from .letters import Letters
+from .letters import RECURRENT, Letters
 from .recording import MOVES, Frame, Operation, Recording, Ref, Shown
+from .recurrence import CELLS, recurrence
 
 _one = threading.Lock()
 """One explanation at a time: stages have one listener."""
@@ -117,9 +119,14 @@ class Recorder:
         if threading.get_ident() == self._thread:
             self._open("module", self._names[module], module)
 
-    def _leave(self, module: nn.Module, *_: Any) -> None:
+    def _leave(self, module: nn.Module, _: Any, given: Any) -> None:
         if threading.get_ident() == self._thread:
-            self._stack.pop()
+            self._gave(self._stack.pop(), given)
+
+    def _gave(self, frame: Frame, given: Any) -> None:
+        """What a part gave: the first of its tensors."""
+        tensors = [x for x in tree_leaves(given) if isinstance(x, Tensor)]
+        frame.made = tuple(map(self._shown, tensors[:1]))
 
     def _stage(self, name: str, of: Any) -> AbstractContextManager[Any]:
         if threading.get_ident() != self._thread:
@@ -131,12 +138,29 @@ class Recorder:
     def attention(self, args: Any, kwargs: Any) -> Any:
         """What `attend` gives, by the backend that has stages."""
         options = {name: value for name, value in kwargs.items() if name not in ("return_map", "backend")}
-        with self.frame("attention", "attention"):
-            return serve(Request.of(*args, **options), reference, bool(kwargs.get("return_map")))
+        with self.frame("attention", "attention") as frame:
+            found = serve(Request.of(*args, **options), reference, bool(kwargs.get("return_map")))
+            self._gave(frame, found)
+        return found
+
+    def recurrence(self, name: str, args: Any) -> tuple[Tensor, ...]:
+        """What a recurrent layer gives, by its equations."""
+        around = ""
+        if self._model is not None and self._stack and self._stack[-1].kind == "module":
+            around = type(self._model.get_submodule(self._stack[-1].name.rpartition(".")[0])).__name__
+        letters = RECURRENT.get(around)
+
+        def give(tensor: Tensor, what: str) -> None:
+            if letters is not None:
+                self._letters.give(tensor, " ".join(letters.get(one, one) for one in what.split()))
+
+        return recurrence(name, args, give)
 
     def call(self, function: Any, args: Any, kwargs: Any) -> Any:
         """A call of PyTorch by our code."""
-        frame = self._open("call", name_of(function), function)
+        name = name_of(function)
+        base = name == "pow" and not isinstance(args[0], Tensor)  # aˣ, not xᵃ
+        frame = self._open("call", "rpow" if base else name, function)
         try:
             frame.given = tuple(self._shown(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
             frame.numbers = tuple(x for x in tree_leaves(args) if isinstance(x, int | float))
@@ -209,7 +233,7 @@ class Recorder:
         return known
 
     def _shown(self, tensor: Tensor) -> Shown:
-        with torch._C._DisableTorchDispatch():  # looking is no operation
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # looking is no operation
             number, place = self._number(tensor), _storage(tensor)
             needs = {self.found.makers.get(number), self._memory.get(place)} - {None}
             shape, values = tuple(tensor.shape), glimpse(tensor)
@@ -236,6 +260,9 @@ class _Calls(TorchFunctionMode):
         if func is attend:
             with self:
                 return self.recorder.attention(args, kwargs or {})
+        if (name := name_of(func)) in CELLS:
+            with self:
+                return self.recorder.recurrence(name, args)
         return self.recorder.call(func, args, kwargs or {})
 
 
