@@ -33,6 +33,17 @@ def test_without_a_file_it_prints_the_boxes(capsys: pytest.CaptureFixture[str]) 
     assert said.splitlines()[-1] == "to look at it: regard explain scaled-dot --text 'a b' --out scaled-dot.html"
 
 
+def test_parts_are_opened_on_request(capsys: pytest.CaptureFixture[str], page: Path, tmp_path: Path) -> None:
+    out = tmp_path / "chart.svg"
+    assert main(["explain", "encoder-decoder", "--text", "a", "--open", "forward > place 1", "--out", str(out)]) == 0
+    text = out.read_text()
+    assert "reset gate" in text and "new state" in text and "logits" not in text
+    assert main(["explain", "dot", "--open", "none"]) == 0
+    assert capsys.readouterr().out.endswith("regard explain dot --open none --out dot.html\n")
+    assert main(["explain", "dot", "--open", "GRU"]) == 1
+    assert "open (GRU) must be a part of dot attention: all, none, or attention" in capsys.readouterr().err
+
+
 def test_a_page_holds_everything_and_loads_nothing(page: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "chart.html"
     assert main(["explain", "bahdanau", "--step", "2", "--out", str(out)]) == 0

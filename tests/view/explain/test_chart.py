@@ -79,6 +79,24 @@ def test_parts_are_open_that_were_wished_for() -> None:
     assert "decoder block 1" in opened("transformer") and "decoder block 2" not in opened("transformer")
 
 
+def test_parts_are_unfolded_with_all_they_lie_in() -> None:
+    chart = explain("bahdanau", "the cat")
+
+    def opened() -> list[str]:
+        return [node.name["en"] for node in chart.nodes if node.open]
+
+    chart.unfold(["forward > place 2", "none"])
+    assert opened() == ["encoder", "recurrent encoder", "GRU", "forward", "place 2: cat"]
+    chart.unfold(["none"])
+    assert opened() == []
+    chart.unfold(["all"])
+    assert opened() == [node.name["en"] for node in chart.nodes if node.kind == "group"]
+    with pytest.raises(
+        ValueError, match=r"open \(forward > GRU\) must be a part of Bahdanau attention: all, none, or encoder, "
+    ):
+        chart.unfold(["forward > GRU"])
+
+
 def test_what_enters_a_step_is_named_by_its_token() -> None:
     chart = explain("bahdanau")
     names = [node.name["en"] for node in chart.nodes if node.kind == "input"]

@@ -77,6 +77,32 @@ class Chart:
     tokens: dict[str, list[str]]
     written: list[str]
 
+    def unfold(self, parts: Iterable[str]) -> None:
+        """Open these parts and whatever they lie in, close all others: "GRU", "forward > place 2"; "all", "none".
+
+        Raises:
+            ValueError: for a part that the chart does not have.
+        """
+        ways: dict[int, list[str]] = {}
+        groups = [node for node in self.nodes if node.kind == "group"]
+        for node in groups:
+            above = [] if node.parent is None else ways[node.parent]
+            ways[node.number] = [*above, node.name["en"].partition(":")[0]]
+            node.open = False
+        for part in parts:
+            wanted = [word.strip() for word in part.split(">")]
+            found = [node for node in groups if part == "all" or ways[node.number][-len(wanted) :] == wanted]
+            if not found and part != "none":
+                names = ", ".join(dict.fromkeys(way[-1] for way in ways.values()))
+                raise ValueError(f"explain: open ({part}) must be a part of {self.title}: all, none, or {names}.")
+            for node in found:
+                self._open_to(node)
+
+    def _open_to(self, node: Node) -> None:
+        node.open = True
+        if node.parent is not None:
+            self._open_to(self.nodes[node.parent])
+
     def told(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
