@@ -84,6 +84,13 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
         assert words in capsys.readouterr().err, words
 
 
+def test_a_page_that_cannot_be_written(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "chart.html"
+    assert main(["explain", "dot", "--out", str(out)]) == 1
+    assert f"out ({out}) must be a place that can be written" in capsys.readouterr().err
+
+
 def test_without_node_it_names_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     monkeypatch.setattr("shutil.which", lambda name: None)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
+import torch
 
-from regard.view.explain import MECHANISMS, Chart, explain
+from regard.models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
+from regard.view.explain import MECHANISMS, Chart, draw, explain
+from regard.view.explain.mechanisms import translator
 
 
 def boxes(chart: Chart, step: int | None = None) -> dict[str, str]:
@@ -166,6 +170,29 @@ def test_letters_are_right_where_sizes_are_equal() -> None:
     assert found["attention > similarity"] == "B H T T"
     assert found["attention > weighted sum"] == "B H T D"
     assert found["output"] == "B T W"
+
+
+def test_letters_of_a_decoder_are_right_where_sizes_are_equal() -> None:
+    """Three words make a vocabulary of seven, as wide as a state."""
+    for name in ("bahdanau", "encoder-decoder"):
+        found = boxes(explain(name, "a b c"), 2)
+        assert found["step 2 > state f"] == "B S" and found["output 2"] == "B V", name
+        letters = {letters for way, letters in found.items() if way.startswith("step 2 > state f >")}
+        assert not any("V" in one for one in letters), letters
+
+
+def test_an_embedding_of_both_sides_is_named_by_its_use() -> None:
+    torch.manual_seed(0)
+    for config in (
+        Seq2SeqConfig(9, 9, width=4, hidden=4, tie="all"),
+        TransformerConfig(9, 9, width=4, heads=2, tie="all"),
+    ):
+        model: Any = (Seq2Seq if isinstance(config, Seq2SeqConfig) else Transformer)(config)  # type: ignore[arg-type]
+        chart = draw(
+            translator(model.eval(), [4, 3], [5, 3], lambda ids: [*map(str, ids)], lambda ids: [*map(str, ids)], "")
+        )
+        named = [(node.time, node.name["en"]) for node in chart.nodes if "embedding" in node.name["en"]]
+        assert named == [(None, "source embedding"), (1, "embedding of y"), (2, "embedding of y")]
 
 
 def test_errors_name_the_value() -> None:

@@ -80,12 +80,6 @@ def test_a_folder_that_holds_something_else(tmp_path: Path, fails: Fails) -> Non
     assert f"RUN ({tmp_path}) must be a run of translate, classify or images" in said and "got pretrain" in said
 
 
-def test_a_page_that_cannot_be_written(tmp_path: Path, fails: Fails) -> None:
-    (tmp_path / "file").touch()
-    out = tmp_path / "file" / "chart.html"
-    assert f"out ({out}) must be a place that can be written" in fails("dot", "--out", out)
-
-
 def test_letters_of_an_image_are_right_where_sizes_are_equal() -> None:
     """Sixteen patches of four by four, width 16: rows of patches, a patch's side and the heads are all four."""
     torch.manual_seed(0)

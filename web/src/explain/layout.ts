@@ -64,8 +64,10 @@ function pictured(chart: Chart, node: Node): Omit<Shown, "middle">[] {
   const { letters } = result.value;
   const turned = node.kind === "input" && result.rows === 1 && (letters.at(-1) ?? "") in chart.tokens; // ids stand below each other, beside their tokens
   const tokens = node.kind === "input" ? (chart.tokens[letters.at(turned ? -1 : -2) ?? ""] ?? []) : [];
-  const cell = tokens.length ? 11 : CELL;
-  const made = (sign: string): Omit<Shown, "middle"> => ({ grid: result, place: frame(result, cell, turned, tokens.length ? TOKENS : undefined), operand: null, sign, tokens });
+  const image = node.kind === "input" && result.value.shape.length === 4;
+  const cell = tokens.length ? 11 : image && result.columns > 12 ? 4 : CELL;
+  const most = tokens.length ? { rows: TOKENS, columns: 12 } : image ? { rows: 32, columns: 32 } : undefined;
+  const made = (sign: string): Omit<Shown, "middle"> => ({ grid: result, place: frame(result, cell, turned, most), operand: null, sign, tokens });
   const given = (operand: number, sign = "", turned = false): Omit<Shown, "middle"> =>
     ({ grid: grids[operand]!, place: frame(grids[operand]!, CELL, turned), operand, sign, tokens: [] });
   const alike = (grid: Grid | undefined): boolean => grid !== undefined && grid.rows === result.rows && grid.columns === result.columns;

@@ -19,10 +19,10 @@ export interface Frame {
   turned: boolean;
 }
 
-export function frame(grid: Grid, cell: number, turned = false, most = MOST.rows): Frame {
+export function frame(grid: Grid, cell: number, turned = false, most?: { rows: number; columns: number }): Frame {
   const [rows, columns] = turned ? [grid.columns, grid.rows] : [grid.rows, grid.columns];
   const matrices = Math.min(grid.count, MOST.matrices);
-  return { x: 0, y: 0, cell, rows: Math.min(rows, most), columns: Math.min(columns, matrices > 1 ? 8 : MOST.columns), matrices, turned };
+  return { x: 0, y: 0, cell, rows: Math.min(rows, most?.rows ?? MOST.rows), columns: Math.min(columns, most?.columns ?? (matrices > 1 ? 8 : MOST.columns)), matrices, turned };
 }
 
 export function sizeOf(frame: Frame): [width: number, height: number] {

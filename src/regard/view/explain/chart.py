@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .mechanisms import Explained
-from .names import MODULES, Name, name_of
+from .names import INPUTS, MODULES, Name, name_of
 from .recording import Frame, Operation, Recording, Shown
 
 FULL = 32766
@@ -175,7 +175,7 @@ class _Drawing:
         time = int(name[1:]) + 1 if name[:1] == "y" and name[1:].isdecimal() else None
         written = self.explained.tokens.get("y", []) if time is not None else []
         told = f"{name}: {written[time - 1]}" if time is not None and written else name
-        node = Node(len(self.nodes), None, "input", {"en": told, "zh": told}, time=time, value=value)
+        node = Node(len(self.nodes), None, "input", {"en": told, "zh": INPUTS.get(told, told)}, time=time, value=value)
         self.node_of_input[name] = node.number
         self.nodes.append(node)
 

@@ -46,6 +46,9 @@ class Letters:
         around = type(model.get_submodule(above)).__name__
         named = WEIGHTS.get((around, attribute, own)) or WEIGHTS.get((around, attribute, "")) or ""
         letters = named.split()[: tensor.ndim]
+        for place, letter in enumerate(letters):  # n·S: as many states side by side as the cell has gates
+            if letter.startswith("n·") and (one := self._sizes.get(letter[2:])):
+                letters[place] = f"{tensor.shape[place] // one}{letter[1:]}"
         fits = len(letters) == tensor.ndim and all(
             self._sizes.get(letter, size) == size for letter, size in zip(letters, tensor.shape, strict=True)
         )
@@ -66,7 +69,7 @@ class Letters:
             if dims is None or len(dims) != len(sizes):
                 dims = tuple(self._size(size) for size in sizes)
             self._dims[id(tensor)] = tuple(
-                dim if _size_of(dim) == size else self._size(size) for dim, size in zip(dims, sizes, strict=True)
+                dim if _size_of(dim) == size else self._part(dim, size) for dim, size in zip(dims, sizes, strict=True)
             )
 
     def _of(self, tensor: Tensor) -> tuple[Dim, ...]:
@@ -85,6 +88,14 @@ class Letters:
             return ()
         letter, _ = self._cut(size)
         return ((str(size) if letter in ("H", "D") else letter, size),)  # heads come of cutting, never of themselves
+
+    def _part(self, dim: Dim, size: int) -> Dim:
+        """Some of a dimension: of 3·S, the gates of a state side by side, S or 2·S."""
+        letter = _alike(dim)
+        one = self._sizes.get(letter, 0)
+        if not one or not size or size % one:
+            return self._size(size)
+        return ((letter if size == one else f"{size // one}·{letter}", size),)
 
     def _cut(self, size: int) -> Atom:
         return self._by_size.get(size, str(size)), size
@@ -138,6 +149,14 @@ def _size_of(dim: Sequence[Atom]) -> int:
     for _, atom in dim:
         size *= atom
     return size
+
+
+def _alike(dim: Dim) -> str:
+    """S of S and of 3·S; nothing of others."""
+    if len(dim) != 1:
+        return ""
+    count, dot, letter = dim[0][0].partition("·")
+    return letter if dot and count.isdecimal() else "" if dot else count
 
 
 def _told(dim: Dim) -> str:
@@ -202,7 +221,9 @@ def _chosen(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tu
 def _cat(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
     at = (args[1] if len(args) > 1 else 0) % out.ndim
     parts = [_told(dims[at]) for dims in given if len(dims) == out.ndim]
-    known = self._size(out.shape[at])
+    alike = {_alike(dims[at]) for dims in given if len(dims) == out.ndim}
+    several = len(alike) == 1 and any("·" in part for part in parts)
+    known = self._part(given[0][at], out.shape[at]) if several else self._size(out.shape[at])
     joined = (("+".join(parts), out.shape[at]),) if len(parts) < 4 else known
     dims = [next((dims[back] for dims in given if dims[back]), ()) for back in range(out.ndim)]
     dims[at] = known if known and not known[0][0].isdecimal() else joined
@@ -267,6 +288,10 @@ WEIGHTS: dict[tuple[str, str, str], str] = {
     ("Seq2Seq", "vocabulary", "weight"): "V W",
     ("Seq2Seq", "initial", "weight"): "S C",
     ("Seq2Seq", "initial", "bias"): "S",
+    ("RecurrentState", "rnn", "weight_ih_l0"): "n·S W+C",
+    ("RecurrentState", "rnn", "weight_hh_l0"): "n·S S",
+    ("RecurrentState", "rnn", "bias_ih_l0"): "n·S",
+    ("RecurrentState", "rnn", "bias_hh_l0"): "n·S",
     ("AttentiveContext", "query", "weight"): "D S",
     ("AttentiveContext", "key", "weight"): "D C",
     ("AttentiveContext", "key", "bias"): "D",

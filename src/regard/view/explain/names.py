@@ -160,6 +160,17 @@ PARTS: dict[str, Name] = {
 }
 """Modules by the attribute that holds them."""
 
+INPUTS = {
+    "source": "源句",
+    "length": "长度",
+    "ids": "词编号",
+    "image": "图像",
+    "query": "查询",
+    "key": "键",
+    "value": "值",
+}
+"""What is given, in Chinese; what is not here is a letter."""
+
 _SIGNS = {"add": "+", "sub": "−", "mul": "·", "div": "/", "pow": "^", "eq": "=", "le": "≤", "ge": "≥", "lt": "<"}
 
 

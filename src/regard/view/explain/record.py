@@ -53,7 +53,9 @@ class Recorder:
         self._memory: dict[int, int] = {}  # storage → the operation that wrote to it last
         self._letters = Letters(sizes or {})
         self._stack: list[Frame] = []
-        self._names = {} if model is None else {module: name for name, module in model.named_modules()}
+        self._names: dict[nn.Module, list[str]] = {}
+        for name, module in () if model is None else model.named_modules(remove_duplicate=False):
+            self._names.setdefault(module, []).append(name)
         self._thread = 0
         for name, (tensor, letters) in inputs.items():
             self.input(name, tensor, letters)
@@ -85,8 +87,8 @@ class Recorder:
             self._thread = threading.get_ident()
             before = listen(self._stage)
             stack.callback(listen, before)
-            for module, name in self._names.items():
-                if name:
+            for module in self._names:
+                if module is not self._model:
                     stack.callback(module.register_forward_pre_hook(self._enter).remove)
                     stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
             stack.enter_context(torch.no_grad())
@@ -117,7 +119,12 @@ class Recorder:
 
     def _enter(self, module: nn.Module, _: Any) -> None:
         if threading.get_ident() == self._thread:
-            self._open("module", self._names[module], module)
+            self._open("module", self._name(module), module)
+
+    def _name(self, module: nn.Module) -> str:
+        """Embeddings of source and target may be one: in a step it is the target's, the later name."""
+        within = bool(self._stack) and self._stack[-1].time is not None
+        return self._names[module][-1 if within else 0]
 
     def _leave(self, module: nn.Module, _: Any, given: Any) -> None:
         if threading.get_ident() == self._thread:
@@ -132,7 +139,7 @@ class Recorder:
         if threading.get_ident() != self._thread:
             return nullcontext()
         if isinstance(of, nn.Module):
-            return self.frame("module", self._names.get(of, name), of)
+            return self.frame("module", self._name(of) if of in self._names else name, of)
         return self.frame("stage", name, of)
 
     def attention(self, args: Any, kwargs: Any) -> Any:
@@ -220,7 +227,9 @@ class Recorder:
 
     def look(self, number: int, letters: tuple[str, ...], tensor: Tensor) -> Shown:
         """A tensor as it is now."""
-        return Shown(number, letters, tuple(tensor.shape), glimpse(tensor), frozenset())
+        return Shown(
+            number, letters, tuple(tensor.shape), glimpse(tensor, IMAGE if tensor.ndim == 4 else SHOWN), frozenset()
+        )
 
     def _refer(self, x: Any) -> Any:
         return Ref(self._number(x)) if isinstance(x, Tensor) else x
@@ -268,11 +277,13 @@ class _Calls(TorchFunctionMode):
 
 SHOWN = 20
 """Rows and columns of a matrix that are shown."""
+IMAGE = 32
+"""Those of an image that is given."""
 LEADING = 4
 """Matrices of a larger tensor that are shown, such as heads."""
 
 
-def glimpse(tensor: Tensor) -> Tensor:
+def glimpse(tensor: Tensor, shown: int = SHOWN) -> Tensor:
     """The first cells of a tensor: (matrices, rows, columns), float64.
 
     >>> tuple(glimpse(torch.zeros(1, 8, 30, 5)).shape)
@@ -280,7 +291,7 @@ def glimpse(tensor: Tensor) -> Tensor:
     """
     rows, columns = ([1, 1, *tensor.shape])[-2:]
     flat = tensor.detach().reshape(-1, rows, columns) if tensor.numel() else tensor.new_zeros(0, rows, columns)
-    return flat[:LEADING, :SHOWN, :SHOWN].to(torch.float64, copy=True)
+    return flat[:LEADING, :shown, :shown].to(torch.float64, copy=True)
 
 
 def name_of(function: Any) -> str:
