@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +79,11 @@ def test_a_folder_that_holds_something_else(tmp_path: Path, fails: Fails) -> Non
     (tmp_path / "config.json").write_text(json.dumps({"recipe": "pretrain"}))
     said = fails("bert", "--run", tmp_path)
     assert f"RUN ({tmp_path}) must be a run of translate, classify or images" in said and "got pretrain" in said
+
+
+def test_a_model_without_attention() -> None:
+    with pytest.raises(ValueError, match=r"must hold a model with attention; got a Linear. Try one trained as a ViT"):
+        mechanism_of(SimpleNamespace(model=torch.nn.Linear(1, 1)))  # type: ignore[arg-type]
 
 
 def test_letters_of_an_image_are_right_where_sizes_are_equal() -> None:
