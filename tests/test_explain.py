@@ -30,7 +30,18 @@ def test_without_a_file_it_prints_the_boxes(capsys: pytest.CaptureFixture[str]) 
     assert main(["explain", "scaled-dot", "--text", "a b"]) == 0
     said = capsys.readouterr().out
     assert re.search(r"similarity +score = 0\.5 · q·k +Tq Tk = 3×2", said)
-    assert said.splitlines()[-1] == "to look at it: regard explain scaled-dot --out scaled-dot.html"
+    assert said.splitlines()[-1] == "to look at it: regard explain scaled-dot --text 'a b' --out scaled-dot.html"
+
+
+def test_parts_are_opened_on_request(capsys: pytest.CaptureFixture[str], page: Path, tmp_path: Path) -> None:
+    out = tmp_path / "chart.svg"
+    assert main(["explain", "encoder-decoder", "--text", "a", "--open", "forward > place 1", "--out", str(out)]) == 0
+    text = out.read_text()
+    assert "reset gate" in text and "new state" in text and "logits" not in text
+    assert main(["explain", "dot", "--open", "none"]) == 0
+    assert capsys.readouterr().out.endswith("regard explain dot --open none --out dot.html\n")
+    assert main(["explain", "dot", "--open", "GRU"]) == 1
+    assert "open (GRU) must be a part of dot attention: all, none, or attention" in capsys.readouterr().err
 
 
 def test_a_page_holds_everything_and_loads_nothing(page: Path, tmp_path: Path) -> None:
@@ -63,10 +74,21 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--out", "chart.png"], "out (chart.png) must end in .html or .svg"),
         (["--step", "9"], "step (9) must lie in 1…1, the steps of dot"),
         (["--image", "cat.png"], "image (cat.png) must come with --run"),
+        (
+            ["--run", str(tmp_path / "none")],
+            f"RUN ({tmp_path / 'none'}) must be a folder with a trained model; there is none",
+        ),
         (["--run", str(tmp_path)], "config.json must be the settings of a run"),
     ):
         assert main(["explain", "dot", *arguments]) == 1
         assert words in capsys.readouterr().err, words
+
+
+def test_a_page_that_cannot_be_written(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "chart.html"
+    assert main(["explain", "dot", "--out", str(out)]) == 1
+    assert f"out ({out}) must be a place that can be written" in capsys.readouterr().err
 
 
 def test_without_node_it_names_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

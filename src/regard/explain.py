@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", dest="folder", type=Path, metavar="RUN", help="a trained model, not a random one")
     parser.add_argument("--image", type=Path, metavar="FILE", help="what a trained Vision Transformer looks at")
     parser.add_argument("--step", type=int, default=1, metavar="I", help="the decoder's step shown first (%(default)s)")
+    parser.add_argument(
+        "--open",
+        action="append",
+        metavar="PART",
+        help="a part that is open at first, not the usual ones: GRU, 'forward > place 2', all, none; repeatable",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="a page (.html) or a drawing (.svg)")
     parser.add_argument("--theme", choices=("light", "dark"), default="light", help="of a drawing (%(default)s)")
     parser.add_argument("--language", choices=("en", "zh"), default="en", help="of a drawing (%(default)s)")
@@ -38,13 +45,24 @@ def run(options: argparse.Namespace) -> int:
     last = max(1, chart.steps)
     if not 1 <= options.step <= last:
         raise ValueError(f"explain: step ({options.step}) must lie in 1…{last}, the steps of {options.mechanism}.")
+    if options.open is not None:
+        chart.unfold(options.open)
     if options.out is None:
         print(outline(chart, options.step))
-        print(f"to look at it: regard explain {options.mechanism} --out {options.mechanism}.html")
+        print(f"to look at it: {_again(options)}")
         return 0
     told = {**chart.told(), "step": options.step}
     print(files.write(told, options.out, theme=options.theme, language=options.language))
     return 0
+
+
+def _again(options: argparse.Namespace) -> str:
+    """The same command with a page to write."""
+    wishes = {"--text": options.text, "--run": options.folder, "--image": options.image}
+    wishes |= {"--step": options.step if options.step > 1 else None, "--out": f"{options.mechanism}.html"}
+    opened = [word for part in options.open or [] for word in ("--open", part)]
+    given = [word for name, value in wishes.items() if value is not None for word in (name, str(value))]
+    return shlex.join(["regard", "explain", options.mechanism, *opened, *given])
 
 
 def _chart(options: argparse.Namespace) -> Chart:

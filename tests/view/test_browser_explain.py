@@ -33,6 +33,36 @@ def test_a_part_opens_and_closes(visit: Open) -> None:
     until(page, lambda: boxes(page) == before, "them gone again")
 
 
+def test_the_gates_of_a_recurrent_layer_open_by_keyboard(visit: Open) -> None:
+    page = visit("capture/explain.html#bahdanau")
+    drawn(page)
+    for name in ("encoder,", "recurrent encoder", "GRU", "forward", "place 2: cat"):
+        before = boxes(page)
+        page.locator(f"[aria-label^='{name}']").focus()
+        page.keyboard.press("Enter")
+        until(page, lambda before=before: boxes(page) > before, name)  # type: ignore[misc]
+    for gate in ("reset gate", "update gate", "candidate", "new state"):
+        page.locator(f"[aria-label^='{gate}']").wait_for()
+    page.locator("[aria-label^='place 2: cat']").press("Enter")
+    until(page, lambda: page.locator("[aria-label^='reset gate']").count() == 0, "them closed again")
+
+
+def test_ids_stand_beside_their_tokens_and_words_have_room(visit: Open) -> None:
+    page = visit("capture/explain.html#bert")
+    drawn(page)
+    ids = page.locator(".box.input text").all_text_contents()
+    assert ids == ["ids", "[CLS]", "the", "cat", "sat", "on", "it", "[SEP]", "B T", "1×7"]
+    assert page.locator(".header text", has_text="then blocks").count() == 1  # the equation of BERT, not cut
+
+
+def test_what_comes_first_is_in_sight_on_a_phone(visit: Open) -> None:
+    page = visit("capture/explain.html#transformer", viewport={"width": 390, "height": 844})
+    drawn(page)
+    stage, source = page.locator(".stage").bounding_box(), page.locator("[aria-label^='source']").bounding_box()
+    assert stage["x"] <= source["x"] and source["x"] + source["width"] <= stage["x"] + stage["width"]
+    assert source["width"] > 70  # large enough to be read
+
+
 def test_steps_go_by(visit: Open) -> None:
     page = visit("capture/explain.html#bahdanau")
     drawn(page)

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 Listener = Callable[[str, Any], AbstractContextManager[Any]]
-"""Told the name of a stage, and the object whose docstring says its equation, if there is one."""
+"""Told the name of a stage, and its equation, its number, or the object whose docstring says the equation."""
 
 _silent: AbstractContextManager[Any] = nullcontext()
 _listener: Listener | None = None

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from ..attention.check import dtype, shape
 from ..attention.packed import places
+from ..attention.stage import stage
 from ..data.packing import pack, padded, unpack
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention
 from ..layers.feedforward import Activation
@@ -135,7 +136,12 @@ class Bert(nn.Module):
         """(…, T) → (…, T, W): what the first block reads; place (T,): where each id stands, default from 0 on."""
         of_segments = self.segments.weight[0] if segments is None else self.segments(segments)
         of_places = self.positions.weight[: ids.shape[-1]] if place is None else self.positions(place)
-        return self.dropout(self.norm(self.tokens(ids) + of_segments + of_places))
+        x = self.tokens(ids)
+        with stage("segment"):
+            x = x + of_segments
+        with stage("position"):
+            x = x + of_places
+        return self.dropout(self.norm(x))
 
     def pool(self, hidden: Tensor) -> Tensor:
         """(B, T, W) → (B, W), made of the first token, [CLS]."""

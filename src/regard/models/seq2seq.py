@@ -78,9 +78,11 @@ class RecurrentEncoder(nn.Module):
         self.width = self.directions * config.encoder_hidden
 
     def forward(self, x: Tensor, lengths: Tensor) -> Memory:
-        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        with stage("pack"):
+            packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         outputs, hidden = over(self.rnn, packed)
-        states, _ = pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])  # (B, Ts, C)
+        with stage("unpack"):
+            states, _ = pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])  # (B, Ts, C)
         summary = hidden[0][-self.directions :].transpose(0, 1).flatten(1)  # (B, C)
         return Memory(states, lengths, summary)
 

@@ -133,13 +133,18 @@ class ViT(nn.Module):
         self._check(images)
         patch = self.patches
         cut = patches(images, self.config.patch)  # (B, N, C·p·p)
-        x = F.linear(cut, patch.weight.flatten(1), patch.bias)  # (B, N, width)
+        with stage("patch embedding"):
+            x = F.linear(cut, patch.weight.flatten(1), patch.bias)  # (B, N, width)
         size = self.config.patch
         positions = self._positions(images.shape[-2] // size, images.shape[-1] // size).to(x.dtype)  # (T, width)
+        with stage("position"):
+            x = x + (positions if self.first is None else positions[1:])
         if self.first is None:
-            return self.dropout(x + positions)
-        first = (self.first + positions[0]).expand(len(x), 1, -1)  # (B, 1, width)
-        return self.dropout(torch.cat((first, x + positions[1:]), 1))  # (B, 1 + N, width)
+            return self.dropout(x)
+        with stage("class token"):
+            first = (self.first + positions[0]).expand(len(x), 1, -1)  # (B, 1, width)
+        with stage("class token first"):
+            return self.dropout(torch.cat((first, x), 1))  # (B, 1 + N, width)
 
     def _positions(self, rows: int, columns: int) -> Tensor:
         """One vector per token of a grid: (T, width)."""

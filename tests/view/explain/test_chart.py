@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
+import torch
 
-from regard.view.explain import MECHANISMS, Chart, explain
+from regard.models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
+from regard.view.explain import MECHANISMS, Chart, draw, explain
+from regard.view.explain.mechanisms import translator
 
 
 def boxes(chart: Chart, step: int | None = None) -> dict[str, str]:
@@ -51,7 +55,7 @@ def test_context_state_and_output_at_every_step() -> None:
         found = boxes(chart, step)
         at = f"step {step}"
         assert found[f"{at} > context c > attention > similarity"] == "B 1 1 Ts"
-        assert found[f"{at} > context c"] == "B 1 1 C"
+        assert found[f"{at} > context c"] == "B C"
         assert found[f"{at} > state f"] == "B S"
         assert found[f"{at} > output g"] == "B W"
         assert found[f"{at} > logits"] == found[f"output {step}"] == "B V"
@@ -62,6 +66,45 @@ def test_context_state_and_output_at_every_step() -> None:
         if by_way[first].time != by_way[second].time and by_way[first].time is not None
     ]
     assert between and all(second == first + 1 for first, second in between)  # the state alone, from step to step
+
+
+def test_a_part_shows_what_it_gave_and_not_what_it_kept_for_later() -> None:
+    """The keys and values of the source, kept at the first step, are larger than what a decoder block gives."""
+    found = boxes(explain("transformer"), 1)
+    assert found["step 1 > decoder block 1"] == found["step 1 > decoder block 2"] == "B 1 W"
+    assert found["encoder"] == "B Ts W"
+
+
+def test_parts_are_open_that_were_wished_for() -> None:
+    def opened(name: str) -> set[str]:
+        return {node.name["en"] for node in explain(name).nodes if node.open}
+
+    assert "BERT" in opened("bert") and not {"encoder block 1"} & opened("bert")
+    assert "decoder block 1" in opened("transformer") and "decoder block 2" not in opened("transformer")
+
+
+def test_parts_are_unfolded_with_all_they_lie_in() -> None:
+    chart = explain("bahdanau", "the cat")
+
+    def opened() -> list[str]:
+        return [node.name["en"] for node in chart.nodes if node.open]
+
+    chart.unfold(["forward > place 2", "none"])
+    assert opened() == ["encoder", "recurrent encoder", "GRU", "forward", "place 2: cat"]
+    chart.unfold(["none"])
+    assert opened() == []
+    chart.unfold(["all"])
+    assert opened() == [node.name["en"] for node in chart.nodes if node.kind == "group"]
+    with pytest.raises(
+        ValueError, match=r"open \(forward > GRU\) must be a part of Bahdanau attention: all, none, or encoder, "
+    ):
+        chart.unfold(["forward > GRU"])
+
+
+def test_what_enters_a_step_is_named_by_its_token() -> None:
+    chart = explain("bahdanau")
+    names = [node.name["en"] for node in chart.nodes if node.kind == "input"]
+    assert names[2:4] == ["y0: <s>", f"y1: {chart.written[0]}"]
 
 
 def test_a_fixed_context_is_the_same_at_every_step() -> None:
@@ -84,7 +127,11 @@ def test_the_last_block_of_a_vision_transformer_is_a_block_too() -> None:
     found = boxes(explain("vit"))
     assert "encoder block 1 > attention and residual > multi-head attention > attention > similarity" in found
     assert found["encoder block 2 > multi-head attention > attention > similarity"] == "B H 1 T"
-    assert found["image"] == "B C Y X" and "B P W" in found.values()
+    assert found["image"] == "B C Y X" and found["patch embedding"] == found["position"] == "B P W"
+    assert found["class token"] == "W" and found["class token first"] == "B T W"
+    chart = explain("vit")
+    (patches,) = (node for node in chart.nodes if node.name["en"] == "patch embedding")
+    assert [" ".join(chart.values[one.value].letters) for one in patches.operands] == ["B P C·p·p", "W C·p·p", "W"]
 
 
 def test_later_steps_of_a_transformer_read_the_keys_of_earlier_ones() -> None:
@@ -125,10 +172,42 @@ def test_letters_are_right_where_sizes_are_equal() -> None:
     assert found["output"] == "B T W"
 
 
+def test_letters_of_a_decoder_are_right_where_sizes_are_equal() -> None:
+    """Three words make a vocabulary of seven, as wide as a state."""
+    for name in ("bahdanau", "encoder-decoder"):
+        found = boxes(explain(name, "a b c"), 2)
+        assert found["step 2 > state f"] == "B S" and found["output 2"] == "B V", name
+        letters = {letters for way, letters in found.items() if way.startswith("step 2 > state f >")}
+        assert not any("V" in one for one in letters), letters
+
+
+def test_an_embedding_of_both_sides_is_named_by_its_use() -> None:
+    torch.manual_seed(0)
+    for config in (
+        Seq2SeqConfig(9, 9, width=4, hidden=4, tie="all"),
+        TransformerConfig(9, 9, width=4, heads=2, tie="all"),
+    ):
+        model: Any = (Seq2Seq if isinstance(config, Seq2SeqConfig) else Transformer)(config)  # type: ignore[arg-type]
+        chart = draw(
+            translator(model.eval(), [4, 3], [5, 3], lambda ids: [*map(str, ids)], lambda ids: [*map(str, ids)], "")
+        )
+        named = [(node.time, node.name["en"]) for node in chart.nodes if "embedding" in node.name["en"]]
+        assert named == [(None, "source embedding"), (1, "embedding of y"), (2, "embedding of y")]
+
+
 def test_errors_name_the_value() -> None:
     with pytest.raises(ValueError, match=r"mechanism \('rnn'\) must be one of encoder-decoder, bahdanau"):
         explain("rnn")
     with pytest.raises(ValueError, match=r"text \(25 words\) must have 1 to 24"):
         explain("bert", "word " * 25)
-    with pytest.raises(ValueError, match=r"text \(0 words\)"):
-        explain("multi-head", " ")
+    for name in MECHANISMS.keys() - {"vit"}:
+        for nothing in ("", " "):
+            with pytest.raises(ValueError, match=r"text \(0 words\) must have 1 to 24.*Give --text WORDS"):
+                explain(name, nothing)
+    with pytest.raises(ValueError, match=r"text \('a cat'\) must be left out: vit looks at an image"):
+        explain("vit", "a cat")
+
+
+def test_a_base_is_no_exponent() -> None:
+    powers = {node.equation for node in explain("transformer").nodes if node.name["en"] == "power"}
+    assert powers == {"10000ˣ"}

@@ -3,7 +3,7 @@
 import type { ElkPoint } from "elkjs/lib/elk.bundled.js";
 
 import type { Theme } from "../palette.ts";
-import { type Box, type Laid, SIZE, type Shown, type Way } from "./layout.ts";
+import { type Box, type Laid, SIZE, type Shown, type Way, turned } from "./layout.ts";
 import { CAPTION, captions, drawPicture, sizeOf } from "./picture.ts";
 import { type Shape, shape, width } from "./shape.ts";
 
@@ -74,7 +74,7 @@ function drawShown(one: Shown, box: Box, bottom: number, colours: Colours, theme
     const x = (left + place.x) / 2;
     drawn.push(text(one.sign, Math.abs(x - middle) < 12 ? x : middle, place.y + down / 2 + 5, 14, colours.soft, { "text-anchor": "middle" }));
   }
-  captions(grid, place.turned).forEach((line, row) =>
+  captions(grid, turned(one)).forEach((line, row) =>
     drawn.push(text(line, one.middle, bottom + (row + 1) * (CAPTION + 2.5), CAPTION, row ? colours.soft : colours.ink, { "text-anchor": "middle", "font-family": MONO })));
   drawn.push(shape("rect", { class: "cover", x: place.x, y: place.y, width: across, height: down, fill: "transparent", "data-shown": box.pictures.indexOf(one) }));
   return drawn;

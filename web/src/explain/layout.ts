@@ -10,6 +10,7 @@ import { width } from "./shape.ts";
 export const SIZE = { title: 13, equation: 10.5, token: 9.5 };
 const PAD = 12;
 const CELL = 7;
+const TOKENS = 24;
 
 /** One picture in a box: a tensor that it was given, or what it made of them. */
 export interface Shown {
@@ -50,14 +51,23 @@ export interface Laid {
   ways: Way[];
 }
 
+/** Whether the letters of a picture are exchanged with its rows and columns: those of ids beside their tokens are not. */
+export function turned(one: Pick<Shown, "place" | "tokens">): boolean {
+  return one.place.turned && !one.tokens.length;
+}
+
 /** The pictures of a box: those it was given where a cell can be followed to them, and what it made. */
 function pictured(chart: Chart, node: Node): Omit<Shown, "middle">[] {
   if (node.value === null) return [];
   const result = gridOf(chart, node.value);
   const grids = node.operands.map((operand) => gridOf(chart, operand.value));
-  const tokens = node.kind === "input" ? (chart.tokens[result.value.letters.at(-2) ?? ""] ?? []) : [];
-  const cell = tokens.length ? 11 : CELL;
-  const made = (sign: string): Omit<Shown, "middle"> => ({ grid: result, place: frame(result, cell), operand: null, sign, tokens });
+  const { letters } = result.value;
+  const turned = node.kind === "input" && result.rows === 1 && (letters.at(-1) ?? "") in chart.tokens; // ids stand below each other, beside their tokens
+  const tokens = node.kind === "input" ? (chart.tokens[letters.at(turned ? -1 : -2) ?? ""] ?? []) : [];
+  const image = node.kind === "input" && result.value.shape.length === 4;
+  const cell = tokens.length ? 11 : image && result.columns > 12 ? 4 : CELL;
+  const most = tokens.length ? { rows: TOKENS, columns: 12 } : image ? { rows: 32, columns: 32 } : undefined;
+  const made = (sign: string): Omit<Shown, "middle"> => ({ grid: result, place: frame(result, cell, turned, most), operand: null, sign, tokens });
   const given = (operand: number, sign = "", turned = false): Omit<Shown, "middle"> =>
     ({ grid: grids[operand]!, place: frame(grids[operand]!, CELL, turned), operand, sign, tokens: [] });
   const alike = (grid: Grid | undefined): boolean => grid !== undefined && grid.rows === result.rows && grid.columns === result.columns;
@@ -84,7 +94,7 @@ function boxOf(chart: Chart, node: Node, open: boolean, language: Language): Box
     const [across, down] = sizeOf(one.place);
     const labels = one.tokens.length ? Math.max(...one.tokens.slice(0, one.place.rows).map((token) => width(token, SIZE.token, true))) + 6 : 0;
     if (one.sign) x += 20;
-    const room = Math.max(across + labels, captionWidth(one.grid, one.place.turned));
+    const room = Math.max(across + labels, captionWidth(one.grid, turned(one)));
     one.place.x = x + (room - across - labels) / 2 + labels;
     one.place.y = top;
     box.pictures.push({ ...one, middle: x + room / 2 });
@@ -92,13 +102,13 @@ function boxOf(chart: Chart, node: Node, open: boolean, language: Language): Box
     tallest = Math.max(tallest, down);
   }
   for (const { place } of box.pictures) place.y += (tallest - sizeOf(place)[1]) / 2;
-  const inner = Math.max(x - PAD, words, told);
+  const inner = Math.max(x - PAD, words, told, 72);
   const shift = (inner - (x - PAD)) / 2;
   for (const one of box.pictures) {
     one.place.x += shift;
     one.middle += shift;
   }
-  box.width = Math.max(96, inner + 2 * PAD);
+  box.width = inner + 2 * PAD;
   box.height = top + tallest + (box.pictures.length ? 2 * (CAPTION + 2.5) + 8 : -8);
   return box;
 }
@@ -120,6 +130,24 @@ const OPTIONS = {
   "elk.layered.mergeEdges": "true",
 };
 
+function padding(more: number): Record<string, string> {
+  return { "elk.padding": `[top=52,left=${16 + more / 2},bottom=16,right=${16 + more / 2}]` };
+}
+
+function byId(root: ElkNode, found = new Map<string, ElkNode>()): Map<string, ElkNode> {
+  found.set(root.id, root);
+  for (const child of root.children ?? []) byId(child, found);
+  return found;
+}
+
+/** Room for the words of open boxes that what they hold leaves none for: ELK heeds no least width where it lays out boxes in boxes. */
+function widen(graph: ElkNode, found: ElkNode, boxes: readonly Box[]): boolean {
+  const [nodes, places] = [byId(graph), byId(found)];
+  const narrow = boxes.filter((box) => box.open && (places.get(String(box.id))!.width ?? 0) < box.width);
+  for (const box of narrow) nodes.get(String(box.id))!.layoutOptions = padding(box.width - places.get(String(box.id))!.width!);
+  return narrow.length > 0;
+}
+
 /** Places for all that is seen. */
 export async function layout(chart: Chart, seen: Seen, open: ReadonlySet<number>, language: Language, earlier: string): Promise<Laid> {
   const boxes: Box[] = [];
@@ -130,7 +158,7 @@ export async function layout(chart: Chart, seen: Seen, open: ReadonlySet<number>
     return {
       id: String(node.number),
       children: (seen.inside.get(node.number) ?? []).map(elkOf),
-      layoutOptions: { "elk.padding": `[top=52,left=16,bottom=16,right=16]`, "elk.nodeSize.constraints": "MINIMUM_SIZE", "elk.nodeSize.minimum": `(${box.width},60)` },
+      layoutOptions: padding(0),
     };
   };
   const children = (seen.inside.get(null) ?? []).map(elkOf);
@@ -141,13 +169,9 @@ export async function layout(chart: Chart, seen: Seen, open: ReadonlySet<number>
   }
   const edges: ElkExtendedEdge[] = seen.edges.map((edge, place) => ({ id: `e${place}`, sources: [String(edge.from)], targets: [String(edge.to)] }));
   const graph: ElkNode = { id: "root", layoutOptions: OPTIONS, children, edges };
-  const found: ElkNode = await new ELK().layout(graph);
-  const places = new Map<string, ElkNode>();
-  const walk = (node: ElkNode): void => {
-    places.set(node.id, node);
-    node.children?.forEach(walk);
-  };
-  walk(found);
+  let found = await new ELK().layout(structuredClone(graph));
+  if (widen(graph, found, boxes)) found = await new ELK().layout(graph);
+  const places = byId(found);
   for (const box of boxes) {
     const at = places.get(String(box.id))!;
     Object.assign(box, { x: at.x ?? 0, y: at.y ?? 0, width: at.width ?? box.width, height: at.height ?? box.height });

@@ -206,7 +206,8 @@ export class Explainer {
     for (const box of laid.boxes) this.ready(element.querySelector<SVGGElement>(`[data-box="${box.id}"]`)!, box);
     this.stage.replaceChildren(element);
     this.stage.dataset["boxes"] = String(laid.boxes.length);
-    this.scale(this.zoom || Math.min(1.1, Math.max(0.55, (this.stage.clientWidth - 4) / laid.width)));
+    if (this.zoom) this.scale(this.zoom);
+    else this.fit(laid);
     if (focused) this.stage.querySelector<SVGGElement>(`[data-box="${focused}"]`)?.focus();
     this.select(this.chosen, false);
   }
@@ -220,6 +221,14 @@ export class Explainer {
     element.setAttribute("role", "button");
     element.setAttribute("aria-label", [box.title, box.equation, size].filter(Boolean).join(", "));
     if (box.node.kind === "group") element.setAttribute("aria-expanded", String(box.open));
+  }
+
+  /** As wide as there is room, but large enough to be read; what comes first is in sight. */
+  private fit(laid: Laid): void {
+    const room = this.stage.clientWidth - 4;
+    this.scale(Math.min(1.1, Math.max(room < 600 ? 0.8 : 0.6, room / laid.width)));
+    const first = laid.boxes.reduce((best, box) => (box.y < best.y ? box : best));
+    this.stage.scrollLeft = (first.x + first.width / 2) * this.zoom - room / 2;
   }
 
   private scale(zoom: number): void {

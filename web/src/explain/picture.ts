@@ -4,7 +4,7 @@ import { type Theme, ramp } from "../palette.ts";
 import { type Grid } from "./chart.ts";
 import { type Shape, shape, width } from "./shape.ts";
 
-const MOST = { rows: 10, columns: 12, matrices: 3 };
+const MOST = { rows: 12, columns: 12, matrices: 3 };
 const GAP = 4;
 
 /** Where a picture lies and which cells it has. */
@@ -19,10 +19,10 @@ export interface Frame {
   turned: boolean;
 }
 
-export function frame(grid: Grid, cell: number, turned = false): Frame {
+export function frame(grid: Grid, cell: number, turned = false, most?: { rows: number; columns: number }): Frame {
   const [rows, columns] = turned ? [grid.columns, grid.rows] : [grid.rows, grid.columns];
   const matrices = Math.min(grid.count, MOST.matrices);
-  return { x: 0, y: 0, cell, rows: Math.min(rows, MOST.rows), columns: Math.min(columns, matrices > 1 ? 8 : MOST.columns), matrices, turned };
+  return { x: 0, y: 0, cell, rows: Math.min(rows, most?.rows ?? MOST.rows), columns: Math.min(columns, most?.columns ?? (matrices > 1 ? 8 : MOST.columns)), matrices, turned };
 }
 
 export function sizeOf(frame: Frame): [width: number, height: number] {

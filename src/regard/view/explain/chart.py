@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .mechanisms import Explained
-from .names import MODULES, Name, name_of
+from .names import INPUTS, MODULES, Name, name_of
 from .recording import Frame, Operation, Recording, Shown
 
 FULL = 32766
@@ -76,6 +76,32 @@ class Chart:
     steps: int
     tokens: dict[str, list[str]]
     written: list[str]
+
+    def unfold(self, parts: Iterable[str]) -> None:
+        """Open these parts and whatever they lie in, close all others: "GRU", "forward > place 2"; "all", "none".
+
+        Raises:
+            ValueError: for a part that the chart does not have.
+        """
+        ways: dict[int, list[str]] = {}
+        groups = [node for node in self.nodes if node.kind == "group"]
+        for node in groups:
+            above = [] if node.parent is None else ways[node.parent]
+            ways[node.number] = [*above, node.name["en"].partition(":")[0]]
+            node.open = False
+        for part in parts:
+            wanted = [word.strip() for word in part.split(">")]
+            found = [node for node in groups if part == "all" or ways[node.number][-len(wanted) :] == wanted]
+            if not found and part != "none":
+                names = ", ".join(dict.fromkeys(way[-1] for way in ways.values()))
+                raise ValueError(f"explain: open ({part}) must be a part of {self.title}: all, none, or {names}.")
+            for node in found:
+                self._open_to(node)
+
+    def _open_to(self, node: Node) -> None:
+        node.open = True
+        if node.parent is not None:
+            self._open_to(self.nodes[node.parent])
 
     def told(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -147,7 +173,9 @@ class _Drawing:
         tensor, letters = self.recording.tensors[number], self.explained.recorder.letters_of(number)
         value = self._value(self.explained.recorder.look(number, letters, tensor))
         time = int(name[1:]) + 1 if name[:1] == "y" and name[1:].isdecimal() else None
-        node = Node(len(self.nodes), None, "input", {"en": name, "zh": name}, time=time, value=value)
+        written = self.explained.tokens.get("y", []) if time is not None else []
+        told = f"{name}: {written[time - 1]}" if time is not None and written else name
+        node = Node(len(self.nodes), None, "input", {"en": told, "zh": INPUTS.get(told, told)}, time=time, value=value)
         self.node_of_input[name] = node.number
         self.nodes.append(node)
 
@@ -162,10 +190,19 @@ class _Drawing:
             if len(boxes) == 1 and child.kind in ("module", "stage", "call"):
                 self._box(boxes[0], parent, by_frame, name_of(child) if child is not boxes[0] else None)
                 continue
-            name = name_of(child)
+            name = self._at_token(child, name_of(child))
             node = self._node("group", name, parent, child)
-            node.open = any(node.name["en"].rstrip(" 0123456789") == wish for wish in self.explained.open)
+            node.value = self._value(child.made[0]) if child.made else None
+            names = {name.en, name.en.rstrip(" 0123456789")}
+            node.open = not names.isdisjoint(self.explained.open)
             self._tree(child, node.number, by_frame, drawn)
+
+    def _at_token(self, frame: Frame, name: Name) -> Name:
+        """A place of the source with the token there."""
+        tokens = self.explained.tokens.get("Ts", [])
+        if frame.name != "place" or not isinstance(frame.of, int) or frame.of > len(tokens):
+            return name
+        return name._replace(en=f"{name.en}: {tokens[frame.of - 1]}", zh=f"{name.zh}：{tokens[frame.of - 1]}")
 
     def _children(self, frame: Frame | None) -> list[Frame]:
         if not hasattr(self, "_below"):
@@ -270,24 +307,27 @@ class _Drawing:
                 self.edges[box, node.number] = value
 
     def _groups(self) -> None:
-        """What a group was given from outside, and what it gave: of all that is read from outside the output, else the
-        largest of what belongs to the batch: weights that were laid side by side do not."""
+        """What a group was given from outside, and what it gave. A module tells what it gave; else it is, of all that
+        is read from outside, the output; or what this step reads, not a later one; or the largest of what belongs to
+        the sentences, as weights laid side by side do not."""
+        told = {node.number for node in self.nodes if node.value is not None}
         above: dict[int, set[int]] = {}
+        best: dict[int, tuple[bool, bool, bool, int]] = {}
         for node in self.nodes:
             above[node.number] = set() if node.parent is None else {node.parent, *above[node.parent]}
         for first, second, value in sorted((a, b, v) for (a, b), v in self.edges.items()):
-            for group in above[first] - above[second]:
-                self._give(self.nodes[group], self.nodes[first].value, self.nodes[second].kind == "output")
-            for group in above[second] - above[first]:
-                if all(first not in known.sources for known in self.nodes[group].operands):
-                    self.nodes[group].operands.append(Operand(value, "", (first,)))
-
-    def _give(self, group: Node, value: int | None, last: bool) -> None:
-        def weight(number: int) -> tuple[bool, int]:
-            return "B" in self.values[number].letters, math.prod(self.values[number].shape)
-
-        if value is not None and (last or group.value is None or weight(value) > weight(group.value)):
-            group.value = value
+            reader, made = self.nodes[second], self.nodes[first].value
+            for group in (self.nodes[one] for one in above[first] - above[second] - told):
+                if made is None:
+                    continue
+                now = group.time in (None, reader.time)
+                ours = not {"B", "Ts"}.isdisjoint(self.values[made].letters)
+                rank = reader.kind == "output", now, ours, math.prod(self.values[made].shape)
+                if rank > best.get(group.number, ()):
+                    best[group.number], group.value = rank, made
+            for group in (self.nodes[one] for one in above[second] - above[first]):
+                if all(first not in known.sources for known in group.operands):
+                    group.operands.append(Operand(value, "", (first,)))
 
 
 def _value(shown: Shown) -> dict[str, Any]:

@@ -35,8 +35,11 @@ def write(told: Mapping[str, Any], path: Path, *, theme: str = "light", language
     """Write a chart, as `Chart.told` gives it, to a page (.html) or a drawing (.svg)."""
     check(path)
     text = page(told) if path.suffix == ".html" else drawing(told, theme=theme, language=language)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"explain: out ({path}) must be a place that can be written; got {error}.") from None
     return path
 
 

@@ -43,9 +43,12 @@ class Letters:
         """Letters of a weight, by the layer it is in."""
         owner, _, own = name.rpartition(".")
         above, _, attribute = owner.rpartition(".")
-        around = type(model.get_submodule(above)).__name__ if owner else ""
+        around = type(model.get_submodule(above)).__name__
         named = WEIGHTS.get((around, attribute, own)) or WEIGHTS.get((around, attribute, "")) or ""
         letters = named.split()[: tensor.ndim]
+        for place, letter in enumerate(letters):  # n·S: as many states side by side as the cell has gates
+            if letter.startswith("n·") and (one := self._sizes.get(letter[2:])):
+                letters[place] = f"{tensor.shape[place] // one}{letter[1:]}"
         fits = len(letters) == tensor.ndim and all(
             self._sizes.get(letter, size) == size for letter, size in zip(letters, tensor.shape, strict=True)
         )
@@ -66,7 +69,7 @@ class Letters:
             if dims is None or len(dims) != len(sizes):
                 dims = tuple(self._size(size) for size in sizes)
             self._dims[id(tensor)] = tuple(
-                dim if _size_of(dim) == size else self._size(size) for dim, size in zip(dims, sizes, strict=True)
+                dim if _size_of(dim) == size else self._part(dim, size) for dim, size in zip(dims, sizes, strict=True)
             )
 
     def _of(self, tensor: Tensor) -> tuple[Dim, ...]:
@@ -85,6 +88,14 @@ class Letters:
             return ()
         letter, _ = self._cut(size)
         return ((str(size) if letter in ("H", "D") else letter, size),)  # heads come of cutting, never of themselves
+
+    def _part(self, dim: Dim, size: int) -> Dim:
+        """Some of a dimension: of 3·S, the gates of a state side by side, S or 2·S."""
+        letter = _alike(dim)
+        one = self._sizes.get(letter, 0)
+        if not one or not size or size % one:
+            return self._size(size)
+        return ((letter if size == one else f"{size // one}·{letter}", size),)
 
     def _cut(self, size: int) -> Atom:
         return self._by_size.get(size, str(size)), size
@@ -107,8 +118,9 @@ class Letters:
 
     def _joined(self, dim: Dim) -> Dim:
         """H·D is W again, and rows times columns of patches are patches."""
-        if tuple(letter for letter, _ in dim) == ("H", "D") and "W" in self._sizes:
-            return (("W", _size_of(dim)),)
+        whole = JOINED.get(tuple(letter for letter, _ in dim))
+        if whole is not None and whole in self._sizes:
+            return ((whole, _size_of(dim)),)
         return self._size(_size_of(dim)) if len(dim) > 1 and all(name.isdecimal() for name, _ in dim) else dim
 
     def regroup(self, dims: tuple[Dim, ...], shape: Sequence[int]) -> tuple[Dim, ...]:
@@ -121,7 +133,9 @@ class Letters:
                 letter, held = atoms.pop(0)
                 wanted = size // _size_of(taken)
                 if held > wanted:  # an atom is cut: W = H · D
-                    atoms[:0] = [self._cut(wanted), self._cut(held // wanted)]
+                    heads = letter == "W" and self._sizes.get("H") == wanted
+                    rest = ("D", held // wanted) if heads else self._cut(held // wanted)
+                    atoms[:0] = [("H", wanted) if heads else self._cut(wanted), rest]
                 else:
                     taken.append((letter, held))
             if size == 1 and atoms and atoms[0][1] == 1:
@@ -137,8 +151,21 @@ def _size_of(dim: Sequence[Atom]) -> int:
     return size
 
 
+def _alike(dim: Dim) -> str:
+    """S of S and of 3·S; nothing of others."""
+    if len(dim) != 1:
+        return ""
+    count, dot, letter = dim[0][0].partition("·")
+    return letter if dot and count.isdecimal() else "" if dot else count
+
+
 def _told(dim: Dim) -> str:
-    return "·".join(letter for letter, _ in dim) or "1"
+    letters = "·".join(letter for letter, _ in dim) or "1"
+    return {"Yp·p": "Y", "Xp·p": "X"}.get(letters, letters)
+
+
+JOINED: dict[tuple[str, ...], str] = {("H", "D"): "W", ("Yp", "Xp"): "P"}
+"""Heads side by side; rows and columns of patches, Y = Yp·p and X = Xp·p."""
 
 
 def _reshape(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
@@ -194,7 +221,9 @@ def _chosen(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tu
 def _cat(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
     at = (args[1] if len(args) > 1 else 0) % out.ndim
     parts = [_told(dims[at]) for dims in given if len(dims) == out.ndim]
-    known = self._size(out.shape[at])
+    alike = {_alike(dims[at]) for dims in given if len(dims) == out.ndim}
+    several = len(alike) == 1 and any("·" in part for part in parts)
+    known = self._part(given[0][at], out.shape[at]) if several else self._size(out.shape[at])
     joined = (("+".join(parts), out.shape[at]),) if len(parts) < 4 else known
     dims = [next((dims[back] for dims in given if dims[back]), ()) for back in range(out.ndim)]
     dims[at] = known if known and not known[0][0].isdecimal() else joined
@@ -216,6 +245,14 @@ def _reduce(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tu
     return tuple(dim for at, dim in enumerate(given[0]) if at not in gone)
 
 
+def _pack(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...] | None:
+    return (given[0][0 if args[2] is False else 1], given[0][-1]) if place == 0 else None
+
+
+def _unpack(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...] | None:
+    return (self._dim("B", len(out)), given[0][0], given[0][-1]) if place == 0 and args[2] else None
+
+
 RULES: dict[str, Any] = {
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias"), _reshape),
     "permute": _permute,
@@ -231,6 +268,8 @@ RULES: dict[str, Any] = {
     "index_select": _chosen,
     "cat": _cat,
     "stack": _stack,
+    "_pack_padded_sequence": _pack,
+    "_pad_packed_sequence": _unpack,
     **dict.fromkeys(("sum", "mean", "amax", "amin", "argmax", "any", "all"), _reduce),
 }
 """How the dimensions of a result follow, by operation; others are broadcast."""
@@ -249,6 +288,10 @@ WEIGHTS: dict[tuple[str, str, str], str] = {
     ("Seq2Seq", "vocabulary", "weight"): "V W",
     ("Seq2Seq", "initial", "weight"): "S C",
     ("Seq2Seq", "initial", "bias"): "S",
+    ("RecurrentState", "rnn", "weight_ih_l0"): "n·S W+C",
+    ("RecurrentState", "rnn", "weight_hh_l0"): "n·S S",
+    ("RecurrentState", "rnn", "bias_ih_l0"): "n·S",
+    ("RecurrentState", "rnn", "bias_hh_l0"): "n·S",
     ("AttentiveContext", "query", "weight"): "D S",
     ("AttentiveContext", "key", "weight"): "D C",
     ("AttentiveContext", "key", "bias"): "D",
@@ -266,8 +309,18 @@ WEIGHTS: dict[tuple[str, str, str], str] = {
     ("Bert", "pooler", "bias"): "W",
     ("SequenceClassifier", "classes", "weight"): "K W",
     ("SequenceClassifier", "classes", "bias"): "K",
+    ("ViT", "", "first"): "W",
+    ("ViT", "", "positions"): "T W",
+    ("ViT", "patches", "weight"): "W C p p",
+    ("ViT", "patches", "bias"): "W",
     ("ViT", "classifier", "weight"): "K W",
     ("ViT", "classifier", "bias"): "K",
     ("ViT", "norm", ""): "W",
 }
 """Letters of weights by the class around a layer, the layer, and the weight in it."""
+
+RECURRENT: dict[str, dict[str, str]] = {
+    "RecurrentEncoder": {"in": "W", "out": "E", "all": "C", "rows": "Ts"},
+    "Seq2Seq": {"in": "S", "out": "S", "all": "S", "rows": "B"},
+}
+"""Letters of a recurrent layer by the class around it: of what it reads, of a state, of those of all directions."""

@@ -35,6 +35,7 @@ STEPS = 4
 LONGEST = 24
 """Tokens that are read or written at most: a chart is to be looked at."""
 SEED = 0
+_SAID = "the cat sat on it"
 
 
 @dataclass
@@ -46,7 +47,7 @@ class Explained:
     output: Tensor
     """What the model gave; of a decoder, the logits of all steps, (steps, V)."""
     tokens: dict[str, list[str]] = field(default_factory=dict)
-    """Names of the places along a letter: {"T": ["the", "cat"]}."""
+    """Names of the places along a letter: {"T": ["the", "cat"]}; y: what each step of a decoder is given."""
     written: list[str] = field(default_factory=list)
     """What a decoder wrote, step by step."""
     open: tuple[str, ...] = ()
@@ -61,17 +62,19 @@ class Mechanism:
     """What it reads where nothing else is given; None where it reads vectors."""
 
 
-def words_of(text: str, least: int = 1) -> list[str]:
-    """The words of a text, bounded."""
-    words = text.split()
-    if not least <= len(words) <= LONGEST:
-        raise ValueError(f"explain: text ({len(words)} words) must have {least} to {LONGEST}. A chart shows each.")
+def words_of(text: str | None) -> list[str]:
+    """The words of a text, bounded; where none is given, those of an example."""
+    words = (_SAID if text is None else text).split()
+    if not 1 <= len(words) <= LONGEST:
+        raise ValueError(
+            f"explain: text ({len(words)} words) must have 1 to {LONGEST}: a chart shows each. Give --text WORDS."
+        )
     return words
 
 
-def vectors(text: str | None, width: int, default: str = "the cat sat on it") -> tuple[Tensor, list[str]]:
+def vectors(text: str | None, width: int) -> tuple[Tensor, list[str]]:
     """One random vector for each word, the same for the same word: (1, T, W)."""
-    words = words_of(default if text is None else text)
+    words = words_of(text)
     table = {word: torch.randn(width) for word in words}
     return torch.stack([table[word] for word in words])[None], words
 
@@ -150,8 +153,7 @@ def recurrent(context: str) -> Callable[[str | None], Explained]:
 
     def explain(text: str | None) -> Explained:
         torch.manual_seed(SEED)
-        words = words_of(text or "the cat sat on it")
-        source, names = _ids(words)
+        source, names = _ids(words_of(text))
         config = Seq2SeqConfig(len(names), len(names), width=5, hidden=7, encoder_hidden=4, context=context, tie="none")
         model = _noisy(Seq2Seq(config))
         title = "encoder-decoder with a fixed context" if context == "fixed" else "Bahdanau attention"
@@ -162,7 +164,7 @@ def recurrent(context: str) -> Callable[[str | None], Explained]:
 
 def transformer(text: str | None) -> Explained:
     torch.manual_seed(SEED)
-    source, names = _ids(words_of(text or "the cat sat on it"))
+    source, names = _ids(words_of(text))
     size = {"width": 8, "heads": 2, "hidden": 12, "encoder_layers": 2, "decoder_layers": 2}
     model = _noisy(Transformer(TransformerConfig(len(names), len(names), **size, tie="none")))  # type: ignore[arg-type]
     return translator(model, source, None, _named(names), _named(names), "Transformer")
@@ -194,14 +196,15 @@ def translator(
                 found, state = model.step(given, state)
             logits.append(recorder.output(found))
     size = model.config.target_vocabulary
-    tokens = {"Ts": read(source)} | ({"V": write(range(size))} if size <= LONGEST else {})
-    shown = ("step", "context c", "attention", "decoder block", "cross-attention and residual", "cross-attention")
+    tokens = {"Ts": read(source), "y": write([BOS, *written[:-1]])}
+    tokens |= {"V": write(range(size))} if size <= LONGEST else {}
+    shown = ("step", "context c", "attention", "decoder block 1", "cross-attention and residual", "cross-attention")
     return Explained(title, recorder, torch.cat(logits), tokens, write(written), shown)
 
 
 def bert(text: str | None) -> Explained:
     torch.manual_seed(SEED)
-    words = ["[CLS]", *words_of(text or "the cat sat on it"), "[SEP]"]
+    words = ["[CLS]", *words_of(text), "[SEP]"]
     ids, names = _ids(words, closed=False)
     config = BertConfig(len(names), width=8, heads=2, hidden=12, layers=2, positions=32)
     return classifier(_noisy(SequenceClassifier(Bert(config), 3)), ids, words, "BERT")
@@ -216,10 +219,12 @@ def classifier(model: SequenceClassifier, ids: Sequence[int], tokens: Sequence[s
     with recorder.recording():
         output = recorder.output(model(given))
     labels = list(map(str, model.labels))
-    return Explained(title, recorder, output, {"T": list(tokens), "K": labels}, open=("bert",))
+    return Explained(title, recorder, output, {"T": list(tokens), "K": labels}, open=("BERT",))
 
 
-def vit(_: str | None) -> Explained:
+def vit(text: str | None) -> Explained:
+    if text is not None:
+        raise ValueError(f"explain: text ({text!r}) must be left out: vit looks at an image, and reads nothing.")
     torch.manual_seed(SEED)
     side = torch.linspace(-1, 1, 12)
     disc = ((side[:, None] - 0.2) ** 2 + (side + 0.1) ** 2 < 0.4).float()[None, None]  # (1, 1, 12, 12)
@@ -234,9 +239,8 @@ def image(model: ViT, pixels: Tensor, labels: Sequence[str], title: str) -> Expl
     tokens = [f"{row + 1},{column + 1}" for row in range(rows) for column in range(columns)]
     every = ["class", *tokens] if model.first is not None else tokens
     sizes = {"T": len(every), "P": len(tokens), "W": config.width, "H": config.heads, "D": config.width // config.heads}
-    sizes |= {"F": config.hidden, "K": config.classes, "p": config.patch}
-    sizes |= {"C·p·p": config.channels * config.patch**2}
-    recorder = Recorder(model, {"image": (pixels, "B C Y X")}, sizes)
+    sizes |= {"F": config.hidden, "K": config.classes, "p": config.patch, "Yp": rows, "Xp": columns}
+    recorder = Recorder(model, {"image": (pixels, "B C Yp·p Xp·p")}, sizes)
     with recorder.recording():
         output = recorder.output(model(pixels))
     return Explained(title, recorder, output, {"T": every, "P": tokens, "K": list(labels)})
@@ -272,7 +276,6 @@ def _noisy(model: Any) -> Any:
     return model.eval()
 
 
-_SAID = "the cat sat on it"
 MECHANISMS: dict[str, Mechanism] = {
     one.name: one
     for one in (

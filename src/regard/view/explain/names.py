@@ -43,6 +43,7 @@ CALLS: dict[str, Name] = {
     "sin": Name("sine", "正弦", "y = sin x", "same"),
     "cos": Name("cosine", "余弦", "y = cos x", "same"),
     "pow": Name("power", "幂", "y = aˣ", "same"),
+    "rpow": Name("power", "幂", "y = aˣ", "same"),
     "add": Name("sum", "相加", "x + y", "same"),
     "sub": Name("difference", "相减", "x − y", "same"),
     "rsub": Name("difference", "相减", "y − x", "same"),
@@ -67,6 +68,7 @@ CALLS: dict[str, Name] = {
     "lerp": Name("mix", "混合", "s′ = (1 − z) ⊙ n + z ⊙ s", "same"),
     "gru": Name("GRU", "GRU", "hⱼ = f(xⱼ, hⱼ₋₁)"),
     "lstm": Name("LSTM", "LSTM", "hⱼ = f(xⱼ, hⱼ₋₁)"),
+    "scatter": Name("put in place", "放到位", "y[index] = x"),
     "arange": Name("places", "位置", "0, 1, 2, …"),
     "repeat_interleave": Name("repeat", "重复", "one for each hypothesis"),
     "index_select": Name("take rows", "取行", "y = x[index]"),
@@ -84,7 +86,28 @@ STAGES: dict[str, Name] = {
     "hard weighting": Name("hard weighting", "硬加权", "1 for the best key, else 0", "row"),
     "weighted sum": Name("weighted sum", "加权求和", "context = weights · v", "product"),
     "attention": Name("attention", "注意力", "weighting(similarity(q, k)) · v"),
+    "patch embedding": Name("patch embedding", "图像块嵌入", "x = patch·Wᵀ + b"),
+    "position": Name("position", "位置编码", "x + table[place]"),
+    "segment": Name("segment", "段编码", "x + table[segment]"),
+    "class token": Name("class token", "类别标记", "first + table[0]"),
+    "class token first": Name("class token first", "类别标记在前", "[first; patches]"),
     "state": Name("state f", "状态 f", "sᵢ = f(cᵢ, sᵢ₋₁, yᵢ₋₁)"),
+    "layer": Name("layer", "层"),
+    "forward": Name("forward", "向前", "hⱼ = f(xⱼ, hⱼ₋₁)"),
+    "backward": Name("backward", "向后", "hⱼ = f(xⱼ, hⱼ₊₁)"),
+    "place": Name("place", "位置"),
+    "of the input": Name("of the input", "来自输入", "W·x + b"),
+    "of the state": Name("of the state", "来自状态", "U·h + b"),
+    "reset gate": Name("reset gate", "重置门", "r = σ(W·x + U·h)"),
+    "update gate": Name("update gate", "更新门", "z = σ(W·x + U·h)"),
+    "input gate": Name("input gate", "输入门", "i = σ(W·x + U·h)"),
+    "forget gate": Name("forget gate", "遗忘门", "f = σ(W·x + U·h)"),
+    "output gate": Name("output gate", "输出门", "o = σ(W·x + U·h)"),
+    "candidate": Name("candidate", "候选状态"),
+    "memory": Name("memory", "记忆"),
+    "new state": Name("new state", "新状态", "", "same"),
+    "pack": Name("pack", "打包", "sentences without their padding"),
+    "unpack": Name("unpack", "解包", "sentences with their padding"),
     "encoder": Name("encoder", "编码器", "h₁ … h_Ts = encode(x₁ … x_Ts)"),
     "begin": Name("before the first step", "第一步之前", "s₀, and what all steps share"),
     "step": Name("step", "第几步", ""),
@@ -137,6 +160,17 @@ PARTS: dict[str, Name] = {
 }
 """Modules by the attribute that holds them."""
 
+INPUTS = {
+    "source": "源句",
+    "length": "长度",
+    "ids": "词编号",
+    "image": "图像",
+    "query": "查询",
+    "key": "键",
+    "value": "值",
+}
+"""What is given, in Chinese; what is not here is a letter."""
+
 _SIGNS = {"add": "+", "sub": "−", "mul": "·", "div": "/", "pow": "^", "eq": "=", "le": "≤", "ge": "≥", "lt": "<"}
 
 
@@ -149,6 +183,10 @@ def name_of(frame: Frame) -> Name:
     name = STAGES.get(frame.name, Name(frame.name, frame.name))
     if frame.kind == "step":
         return name._replace(en=f"step {frame.time}", zh=f"第 {frame.time} 步")
+    if isinstance(frame.of, str):
+        return name._replace(equation=frame.of)
+    if isinstance(frame.of, int):
+        return name._replace(en=f"{name.en} {frame.of}", zh=f"{name.zh} {frame.of}")
     return name._replace(equation=_equation(frame.of)) if frame.name == "similarity" and frame.of else name
 
 
@@ -156,6 +194,8 @@ def _call(frame: Frame) -> Name:
     name = CALLS.get(frame.name, Name(frame.name.replace("_", " "), frame.name.replace("_", " ")))
     if frame.name in _SIGNS and len(frame.given) == 1 and len(frame.numbers) == 1:
         return name._replace(equation=f"x {_SIGNS[frame.name]} {short(frame.numbers[0])}")
+    if frame.name == "rpow":
+        return name._replace(equation=f"{short(frame.numbers[0])}ˣ")
     if frame.name == "rsub" and len(frame.numbers) == 1:
         return name._replace(equation=f"{short(frame.numbers[0])} − x")
     return name
@@ -191,11 +231,12 @@ def _equation(similarity: Any) -> str:
 
 
 def short(number: float) -> str:
-    """A number in three digits.
+    """A number in three digits; a whole one in all of its own.
 
-    >>> short(0.28867513), short(2), short(-float("inf"))
-    ('0.289', '2', '−∞')
+    >>> short(0.28867513), short(10000.0), short(-float("inf"))
+    ('0.289', '10000', '−∞')
     """
     if number in (float("inf"), -float("inf")):
         return "∞" if number > 0 else "−∞"
-    return f"{number:.3g}".replace("-", "−")
+    whole = number == int(number) and abs(number) < 1e6
+    return (str(int(number)) if whole else f"{number:.3g}").replace("-", "−")

@@ -3,7 +3,8 @@
     frames      step 2 > context > similarity > matmul      what was under way: who calls whom
     operations  aten.bmm(a, b) → c                          every one, none can hide from the dispatcher
 
-`attend` is served by the `reference` backend meanwhile, whose stages are operations: a fused kernel would be one.
+`attend` is served by the `reference` backend meanwhile, whose stages are operations: a fused kernel would be one. For
+the same reason `nn.GRU` and `nn.LSTM` run by their equations.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from ...attention import attend, reference
 from ...attention.attend import serve
 from ...attention.request import Request
 from ...attention.stage import listen
-from .letters import Letters
+from .letters import RECURRENT, Letters
 from .recording import MOVES, Frame, Operation, Recording, Ref, Shown
+from .recurrence import CELLS, recurrence
 
 _one = threading.Lock()
 """One explanation at a time: stages have one listener."""
@@ -51,7 +53,9 @@ class Recorder:
         self._memory: dict[int, int] = {}  # storage → the operation that wrote to it last
         self._letters = Letters(sizes or {})
         self._stack: list[Frame] = []
-        self._names = {} if model is None else {module: name for name, module in model.named_modules()}
+        self._names: dict[nn.Module, list[str]] = {}
+        for name, module in () if model is None else model.named_modules(remove_duplicate=False):
+            self._names.setdefault(module, []).append(name)
         self._thread = 0
         for name, (tensor, letters) in inputs.items():
             self.input(name, tensor, letters)
@@ -83,8 +87,8 @@ class Recorder:
             self._thread = threading.get_ident()
             before = listen(self._stage)
             stack.callback(listen, before)
-            for module, name in self._names.items():
-                if name:
+            for module in self._names:
+                if module is not self._model:
                     stack.callback(module.register_forward_pre_hook(self._enter).remove)
                     stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
             stack.enter_context(torch.no_grad())
@@ -115,28 +119,55 @@ class Recorder:
 
     def _enter(self, module: nn.Module, _: Any) -> None:
         if threading.get_ident() == self._thread:
-            self._open("module", self._names[module], module)
+            self._open("module", self._name(module), module)
 
-    def _leave(self, module: nn.Module, *_: Any) -> None:
+    def _name(self, module: nn.Module) -> str:
+        """Embeddings of source and target may be one: in a step it is the target's, the later name."""
+        within = bool(self._stack) and self._stack[-1].time is not None
+        return self._names[module][-1 if within else 0]
+
+    def _leave(self, module: nn.Module, _: Any, given: Any) -> None:
         if threading.get_ident() == self._thread:
-            self._stack.pop()
+            self._gave(self._stack.pop(), given)
+
+    def _gave(self, frame: Frame, given: Any) -> None:
+        """What a part gave: the first of its tensors."""
+        tensors = [x for x in tree_leaves(given) if isinstance(x, Tensor)]
+        frame.made = tuple(map(self._shown, tensors[:1]))
 
     def _stage(self, name: str, of: Any) -> AbstractContextManager[Any]:
         if threading.get_ident() != self._thread:
             return nullcontext()
         if isinstance(of, nn.Module):
-            return self.frame("module", self._names.get(of, name), of)
+            return self.frame("module", self._name(of) if of in self._names else name, of)
         return self.frame("stage", name, of)
 
     def attention(self, args: Any, kwargs: Any) -> Any:
         """What `attend` gives, by the backend that has stages."""
         options = {name: value for name, value in kwargs.items() if name not in ("return_map", "backend")}
-        with self.frame("attention", "attention"):
-            return serve(Request.of(*args, **options), reference, bool(kwargs.get("return_map")))
+        with self.frame("attention", "attention") as frame:
+            found = serve(Request.of(*args, **options), reference, bool(kwargs.get("return_map")))
+            self._gave(frame, found)
+        return found
+
+    def recurrence(self, name: str, args: Any) -> tuple[Tensor, ...]:
+        """What a recurrent layer gives, by its equations."""
+        around = ""
+        if self._model is not None and self._stack and self._stack[-1].kind == "module":
+            around = type(self._model.get_submodule(self._stack[-1].name.rpartition(".")[0])).__name__
+        letters = RECURRENT.get(around)
+
+        def give(tensor: Tensor, what: str) -> None:
+            if letters is not None:
+                self._letters.give(tensor, " ".join(letters.get(one, one) for one in what.split()))
+
+        return recurrence(name, args, give)
 
     def call(self, function: Any, args: Any, kwargs: Any) -> Any:
         """A call of PyTorch by our code."""
-        frame = self._open("call", name_of(function), function)
+        name = name_of(function)
+        base = name == "pow" and not isinstance(args[0], Tensor)  # aˣ, not xᵃ
+        frame = self._open("call", "rpow" if base else name, function)
         try:
             frame.given = tuple(self._shown(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
             frame.numbers = tuple(x for x in tree_leaves(args) if isinstance(x, int | float))
@@ -196,7 +227,9 @@ class Recorder:
 
     def look(self, number: int, letters: tuple[str, ...], tensor: Tensor) -> Shown:
         """A tensor as it is now."""
-        return Shown(number, letters, tuple(tensor.shape), glimpse(tensor), frozenset())
+        return Shown(
+            number, letters, tuple(tensor.shape), glimpse(tensor, IMAGE if tensor.ndim == 4 else SHOWN), frozenset()
+        )
 
     def _refer(self, x: Any) -> Any:
         return Ref(self._number(x)) if isinstance(x, Tensor) else x
@@ -209,7 +242,7 @@ class Recorder:
         return known
 
     def _shown(self, tensor: Tensor) -> Shown:
-        with torch._C._DisableTorchDispatch():  # looking is no operation
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # looking is no operation
             number, place = self._number(tensor), _storage(tensor)
             needs = {self.found.makers.get(number), self._memory.get(place)} - {None}
             shape, values = tuple(tensor.shape), glimpse(tensor)
@@ -236,16 +269,21 @@ class _Calls(TorchFunctionMode):
         if func is attend:
             with self:
                 return self.recorder.attention(args, kwargs or {})
+        if (name := name_of(func)) in CELLS:
+            with self:
+                return self.recorder.recurrence(name, args)
         return self.recorder.call(func, args, kwargs or {})
 
 
 SHOWN = 20
 """Rows and columns of a matrix that are shown."""
+IMAGE = 32
+"""Those of an image that is given."""
 LEADING = 4
 """Matrices of a larger tensor that are shown, such as heads."""
 
 
-def glimpse(tensor: Tensor) -> Tensor:
+def glimpse(tensor: Tensor, shown: int = SHOWN) -> Tensor:
     """The first cells of a tensor: (matrices, rows, columns), float64.
 
     >>> tuple(glimpse(torch.zeros(1, 8, 30, 5)).shape)
@@ -253,7 +291,7 @@ def glimpse(tensor: Tensor) -> Tensor:
     """
     rows, columns = ([1, 1, *tensor.shape])[-2:]
     flat = tensor.detach().reshape(-1, rows, columns) if tensor.numel() else tensor.new_zeros(0, rows, columns)
-    return flat[:LEADING, :SHOWN, :SHOWN].to(torch.float64, copy=True)
+    return flat[:LEADING, :shown, :shown].to(torch.float64, copy=True)
 
 
 def name_of(function: Any) -> str:

@@ -15,6 +15,7 @@ MOVES = frozenset(
         *("view", "_unsafe_view", "reshape", "_reshape_alias", "alias", "detach", "view_as", "as_strided", "unfold"),
         *("t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "select", "slice", "split"),
         *("split_with_sizes", "unbind", "clone", "_to_copy", "copy_", "lift_fresh", "new_empty", "empty"),
+        "empty_like",
     )
 )
 """Operations that compute nothing."""
@@ -34,6 +35,7 @@ class Frame:
     given: tuple[Shown, ...] = ()
     """The tensors of a call, as they were."""
     made: tuple[Shown, ...] = ()
+    """Those that a call gave, or the first of a module."""
     numbers: tuple[float, ...] = ()
     """The plain numbers of a call."""
     time: int | None = None

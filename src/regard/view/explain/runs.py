@@ -25,6 +25,10 @@ def load(folder: Path) -> Run:
     from ...training import classify, images, translate
     from ...training.run import read_config
 
+    if not folder.is_dir():
+        raise ValueError(
+            f"explain: RUN ({folder}) must be a folder with a trained model; there is none. Give its path."
+        )
     config = read_config(folder)
     kind = config.get("recipe") or config.get("model_type")
     loaders: dict[object, Callable[[Path], Run]] = {
@@ -37,7 +41,7 @@ def load(folder: Path) -> Run:
     if kind not in loaders:
         raise ValueError(
             f"explain: RUN ({folder}) must be a run of translate, classify or images, or a directory of a BERT or ViT; "
-            f"got {kind or 'none of them'}."
+            f"got {kind or 'none of them'}. Give the folder that regard train wrote."
         )
     found: Run = loaders[kind](folder)
     return found
@@ -54,7 +58,9 @@ def mechanism_of(run: Run) -> str:
         return "bert"
     if isinstance(model, ViT):
         return "vit"
-    raise ValueError(f"explain: RUN must hold a model with attention; got a {type(model).__name__}.")
+    raise ValueError(
+        f"explain: RUN must hold a model with attention; got a {type(model).__name__}. Try one trained as a ViT."
+    )
 
 
 def explain_run(run: Run, text: str | None, picture: Path | None, title: str) -> Explained:
@@ -65,10 +71,16 @@ def explain_run(run: Run, text: str | None, picture: Path | None, title: str) ->
     """
     mechanism_of(run)
     if isinstance(run, ImageClassifier):
+        if text is not None:
+            raise ValueError(
+                f"explain: text ({text!r}) must be left out: {title} looks at an image. Give --image FILE."
+            )
         if picture is None:
             raise ValueError(f"explain: {title} must be given an image to look at. Give --image FILE.")
         pixels = decode(picture, run.shape)
         return image(run.model, run.normal(pixels[None]), run.classes, title)  # type: ignore[arg-type]
+    if picture is not None:
+        raise ValueError(f"explain: image ({picture}) must be left out: {title} reads a text. Give --text TEXT.")
     if not (text or "").strip():
         raise ValueError(f"explain: {title} must be given a text to read. Give --text TEXT.")
     assert text is not None
