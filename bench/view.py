@@ -2,7 +2,7 @@
 
 A tile is timed against computing its block of scores once, q · kᵀ in blocks that stay in the cache, and nothing else.
 The log-sum-exps of its rows are known by then, from the overview. Memory is that of queries and keys, of finding the
-log-sum-exps, of the overview and of tiles at three levels, as the server does it; see `bench.memory`.
+log-sum-exps, of the overview and of tiles at these levels, as the server does it; see `bench.memory`.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from regard.view.server.work import Task
 TOKENS, FEWER = 131_072, 4096
 BLOCK = 2**19
 """Scores that are computed at a time by the peer."""
-CELLS = (1, 8, 64)
+CELLS = (1, 2, 4, 8, 16, 32, 64)
 """Cells a pixel, each way."""
 
 
@@ -42,10 +42,11 @@ def cases(options: Options) -> Iterator[Case]:
             str((1, 1, tokens, WIDTH)),
             {
                 "numbers": partial(head.picture, rows, cols, "max", Task()),
-                "PNG": partial(_tile, head, rows, cols),
+                "PNG": partial(_tile, head, rows, cols, "max"),
+                "PNG, mean": partial(_tile, head, rows, cols, "mean"),
                 "scores": partial(_scores, q[_span(rows)], k[_span(cols)]),
             },
-            versus=[Versus(ours, "scores", bar, "ours/peer") for ours in ("numbers", "PNG")],
+            versus=[Versus(ours, "scores", bar, "ours/peer") for ours in ("numbers", "PNG", "PNG, mean")],
             most_rounds=7,
         )
 
@@ -65,10 +66,10 @@ def setup(shape: list[int]) -> Callable[[], object]:
         head = _head(q, k)
         size = min(96, tokens)
         whole = [Stretch(0, tokens, size)]
-        _png(head.picture(whole, whole, "max", Task()), tokens, tiles.effort(whole, whole))
+        _tile(head, whole, whole, "max")
         for cells in CELLS:
             rows = tiles.side(0, tokens, cells)
-            _png(head.picture(rows, rows, "mean", Task()), tokens, tiles.effort(rows, rows))
+            _tile(head, rows, rows, "mean")
 
     look(512)
     return lambda: look(shape[-2])
@@ -78,12 +79,9 @@ def _head(q: Tensor, k: Tensor) -> Head:
     return Head(AttentionMap(Request.of(q, k, k, is_causal=True).kept()))
 
 
-def _tile(head: Head, rows: list[Stretch], cols: list[Stretch]) -> bytes:
-    return _png(head.picture(rows, cols, "max", Task()), head.keys, tiles.effort(rows, cols))
-
-
-def _png(weights: Tensor, keys: int, effort: int) -> bytes:
-    return tiles.png(tiles.pack(tiles.shades(weights, "log", keys), effort), tiles.palette("light"))
+def _tile(head: Head, rows: list[Stretch], cols: list[Stretch], reduce: str) -> bytes:
+    shades = head.shades(rows, cols, reduce, tiles.shading("log", head.keys), Task())
+    return tiles.png(tiles.pack(shades, tiles.effort(rows, cols)), tiles.palette("light"))
 
 
 def _span(side: list[Stretch]) -> slice:

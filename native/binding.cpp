@@ -10,6 +10,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "additive.hpp"
 #include "calls.hpp"
@@ -17,6 +18,7 @@
 #include "observe.hpp"
 #include "parallel.hpp"
 #include "problem.hpp"
+#include "stored.hpp"
 
 namespace nb = nanobind;
 
@@ -235,10 +237,32 @@ Verb verb_of(const std::string& name) {
     throw nb::value_error(("native: verb ('" + name + "') must be one that observe.hpp lists.").c_str());
 }
 
+// Where each of `count` cells of nearly equal size starts, and where the last ends.
+std::vector<int64_t> edges_of(Reader& from) {
+    const int64_t start = from.integer(), entries = from.integer() - start, count = from.integer();
+    if (count < 1) throw nb::value_error("native: the number of cells must be at least 1.");
+    std::vector<int64_t> edges(size_t(count + 1));
+    for (int64_t c = 0; c <= count; ++c) edges[c] = start + (count == entries ? c : c * entries / count);
+    return edges;
+}
+
+Shades shades_of(nb::handle given) {
+    if (given.is_none()) return {};
+    Reader from("shades", given, 6);
+    return {
+        .out = from.pointer<uint8_t>(),
+        .head = from.integer(),
+        .row = from.integer(),
+        .log = from.integer() != 0,
+        .slope = from.real(),
+        .shift = from.real(),
+    };
+}
+
 bool observe(const std::string& verb, nb::handle sizes, nb::handle q, nb::handle k, nb::handle numbers, nb::handle mask,
-             nb::handle w, int64_t eq, int64_t ek, int64_t lse, nb::handle out, nb::handle x, nb::handle cells, nb::handle cut,
-             int threads) {
-    Reader to("out", out, 5), edges("cells", cells, 4), share("cut", cut, 4);
+             nb::handle w, int64_t eq, int64_t ek, int64_t lse, nb::handle out, nb::handle x, nb::handle cells, nb::handle shades,
+             nb::handle cut, int threads) {
+    Reader to("out", out, 5), share("cut", cut, 4);
     Observe job{};
     job.of.of = dot_of(sizes, q, k, k, numbers, mask);
     job.verb = verb_of(verb);
@@ -249,7 +273,14 @@ bool observe(const std::string& verb, nb::handle sizes, nb::handle q, nb::handle
     job.at = to.pointer<int64_t>();
     job.count = to.integer();
     job.x = view("x", x);
-    for (Cells* side : {&job.rows, &job.cols}) *side = {edges.pointer<const int64_t>(), edges.integer()};
+    std::vector<int64_t> edges[2];
+    if (!cells.is_none()) {
+        Reader from("cells", cells, 6);
+        for (std::vector<int64_t>& side : edges) side = edges_of(from);
+        job.rows = {edges[0].data(), int64_t(edges[0].size()) - 1};
+        job.cols = {edges[1].data(), int64_t(edges[1].size()) - 1};
+    }
+    job.shades = shades_of(shades);
     job.first = share.integer();
     job.last = share.integer();
     job.units = share.integer();
@@ -258,6 +289,14 @@ bool observe(const std::string& verb, nb::handle sizes, nb::handle q, nb::handle
     const std::optional<View> weights = w.is_none() ? std::nullopt : std::optional(view("w", w));
     nb::gil_scoped_release released;
     return calls::observe(*active, job, weights, {address<float>(eq), address<float>(ek)}, threads);
+}
+
+nb::bytes stored(int64_t lines, int64_t height, int64_t width, int64_t pixel) {
+    if (height < 1 || width < 1 || pixel < 1) throw nb::value_error("native: height, width and pixel must be at least 1.");
+    nb::bytes stream = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, stored_size(height, width, pixel)));
+    if (!stream.is_valid()) throw nb::python_error();
+    store_lines(*active, address<const uint8_t>(lines), height, width, pixel, reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(stream.ptr())));
+    return stream;
 }
 
 }  // namespace
@@ -309,10 +348,13 @@ NB_MODULE(_native, m) {
           "says that the tasks are to compute them.");
     m.def("observe", observe, nb::arg("verb"), nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("numbers"),
           nb::arg("mask").none(), nb::arg("w").none(), nb::arg("eq"), nb::arg("ek"), nb::arg("lse"), nb::arg("out"),
-          nb::arg("x"), nb::arg("cells"), nb::arg("cut"), nb::arg("threads"),
+          nb::arg("x"), nb::arg("cells").none(), nb::arg("shades").none(), nb::arg("cut"), nb::arg("threads"),
           "A view of the scores (observe.hpp); whether it may be used. w, eq, ek: as additive_forward, for additive scores; "
-          "None, 0, 0 for dot products. out: pointer, strides of head and row, pointer to indices, count; cells: edges and number of rows "
-          "and of columns; cut: first and last column, units of a head, units of a task.");
+          "None, 0, 0 for dot products. out: pointer, strides of head and row, pointer to indices, count; cells: None, or start, stop and number of cells "
+          "of rows and of columns; shades: None, or pointer, strides of head and row, log, slope, shift; cut: first and last column, units of a head, units of a task.");
+    m.def("stored", stored, nb::arg("lines"), nb::arg("height"), nb::arg("width"), nb::arg("pixel"),
+          "Width and height of a PNG and its lines, each with its filter, 0, as a stream of zlib that is not compressed. lines: "
+          "pointer to bytes; pixel: bytes of one.");
 }
 
 }  // namespace regard

@@ -205,6 +205,8 @@ Part part_of(const Observe& job, int64_t task) {
 void observe(const void* given, int64_t task, Scratch& scratch) {
     const Observe& job = *static_cast<const Observe*>(given);
     const Part part = part_of(job, task);
+    const bool pictured = job.verb == Verb::largest || job.verb == Verb::sums;
+    if (pictured && Shaded::serves(job)) return look(job, part, scratch, Shaded(job, part));
     switch (job.verb) {
         case Verb::statistic: return look(job, part, scratch, Statistic(job, part, scratch));
         case Verb::top: return look(job, part, scratch, Top(job, part));
@@ -212,8 +214,8 @@ void observe(const void* given, int64_t task, Scratch& scratch) {
         case Verb::weights: return look(job, part, scratch, Weights(job, part));
         case Verb::times: return look(job, part, scratch, Times(job, part, scratch));
         case Verb::before: return look(job, part, scratch, Before(job, part, scratch));
-        case Verb::largest: return look(job, part, scratch, Pool<true>(job, part));
-        case Verb::sums: return look(job, part, scratch, Pool<false>(job, part));
+        case Verb::largest: return look(job, part, scratch, Pool<true>(job, part, scratch));
+        case Verb::sums: return look(job, part, scratch, Pool<false>(job, part, scratch));
     }
 }
 
@@ -224,6 +226,8 @@ size_t observe_room(const void* given, int64_t) {
         case Verb::statistic: return walked + job.per_task + 32;
         case Verb::times: return walked + (key_block + job.per_task) * width + 2 * 32;
         case Verb::before: return walked + 2 * job.count * key_block + 2 * 32;
+        case Verb::largest:
+        case Verb::sums: return walked + Pool<false>::room(job);
         default: return walked;
     }
 }

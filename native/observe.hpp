@@ -31,6 +31,14 @@ struct Cells {
     int64_t count;
 };
 
+// How the number w of a cell becomes one of 256 shades, rounded and within 0 … 255: x · slope + shift, x = w or log w.
+struct Shades {
+    uint8_t* out;         // of each head a picture; null: numbers are wanted
+    ptrdiff_t head, row;  // strides; nothing lies between two rows
+    bool log;
+    float slope, shift;  // shift: with the half that rounds
+};
+
 struct Observe {
     Additive of;  // w null: dot products; v is not used
     Verb verb;
@@ -41,6 +49,7 @@ struct Observe {
     int64_t count;               // top: how many; times, before: the width of x
     View x;                      // times: (B, H, Tk, count); before: (B, H, count, Tq)
     Cells rows, cols;            // largest, sums
+    Shades shades;               // in place of `out`: largest; sums, of the mean
     int64_t first, last;         // the columns to look at
     int64_t units, per_task;     // what the tasks of one head share: rows, columns or rows of cells
 };

@@ -54,6 +54,20 @@ REGARD_INLINE vec sums_of(vec (&x)[lanes]) {
     return x[0];
 }
 
+// Of 2 · lanes numbers side by side, those in even and in odd places.
+#if REGARD_LANES == 16
+#define REGARD_EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define REGARD_ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#elif REGARD_LANES == 8
+#define REGARD_EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define REGARD_ODD 1, 3, 5, 7, 9, 11, 13, 15
+#else
+#define REGARD_EVEN 0, 2, 4, 6
+#define REGARD_ODD 1, 3, 5, 7
+#endif
+REGARD_INLINE vec evens(vec a, vec b) { return __builtin_shufflevector(a, b, REGARD_EVEN); }
+REGARD_INLINE vec odds(vec a, vec b) { return __builtin_shufflevector(a, b, REGARD_ODD); }
+
 // rows × width → width × rows, times a number, rows of `to` of stride ld; rows are filled with zeros up to whole vectors.
 inline void pack_transposed(const float* from, ptrdiff_t stride, int rows, int width, float* to, ptrdiff_t ld,
                             float times = 1.0f) {

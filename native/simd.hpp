@@ -31,7 +31,7 @@ using ivec = int32_t __attribute__((vector_size(4 * REGARD_LANES)));
 using uvec = uint32_t __attribute__((vector_size(4 * REGARD_LANES)));
 using unaligned = float __attribute__((vector_size(4 * REGARD_LANES), aligned(4), may_alias));
 
-inline constexpr float infinity = __builtin_inff();
+inline constexpr float infinity = __builtin_inff(), least_normal = __FLT_MIN__;
 
 REGARD_INLINE vec splat(float x) { return x - vec{}; }  // x + 0 would be an addition, for the sake of −0
 REGARD_INLINE vec load(const float* p) { return *reinterpret_cast<const unaligned*>(p); }
@@ -49,6 +49,30 @@ REGARD_INLINE void store_some(float* p, vec x, int n) {
     float y[lanes];
     store(y, x);
     for (int i = 0; i < n; ++i) p[i] = y[i];
+}
+
+// Bytes ↔ numbers within 0 … 255. By name, as the compiler makes of its own conversion one instruction per byte.
+REGARD_INLINE uvec load_bytes(const uint8_t* p) {
+#if defined(__AVX512F__)
+    return (uvec)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#elif defined(__AVX2__)
+    return (uvec)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+#else
+    uint8_t x[lanes];
+    __builtin_memcpy(x, p, lanes);
+    return uvec{x[0], x[1], x[2], x[3]};
+#endif
+}
+REGARD_INLINE void store_bytes(uint8_t* p, ivec x) {
+#if defined(__AVX512F__)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8((__m512i)x));
+#elif defined(__AVX2__)
+    const __m256i all = (__m256i)x;
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
+#else
+    for (int i = 0; i < lanes; ++i) p[i] = uint8_t(x[i]);
+#endif
 }
 
 REGARD_INLINE vec select(ivec yes, vec a, vec b) { return yes ? a : b; }

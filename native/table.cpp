@@ -23,6 +23,7 @@ void additive_backward(const void*, int64_t, Scratch&);
 size_t additive_backward_room(const void*, int64_t);
 void observe(const void*, int64_t, Scratch&);
 size_t observe_room(const void*, int64_t);
+uint32_t adler(uint32_t, const uint8_t*, size_t);
 
 extern const Kernels table;
 const Kernels table{
@@ -36,6 +37,7 @@ const Kernels table{
     .additive_forward = {additive_forward, additive_forward_room},
     .additive_backward = {additive_backward, additive_backward_room},
     .observe = {observe, observe_room},
+    .adler = adler,
 };
 
 }  // namespace regard::REGARD_ISA

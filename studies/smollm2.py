@@ -92,7 +92,7 @@ def _overviews(seen: Seen, options: argparse.Namespace) -> int:
     """One picture of each head, 8 bits a pixel, and all of them on one sheet; returns how many."""
     from PIL import Image
 
-    from regard.view.server.tiles import shades
+    from regard.view.server.tiles import shading
 
     folder = options.out / "overviews"
     folder.mkdir(exist_ok=True)
@@ -100,7 +100,7 @@ def _overviews(seen: Seen, options: argparse.Namespace) -> int:
     for layer, m in enumerate(seen.maps):
         pixels = m.at(0).pool(options.side, options.side)  # (H, side, side)
         for head, one in enumerate(pixels):
-            Image.fromarray(255 - shades(one, "log", m.shape[-1]).numpy()).save(folder / f"{layer:02}-{head}.png")
+            Image.fromarray(255 - shading("log", m.shape[-1]).of(one).numpy()).save(folder / f"{layer:02}-{head}.png")
             count += 1
         print(f"\r{count} of {sum(m.shape[1] for m in seen.maps)} overviews", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)

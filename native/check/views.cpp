@@ -82,6 +82,25 @@ struct Viewer {
         compare(Verb::before, 7, p.keys, p.keys, 128, before, more);
     }
 
+    // Shades, which are rounded: off by half of one.
+    void shaded(Verb verb, int64_t tall, int64_t wide, bool log, std::vector<double> wanted, const Observe& more) {
+        std::vector<uint8_t> out(wanted.size(), 77);
+        Observe job = more;
+        job.of.of = p.dot();
+        job.verb = verb;
+        job.lse = lse.data();
+        job.shades = {out.data(), tall * wide, wide, log, log ? 37.0f : 255.0f, log ? 255.5f : 0.5f};
+        job.count = wide;
+        job.last = p.keys;
+        job.units = tall;
+        job.per_task = 2;
+        calls::observe(kernels, job, p.additive ? std::optional(p.w.view()) : std::nullopt, {eq.data(), ek.data()}, threads);
+        for (double& x : wanted) x = std::clamp(log ? 255 + 37 * std::log(x) : 255 * x, 0.0, 255.0);
+        const std::vector<float> found(out.begin(), out.end());
+        agree(std::string(kernels.name) + ", " + p.name + ": shades of " + verbs[int(verb)], found.data(), wide, wanted, wide,
+              0.51 / (1 + *std::max_element(wanted.begin(), wanted.end())));
+    }
+
     // Cells of up to `height` × `breadth` pairs.
     void picture(int64_t height, int64_t breadth) {
         std::vector<int64_t> rows, cols;
@@ -103,6 +122,14 @@ struct Viewer {
         more.cols = {cols.data(), wide};
         compare(Verb::largest, tall, wide, tall, 2, largest, more);
         compare(Verb::sums, tall, wide, tall, 2, sums, more);
+        for (size_t n = 0; n < sums.size(); ++n) {
+            const int64_t r = int64_t(n) / wide % tall, c = int64_t(n) % wide;
+            sums[n] /= double((rows[r + 1] - rows[r]) * (cols[c + 1] - cols[c]));
+        }
+        for (const bool log : {false, true}) {
+            shaded(Verb::largest, tall, wide, log, largest, more);
+            shaded(Verb::sums, tall, wide, log, sums, more);
+        }
     }
 };
 
@@ -114,6 +141,7 @@ void check_views(const Kernels& kernels, const Problem& p, const Truth& truth, i
     viewer.products();
     viewer.picture(11, 7);
     viewer.picture(1, 1);
+    viewer.picture(3, 4);
     viewer.picture(p.queries, p.keys);
 }
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import math
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +16,7 @@ import regard
 from regard.attention import choose, engine, native_observe, observe
 from regard.attention.cells import Cells
 from regard.attention.request import Request
+from regard.attention.shading import Shading
 from tests.attention.oracle import Problem, dense_weights
 from tests.attention.test_attend import MASKS, problem, some
 
@@ -144,6 +148,70 @@ def test_every_size(way: str, similarity: str, queries: int, keys: int, width: i
     assert_way(m, way)
     assert_exact(m, w, count=min(keys, 7))
     torch.testing.assert_close(m.at(1)[..., -1, -1].double(), w[1, -1, -1], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [*OPTIONS, {"window": (5, 90), "causal_offset": 67}], ids=str)
+def test_columns_of_cells_that_are_powers_of_two(way: str, options: Any) -> None:
+    """Blocks that end within a cell, or begin there, among them."""
+    q, k = some(2, 29, 8), some(2, 384, 8, seed=1)
+    m, w = observed(Problem(q, k, k, options=options))
+    assert_way(m, way)
+    for reduce in REDUCE:
+        for start, stop, cols in (
+            (0, 384, 192),
+            (0, 384, 96),
+            (0, 384, 3),
+            (3, 387 - 4, 190),
+            (1, 353, 11),
+            (7, 263, 1),
+        ):
+            found = m.tile((1, 29), (start, stop), (14, cols), reduce)
+            wanted = pooled(w[..., 1:29, start:stop], 14, cols, reduce)
+            torch.testing.assert_close(found.double(), wanted, rtol=1.3e-6, atol=1e-5 if reduce == "sum" else 1e-6)
+
+
+SHADED: list[tuple[int, int, int, int]] = [(1, 1, 1, 1), (13, 17, 13, 17), (13, 17, 4, 17), (211, 257, 211, 257)]
+SHADED += [(211, 257, 100, 64), (64, 384, 32, 192), (64, 384, 64, 3), (5, 6, 9, 7), (1511, 37, 2, 5)]
+
+
+@pytest.mark.parametrize("queries,keys,height,width", SHADED)
+@pytest.mark.parametrize("shading", [Shading(), Shading(1e-3), Shading(1e-7)], ids=str)
+@pytest.mark.parametrize("options", [*OPTIONS, {"lengths": [3, 1]}], ids=str)
+def test_shades(way: str, queries: int, keys: int, height: int, width: int, shading: Shading, options: Any) -> None:
+    if "lengths" in options and keys < 3:
+        return
+    m, w = observed(Problem(some(2, queries, 8), some(2, keys, 8, seed=1), some(2, keys, 8), options=options))
+    assert_way(m, way)
+    see = choose.observer(m.request, m.statistic)
+    rows, cols = Cells(queries // 5, queries, height), Cells(keys // 4, keys - keys // 5, width)
+    for reduce in REDUCE:
+        found = see.shades(m.request, m.statistic, rows, cols, reduce, shading)
+        pixels = pooled(w[..., rows.region, cols.region], height, width, reduce)
+        exact = 255 * (pixels if shading.floor is None else 1 - pixels.log() / math.log(shading.floor))
+        assert found.dtype == torch.uint8 and found.shape == (2, height, width)
+        assert (found - exact.clamp(0, 255)).abs().max() < 0.501, reduce
+
+
+@needs_kernels
+def test_what_is_told_of_a_request_is_kept_with_it() -> None:
+    q, k = some(9, 8).float(), some(11, 8, seed=1).float()
+    mask = some(9, 11, seed=2) > 0
+    for same, request in (
+        (True, Request.of(q, k, k, attn_mask=mask)),
+        (True, Request.of(q, k, k, is_causal=True)),
+        (False, Request.of(q.half(), k.half(), k.half())),
+        (False, Request.of(q.bfloat16(), k.bfloat16(), k.bfloat16(), attn_mask=mask.bfloat16())),
+        (False, Request.of(q.mT.contiguous().mT, k, k)),
+    ):
+        request = request.kept()
+        assert (native_observe.Ready.of(request) is native_observe.Ready.of(request)) is same
+        statistic = native_observe.statistic(request)
+        first = native_observe.entropy(request, statistic)
+        assert torch.equal(first, native_observe.entropy(request, statistic))
+        gone = weakref.ref(request)
+        del request
+        gc.collect()
+        assert gone() is None
 
 
 def test_tall_cells_are_cut_and_joined(way: str) -> None:

@@ -65,6 +65,10 @@ class Cells:
             return torch.arange(self.start, self.stop + 1, device=device)
         return self.start + torch.arange(self.count + 1, device=device) * self.entries // max(1, self.count)
 
+    def even(self) -> int | None:
+        """Entries of every cell, where all have as many."""
+        return self.entries // self.count if self.entries % self.count == 0 else None
+
     def parts(self, within: slice, most: int, device: torch.device) -> Iterator[Columns]:
         """The cells that overlap a stretch, in parts of at most so many entries: many small cells, or part of one."""
         first, last = self.cell_of(within.start), self.cell_of(within.stop - 1) + 1
@@ -100,3 +104,11 @@ class Cells:
         if self.wanted == self.count:
             return x
         return x.index_select(dim, torch.arange(self.wanted, device=x.device) * self.count // self.wanted)
+
+
+def mean_(sums: Tensor, rows: Cells, cols: Cells) -> Tensor:
+    """The sums of the pairs of each cell (..., rows.count, cols.count) → their mean, in place."""
+    height, width = rows.even(), cols.even()
+    if height is not None and width is not None:
+        return sums if height * width == 1 else sums.div_(height * width)
+    return sums.div_(rows.sizes(sums.device).unsqueeze(-1) * cols.sizes(sums.device))

@@ -7,16 +7,19 @@ number: the answer has the same bits on any number of threads.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from . import engine, native, observe
-from .cells import Cells
+from .cells import Cells, mean_
 from .masks import Mask, Span
 from .native_plan import Plan, channel_weights, four, kernels, shared_lead, view
 from .observe import Reduce
 from .request import Request
+from .shading import Shading
 from .similarity import Additive
 
 RANGE = 43
@@ -119,20 +122,53 @@ def before(request: Request, statistic: Tensor, x: Tensor) -> Tensor:
 
 def pool(request: Request, statistic: Tensor, rows: Cells, cols: Cells, reduce: Reduce) -> Tensor:
     """A region as a picture of (rows.wanted, cols.wanted) cells, (*lead, rows.wanted, cols.wanted)."""
-    height = -(-rows.entries // rows.count)
+    parts = _parts(request, rows)
     # a cell of m · p over n entries lies in one of m: ⌊c·p·n / (m·p)⌋ = ⌊c·n / m⌋
-    parts = max(1, min(height // ROWS, TASKS // max(1, rows.count * request.entries)))
     fine = Cells(rows.start, rows.stop, rows.count * parts)
-    out = torch.empty(*request.lead, fine.count, cols.count)
-    verb, most = "largest" if reduce == "max" else "sums", max(1, ROWS * parts // height)
-    per_task = -(-fine.count // -(-fine.count // most))  # shares alike, so that no thread waits for another
-    _run(request, verb, out, fine.count, per_task, statistic, cols=cols.region, cells=(fine, cols))
+    out = _picture(request, statistic, fine, cols, reduce)
     if parts > 1:
         pieces = out.unflatten(-2, (rows.count, parts))  # (*lead, cells, parts, cols)
         out = pieces.amax(-2) if reduce == "max" else pieces.sum(-2)
     if reduce == "mean":
-        out /= rows.sizes(request.device).unsqueeze(-1) * cols.sizes(request.device)
+        out = mean_(out, rows, cols)
     return cols.enlarge(rows.enlarge(out, -2), -1)
+
+
+def shades(request: Request, statistic: Tensor, rows: Cells, cols: Cells, reduce: Reduce, shading: Shading) -> Tensor:
+    """The same picture in shades, uint8: found where the numbers of a cell are, unless a cell is cut into parts."""
+    if reduce == "sum" or _parts(request, rows) > 1:
+        return shading.of(pool(request, statistic, rows, cols, reduce))
+    out = torch.empty(*request.lead, rows.count, cols.count, dtype=torch.uint8)
+    _picture(request, statistic, rows, cols, reduce, (out, shading))
+    return cols.enlarge(rows.enlarge(out, -2), -1)
+
+
+def _parts(request: Request, rows: Cells) -> int:
+    """Into how many parts each row of cells is cut, so that there are tasks enough."""
+    return max(1, min(_height(rows) // ROWS, TASKS // max(1, rows.count * request.entries)))
+
+
+def _height(rows: Cells) -> int:
+    """The most entries of a cell."""
+    return -(-rows.entries // rows.count)
+
+
+def _picture(
+    request: Request,
+    statistic: Tensor,
+    rows: Cells,
+    cols: Cells,
+    reduce: Reduce,
+    shades: tuple[Tensor, Shading] | None = None,
+) -> Tensor:
+    """The largest weight of each cell or their sum, (*lead, rows.count, cols.count); into shades, those instead."""
+    count = rows.count
+    out = torch.empty(*request.lead, count, cols.count) if shades is None else shades[0]
+    most = max(1, ROWS // _height(rows))
+    per_task = -(-count // -(-count // most))  # shares alike, so that no thread waits for another
+    verb = "largest" if reduce == "max" else "sums"
+    _run(request, verb, out, count, per_task, statistic, cols=cols.region, cells=(rows, cols), shades=shades)
+    return out
 
 
 def _within(request: Request) -> bool:
@@ -171,6 +207,37 @@ def _rows(
     _run(request, verb, wide, request.queries, ROWS, statistic, at=at, x=x, cols=cols)
 
 
+class Ready(NamedTuple):
+    """A request as the kernels are told of it: what is the same for all of its views."""
+
+    plan: Plan
+    q: Tensor
+    """(B, H, Tq, D)"""
+    k: Tensor
+    """(B, H / groups, Tk, D)"""
+    arguments: tuple[Any, ...]
+    """Sizes, q, k, numbers, mask"""
+
+    @classmethod
+    def of(cls, request: Request) -> Ready:
+        found = _known.get(request)
+        if found is not None:
+            return found
+        plan = Plan.of(request)
+        q = four(request.q.to(torch.float32), request.lead, plan)
+        k = four(request.k.to(torch.float32), shared_lead(request), plan)
+        sizes, told_q, told_k, _, *rest = plan.arguments(q, k, k, width=q.shape[-1])
+        found = cls(plan, q, k, (sizes, told_q, told_k, *rest))
+        dense = () if request.mask.dense is None else ((plan.held[-1], request.mask.dense),)
+        if all(told.data_ptr() == given.data_ptr() for told, given in ((q, request.q), (k, request.k), *dense)):
+            _known[request] = found  # a copy, of another dtype or layout, is not worth its memory
+        return found
+
+
+_known: WeakKeyDictionary[Request, Ready] = WeakKeyDictionary()
+"""Of requests that are looked at again and again, tile by tile: making this anew takes a third as long as a tile."""
+
+
 def _run(
     request: Request,
     verb: str,
@@ -183,48 +250,49 @@ def _run(
     x: Tensor | None = None,
     cols: slice | None = None,
     cells: tuple[Cells, Cells] | None = None,
+    shades: tuple[Tensor, Shading] | None = None,
 ) -> None:
     """Run the kernel into out (*lead, rows, n), whose leading dimensions are contiguous."""
     if not out.numel():
         return
-    plan = Plan.of(request)
-    q = four(request.q.to(torch.float32), request.lead, plan)  # (B, H, Tq, D)
-    k = four(request.k.to(torch.float32), shared_lead(request), plan)  # (B, H / groups, Tk, D)
-    factor = None if x is None else four(x, request.lead, plan)
+    ready = Ready.of(request)
+    factor = None if x is None else four(x, request.lead, ready.plan)
     lse = None if statistic is None else statistic.to(torch.float32).contiguous()
-    edges = [] if cells is None else [side.edges(request.device) for side in cells]
-    target = out.view(request.entries, *out.shape[-2:])
+    head = out.stride(-3) if request.lead else 0
     count = out.shape[-2] if verb == "before" else out.shape[-1]
     columns = slice(0, request.keys) if cols is None else cols
-    sizes, *_, numbers, mask = plan.arguments(q, k, k, width=q.shape[-1])
-    w, eq, ek = _additive(request, plan, q, k)
+    w, eq, ek = _additive(request, ready)
     served = kernels().observe(
         verb,
-        sizes,
-        view(q),
-        view(k),
-        numbers,
-        mask,
+        *ready.arguments,
         None if w is None else (w.data_ptr(), w.stride(0), w.stride(1), 0),
         _address(eq),
         _address(ek),
         _address(lse),
-        (target.data_ptr(), target.stride(0), target.stride(1), _address(at), count),
+        (out.data_ptr(), head, out.stride(-2), _address(at), count),
         (0, 0, 0, 0) if factor is None else view(factor),
-        tuple(n for side in edges for n in (side.data_ptr(), len(side) - 1)) or (0, 0, 0, 0),
+        None if cells is None else tuple(n for side in cells for n in (side.start, side.stop, side.count)),
+        None if shades is None else _told(*shades),
         (columns.start, columns.stop, units, per_task),
         torch.get_num_threads(),
     )
     assert served, "refusal comes first"
 
 
-def _additive(request: Request, plan: Plan, q: Tensor, k: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def _told(out: Tensor, shading: Shading) -> tuple[int | float, ...]:
+    """Where shades go, (*lead, rows, cols), and how they are found."""
+    *_, height, width = out.shape
+    return out.data_ptr(), height * width, width, int(shading.log), *shading.line
+
+
+def _additive(request: Request, ready: Ready) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The channel weights of additive scores and room for the exponentials of queries and keys; else nothing."""
     if not isinstance(request.similarity, Additive):
         return None, None, None
+    q, k = ready.q, ready.k
     eq = q.new_empty(*q.shape[:-1], kernels().query_row(q.shape[-1]))
     ek = k.new_empty(*k.shape[:-1], kernels().key_row(k.shape[-1]))
-    return channel_weights(request, plan), eq, ek
+    return channel_weights(request, ready.plan), eq, ek
 
 
 def _address(x: Tensor | None) -> int:

@@ -14,9 +14,10 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from .cells import Cells, Columns
+from .cells import Cells, Columns, mean_
 from .masks import Span, indices
 from .request import Request, block_shape
+from .shading import Shading
 
 Reduce: TypeAlias = Literal["max", "mean", "sum"]
 
@@ -202,8 +203,13 @@ def pool(request: Request, statistic: Tensor, rows: Cells, cols: Cells, reduce: 
             strength = _strength(request, scores, band.statistic(statistic), part, reduce)  # (..., rows, cells)
             rows.fold(band.own(out)[..., part.cells], band.rows, strength, largest=reduce == "max")
     if reduce == "mean":
-        out /= rows.sizes(request.device).unsqueeze(-1) * cols.sizes(request.device)
+        out = mean_(out, rows, cols)
     return cols.enlarge(rows.enlarge(out, -2), -1)
+
+
+def shades(request: Request, statistic: Tensor, rows: Cells, cols: Cells, reduce: Reduce, shading: Shading) -> Tensor:
+    """The same picture in shades, uint8."""
+    return shading.of(pool(request, statistic, rows, cols, reduce))
 
 
 def _strength(request: Request, scores: Tensor, statistic: Tensor, part: Columns, reduce: Reduce) -> Tensor:

@@ -6,6 +6,8 @@ import dataclasses
 import io
 import math
 import re
+import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 from torch.nn import functional as F
 
+from regard.attention import engine
 from regard.view.server import heads, tiles
 from regard.view.server.heads import Head, Mean, Stretch
 from regard.view.server.work import Task
@@ -132,6 +135,11 @@ def test_pictures_in_any_parts_are_the_same(data: st.DataObject) -> None:
             mean = Mean(both).picture([rows], [cols], reduce, Task())
             expected = _pool(map[0].mean(0), rows, cols, reduce)
             torch.testing.assert_close(mean, expected, rtol=1e-5, atol=1e-7)
+            for head in (both[0], Mean(both)):
+                shading = tiles.shading(data.draw(st.sampled_from(tiles.SCALES)), keys)
+                shades = head.shades([rows], [cols], reduce, shading, Task())
+                wanted = shading.of(head.picture([rows], [cols], reduce, Task()))
+                assert (shades.int() - wanted.int()).abs().max() <= 1 and (shades != wanted).sum() <= 1
     finally:
         heads.PAIRS, heads.CELLS = before
 
@@ -162,13 +170,15 @@ def test_a_row_that_is_not_finite_is_served_and_shown_as_nothing() -> None:
     found = head.picture([Stretch(0, 30, 30)], [Stretch(0, 20, 20)], "max", Task())
     whole = torch.arange(30) != 3
     torch.testing.assert_close(found[whole], map[0, 0][whole], rtol=1e-5, atol=1e-7)
-    assert found[3].isnan().all() and not tiles.shades(found, "log", 20)[3].any()
+    assert found[3].isnan().all() and not tiles.shading("log", 20).of(found)[3].any()
+    shades = head.shades([Stretch(0, 30, 30)], [Stretch(0, 20, 20)], "max", tiles.shading("log", 20), Task())
+    assert torch.equal(shades, tiles.shading("log", 20).of(found)) and shades[:3].any()
 
 
 def test_shades_are_those_of_the_scale() -> None:
     given = torch.tensor([[0.0, math.nan, 1.0, 0.5, 1.0000001, 1e-3, 1e-30]])
-    assert tiles.shades(given, "linear", 10)[0].tolist() == [0, 0, 255, 128, 255, 0, 0]
-    assert tiles.shades(given, "log", 10)[0].tolist() == [0, 0, 255, 229, 255, 0, 0]
+    assert tiles.shading("linear", 10).of(given)[0].tolist() == [0, 0, 255, 128, 255, 0, 0]
+    assert tiles.shading("log", 10).of(given)[0].tolist() == [0, 0, 255, 229, 255, 0, 0]
     assert given[0, 3] == 0.5  # what was given stays
 
 
@@ -180,6 +190,27 @@ def test_what_is_cheap_to_compute_is_not_compressed(cells: int) -> None:
     assert (len(packed) > 65_536) == (cells < 8)
     image = Image.open(io.BytesIO(tiles.png(packed, tiles.palette("light"))))
     assert image.size == (256, 256) and not np.asarray(image).any()
+
+
+@pytest.mark.parametrize("isa", [None, *(engine.module.isas() if engine.module else [])])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 3, 3), (255, 256), (255, 257), (256, 256), (7, 70_001), (300, 301, 3)])
+def test_what_is_not_compressed_is_a_stream_of_zlib(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, isa: str | None, shape: tuple[int, ...]
+) -> None:
+    """A block full to the last byte, several, and some that end within a line: read by zlib, which checks the sum."""
+    if isa is None:
+        monkeypatch.setattr(engine, "module", None)
+    else:
+        assert engine.module is not None
+        request.addfinalizer(partial(engine.module.use_isa, engine.module.isa()))
+        engine.module.use_isa(isa)
+    pixels = torch.randint(200, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    for picture in (pixels, torch.full_like(pixels, 255)):
+        packed = tiles.pack(picture, 0)
+        assert packed[:8] == shape[1].to_bytes(4, "big") + shape[0].to_bytes(4, "big")
+        assert zlib.decompress(packed[8:]) == b"".join(b"\0" + line.numpy().tobytes() for line in picture)
+        image = Image.open(io.BytesIO(tiles.png(packed, tiles.palette("dark") if len(shape) == 2 else None)))
+        assert (np.asarray(image) == picture.numpy()).all()
 
 
 @pytest.mark.parametrize("name", tiles.STOPS)

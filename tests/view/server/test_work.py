@@ -196,7 +196,7 @@ def test_pictures_come_from_the_cache_whatever_the_palette(saw: Any, monkeypatch
     cache = Cache(1 << 20)
     client = asked(Capture(saw, "x"), cache=cache)
     light = client.get("/api/maps/0/0/overview.png").content
-    monkeypatch.setattr("regard.view.server.heads.Head.picture", None)
+    monkeypatch.setattr("regard.view.server.heads.Head.shades", None)
     assert client.get("/api/maps/0/0/overview.png").content == light
     assert client.get("/api/maps/0/0/overview.png?palette=dark").status_code == 200
     assert client.get("/api/maps/0/0/overview.png?scale=log").status_code == 500  # would have to compute

@@ -104,8 +104,8 @@ class App:
         scope = (shown.version, request.path_params["map"], request.path_params["head"])
 
         def job(task: Task) -> bytes:
-            weights = head.picture(rows, cols, reduce, task)
-            packed = tiles.pack(tiles.shades(weights.cpu(), scale, head.keys), tiles.effort(rows, cols))
+            shades = head.shades(rows, cols, reduce, tiles.shading(scale, head.keys), task)
+            packed = tiles.pack(shades.cpu(), tiles.effort(rows, cols))
             self.cache.put((scope, place, reduce, scale), packed)
             return packed
 

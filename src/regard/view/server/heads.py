@@ -17,6 +17,8 @@ from ...attention import observe
 from ...attention.cells import Cells
 from ...attention.choose import observer
 from ...attention.map import AttentionMap
+from ...attention.request import Request
+from ...attention.shading import Shading
 from .work import Task
 
 PAIRS = 2**25
@@ -144,24 +146,37 @@ class Head:
 
     def picture(self, rows: Sequence[Stretch], cols: Sequence[Stretch], reduce: str, task: Task) -> Tensor:
         """A region as pixels: the largest weight of each, or their mean."""
-        width = max(1, cols[-1].stop - cols[0].start)
-        steps = [band for stretch in rows for band in bands(stretch, max(1, PAIRS // width))]
+        steps = _steps(rows, cols)
+        apart = reduce == "mean" and any(band.joins for band in steps)
+        how = "sum" if apart else reduce
         pieces: list[Tensor] = []
         for band in task.over(steps):
             self._find(band.start, band.stop, task)
-            found = self._band(band, cols, reduce)
+            found = _beside([self._observer.pool(*self._asked(band, c), how) for c in cols])
             if band.joins:
                 pieces[-1] = torch.maximum(pieces[-1], found) if reduce == "max" else pieces[-1] + found
             else:
                 pieces.append(found)
         whole = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-        return whole if reduce == "max" else whole / _pairs(rows, cols)
+        return whole / _pairs(rows, cols) if apart else whole
 
-    def _band(self, band: Band, cols: Sequence[Stretch], reduce: str) -> Tensor:
-        """Rows of a picture, (pixels, width); sums where a mean is wanted."""
-        rows, how = Cells(band.start, band.stop, band.pixels), "max" if reduce == "max" else "sum"
-        found = [self._observer.pool(self.request, self._statistic, rows, Cells(*c), how) for c in cols]
-        return found[0] if len(found) == 1 else torch.cat(found, -1)
+    def shades(
+        self, rows: Sequence[Stretch], cols: Sequence[Stretch], reduce: str, shading: Shading, task: Task
+    ) -> Tensor:
+        """The same in shades, uint8: without numbers in between, but where a pixel takes more than one band."""
+        steps = _steps(rows, cols)
+        if any(band.joins for band in steps):
+            return shading.of(self.picture(rows, cols, reduce, task))
+        pieces: list[Tensor] = []
+        for band in task.over(steps):
+            self._find(band.start, band.stop, task)
+            found = [self._observer.shades(*self._asked(band, c), reduce, shading) for c in cols]
+            pieces.append(_beside(found))
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def _asked(self, band: Band, cols: Stretch) -> tuple[Request, Tensor, Cells, Cells]:
+        """What an observer is told of a picture."""
+        return self.request, self._statistic, Cells(band.start, band.stop, band.pixels), Cells(*cols)
 
 
 class Mean:
@@ -201,6 +216,21 @@ class Mean:
             else:
                 pieces.append(found)
         return torch.cat(pieces)
+
+    def shades(
+        self, rows: Sequence[Stretch], cols: Sequence[Stretch], reduce: str, shading: Shading, task: Task
+    ) -> Tensor:
+        return shading.of(self.picture(rows, cols, reduce, task))
+
+
+def _steps(rows: Sequence[Stretch], cols: Sequence[Stretch]) -> list[Band]:
+    """The rows of a picture in bands of so many pairs that work can be stopped between two of them."""
+    most = max(1, PAIRS // max(1, cols[-1].stop - cols[0].start))
+    return [band for stretch in rows for band in bands(stretch, most)]
+
+
+def _beside(found: Sequence[Tensor]) -> Tensor:
+    return found[0] if len(found) == 1 else torch.cat(list(found), -1)
 
 
 def _mean(found: Sequence[Tensor]) -> Tensor:

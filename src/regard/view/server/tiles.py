@@ -17,6 +17,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from ...attention import engine
+from ...attention.shading import Shading
 from .heads import Stretch
 
 TILE = 256
@@ -73,16 +75,9 @@ def floor(keys: int) -> float:
     return min(1e-3, 0.1 / max(1, keys))
 
 
-def shades(weights: Tensor, scale: str, keys: int) -> Tensor:
-    """Weights (h, w) → entries of a palette, uint8: 0 for none, 255 for a weight of 1; NaN is 0.
-
-        linear   255 · w
-        log      255 · (1 − log w / log floor)      floor = min(1/1000, 1/(10·Tk))
-
-    The scale is that of the whole map, so that tiles fit together whatever is on them.
-    """
-    shade = weights.log().mul_(-255 / math.log(floor(keys))).add_(255.5) if scale == "log" else weights * 255 + 0.5
-    return torch.fmax(shade.clamp_(max=255.5), shade.new_zeros(())).to(torch.uint8)  # fmax: of NaN and 0, 0
+def shading(scale: str, keys: int) -> Shading:
+    """How weights become entries of a palette: as on the whole map, so that tiles fit together whatever is on them."""
+    return Shading(floor(keys) if scale == "log" else None)
 
 
 @cache
@@ -125,15 +120,19 @@ def effort(rows: Sequence[Stretch], cols: Sequence[Stretch]) -> int:
     >>> effort(side(0, 4096, 1), side(0, 4096, 1)), effort(side(0, 4096, 8), side(0, 4096, 8)), effort([], [])
     (0, 1, 0)
     """
-    cells, pixels = (
-        math.prod(sum(getattr(s, what) for s in axis) for axis in (rows, cols)) for what in ("entries", "pixels")
-    )
+    cells = pixels = 1
+    for axis in (rows, cols):
+        cells *= sum([stretch.entries for stretch in axis])
+        pixels *= sum([stretch.pixels for stretch in axis])
     return 1 if cells >= WORTH * pixels > 0 else 0
 
 
 def pack(pixels: Tensor, effort: int = 1) -> bytes:
     """Shades (h, w) or colours (h, w, 3), uint8 → what `png` wraps: size and lines, deflated with this effort."""
     height, width = pixels.shape[:2]
+    if not effort and engine.module is not None:
+        pixels = pixels.contiguous()
+        return engine.module.stored(pixels.data_ptr(), height, width, 1 if pixels.ndim == 2 else 3)
     lines = torch.zeros(height, 1 + pixels[0].numel(), dtype=torch.uint8)  # each begins with its filter: none
     lines[:, 1:] = pixels.reshape(height, -1)
     return struct.pack(">II", width, height) + zlib.compress(lines.numpy().data, effort)
@@ -141,16 +140,20 @@ def pack(pixels: Tensor, effort: int = 1) -> bytes:
 
 def png(packed: bytes, colours: bytes | None = None) -> bytes:
     """A PNG of what `pack` made: of shades with the colours of a palette, of colours without."""
-    kind = struct.pack(">BBBBB", 8, 2 if colours is None else 3, 0, 0, 0)
-    chunks: list[tuple[bytes, bytes | memoryview]] = [
-        (b"IHDR", packed[:8] + kind),
-        (b"IDAT", memoryview(packed)[8:]),
-        (b"IEND", b""),
-    ]
-    if colours is not None:
-        chunks.insert(1, (b"PLTE", colours))
-    parts: list[bytes | memoryview] = [b"\x89PNG\r\n\x1a\n"]
-    for name, data in chunks:
-        check = zlib.crc32(data, zlib.crc32(name))
-        parts += [struct.pack(">I", len(data)), name, data, struct.pack(">I", check)]
-    return b"".join(parts)
+    kind = b"\x08\x02\0\0\0" if colours is None else b"\x08\x03\0\0\0"  # 8 bits each, of colours or of a palette
+    lines = memoryview(packed)[8:]
+    return b"".join(
+        (
+            b"\x89PNG\r\n\x1a\n",
+            _chunk(b"IHDR", packed[:8] + kind),
+            b"" if colours is None else _chunk(b"PLTE", colours),
+            struct.pack(">I4s", len(lines), b"IDAT"),
+            lines,
+            struct.pack(">I", zlib.crc32(lines, zlib.crc32(b"IDAT"))),
+            b"\0\0\0\0IEND\xaeB`\x82",
+        )
+    )
+
+
+def _chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(data, zlib.crc32(name)))
