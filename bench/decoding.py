@@ -232,12 +232,13 @@ def _ctranslate2(interpreter: Interpreter, options: Options) -> dict[str, Search
     folder = to_ctranslate2(interpreter, Path(options.out, "ctranslate2"))
     number = {piece: place for place, piece in enumerate(interpreter.target.pieces(range(len(interpreter.target))))}
     threads = torch.get_num_threads()
-    translators = {
-        workers: ctranslate2.Translator(
-            str(folder), compute_type="float32", inter_threads=workers, intra_threads=threads // workers
-        )
-        for workers in sorted({1, threads})
-    }
+    with _threads(threads):  # a translator changes those of the thread that makes it
+        translators = {
+            workers: ctranslate2.Translator(
+                str(folder), compute_type="float32", inter_threads=workers, intra_threads=threads // workers
+            )
+            for workers in sorted({1, threads})
+        }
 
     def run(read: Sentences, workers: int, batch: int) -> Translations:
         found = translators[workers].translate_batch(

@@ -1,10 +1,12 @@
 """Word links read off attention, against links that people made: the error of three aligners on the New Testament.
 
 7,919 Greek verses and their English translation (`regard data bible`) are both what is learned from and what is
-aligned, as aligners do. Each model writes the known English verse, and every English word is linked with the Greek word
-that got most weight: by the step that wrote it (output), or by the one that has read it (input); of a Transformer by
-each of its decoder's layers, mean of the heads. Beside them eflomal, a statistical aligner, where `eflomal-align` is
-found (pip install eflomal): links from each English word (forward), from each Greek word (reverse), and both together.
+aligned, as aligners do. Each model is trained twice, to write English and to write Greek. It writes the known verse,
+and every word of it is linked with the word that got most weight: by the step that wrote it (output), or by the one
+that has read it (input); of a Transformer by each of its decoder's layers, mean of the heads. Both directions together:
+each English word with the Greek one on which they agree most (`regard.tasks.alignment.agreement`). Beside them eflomal,
+a statistical aligner, where `eflomal-align` is found (pip install eflomal): links from each English word (forward),
+from each Greek word (reverse), and both together.
 
     AER = 1 − 2·|A ∩ S| / (|A| + |S|)      found A, made by hand S, all of them sure
 """
@@ -21,19 +23,22 @@ from pathlib import Path
 
 from regard.cli import main as regard
 from regard.data.bible import prepare
-from regard.tasks.alignment import Link, Step, error_rate, parse_pharaoh
+from regard.tasks.alignment import Link, Step, agreement, error_rate, links, parse_pharaoh
 from regard.tasks.interpreter import Interpreter
 from regard.training.translate import load
 
-COMMON = ["--no-joint", "--vocabulary", "4000", "--tokens", "1500", "--patience", "0", "--epochs", "1000"]
+COMMON = ["--no-joint", "--vocabulary", "4000", "--patience", "0", "--epochs", "1000"]
+COMMON += ["--learning-rate", "2e-3", "--warmup", "400"]
+BLOCKS = ["--hidden", "512", "--encoder-layers", "2", "--decoder-layers", "2", "--position", "rotary"]
 MODELS = {
-    "additive": ["--kind", "recurrent", "--dropout", "0.3"],
-    "transformer": ["--dropout", "0.2", "--hidden", "512", "--tie", "target", "--learning-rate", "1.5e-3"],
+    "additive": ["--kind", "recurrent", "--tokens", "700", "--dropout", "0.1"],
+    "transformer": [*BLOCKS, "--heads", "2", "--tokens", "1000", "--dropout", "0.2", "--tie", "target"],
 }
 HELD = 200
 """Verses that are watched during training; they are learned from too."""
 WITHIN = 0.10
 """How far the error of attention may be above that of the statistical aligner."""
+DIRECTIONS = {"forward": ("el", "en"), "reverse": ("en", "el")}
 STEPS: tuple[Step, Step] = ("output", "input")
 Links = list[set[Link]]
 
@@ -47,26 +52,32 @@ def main(arguments: Sequence[str]) -> int:
         errors[f"eflomal, {name}"] = _error(found, gold)
     best = min(errors.values(), default=None)
     for name in options.models:
-        if status := _train(name, options.out / name, verses, options.minutes):
-            return status
-        for how, found in _attention(load(options.out / name), verses):
+        models = []
+        for direction, (source, target) in DIRECTIONS.items():
+            folder = options.out / (name if direction == "forward" else f"{name}-{direction}")
+            if status := _train(name, folder, verses, source, target, options.minutes):
+                return status
+            models.append(load(folder))
+        for how, found in _attention(models[0], models[1], verses):
             errors[f"{name}, {how}"] = _error(found, gold)
     (options.out / "results.json").write_text(json.dumps(errors, indent=1) + "\n", encoding="utf-8")
-    print(*(f"{name:<32}{100 * error:6.1f} %" for name, error in errors.items()), sep="\n")
+    print(*(f"{name:<40}{100 * error:6.1f} %" for name, error in errors.items()), sep="\n")
     return int(best is not None and any(_lowest(errors, name) > best + WITHIN for name in options.models))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m studies alignment", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=15, help="of training for each model (default: %(default)s)")
+    parser.add_argument(
+        "--minutes", type=float, default=20, help="of training for each model and direction (default: %(default)s)"
+    )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="(default: both)")
     parser.add_argument("--out", type=Path, default=Path("out/studies/alignment"), help="folder (default: %(default)s)")
     parser.add_argument("--archive", type=Path, metavar="FILE", help="the file of the verses' package, if you have it")
     return parser
 
 
-def _train(name: str, folder: Path, verses: Path, minutes: float) -> int:
-    texts = [verses / "verses.el", verses / "verses.en"]
+def _train(name: str, folder: Path, verses: Path, source: str, target: str, minutes: float) -> int:
+    texts = [verses / f"verses.{source}", verses / f"verses.{target}"]
     held = []
     for text in texts:
         part = folder.parent / f"held{text.suffix}"
@@ -76,17 +87,21 @@ def _train(name: str, folder: Path, verses: Path, minutes: float) -> int:
     return regard(["train", "translate", str(folder), *files, *COMMON, *MODELS[name], "--minutes", str(minutes)])
 
 
-def _attention(interpreter: Interpreter, verses: Path) -> Iterator[tuple[str, Links]]:
-    pairs = [
-        interpreter.known(greek, english)
-        for greek, english in zip(_lines(verses / "verses.el"), _lines(verses / "verses.en"), strict=True)
-    ]
-    layers = range(len(getattr(interpreter.model, "decoder", [None])))  # a recurrent decoder asks once a step
+def _attention(forward: Interpreter, reverse: Interpreter, verses: Path) -> Iterator[tuple[str, Links]]:
+    """How links were read off, and the links."""
+    greek, english = _lines(verses / "verses.el"), _lines(verses / "verses.en")
+    written = [forward.known(*pair) for pair in zip(greek, english, strict=True)]
+    reversed_ = [reverse.known(*pair) for pair in zip(english, greek, strict=True)]
+    layers = range(len(getattr(forward.model, "decoder", [None])))  # a recurrent decoder asks once a step
     for layer in layers:
+        where = f"layer {layer + 1} of {len(layers)}, " if len(layers) > 1 else ""
         for step in STEPS:
-            found = interpreter.align(pairs, step=step, layer=layer)
-            where = f"layer {layer + 1} of {len(layers)}, " if len(layers) > 1 else ""
+            found = forward.align(written, step=step, layer=layer)
+            back = reverse.align(reversed_, step=step, layer=layer)
             yield f"{where}{step}", [set(one.links) for one in found]
+            yield f"{where}{step}, reverse", [{(b, a) for a, b in one.links} for one in back]
+            pairs = zip(found, back, strict=True)
+            yield f"{where}{step}, both", [set(links(agreement(a.weights, b.weights))) for a, b in pairs]
 
 
 def _eflomal(verses: Path) -> Iterator[tuple[str, Links]]:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.tasks.alignment import error_rate, links, parse_pharaoh, pharaoh, word_weights
+from regard.tasks.alignment import agreement, error_rate, links, parse_pharaoh, pharaoh, word_weights
 
 # three steps and the end of the sentence, over "un happy cat <end>"
 WEIGHTS = torch.tensor([[0.1, 0.2, 0.6, 0.1], [0.5, 0.3, 0.1, 0.1], [0.3, 0.5, 0.1, 0.1], [0.0, 0.0, 0.2, 0.8]])
@@ -59,7 +59,20 @@ def test_error_rate_by_hand() -> None:
     assert error_rate(both) == pytest.approx(1 - 2 / 5)
 
 
+def test_agreement_is_of_both_directions() -> None:
+    forward, backward = torch.rand(3, 4).softmax(1), torch.rand(4, 3).softmax(1)
+    both = agreement(forward, backward)
+    assert both.shape == (3, 4)
+    g = forward * backward.T
+    torch.testing.assert_close(both, g / g.sum(1, keepdim=True) + g / g.sum(0, keepdim=True))
+    torch.testing.assert_close(agreement(backward, forward), both.T)  # whichever is called forward
+    assert not agreement(torch.zeros(2, 2), torch.ones(2, 2)).any()  # no weight, no NaN
+    assert agreement(torch.zeros(0, 2), torch.zeros(2, 0)).shape == (0, 2)
+
+
 def test_says_what_is_wrong() -> None:
+    with pytest.raises(ValueError, match=r"backward \(3, 2\) must be over the words of forward \(3, 2\)"):
+        agreement(torch.zeros(3, 2), torch.zeros(3, 2))
     with pytest.raises(ValueError, match=r"step \('both'\) must be 'output' or 'input'"):
         word_weights(WEIGHTS, [0], [0], "both")
     with pytest.raises(ValueError, match=r"weights \(4, 4\) must have a row for each of 4 target pieces and the end"):

@@ -89,3 +89,4 @@ def test_batches_are_by_length_and_lose_nobody() -> None:
     assert sorted(place for batch in found for place in batch) == list(range(6))
     assert all(max(lengths[p] for p in batch) * len(batch) <= 9 for batch in found) and found[0] == [1]
     assert list(_batches([50], 9)) == [[0]]  # longer than a batch: alone
+    assert list(map(len, _batches([1] * 7, 9, most=3))) == [3, 3, 1]

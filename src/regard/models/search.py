@@ -24,6 +24,8 @@ from .translator import Translator
 
 BLOCK = 64
 """Ids that `top` looks at together."""
+ROWS = 32
+"""Hypotheses whose probabilities are added up together."""
 
 
 @dataclass(frozen=True)
@@ -208,8 +210,11 @@ def _best(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The highest log-probabilities of each row and their ids, (N, count) each. Overwrites the logits (N, V)."""
     values, ids = top(logits, count)
     highest = values.amax(-1, keepdim=True)  # (N, 1)
-    rest = logits.sub_(highest).exp_().sum(-1, keepdim=True).log_()  # in place: fresh memory costs more than the sums
-    return values - highest - rest, ids
+    rest = torch.empty_like(highest)
+    # in place, since fresh memory costs more than the sums, and some rows at a time, which stay in the cache
+    for part, most, total in zip(logits.split(ROWS), highest.split(ROWS), rest.split(ROWS), strict=True):
+        torch.sum(part.sub_(most).exp_(), -1, keepdim=True, out=total)
+    return values - highest - rest.log_(), ids
 
 
 def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

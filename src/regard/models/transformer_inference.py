@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +95,8 @@ class _State:
     """Keys and values of the source, of each block: (B, Ts, 2, H, D)."""
     written: list[Tensor] = field(default_factory=list)
     """Of what was written: (B·K, room, 2, H, D), of which `length` positions hold something."""
+    spare: list[Tensor] = field(default_factory=list)
+    """Where `written` was before: memory that is new costs a page fault for each 4 KiB."""
     length: int = 0
 
     def extend(self, x: Tensor, heads: int) -> None:
@@ -102,23 +105,23 @@ class _State:
             sizes = (len(x), ROOM, 2, heads, x.shape[1] // heads)
             self.written = [x.new_empty(sizes) for _ in self.read]
         elif self.length == self.written[0].shape[1]:
-            self.written = [self._taken(held, None) for held in self.written]
+            self._take(torch.arange(len(x), device=x.device))
 
     def reorder(self, rows: Tensor, sentences: Tensor | None = None) -> None:
-        self.written = [self._taken(held, rows) for held in self.written]
+        self._take(rows)
         if sentences is not None:
             self.memory = self.memory.reorder(sentences)
             self.read = [held.index_select(0, sentences) for held in self.read]
 
-    def _taken(self, held: Tensor, rows: Tensor | None) -> Tensor:
-        """The rows that are named, or all, with room for the next position; what is beyond the length is not copied."""
-        room = (self.length // ROOM + 1) * ROOM
-        taken = held.new_empty(len(held) if rows is None else len(rows), room, *held.shape[2:])
-        if rows is None:
-            taken[:, : self.length] = held[:, : self.length]
-        else:
-            torch.index_select(held[:, : self.length], 0, rows, out=taken[:, : self.length])
-        return taken
+    def _take(self, rows: Tensor) -> None:
+        """Go on from these rows, with room for the next position; what is beyond the length is not copied."""
+        sizes = (len(rows), (self.length // ROOM + 1) * ROOM, *self.written[0].shape[2:])
+        stretch = self.length * math.prod(sizes[2:])  # as matrices: a row is one stretch of memory, copied as such
+        fits = bool(self.spare) and self.spare[0].shape[1] == sizes[1] and len(self.spare[0]) >= len(rows)
+        places = [one[: len(rows)] if fits else one.new_empty(sizes) for one in self.spare or self.written]
+        for held, place in zip(self.written, places, strict=True):
+            torch.index_select(held.flatten(1)[:, :stretch], 0, rows, out=place.flatten(1)[:, :stretch])
+        self.written, self.spare = places, self.written
 
 
 class _Block:

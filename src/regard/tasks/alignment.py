@@ -55,6 +55,30 @@ def links(weights: Tensor) -> list[Link]:
     return sorted((source, target) for target, source in enumerate(weights.argmax(1).tolist()))
 
 
+def agreement(forward: Tensor, backward: Tensor) -> Tensor:
+    """Weights that two models agree on, one for each direction: (Tt, Ts) and (Ts, Tt) words → (Tt, Ts).
+
+        g = forward ⊙ backwardᵀ;   agreement = g / Σ of its row + g / Σ of its column
+
+    A model looks at words that tell much, whatever it is about to write, and says little of the small ones beside them.
+    The other one has to write those, so it looks for where they came from; and in the second term a word that is looked
+    at by many counts less for each.
+
+    >>> forward = torch.tensor([[0.1, 0.9], [0.2, 0.8]])      # both words look at the second
+    >>> backward = torch.tensor([[0.9, 0.1], [0.1, 0.9]])     # the other way each has its own
+    >>> links(forward), links(agreement(forward, backward))
+    ([(1, 0), (1, 1)], [(0, 0), (1, 1)])
+    """
+    if forward.shape != backward.T.shape:
+        raise ValueError(
+            f"alignment: backward {tuple(backward.shape)} must be over the words of forward {tuple(forward.shape)}, the "
+            "other way round."
+        )
+    both = forward * backward.T  # (Tt, Ts)
+    least = torch.finfo(both.dtype).tiny
+    return both / both.sum(1, keepdim=True).clamp_min(least) + both / both.sum(0).clamp_min(least)
+
+
 def pharaoh(found: Iterable[Link]) -> str:
     """Links as one line of text.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,6 +18,9 @@ from ..models.search import evaluating
 from ..models.transformer_inference import swift
 from .alignment import Link, Step, links, word_weights
 from .threads import side_by_side
+
+BATCHES, ROWS = 8, 1024
+"""Of a search: batches there should be, and hypotheses of one at most."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class Interpreter:
         length_penalty: float = 1.0,
         n_best: int = 1,
         longest: int = 128,
-        tokens: int = 4096,
+        tokens: int = 16384,
     ) -> list[list[Translation]]:
         """The n best translations of each text, best first.
 
@@ -70,7 +74,7 @@ class Interpreter:
             length_penalty: α of score / length^α.
             n_best: at most `size`.
             longest: ids of a translation.
-            tokens: source cells of a batch, times the size.
+            tokens: source cells of a batch, times the size, at most; of few texts fewer, so that every thread has some.
         """
         ids = [(*found, EOS) for found in self.source.encode_all(list(texts))]
         found = self.search(
@@ -88,10 +92,12 @@ class Interpreter:
         length_penalty: float = 1.0,
         n_best: int = 1,
         longest: int = 128,
-        tokens: int = 4096,
+        tokens: int = 16384,
     ) -> list[list[Hypothesis]]:
         """The n best hypotheses for each sequence of ids, which ends with EOS. Arguments as `translate` has them."""
-        batches = list(_batches([len(read) for read in ids], max(1, tokens // size)))
+        lengths_read = [len(read) for read in ids]
+        cells = min(tokens, max(tokens // 4, sum(lengths_read) * size // BATCHES)) // size
+        batches = list(_batches(lengths_read, max(1, cells), max(1, ROWS // size)))
 
         model = swift(self.model)
 
@@ -188,11 +194,11 @@ class Interpreter:
         return Translation(text, self.target.decode(written), found.score, read, written)
 
 
-def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Places of sequences of like length, the longest first: if memory is short, it shows at once."""
+def _batches(lengths: Sequence[int], tokens: int, most: int = sys.maxsize) -> Iterator[list[int]]:
+    """Places of sequences of like length, at most so many, the longest first: if memory is short, it shows at once."""
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     start = 0
     while start < len(order):
-        count = max(1, tokens // lengths[order[start]])
+        count = min(most, max(1, tokens // lengths[order[start]]))
         yield order[start : start + count]
         start += count
