@@ -71,8 +71,8 @@ def agreement(forward: Tensor, backward: Tensor) -> Tensor:
     """
     if forward.shape != backward.T.shape:
         raise ValueError(
-            f"alignment: backward {tuple(backward.shape)} must be over the words of forward {tuple(forward.shape)}, the "
-            "other way round."
+            f"alignment: backward {tuple(backward.shape)} must be over the words of forward "
+            f"{tuple(forward.shape)}, the other way round."
         )
     both = forward * backward.T  # (Tt, Ts)
     least = torch.finfo(both.dtype).tiny
