@@ -80,5 +80,6 @@ def test_alignments_are_held_against_those_of_people(
     )  # who hardly learned is far off
     found = json.loads((tmp_path / "out/results.json").read_text())
     assert found["eflomal, forward"] == 0.0 and 0 < found["additive, output"] <= 1
-    assert {"additive, input", "transformer, layer 3 of 3, input"} < set(found) and len(found) == 9
+    # one aligner beside them; a recurrent decoder and three layers, two steps, two directions and both
+    assert {"additive, input", "transformer, layer 3 of 3, input, both"} < set(found) and len(found) == 1 + 4 * 2 * 3
     assert "transformer, layer 1 of 3, output" in capsys.readouterr().out
