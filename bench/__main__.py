@@ -11,14 +11,12 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
 import bench
-from bench.harness import Case, Figure, Options, Result, measure, measure_figure
+from bench.harness import Case, Figure, Options, Result, measure, measure_figure, threads
 from bench.parity import ParityError
 from bench.report import report
 
@@ -70,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rounds, threads=arguments.threads, quick=arguments.quick, out=arguments.out, write=arguments.write
     )
     results: list[Result] = []
-    with _threads(options.threads):
+    with threads(options.threads):
         status = _attempt(lambda: run(arguments.name, options, arguments.only, results))
         if results:
             report(results, arguments.name, options.out)
@@ -146,17 +144,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--write", action="store_true", help="keep the result in the repository (auto)")
     parser.add_argument("--no-bars", dest="bars", action="store_false", help="exit with 0 even when a bar is missed")
     return parser
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """torch with `count` threads, and then as it was."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 
 import torch
 
-from bench.harness import Case, Figure, Options, Versus
+from bench.harness import Case, Figure, Options, Versus, threads
 from bench.peers import multi30k
 from regard.data import BOS, EOS, PAD, read_pairs
 from regard.layers import DecoderBlock, EncoderBlock, MultiHeadAttention, sinusoids
@@ -121,9 +120,9 @@ def _marian(model: Any) -> dict[str, Search]:
     theirs = marian(model)
 
     @torch.inference_mode()
-    def run(read: Sentences, batch: int, threads: int) -> Translations:
+    def run(read: Sentences, batch: int, count: int) -> Translations:
         written: Translations = []
-        with _threads(threads):
+        with threads(count):
             for start in range(0, len(read), batch):
                 rows = read[start : start + batch]
                 lengths = torch.tensor([len(row) for row in rows])
@@ -144,20 +143,10 @@ def _marian(model: Any) -> dict[str, Search]:
         return written
 
     return {
-        f"{size} sentences, {threads} threads": partial(run, batch=size, threads=threads)
-        for threads in sorted({1, torch.get_num_threads()})
+        f"{size} sentences, {count} threads": partial(run, batch=size, count=count)
+        for count in sorted({1, torch.get_num_threads()})
         for size in SIZES[1:]
     }
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _between(row: list[int]) -> tuple[int, ...]:
@@ -232,9 +221,9 @@ def _ctranslate2(interpreter: Interpreter, options: Options) -> dict[str, Search
 
     folder = to_ctranslate2(interpreter, Path(options.out, "ctranslate2"))
     number = {piece: place for place, piece in enumerate(interpreter.target.pieces(range(len(interpreter.target))))}
-    threads = torch.get_num_threads()
-    with _threads(threads):  # a translator changes those of the thread that makes it
-        translator = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=threads, intra_threads=1)
+    workers = torch.get_num_threads()
+    with threads(workers):  # a translator changes those of the thread that makes it
+        translator = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=workers, intra_threads=1)
 
     def run(read: Sentences, batch: int) -> Translations:
         found = translator.translate_batch(

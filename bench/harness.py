@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from bench.parity import Parity
 
 Clock = Callable[[], float]
@@ -44,6 +46,17 @@ class Options:
     out: Path = Path("out/bench")
     write: bool = False
     """Keep what was measured in the repository: for benchmarks that have something to keep, in their `conclude`."""
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """torch with `count` threads, None for as many as it has, and then as it was."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)

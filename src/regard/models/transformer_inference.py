@@ -192,20 +192,16 @@ def _product(x: Tensor, affine: Affine) -> Tensor:
 
 
 def _plain(model: Any) -> bool:
-    """Whether it is made of the parts that are known here, each called by nobody but the model."""
+    """Whether its decoder is made of the parts that are known here, none of them a subclass, hooked or without bias."""
     if type(model) is not Transformer:
         return False
-    known = {DecoderBlock, MultiHeadAttention, FeedForward, Residual, nn.Linear, nn.LayerNorm}
-    blocks = list(model.decoder)
-    parts = [part for block in blocks for part in block.modules()]
+    known = (DecoderBlock, MultiHeadAttention, FeedForward, Residual, nn.Linear, nn.LayerNorm)
+    parts = [part for block in model.decoder for part in block.modules()]
     attentions = [part for part in parts if isinstance(part, MultiHeadAttention)]
     return (
-        all(type(block) is DecoderBlock and type(block.feedforward) is FeedForward for block in blocks)
-        and all(type(part) in known for part in parts if isinstance(part, tuple(known)))
+        all(type(block) is DecoderBlock and type(block.feedforward) is FeedForward for block in model.decoder)
+        and all(type(part) in known for part in parts if isinstance(part, known))
         and all(one.attend is attend and one.kv_heads == one.heads for one in attentions)
-        and not any(_called_by_others(part) for part in parts)
+        and not any(part._forward_hooks or part._forward_pre_hooks for part in parts)
+        and not any(isinstance(part, nn.Linear) and part.bias is None for part in parts)
     )
-
-
-def _called_by_others(part: nn.Module) -> bool:
-    return bool(part._forward_hooks or part._forward_pre_hooks) or (isinstance(part, nn.Linear) and part.bias is None)
