@@ -291,6 +291,13 @@ bool observe(const std::string& verb, nb::handle sizes, nb::handle q, nb::handle
     return calls::observe(*active, job, weights, {address<float>(eq), address<float>(ek)}, threads);
 }
 
+void best(int64_t logits, int64_t rows, int64_t size, int64_t row, int64_t count, int64_t values, int64_t ids, int threads) {
+    if (count < 1 || count > size) throw nb::value_error("native: count must lie in 1 … size.");
+    const Best job{address<const float>(logits), rows, size, row, count, address<float>(values), address<int64_t>(ids)};
+    nb::gil_scoped_release released;
+    calls::best(*active, job, threads);
+}
+
 nb::bytes stored(int64_t lines, int64_t height, int64_t width, int64_t pixel) {
     if (height < 1 || width < 1 || pixel < 1) throw nb::value_error("native: height, width and pixel must be at least 1.");
     nb::bytes stream = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, stored_size(height, width, pixel)));
@@ -352,6 +359,10 @@ NB_MODULE(_native, m) {
           "A view of the scores (observe.hpp); whether it may be used. w, eq, ek: as additive_forward, for additive scores; "
           "None, 0, 0 for dot products. out: pointer, strides of head and row, pointer to indices, count; cells: None, or start, stop and number of cells "
           "of rows and of columns; shades: None, or pointer, strides of head and row, log, slope, shift; cut: first and last column, units of a head, units of a task.");
+    m.def("best", best, nb::arg("logits"), nb::arg("rows"), nb::arg("size"), nb::arg("row"), nb::arg("count"), nb::arg("values"),
+          nb::arg("ids"), nb::arg("threads"),
+          "The highest `count` of each row of logits, as log-probabilities, and where they are. logits: pointer to float32, `row` "
+          "apart; values, ids: pointers to (rows, count) of float32 and int64.");
     m.def("stored", stored, nb::arg("lines"), nb::arg("height"), nb::arg("width"), nb::arg("pixel"),
           "Width and height of a PNG and its lines, each with its filter, 0, as a stream of zlib that is not compressed. lines: "
           "pointer to bytes; pixel: bytes of one.");

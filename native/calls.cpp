@@ -132,6 +132,11 @@ bool observe(const Kernels& kernels, Observe job, const std::optional<View>& w, 
     return true;
 }
 
+void best(const Kernels& kernels, const Best& job, int threads) {
+    constexpr int64_t rows_per_task = 16;
+    parallel(kernels.best, &job, shares(job.rows, rows_per_task), rows_per_task, threads);
+}
+
 }  // namespace calls
 
 }  // namespace regard

@@ -61,6 +61,8 @@ void additive_backward(const Kernels&, AdditiveBackward job, const View& w, cons
 View query_exponentials(const Dot& of, const float* room);
 View key_exponentials(const Dot& of, const float* room);
 
+void best(const Kernels&, const Best& job, int threads);
+
 }  // namespace calls
 
 }  // namespace regard

@@ -90,4 +90,15 @@ inline DotBackward contiguous_backward(const Dot& of, const View& grad, const Vi
             of.queries * width, dq_number, dk_number, nullptr};
 }
 
+// The highest of each row of logits (N, V), as log-probabilities, and where they are: (N, count) each, the highest first, of
+// equal ones the first. Where a row holds NaN, so does all that is found of it.
+struct Best {
+    const float* logits;
+    int64_t rows, size;
+    ptrdiff_t row;   // from one row to the next
+    int64_t count;   // 1 … size
+    float* values;
+    int64_t* ids;
+};
+
 }  // namespace regard

@@ -8,20 +8,6 @@
 
 namespace regard::REGARD_ISA {
 
-REGARD_INLINE bool any(ivec yes) {
-#if defined(__AVX512F__)
-    return _mm512_test_epi32_mask((__m512i)yes, (__m512i)yes) != 0;
-#elif defined(__AVX2__)
-    return _mm256_movemask_ps((__m256)yes) != 0;
-#elif defined(__SSE2__)
-    return _mm_movemask_ps((__m128)yes) != 0;
-#else
-    int32_t found = 0;
-    for (int i = 0; i < lanes; ++i) found |= yes[i];
-    return found != 0;
-#endif
-}
-
 // Some queries of one head: what a task works on.
 struct Place {
     int64_t batch, head, row;

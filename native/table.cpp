@@ -23,6 +23,8 @@ void additive_backward(const void*, int64_t, Scratch&);
 size_t additive_backward_room(const void*, int64_t);
 void observe(const void*, int64_t, Scratch&);
 size_t observe_room(const void*, int64_t);
+void best(const void*, int64_t, Scratch&);
+size_t best_room(const void*, int64_t);
 uint32_t adler(uint32_t, const uint8_t*, size_t);
 
 extern const Kernels table;
@@ -37,6 +39,7 @@ const Kernels table{
     .additive_forward = {additive_forward, additive_forward_room},
     .additive_backward = {additive_backward, additive_backward_room},
     .observe = {observe, observe_room},
+    .best = {best, best_room},
     .adler = adler,
 };
 

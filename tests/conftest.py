@@ -1,5 +1,21 @@
 """One thread for each test process: two pools that spin against each other are slower than none."""
 
+from collections.abc import Iterator
+
+import pytest
 import torch
 
+from regard.attention import engine
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture(params=engine.module.isas() if engine.module else ["none"])
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every instruction set of the kernels that runs here, in use for the time of a test."""
+    if engine.module is None:
+        pytest.skip(f"native: {engine.reason}")
+    before = engine.module.isa()
+    engine.module.use_isa(request.param)
+    yield request.param
+    engine.module.use_isa(before)

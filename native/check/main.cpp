@@ -1,6 +1,7 @@
 // Runs the self-check with every instruction set that is built and runs here, on one thread and on two.
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check.hpp"
@@ -86,5 +87,8 @@ int main() {
     check_sequences(machine);
     for (int n = 0; n < machine.count; ++n)
         for (const Number number : {Number::bfloat16, Number::float16}) check_halves(*machine.all[n], number);
+    for (int n = 0; n < machine.count; ++n)
+        for (const int threads : {1, 2})
+            for (const auto& [size, count] : {std::pair{1, 1}, {7, 7}, {61, 5}, {131, 6}, {5003, 41}}) check_best(*machine.all[n], size, count, threads);
     std::printf("all agree\n");
 }

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..attention import engine
 from ..data import BOS, EOS
 from .translator import Translator
 
@@ -207,7 +208,20 @@ class _Beams:
 
 
 def _best(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The highest log-probabilities of each row and their ids, (N, count) each. Overwrites the logits (N, V)."""
+    """The highest log-probabilities of each row (N, V) and their ids, (N, count) each; all where there are no more.
+
+    The logits may be overwritten.
+    """
+    count = min(count, logits.shape[1])
+    if engine.module is None or type(logits) is not Tensor or not logits.is_cpu or logits.stride(1) != 1:
+        return _best_by_torch(logits, count)
+    values, ids = logits.new_empty(len(logits), count), torch.empty(len(logits), count, dtype=torch.long)
+    places = values.data_ptr(), ids.data_ptr()
+    engine.module.best(logits.data_ptr(), *logits.shape, logits.stride(0), count, *places, torch.get_num_threads())
+    return values, ids
+
+
+def _best_by_torch(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     values, ids = top(logits, count)
     highest = values.amax(-1, keepdim=True)  # (N, 1)
     rest = torch.empty_like(highest)
