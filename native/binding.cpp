@@ -298,6 +298,19 @@ void best(int64_t logits, int64_t rows, int64_t size, int64_t row, int64_t count
     calls::best(*active, job, threads);
 }
 
+void move(nb::sequence tables, int64_t rows, int64_t count, int64_t group, int64_t length, int threads) {
+    calls::Move job{{}, address<const int64_t>(rows), count, group, length};
+    for (nb::handle given : tables) {
+        Reader from("table", given, 4);
+        const auto data = from.pointer<char>();
+        const int64_t row = from.integer(), position = from.integer(), size = from.integer();
+        job.tables.push_back({data, row * size, position * size});
+    }
+    if (job.tables.empty() || group < 1) throw nb::value_error("native: there must be a table, and rows in a group.");
+    nb::gil_scoped_release released;
+    calls::move(job, threads);
+}
+
 nb::bytes stored(int64_t lines, int64_t height, int64_t width, int64_t pixel) {
     if (height < 1 || width < 1 || pixel < 1) throw nb::value_error("native: height, width and pixel must be at least 1.");
     nb::bytes stream = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, stored_size(height, width, pixel)));
@@ -363,6 +376,9 @@ NB_MODULE(_native, m) {
           nb::arg("ids"), nb::arg("threads"),
           "The highest `count` of each row of logits, as log-probabilities, and where they are. logits: pointer to float32, `row` "
           "apart; values, ids: pointers to (rows, count) of float32 and int64.");
+    m.def("move", move, nb::arg("tables"), nb::arg("rows"), nb::arg("count"), nb::arg("group"), nb::arg("length"), nb::arg("threads"),
+          "Rows that go on from other rows, in place (calls.hpp). tables: pointer, strides of row and position, bytes of an "
+          "element, of each; the first holds who wrote a position, int32. rows: pointer to int64.");
     m.def("stored", stored, nb::arg("lines"), nb::arg("height"), nb::arg("width"), nb::arg("pixel"),
           "Width and height of a PNG and its lines, each with its filter, 0, as a stream of zlib that is not compressed. lines: "
           "pointer to bytes; pixel: bytes of one.");

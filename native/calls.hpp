@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "additive.hpp"
 #include "kernels.hpp"
@@ -60,6 +61,21 @@ bool observe(const Kernels&, Observe job, const std::optional<View>& w, const Ro
 void additive_backward(const Kernels&, AdditiveBackward job, const View& w, const Raw& raw, int threads);
 View query_exponentials(const Dot& of, const float* room);
 View key_exponentials(const Dot& of, const float* room);
+
+// Rows of tables that go on from other rows: afterwards row r < count holds, up to `length`, what row rows[r] held. Only what
+// differs is copied: the first table says who wrote each position (int32), and where that is the same, so is all. In groups
+// of so many rows; a row's source is one of its own group, or beyond `count`.
+struct Table {
+    char* data;
+    ptrdiff_t row;     // bytes from one row to the next
+    int64_t position;  // bytes of one position
+};
+struct Move {
+    std::vector<Table> tables;
+    const int64_t* rows;
+    int64_t count, group, length;
+};
+void move(const Move& job, int threads);
 
 void best(const Kernels&, const Best& job, int threads);
 

@@ -7,9 +7,11 @@ import torch
 from torch import nn
 
 import regard
+from regard.attention import engine
 from regard.data import BOS
 from regard.models import Transformer, TransformerConfig, beam, greedy
-from regard.models.transformer_inference import Inference, swift
+from regard.models.search import _closed
+from regard.models.transformer_inference import ROOM, Inference, _State, swift
 
 SOURCE, TARGET, B, K = 11, 13, 3, 2
 LENGTHS = torch.tensor([7, 4, 1])
@@ -64,6 +66,61 @@ def test_every_step_equals_the_model_s(name: str) -> None:
             for state in states:
                 state.reorder(rows, stay)
         tokens = torch.randint(4, TARGET, (len(found) if rows is None else len(rows),), generator=drawn)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("each", [1, 4])
+def test_rows_go_on_where_they_are(each: int, dtype: torch.dtype) -> None:
+    # what they hold is what copies of whole rows would hold, through any mix of parents while sentences leave
+    random = torch.Generator().manual_seed(each)
+    sentences = 23
+    state = _State(torch.arange(sentences), [torch.arange(sentences)[:, None] * 1.0])
+    copies: list[torch.Tensor] = []
+    for step in range(3 * ROOM):
+        rows = sentences * each
+        state.extend(torch.zeros(rows, 6, dtype=dtype), 2)
+        state.written[0][:, step] = torch.randn(rows, 2, 2, 3, generator=random, dtype=torch.float32).to(dtype)
+        copies = [held.clone() for held in [*copies, state.written[0][:, step]]]
+        state.length += 1
+        stay = torch.arange(sentences)
+        if step % 5 == 4:
+            stay = torch.tensor(
+                _closed(torch.randperm(sentences, generator=random)[: sentences - 1].sort()[0].tolist())
+            )
+        parents = torch.randint(0, each, (len(stay), each), generator=random)
+        chosen = (stay[:, None] * each + parents).flatten()
+        state.reorder(chosen, None if len(stay) == sentences else stay)
+        copies, sentences = [held[chosen] for held in copies], len(stay)
+        assert torch.equal(state.written[0][:, : step + 1], torch.stack(copies, 1))
+        assert torch.equal(state.read[0][:, 0].long(), state.lengths)
+
+
+def test_only_what_differs_is_copied() -> None:
+    if engine.module is None:
+        pytest.skip(f"native: {engine.reason}")
+    state = _State(torch.tensor([5, 5]), [torch.zeros(2, 5, 2, 1, 1)])
+    for _ in range(3):
+        state.extend(torch.zeros(4, 1), 1)
+        state.written[0][:, state.length] = torch.arange(4.0).view(4, 1, 1, 1)
+        state.length += 1
+    place = state.written[0].data_ptr()
+    state.reorder(torch.tensor([1, 1, 2, 3]))
+    assert state.written[0].data_ptr() == place and state.written[0][0, :3, 0].flatten().tolist() == [1, 1, 1]
+    state.written[0][0, 0] = 9  # both rows of the first sentence hold the same from here on: nothing is to be copied
+    state.reorder(torch.tensor([1, 0, 3, 2]))
+    assert state.written[0][:, 0, 0].flatten().tolist() == [9, 1, 3, 2]
+
+
+@pytest.mark.parametrize("laid", [False, True])
+@torch.no_grad()
+def test_weights_laid_anew_give_the_same_numbers(laid: bool) -> None:
+    model = build("before")
+    fast = swift(model, laid=laid)
+    states = [one.begin(one.encode(source(), LENGTHS)) for one in (model, fast)]
+    wanted, found = (
+        one.step(torch.full((B,), BOS), state)[0] for one, state in zip((model, fast), states, strict=True)
+    )
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
 
 
 @every

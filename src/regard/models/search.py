@@ -81,8 +81,9 @@ def greedy(
                 continue
             for row in done.nonzero().flatten().tolist():
                 found[live[row]] = _hypothesis(written[row].tolist(), float(total[row]), length_penalty)
-            stay = done.logical_not().nonzero().flatten()  # (B',)
-            live = [live[row] for row in stay.tolist()]
+            left = _closed(done.logical_not().nonzero().flatten().tolist())
+            stay = torch.tensor(left, dtype=torch.long, device=source.device)  # (B',)
+            live = [live[row] for row in left]
             tokens, total, limits, written = tokens[stay], total[stay], limits[stay], written[stay]
             state.reorder(stay, stay)
     return [hypothesis for hypothesis in found if hypothesis is not None]
@@ -187,6 +188,7 @@ class _Beams:
                 stay.append(place)
         if len(stay) == len(self.live):
             return None
+        stay = _closed(stay)
         self.live = [self.live[place] for place in stay]
         return torch.tensor(stay, dtype=torch.long, device=last.device)
 
@@ -205,6 +207,16 @@ class _Beams:
 
     def results(self) -> list[list[Hypothesis]]:
         return [sorted(found, key=lambda h: -h.score)[: self.n_best] for found in self.finished]
+
+
+def _closed(stay: list[int]) -> list[int]:
+    """The places that stay, given in order; the last of them take those of the ones that leave, and no other moves.
+
+    >>> _closed([0, 2, 3, 6, 7])
+    [0, 7, 2, 3, 6]
+    """
+    staying, last = set(stay), iter(reversed(stay))
+    return [place if place in staying else next(last) for place in range(len(stay))]
 
 
 def _best(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

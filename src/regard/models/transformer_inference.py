@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..attention import attend
+from ..attention import attend, engine
 from ..layers import DecoderBlock, FeedForward, MultiHeadAttention
 from ..layers.block import Residual
 from ..layers.similarity import asked
@@ -23,7 +24,7 @@ Affine = tuple[Tensor, Tensor]
 """A product's right side (W, out) and the bias (out,)."""
 
 
-def swift(model: Any) -> Any:
+def swift(model: Any, *, laid: bool = False) -> Any:
     """The model as `Inference`, or as it is where that would not be the same to somebody.
 
     It is as it is under autocast, a hook, a mode that watches, a quantized or otherwise exchanged part.
@@ -31,7 +32,7 @@ def swift(model: Any) -> Any:
     watched = torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack()
     if watched or torch.is_autocast_enabled(next(model.parameters()).device.type) or not _plain(model):
         return model
-    return Inference(model)
+    return Inference(model, laid=laid)
 
 
 class Inference:
@@ -42,7 +43,8 @@ class Inference:
     position lie together, and are reordered together.
 
     The weights are those of `model` when it was made, in part copied; changes afterwards are not seen. There is no
-    dropout.
+    dropout. With `laid` all of them are copied, (in, out) in memory: products of a few dozen rows then take two thirds
+    of their time, and the copy as long as some steps of a single sentence.
 
     >>> from .transformer import TransformerConfig
     >>> model = Transformer(TransformerConfig(11, 13, width=8, heads=2, hidden=16)).eval()
@@ -59,9 +61,10 @@ class Inference:
     training = False
 
     @torch.no_grad()
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Transformer, *, laid: bool = False) -> None:
         self.model, self.longest = model, model.longest
-        self._blocks = [_Block(block) for block in model.decoder if isinstance(block, DecoderBlock)]
+        self._blocks = [_Block(block, laid) for block in model.decoder if isinstance(block, DecoderBlock)]
+        self._vocabulary = _right(model.vocabulary.weight, laid)
 
     def eval(self) -> Inference:
         return self
@@ -73,7 +76,7 @@ class Inference:
         return self.model.encode(source, lengths)
 
     def begin(self, memory: Memory) -> _State:
-        return _State(memory, [block.read(memory.states) for block in self._blocks])
+        return _State(memory.lengths, [block.read(memory.states) for block in self._blocks])
 
     def step(self, tokens: Tensor, state: _State) -> tuple[Tensor, _State]:
         """tokens (B·K,) → logits (B·K, V) of the next, and the next state."""
@@ -83,20 +86,21 @@ class Inference:
         for block, written, read in zip(self._blocks, state.written, state.read, strict=True):
             x = block(x, written, read, state)
         state.length += 1
-        return model.logits(model.decoder_norm(x)), state
+        return model.decoder_norm(x) @ self._vocabulary, state
 
 
 @dataclass
 class _State:
     """Between steps: B sentences with K hypotheses each."""
 
-    memory: Memory
+    lengths: Tensor
+    """(B,): source tokens that count."""
     read: list[Tensor]
     """Keys and values of the source, of each block: (B, Ts, 2, H, D)."""
     written: list[Tensor] = field(default_factory=list)
     """Of what was written: (B·K, room, 2, H, D), of which `length` positions hold something."""
-    spare: list[Tensor] = field(default_factory=list)
-    """Where `written` was before: memory that is new costs a page fault for each 4 KiB."""
+    writers: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.int32))
+    """(B·K, room): the row that a position was written in. Where two rows have the same writer, they hold the same."""
     length: int = 0
 
     def extend(self, x: Tensor, heads: int) -> None:
@@ -104,37 +108,68 @@ class _State:
         if not self.written:
             sizes = (len(x), ROOM, 2, heads, x.shape[1] // heads)
             self.written = [x.new_empty(sizes) for _ in self.read]
+            self.writers = torch.empty(sizes[:2], dtype=torch.int32, device=x.device)
         elif self.length == self.written[0].shape[1]:
             self._take(torch.arange(len(x), device=x.device))
+        self.writers[:, self.length] = torch.arange(len(x), device=x.device)
 
     def reorder(self, rows: Tensor, sentences: Tensor | None = None) -> None:
-        self._take(rows)
-        if sentences is not None:
-            self.memory = self.memory.reorder(sentences)
-            self.read = [held.index_select(0, sentences) for held in self.read]
+        count = len(self.read[0] if sentences is None else sentences)
+        if not count or not self._move(rows, len(rows) // count):
+            self._take(rows)
+        if sentences is None:
+            return
+        self.lengths = self.lengths.index_select(0, sentences)
+        moved = (sentences != torch.arange(count, device=sentences.device)).nonzero().flatten()
+        for held in self.read:
+            held[moved] = held.index_select(0, sentences[moved])
+        self.read = [held[:count] for held in self.read]
+
+    def _move(self, rows: Tensor, each: int) -> bool:
+        """Go on from these rows where they are, copying only what they do not hold already; whether that could be done.
+
+        It can where the rows of a sentence, `each` of them, come from its own, or from one that is beyond the last now:
+        then none is overwritten before it is read.
+        """
+        count, module = len(rows), engine.module
+        if module is None or not rows.is_cpu or not 0 < count <= len(self.writers):
+            return False
+        if self.length == self.writers.shape[1] or not all(type(held) is Tensor for held in self.written):
+            return False
+        own = rows.div(each, rounding_mode="floor") == torch.arange(count).div_(each, rounding_mode="floor")
+        if not (own | (rows >= count)).all():
+            return False
+        every = (self.writers, *self.written)
+        tables = [(held.data_ptr(), held.stride(0), held.stride(1), held.itemsize) for held in every]
+        rows = rows.contiguous()
+        module.move(tables, rows.data_ptr(), count, each, self.length, torch.get_num_threads())
+        self.writers, *self.written = (held[:count] for held in every)
+        return True
 
     def _take(self, rows: Tensor) -> None:
-        """Go on from these rows, with room for the next position; what is beyond the length is not copied."""
+        """Go on from copies of these rows, with room for the next position; what is beyond the length is not copied."""
         sizes = (len(rows), (self.length // ROOM + 1) * ROOM, *self.written[0].shape[2:])
+        places = [held.new_empty(sizes) for held in self.written]
         stretch = self.length * math.prod(sizes[2:])  # as matrices: a row is one stretch of memory, copied as such
-        fits = bool(self.spare) and self.spare[0].shape[1] == sizes[1] and len(self.spare[0]) >= len(rows)
-        places = [one[: len(rows)] if fits else one.new_empty(sizes) for one in self.spare or self.written]
         for held, place in zip(self.written, places, strict=True):
             torch.index_select(held.flatten(1)[:, :stretch], 0, rows, out=place.flatten(1)[:, :stretch])
-        self.written, self.spare = places, self.written
+        writers = self.writers.new_empty(sizes[:2])
+        writers[:, : self.length] = self.writers[:, : self.length].index_select(0, rows)
+        self.written, self.writers = places, writers
 
 
 class _Block:
     """A decoder block with plain parts."""
 
-    def __init__(self, block: DecoderBlock) -> None:
+    def __init__(self, block: DecoderBlock, laid: bool) -> None:
         own, cross, feedforward = block.attention, block.cross_attention, block.feedforward
         assert isinstance(feedforward, FeedForward)
         self.heads, self.position = own.heads, own.position
         self.similarities = asked(own.similarity), asked(cross.similarity)
-        self.qkv, self.out = _affine(own.query, own.key, own.value), _affine(own.out)
-        self.query, self.kv, self.cross_out = _affine(cross.query), _affine(cross.key, cross.value), _affine(cross.out)
-        self.up, self.down, self.activation = _affine(feedforward.up), _affine(feedforward.down), feedforward.activation
+        affine = functools.partial(_affine, laid=laid)
+        self.qkv, self.out = affine(own.query, own.key, own.value), affine(own.out)
+        self.query, self.kv, self.cross_out = affine(cross.query), affine(cross.key, cross.value), affine(cross.out)
+        self.up, self.down, self.activation = affine(feedforward.up), affine(feedforward.down), feedforward.activation
         arounds = block.around_attention, block.around_cross_attention, block.around_feedforward
         self.norms, self.norm_first = [around.norm for around in arounds], block.around_attention.norm_first
 
@@ -172,7 +207,7 @@ class _Block:
             k.transpose(1, 2),
             v.transpose(1, 2),
             similarity=self.similarities[1],
-            lengths=state.memory.lengths,
+            lengths=state.lengths,
         )  # (B, H, K, D)
         return found.transpose(1, 2).reshape(len(x), -1), self.cross_out
 
@@ -181,10 +216,15 @@ class _Block:
         return inner.relu_() if self.activation is F.relu else self.activation(inner), self.down
 
 
-def _affine(*layers: nn.Linear) -> Affine:
+def _affine(*layers: nn.Linear, laid: bool) -> Affine:
     if len(layers) == 1:
-        return layers[0].weight.T, layers[0].bias
-    return torch.cat([layer.weight for layer in layers]).T, torch.cat([layer.bias for layer in layers])
+        return _right(layers[0].weight, laid), layers[0].bias
+    return _right(torch.cat([layer.weight for layer in layers]), laid), torch.cat([layer.bias for layer in layers])
+
+
+def _right(weight: Tensor, laid: bool) -> Tensor:
+    """(out, W) → (W, out), in memory too where `laid`."""
+    return weight.T.contiguous() if laid else weight.T
 
 
 def _product(x: Tensor, affine: Affine) -> Tensor:
@@ -192,16 +232,22 @@ def _product(x: Tensor, affine: Affine) -> Tensor:
 
 
 def _plain(model: Any) -> bool:
-    """Whether its decoder is made of the parts that are known here, none of them a subclass, hooked or without bias."""
+    """Whether its decoder is made of the parts that are known here, none of them a subclass, hooked or without bias.
+
+    The last layer has no bias.
+    """
     if type(model) is not Transformer:
         return False
     known = (DecoderBlock, MultiHeadAttention, FeedForward, Residual, nn.Linear, nn.LayerNorm)
-    parts = [part for block in model.decoder for part in block.modules()]
+    inside = [part for block in model.decoder for part in block.modules()]
+    parts, last = [*inside, model.vocabulary], model.vocabulary
     attentions = [part for part in parts if isinstance(part, MultiHeadAttention)]
     return (
         all(type(block) is DecoderBlock and type(block.feedforward) is FeedForward for block in model.decoder)
         and all(type(part) in known for part in parts if isinstance(part, known))
         and all(one.attend is attend and one.kv_heads == one.heads for one in attentions)
         and not any(part._forward_hooks or part._forward_pre_hooks for part in parts)
-        and not any(isinstance(part, nn.Linear) and part.bias is None for part in parts)
+        and not any(isinstance(part, nn.Linear) and part.bias is None for part in inside)
+        and type(last) is nn.Linear
+        and last.bias is None
     )

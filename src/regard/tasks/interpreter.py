@@ -21,6 +21,8 @@ from .threads import side_by_side
 
 BATCHES, ROWS = 8, 1024
 """Of a search: batches there should be, and hypotheses of one at most."""
+LAID = 16
+"""Sentences from which weights are copied for a search."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Interpreter:
         cells = min(tokens, max(tokens // 4, sum(lengths_read) * size // BATCHES)) // size
         batches = list(_batches(lengths_read, max(1, cells), max(1, ROWS // size)))
 
-        model = swift(self.model)
+        model = swift(self.model, laid=len(ids) >= LAID)
 
         def found(places: list[int]) -> list[list[Hypothesis]]:
             source, lengths = self._batch([ids[place] for place in places])
