@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m studies alignment", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
-        "--minutes", type=float, default=20, help="of training for each model and direction (default: %(default)s)"
+        "--minutes", type=float, default=40, help="of training for each model and direction (default: %(default)s)"
     )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="(default: both)")
     parser.add_argument("--out", type=Path, default=Path("out/studies/alignment"), help="folder (default: %(default)s)")
