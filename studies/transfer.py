@@ -29,8 +29,9 @@ from regard.training.classify import load
 from studies._packages import Review, reviews
 
 TEST, VALID = 2000, 500
-PRETRAIN = ["--epochs", "1000", "--hold-out", "0.01", "--evaluate-every", "1000"]
-"""What is pretrained with beside the recipe's own settings."""
+PRETRAIN = ["--epochs", "1000", "--hold-out", "0.01", "--evaluate-every", "2000"]
+PRETRAIN += ["--layers", "2", "--tokens", "1024", "--dropout", "0", "--warmup", "500"]
+"""What is pretrained with beside the recipe's own settings: little time, so many small steps of a small network."""
 SETTINGS = {
     "pretrained": ["--epochs", "5", "--learning-rate", "1e-4"],
     "scratch": ["--epochs", "5", "--learning-rate", "1e-4"],
