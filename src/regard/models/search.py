@@ -72,8 +72,8 @@ def greedy(
         written = source.new_empty(len(source), 0)  # (B, steps)
         while live:
             logits, state = model.step(tokens, state)  # (B, V)
-            best, tokens = logits.float().max(-1)  # (B,): ties go to the first
-            total = total + best - logits.float().logsumexp(-1)
+            best, ids = _best(logits.float(), 1)  # (B, 1): ties go to the first
+            tokens, total = ids.squeeze(1), total + best.squeeze(1)
             written = torch.cat((written, tokens[:, None]), 1)
             ended = tokens == EOS
             done = ended | (limits <= written.shape[1])
@@ -256,6 +256,9 @@ def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     rows, size = scores.shape
     count = min(count, size)
     blocks = size // BLOCK
+    if count == 1:
+        highest = scores.max(-1, keepdim=True)  # the first, where several are
+        return highest.values, highest.indices
     if blocks < 4 * count:
         found = scores.topk(count, sorted=False)
         return found.values, found.indices
