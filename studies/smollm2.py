@@ -80,6 +80,8 @@ def _read(options: argparse.Namespace) -> tuple[Any, Tensor, list[str]]:
     """The model, the ids (1, T) of the text, and its tokens."""
     from transformers import AutoModel, AutoTokenizer
 
+    from regard.view.server.model import readable
+
     file = smollm2(options.packages)
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     model = AutoModel.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
@@ -88,7 +90,7 @@ def _read(options: argparse.Namespace) -> tuple[Any, Tensor, list[str]]:
         raise ValueError(f"tokens ({options.tokens}) must lie in 2 … {longest}, what the model was made for.")
     verses = prepare(options.packages / "verses", options.archive) / "verses.en"
     ids = tokenizer(verses.read_text(encoding="utf-8"), return_tensors="pt").input_ids[:, : options.tokens]
-    return model, ids, list(tokenizer.convert_ids_to_tokens(ids[0].tolist()))
+    return model, ids, readable(tokenizer.convert_ids_to_tokens(ids[0].tolist()))
 
 
 def _overviews(seen: Seen, options: argparse.Namespace) -> int:

@@ -144,6 +144,16 @@ def test_a_cell_on_the_screen_has_the_colour_of_its_weight(visit: Open, server: 
     assert seen[strong].max() < seen[weak].min()
 
 
+def test_a_click_does_not_move_the_page(visit: Open) -> None:
+    page = visit("capture/#map?map=1&head=2", viewport={"width": 1280, "height": 640})
+    page.evaluate("() => scrollTo(0, 0)")
+    assert page.evaluate("() => document.documentElement.scrollHeight > innerHeight")  # there is where it could go
+    page.mouse.click(*middle(page))
+    expect(page.locator(".stage")).to_be_focused()
+    at(page, r"token=\d+")
+    assert page.evaluate("() => scrollY") == 0
+
+
 def test_a_click_marks_the_strongest_keys_in_list_text_and_address(visit: Open, server: Server) -> None:
     page = visit("capture/#map?map=1&head=2&sight=870,890,40")
     page.mouse.click(*middle(page))

@@ -93,6 +93,7 @@ export class Zoom implements Shown {
 
   private listen(): void {
     const { viewer, stage } = this;
+    viewer.canvas.focus = () => stage.focus({ preventScroll: true }); // its own, at a click, moves the page
     viewer.addOnceHandler("open", () => {
       this.restore();
       this.moved = false;
@@ -124,7 +125,6 @@ export class Zoom implements Shown {
     viewer.addHandler("canvas-click", (event) => {
       if (!event.quick) return;
       const cell = this.at(event.position.x, event.position.y);
-      stage.focus({ preventScroll: true });
       if (cell) {
         this.point(cell);
         this.events.choose(cell.query);
