@@ -77,14 +77,23 @@ def test_what_is_saved_comes_back(kind: str, tmp_path: Path) -> None:
     assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
 
 
-def test_starts_as_the_paper_says() -> None:
-    model = SequenceClassifier(Bert(replace(CONFIG, width=96, vocabulary=500)), 3)
+@pytest.mark.parametrize(("width", "wanted"), [(768, 0.02), (192, 0.04)])
+def test_starts_as_the_paper_says(width: int, wanted: float) -> None:
+    model = SequenceClassifier(Bert(replace(CONFIG, width=width, hidden=width, vocabulary=500)), 3)
     for module in model.modules():
         if isinstance(module, nn.Linear):
             assert not module.bias.any()
-        if isinstance(module, nn.Linear | nn.Embedding) and module.weight.numel() > 900:
-            assert abs(module.weight.std() / 0.02 - 1) < 0.15, module
+        if isinstance(module, nn.Linear | nn.Embedding) and module.weight.numel() > 2000:
+            assert abs(module.weight.square().mean().sqrt() / wanted - 1) < 0.15, module
     assert not model.bert.tokens.weight[0].any() and model.bert.tokens.weight[1].any()
+
+
+def test_near_places_begin_alike() -> None:
+    places = Bert(replace(CONFIG, width=66, positions=512), pooler=False).positions.weight
+    alike = nn.functional.normalize(places, dim=-1)
+    near, far = (alike[:-1] * alike[1:]).sum(-1), (alike[:-64] * alike[64:]).sum(-1)
+    assert near.min() > 0.9 > 0.75 > far.max() and near.std() < 1e-3  # the same wherever they are
+    assert places.requires_grad
 
 
 def test_chosen_places_are_a_part_of_all() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from ..attention.stage import stage
 from ..data.packing import pack, padded, unpack
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention
 from ..layers.feedforward import Activation
+from ..layers.position import sinusoids
 
 _tanh_gelu = partial(F.gelu, approximate="tanh")
 ACTIVATIONS: dict[str, Activation] = {
@@ -27,7 +29,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": F.silu,
     "swish": F.silu,
 }
-DEVIATION = 0.02
+DEVIATION, MADE_FOR = 0.02, 768
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Bert(nn.Module):
 
     Shapes: ids (B, T) → hidden (B, T, W); pooled (B, W).
     Paper: Devlin et al. 2019, section 3. Weights start as normal of deviation 0.02, biases as zero (its appendix A.2
-    and code; not truncated).
+    and code; not truncated); narrower than 768, by `deviation`, and positions by `begin_in_order`.
     Differs from `transformers`: padding is told by lengths, not by a mask, and is zero in the output.
 
     Args:
@@ -102,6 +104,7 @@ class Bert(nn.Module):
         self.blocks = nn.ModuleList(_block(config) for _ in range(config.layers))
         self.pooler = nn.Linear(width, width) if pooler else None
         self.apply(initialise)
+        begin_in_order(self.positions)
 
     def forward(
         self,
@@ -202,11 +205,31 @@ class Bert(nn.Module):
                 raise ValueError(f"bert: {name} ({wrong}) must lie in 0…{size - 1}, below {limit}{of} ({size}).")
 
 
+def deviation(width: int) -> float:
+    """Of the first weights of what sums `width` terms."""
+    return DEVIATION * math.sqrt(MADE_FOR / width)
+
+
+@torch.no_grad()
+def begin_in_order(positions: nn.Embedding) -> None:
+    """Learned positions that begin as sinusoids: places that are near are alike from the first step on.
+
+    Random ones have to learn first, each for itself, who their neighbours are, and until then nothing can be told of a
+    token but how common it is.
+    """
+    count, width = positions.weight.shape
+    waves = sinusoids(torch.arange(count), width + width % 2)[:, :width]  # (T, W), of mean square ½
+    positions.weight.copy_(waves * math.sqrt(2) * deviation(width))
+
+
 @torch.no_grad()
 def initialise(module: nn.Module) -> None:
-    """Weights normal of deviation 0.02, biases zero, norms one and zero, the embedding of padding zero."""
+    """Weights normal of deviation 0.02 at a width of 768, biases zero, norms one and zero, the embedding of padding zero.
+
+    Narrower layers sum fewer terms: theirs are larger, by the root of that, so that sums are as large as there.
+    """
     if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=DEVIATION)
+        nn.init.normal_(module.weight, std=deviation(module.weight.shape[1]))
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
     if isinstance(module, nn.Embedding) and module.padding_idx is not None:
