@@ -90,7 +90,7 @@ def _read(options: argparse.Namespace) -> tuple[Any, Tensor, list[str]]:
         raise ValueError(f"tokens ({options.tokens}) must lie in 2 … {longest}, what the model was made for.")
     verses = prepare(options.packages / "verses", options.archive) / "verses.en"
     ids = tokenizer(verses.read_text(encoding="utf-8"), return_tensors="pt").input_ids[:, : options.tokens]
-    return model, ids, readable(tokenizer.convert_ids_to_tokens(ids[0].tolist()))
+    return model, ids, readable([str(token) for token in tokenizer.convert_ids_to_tokens(ids[0].tolist())])
 
 
 def _overviews(seen: Seen, options: argparse.Namespace) -> int:

@@ -53,6 +53,23 @@ def test_it_is_blocks_over_embedded_patches(pool: Any, position: Any) -> None:
     assert torch.allclose(model(images), model.classifier(model.norm(pooled)), atol=1e-5)
 
 
+@pytest.mark.parametrize(("size", "shape"), [(2, (6, 10)), (4, (3, 5)), (8, (2, 3))])
+def test_a_stem_makes_one_place_of_each_patch(size: int, shape: tuple[int, int]) -> None:
+    config = replace(SMALL, patch=size, stem=6, image=(shape[0] * size, shape[1] * size), pool="mean")
+    model, images = random(config), torch.randn(2, 3, *config.image)
+    assert model.stem is not None
+    places = model.stem(images)  # (2, 3·p, rows, columns)
+    assert places.shape == (2, 3 * size, *shape)
+    x = model.patches(places).flatten(2).transpose(1, 2) + model.positions
+    for block in model.blocks:
+        x = block(x)
+    assert torch.allclose(model.encode(images), model.norm(x), atol=1e-5)
+    moved = images.clone()
+    moved[:, :, : size // 2, : size // 2] += 1  # a corner: norms carry it everywhere, convolutions not
+    difference = (model.stem[0](moved) - model.stem[0](images)).abs().sum((0, 1))
+    assert difference[0, 0] > 0 and not difference[3:].any()
+
+
 @pytest.mark.parametrize("pool", ["class", "mean"])
 def test_looking_changes_nothing(pool: Any) -> None:
     model, images = random(replace(SMALL, pool=pool)), torch.randn(2, 3, 12, 20)
@@ -81,7 +98,8 @@ def test_an_image_in_a_batch_is_as_it_is_alone() -> None:
 
 
 def test_gradients_reach_every_weight() -> None:
-    for config in (SMALL, replace(SMALL, pool="mean"), replace(SMALL, position="sinusoidal", dropout=0.1)):
+    others = {"pool": "mean"}, {"position": "sinusoidal", "dropout": 0.1}, {"stem": 6}
+    for config in (SMALL, *(replace(SMALL, **changed) for changed in others)):  # type: ignore[arg-type]
         model = random(config).train()
         model(torch.randn(2, 3, 16, 16)).square().sum().backward()
         assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
@@ -97,6 +115,9 @@ def test_the_defaults_are_under_a_million_parameters() -> None:
         ({"image": (28, 30)}, "vit: image (28×30) must be divisible by the patch (4); try 28 or 32 in place of 30."),
         ({"patch": 0}, "vit: patch (0) must be at least 1."),
         ({"classes": -1}, "vit: classes (-1) must be 0 (no classifier) or more."),
+        ({"stem": -1}, "vit: stem (-1) must be 0 (none), or the channels"),
+        ({"stem": 8, "patch": 6, "image": (12, 24)}, "each halves the image; got patches of 6."),
+        ({"stem": 8, "patch": 1}, "each halves the image; got patches of 1."),
         ({"pool": "max"}, "vit: pool ('max') must be one of class, mean."),
         ({"position": "rotary"}, "vit: position ('rotary') must be one of learned, sinusoidal."),
         ({"activation": "tanh"}, "vit: activation ('tanh') must be one of relu, gelu, silu."),
@@ -226,7 +247,12 @@ def test_a_directory_that_is_no_vit(tmp_path: Path) -> None:
 
 
 def test_what_hugging_face_has_no_place_for(tmp_path: Path) -> None:
-    for changed, message in (({"pool": "mean"}, "pool ('mean')"), ({"position": "sinusoidal"}, "position ('sinus")):
+    wrong = (
+        ({"pool": "mean"}, "pool ('mean')"),
+        ({"position": "sinusoidal"}, "position ('sinus"),
+        ({"stem": 8}, "stem (8)"),
+    )
+    for changed, message in wrong:
         with pytest.raises(ValueError, match=re.escape(message)):
             save_vit(ViT(replace(SMALL, **changed)), tmp_path)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"labels \(2\) must be one for each class \(5\)"):
@@ -276,5 +302,7 @@ def test_a_state_dict_that_is_no_plain_vit() -> None:
         from_timm(state, heads=3)
     with pytest.raises(ValueError, match=r"unexpected: blocks.0.ls1.gamma"):
         from_timm({**state, "blocks.0.ls1.gamma": torch.zeros(24)}, heads=3, image=(12, 20))
+    with pytest.raises(ValueError, match=r"stem \(8\) must be 0"):
+        to_timm(ViT(replace(SMALL, stem=8)))
     with pytest.raises(ValueError, match="positions must be learned"):
         to_timm(ViT(replace(SMALL, position="sinusoidal")))

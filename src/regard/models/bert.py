@@ -224,7 +224,7 @@ def begin_in_order(positions: nn.Embedding) -> None:
 
 @torch.no_grad()
 def initialise(module: nn.Module) -> None:
-    """Weights normal of deviation 0.02 at a width of 768, biases zero, norms one and zero, the embedding of padding zero.
+    """Weights normal, of deviation 0.02 at a width of 768; biases and the embedding of padding zero.
 
     Narrower layers sum fewer terms: theirs are larger, by the root of that, so that sums are as large as there.
     """

@@ -31,6 +31,8 @@ class ViTConfig:
     """1 for grey, 3 for colour."""
     patch: int = 4
     """Height and width of a patch."""
+    stem: int = 0
+    """Channels of a first small convolution, twice as many in each that follows; 0: patches are cut from the pixels."""
     width: int = 128
     """Of patches, once embedded, and of every block."""
     heads: int = 4
@@ -65,7 +67,9 @@ class ViT(nn.Module):
 
         z₀ = [x_class; E·patch₁; …; E·patch_N] + P;   zₗ = block(zₗ₋₁);   y = classifier(norm(z_L[0]))
 
-    With pool="mean" there is no class token, and y = classifier(norm(mean(z_L))).
+    With pool="mean" there is no class token, and y = classifier(norm(mean(z_L))). With a stem, each patch is one place
+    of what convolutions of 3×3 made of the image, each halving it (the paper's hybrid; Xiao et al. 2021): where images
+    are few or time is short it learns far faster.
     Shapes: images (B, C, H, W) → logits (B, classes), or with classes=0 features (B, width).
     Paper: Dosovitskiy et al. 2021, section 3.1. Sinusoidal positions: half of the channels tell the row, half the
     column. Images of another size than `config.image` get learned positions interpolated, bicubic, as `transformers`
@@ -88,8 +92,11 @@ class ViT(nn.Module):
         _check(config)
         self.config = config
         width, first = config.width, int(config.pool == "class")
+        self.stem, channels, size = None, config.channels, config.patch
+        if config.stem:
+            self.stem, channels, size = _stem(config), config.stem * config.patch // 2, 1
         # the weights of a convolution, as every checkpoint has them; computed as a product
-        self.patches = nn.Conv2d(config.channels, width, config.patch, config.patch)
+        self.patches = nn.Conv2d(channels, width, size, size)
         self.first = nn.Parameter(torch.empty(width)) if first else None
         rows, columns = config.grid
         learned = config.position == "learned"
@@ -131,11 +138,14 @@ class ViT(nn.Module):
 
     def _embed(self, images: Tensor) -> Tensor:
         self._check(images)
-        patch = self.patches
-        cut = patches(images, self.config.patch)  # (B, N, C·p·p)
+        patch, size = self.patches, self.config.patch
+        if self.stem is None:
+            cut = patches(images, size)  # (B, N, C·p·p)
+        else:
+            with stage("stem", self.stem):
+                cut = self.stem(images).flatten(2).transpose(1, 2)  # (B, N, stem·p/2)
         with stage("patch embedding"):
             x = F.linear(cut, patch.weight.flatten(1), patch.bias)  # (B, N, width)
-        size = self.config.patch
         positions = self._positions(images.shape[-2] // size, images.shape[-1] // size).to(x.dtype)  # (T, width)
         with stage("position"):
             x = x + (positions if self.first is None else positions[1:])
@@ -221,6 +231,16 @@ def _first_of(block: Any, x: Tensor) -> Tensor:
         return block.around_feedforward(first, block.feedforward)[0].squeeze(1)
 
 
+def _stem(config: ViTConfig) -> nn.Sequential:
+    """(B, C, H, W) → (B, stem·p/2, H/p, W/p), p a power of two."""
+    parts: list[nn.Module] = []
+    before, channels = config.channels, config.stem
+    for _ in range(config.patch.bit_length() - 1):
+        parts += [nn.Conv2d(before, channels, 3, 2, 1, bias=False), nn.GroupNorm(1, channels), nn.GELU()]
+        before, channels = channels, 2 * channels
+    return nn.Sequential(*parts)
+
+
 def _block(config: ViTConfig) -> EncoderBlock:
     feedforward = FeedForward(config.width, config.hidden, activation=ACTIVATIONS[config.activation])
     for linear in (feedforward.up, feedforward.down):
@@ -241,6 +261,11 @@ def _check(config: ViTConfig) -> None:
             raise ValueError(f"vit: {name} ({getattr(config, name)}) must be at least 1.")
     if config.classes < 0:
         raise ValueError(f"vit: classes ({config.classes}) must be 0 (no classifier) or more.")
+    if config.stem < 0 or (config.stem and (config.patch < 2 or config.patch & (config.patch - 1))):
+        raise ValueError(
+            f"vit: stem ({config.stem}) must be 0 (none), or the channels of a convolution before patches of 2, 4, 8 … "
+            f"pixels: each halves the image; got patches of {config.patch}."
+        )
     for side in config.image:
         if side < config.patch or side % config.patch:
             low = max(side // config.patch, 1) * config.patch

@@ -64,10 +64,14 @@ def save_vit(model: ViT, folder: str | Path, labels: Sequence[str] = ()) -> None
     """Write a directory that `transformers` loads: `ViTForImageClassification`, or `ViTModel` without a classifier.
 
     Raises:
-        ValueError: for a model that has no counterpart there: mean pooling, sinusoidal positions.
+        ValueError: for a model that has no counterpart there: a stem, mean pooling, sinusoidal positions.
     """
     ours = model.config
-    for name, value, known in (("pool", ours.pool, "class"), ("position", ours.position, "learned")):
+    for name, value, known in (
+        ("stem", ours.stem, 0),
+        ("pool", ours.pool, "class"),
+        ("position", ours.position, "learned"),
+    ):
         if value != known:
             raise ValueError(
                 f"vit: {name} ({value!r}) must be {known!r} in a Hugging Face directory: its ViT has no other."
@@ -114,6 +118,8 @@ def from_timm(
 
 def to_timm(model: ViT) -> dict[str, Tensor]:
     """The weights by timm's names, for `load_state_dict` of a model of the same sizes."""
+    if model.config.stem:
+        raise ValueError(f"vit: stem ({model.config.stem}) must be 0 in a state dict of timm: its ViT has none.")
     if model.config.position != "learned" or model.config.pooler:
         raise ValueError("vit: positions must be learned, and pooler False, in a state dict of timm: its ViT has none.")
     state = model.state_dict()
