@@ -30,7 +30,8 @@ from studies._packages import Review, reviews
 
 TEST, VALID = 2000, 500
 PRETRAIN = ["--epochs", "1000", "--hold-out", "0.01", "--evaluate-every", "2000"]
-PRETRAIN += ["--layers", "2", "--longest", "64", "--mask", "0.3", "--tokens", "1024", "--dropout", "0", "--warmup", "300"]
+PRETRAIN += ["--layers", "2", "--dropout", "0", "--longest", "64", "--mask", "0.3", "--tokens", "1024"]
+PRETRAIN += ["--warmup", "300"]
 """What is pretrained with beside the recipe's own settings: little time, so many small steps of a small network.
 
 In trials of four minutes, passages of 128 pieces or 15 % of hidden ones had not taught more than how common words are.
