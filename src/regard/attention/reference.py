@@ -65,7 +65,7 @@ def weights(request: Request, s: Tensor) -> tuple[Tensor, Tensor]:
     best = s.detach().argmax(-1, keepdim=True)
     best = torch.where(total == 0, -1, best)
     chosen = (torch.arange(request.keys, device=s.device) == best).to(s.dtype)
-    return chosen + (soft - soft.detach()), best.squeeze(-1)
+    return (soft - soft.detach()) + chosen, best.squeeze(-1)
 
 
 def _kind(request: Request) -> torch.dtype:

@@ -172,6 +172,12 @@ def test_letters_are_right_where_sizes_are_equal() -> None:
     assert found["output"] == "B T W"
 
 
+def test_letters_of_a_choice_are_right_where_sizes_are_equal() -> None:
+    """Three keys beside three queries."""
+    found = boxes(explain("hard", "a b c"))
+    assert {letters for way, letters in found.items() if way.endswith("weighting")} == {"Tq Tk"}
+
+
 def test_letters_of_a_decoder_are_right_where_sizes_are_equal() -> None:
     """Three words make a vocabulary of seven, as wide as a state."""
     for name in ("bahdanau", "encoder-decoder"):
