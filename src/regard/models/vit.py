@@ -32,7 +32,7 @@ class ViTConfig:
     patch: int = 4
     """Height and width of a patch."""
     stem: int = 0
-    """Channels of a first small convolution, twice as many in each that follows; 0: patches are cut from the pixels."""
+    """Channels of small convolutions before the blocks, doubled whenever they halve the image; 0: patches of pixels."""
     width: int = 128
     """Of patches, once embedded, and of every block."""
     heads: int = 4
@@ -68,8 +68,8 @@ class ViT(nn.Module):
         z₀ = [x_class; E·patch₁; …; E·patch_N] + P;   zₗ = block(zₗ₋₁);   y = classifier(norm(z_L[0]))
 
     With pool="mean" there is no class token, and y = classifier(norm(mean(z_L))). With a stem, each patch is one place
-    of what convolutions of 3×3 made of the image, each halving it (the paper's hybrid; Xiao et al. 2021): where images
-    are few or time is short it learns far faster.
+    of what convolutions of 3×3 made of the image, every second one halving it (the paper's hybrid; Xiao et al. 2021):
+    where images are few or time is short it learns far faster.
     Shapes: images (B, C, H, W) → logits (B, classes), or with classes=0 features (B, width).
     Paper: Dosovitskiy et al. 2021, section 3.1. Sinusoidal positions: half of the channels tell the row, half the
     column. Images of another size than `config.image` get learned positions interpolated, bicubic, as `transformers`
@@ -236,8 +236,10 @@ def _stem(config: ViTConfig) -> nn.Sequential:
     parts: list[nn.Module] = []
     before, channels = config.channels, config.stem
     for _ in range(config.patch.bit_length() - 1):
-        parts += [nn.Conv2d(before, channels, 3, 2, 1, bias=False), nn.GroupNorm(1, channels), nn.GELU()]
-        before, channels = channels, 2 * channels
+        for stride in (1, 2):
+            parts += [nn.Conv2d(before, channels, 3, stride, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()]
+            before = channels
+        channels *= 2
     return nn.Sequential(*parts)
 
 
