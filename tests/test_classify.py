@@ -71,6 +71,21 @@ def test_finetuning_begins_with_what_was_pretrained(run: Path) -> None:
     assert {"accuracy", "f1", "loss"} <= last.keys()
 
 
+def test_what_is_finetuned_may_read_the_mean_and_drop_more(
+    pretrained: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, again = folder / f"mean-{pretrained.name}", folder / f"again-{pretrained.name}"
+    data = ["--data", str(folder / "train.tsv"), "--valid", str(folder / "valid.tsv"), *SHORT]
+    how = ["--pool", "mean", "--dropout", "0.3"]
+    assert main(["train", "classify", str(made), *data, "--from", str(pretrained), *how]) == 0
+    assert main(["train", "classify", str(again), *data, "--from", str(made)]) == 0
+    for run in (made, again):  # what begins with it is as it is
+        config = recipe.load(run).model.bert.config
+        assert (config.pool, config.dropout) == ("mean", 0.3)
+    assert main(["export", str(made), "--to", "huggingface"]) == 1
+    assert "pool ('mean') must be 'first'" in capsys.readouterr().err
+
+
 def test_it_goes_on_without_what_it_began_with(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start = Path(json.loads((run / "config.json").read_text())["start"])
     start.rename(start.with_name("elsewhere"))
@@ -161,6 +176,7 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
             "99",
         ],
         "layer_decay (2.0) must lie": ["train", "classify", new, *data, "--from", str(run), "--layer-decay", "2"],
+        "dropout (1.0) must lie": ["train", "classify", new, *data, "--from", str(run), "--dropout", "1"],
         "kind (mlp) must be one of finetune, scratch": ["train", "classify", new, *data, "--kind", "mlp"],
         "text (none.txt) must be a file": ["train", "pretrain", new, "--text", "none.txt"],
         "mask (0.0) must lie in": ["train", "pretrain", new, "--text", str(folder / "text.txt"), "--mask", "0"],

@@ -34,16 +34,23 @@ MAKERS = {
     "embedder": lambda: SentenceEmbedder(Bert(CONFIG)),
     "bert": lambda: Bert(CONFIG),
 }
+MEANS = {
+    "next, mean": lambda: NextSentence(Bert(replace(CONFIG, pool="mean"))),
+    "pretraining, mean": lambda: Pretraining(Bert(replace(CONFIG, pool="mean"))),
+    "sequence, mean": lambda: SequenceClassifier(Bert(replace(CONFIG, pool="mean")), C),
+}
+"""Those that have no counterpart at Hugging Face."""
 each = pytest.mark.parametrize("kind", MAKERS)
+every = pytest.mark.parametrize("kind", MAKERS | MEANS)
 
 
 def flat(found: object) -> list[torch.Tensor]:
     return [found] if isinstance(found, torch.Tensor) else [x for part in found for x in flat(part)]  # type: ignore[attr-defined]
 
 
-@each
+@every
 def test_a_padded_batch_is_each_alone(kind: str) -> None:
-    model, (ids, lengths, segments) = MAKERS[kind]().eval(), inputs()
+    model, (ids, lengths, segments) = (MAKERS | MEANS)[kind]().eval(), inputs()
     together = flat(model(ids, lengths, segments))
     noise = ids.clone()
     noise[torch.arange(T) >= lengths[:, None]] = V - 1
@@ -56,9 +63,9 @@ def test_a_padded_batch_is_each_alone(kind: str) -> None:
             torch.testing.assert_close(a[0], b[row, :length] if a.ndim == 3 else b[row], rtol=1e-4, atol=1e-5)
 
 
-@each
+@every
 def test_maps_change_nothing(kind: str) -> None:
-    model, (ids, lengths, segments) = MAKERS[kind]().eval(), inputs()
+    model, (ids, lengths, segments) = (MAKERS | MEANS)[kind]().eval(), inputs()
     found, maps = model(ids, lengths, segments, return_maps=True)
     for a, b in zip(flat(found), flat(model(ids, lengths, segments)), strict=True):
         assert torch.equal(a, b)
@@ -75,6 +82,23 @@ def test_what_is_saved_comes_back(kind: str, tmp_path: Path) -> None:
     assert type(again) is type(model)
     values = again.state_dict()
     assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
+
+
+def test_the_mean_is_read_by_the_pooler() -> None:
+    bert, (ids, lengths, _) = Bert(replace(CONFIG, pool="mean")).eval(), inputs()
+    hidden = bert(ids, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        wanted = torch.tanh(bert.pooler(hidden[row, :length].mean(0)))
+        torch.testing.assert_close(bert.pool(hidden, lengths)[row], wanted)
+    assert torch.equal(bert.pool(hidden, [0] * B), torch.tanh(bert.pooler(hidden.sum(1))))  # of nothing, no number
+
+
+@pytest.mark.parametrize("kind", MEANS)
+def test_a_mean_has_no_name_at_hugging_face(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"bert: pool \('mean'\) must be 'first' in a directory of Hugging Face"):
+        save_bert(MEANS[kind](), tmp_path)
+    assert not list(tmp_path.iterdir())
+    save_bert(MaskedTokens(Bert(replace(CONFIG, pool="mean"), pooler=False)), tmp_path)  # nothing is pooled there
 
 
 @pytest.mark.parametrize(("width", "wanted"), [(768, 0.02), (192, 0.04)])
@@ -137,13 +161,14 @@ def test_wrong_inputs(given: dict, message: str) -> None:
 
 def test_wrong_sizes_all_at_once() -> None:
     with pytest.raises(ValueError) as raised:
-        Bert(BertConfig(vocabulary=0, width=10, heads=3, layers=0, activation="mish", dropout=1.0))
+        Bert(BertConfig(vocabulary=0, width=10, heads=3, layers=0, activation="mish", dropout=1.0, pool="max"))
     for part in (
         "vocabulary (0) must be at least 1",
         "layers (0) must be at least 1",
         "width (10) must be divisible by heads (3)",
         "activation ('mish') must be one of gelu",
         "dropout (1.0) must lie in [0, 1)",
+        "pool ('max') must be one of first, mean",
     ):
         assert part in str(raised.value)
     for make in (NextSentence, Pretraining, lambda bert: SequenceClassifier(bert, 2)):
@@ -157,7 +182,7 @@ def test_wrong_sizes_all_at_once() -> None:
 
 
 def test_every_setting_has_a_name_there() -> None:
-    assert {field.name for field in fields(BertConfig)} == set(_SIZES)
+    assert {field.name for field in fields(BertConfig)} == {*_SIZES, "pool"}
     config = replace(CONFIG, activation="swish", pad=7, tied=False, head_dropout=0.25, epsilon=1e-5, segments=3)
     assert config_from(config_to(config, "BertModel")) == config
     assert config_from({"pad_token_id": None, "position_embedding_type": None}).vocabulary == 30522

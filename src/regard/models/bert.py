@@ -29,6 +29,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": F.silu,
     "swish": F.silu,
 }
+POOLS = ("first", "mean")
 DEVIATION, MADE_FOR = 0.02, 768
 
 
@@ -64,6 +65,8 @@ class BertConfig:
     """The id of padding, whose embedding is not learned."""
     tied: bool = True
     """Whether the layer that predicts tokens has the weights of their embeddings."""
+    pool: str = "first"
+    """What the pooler reads: "first", the token [CLS], or "mean", that of all tokens."""
 
 
 class Bert(nn.Module):
@@ -71,6 +74,7 @@ class Bert(nn.Module):
 
         x₀ = norm(token[idₜ] + segment[sₜ] + position[t]);   xₗ = blockₗ(xₗ₋₁);   pooled = tanh(W·x_L[0] + b)
 
+    With pool="mean" the pooler reads the mean of x_L in place of x_L[0].
     Shapes: ids (B, T) → hidden (B, T, W); pooled (B, W).
     Paper: Devlin et al. 2019, section 3. Weights start as normal of deviation 0.02, biases as zero (its appendix A.2
     and code; not truncated); narrower than 768, by `deviation`, and positions by `begin_in_order`.
@@ -146,11 +150,16 @@ class Bert(nn.Module):
             x = x + of_places
         return self.dropout(self.norm(x))
 
-    def pool(self, hidden: Tensor) -> Tensor:
-        """(B, T, W) → (B, W), made of the first token, [CLS]."""
+    def pool(self, hidden: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
+        """(B, T, W) → (B, W), made of the first token, [CLS], or of the mean; lengths as in `forward`."""
         if self.pooler is None:
             raise ValueError("bert: pooler (None) must be there to pool; this one was built or stored without.")
-        return torch.tanh(self.pooler(hidden[:, 0]))
+        if self.config.pool == "first":
+            return torch.tanh(self.pooler(hidden[:, 0]))
+        if lengths is None:
+            return torch.tanh(self.pooler(hidden.mean(1)))
+        count = torch.as_tensor(lengths, device=hidden.device).clamp(min=1)[:, None]  # (B, 1)
+        return torch.tanh(self.pooler(hidden.sum(1) / count))  # padding is zero
 
     def _packed(self, ids: Tensor, lengths: Tensor, segments: Tensor | None) -> Tensor:
         """The same without a computation for padding: texts one after the other, (N, W) in every block."""
@@ -247,6 +256,8 @@ def check(config: BertConfig, where: str = "bert") -> None:
         wrong.append(f"width ({config.width}) must be divisible by heads ({config.heads})")
     if config.activation not in ACTIVATIONS:
         wrong.append(f"activation ({config.activation!r}) must be one of {', '.join(ACTIVATIONS)}")
+    if config.pool not in POOLS:
+        wrong.append(f"pool ({config.pool!r}) must be one of {', '.join(POOLS)}")
     if not 0 <= config.pad < max(1, config.vocabulary):
         wrong.append(f"pad ({config.pad}) must lie in the vocabulary ({config.vocabulary})")
     for name in ("dropout", "attention_dropout", "head_dropout"):

@@ -125,6 +125,9 @@ def save_bert(model: nn.Module, folder: str | Path) -> None:
     """Write a BERT with its head as a model directory that `transformers` opens; a `SentenceEmbedder` as a BertModel.
 
     The vocabulary is `WordPiece.save(folder)`. Other files in the folder stay.
+
+    Raises:
+        ValueError: for a model that has no counterpart there: another class, a pooler that reads the mean.
     """
     inner = model.bert if isinstance(model, SentenceEmbedder) else model
     architecture = {kind: name for name, kind in ARCHITECTURES.items()}.get(type(inner))
@@ -134,6 +137,11 @@ def save_bert(model: nn.Module, folder: str | Path) -> None:
     assert isinstance(bert, Bert)
     values = inner.state_dict()
     left_out = ("pooler.",) if isinstance(inner, UNPOOLED) else ()
+    if bert.config.pool != "first" and bert.pooler is not None and not left_out:
+        raise ValueError(
+            f"bert: pool ({bert.config.pool!r}) must be 'first' in a directory of Hugging Face: its pooler reads the "
+            "token [CLS]. Finetune with --pool first to export a classifier."
+        )
     names = names_of(inner, "" if inner is bert else PREFIX)
     tensors = {
         theirs: values[ours] for ours, theirs in names.items() if not ours.removeprefix(PREFIX).startswith(left_out)

@@ -90,7 +90,7 @@ class NextSentence(nn.Module):
         self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool = False
     ) -> Any:
         return _with_maps(
-            self.bert, (ids, lengths, segments), lambda hidden: self.next(self.bert.pool(hidden)), return_maps
+            self.bert, (ids, lengths, segments), lambda hidden: self.next(self.bert.pool(hidden, lengths)), return_maps
         )
 
 
@@ -123,7 +123,7 @@ class Pretraining(nn.Module):
 
         def both(hidden: Tensor) -> tuple[Tensor, Tensor]:
             chosen = hidden if places is None else hidden[places]
-            return self.masked.logits(chosen), self.next(self.bert.pool(hidden))
+            return self.masked.logits(chosen), self.next(self.bert.pool(hidden, lengths))
 
         return _with_maps(self.bert, (ids, lengths, segments), both, return_maps)
 
@@ -155,7 +155,7 @@ class SequenceClassifier(nn.Module):
         self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool = False
     ) -> Any:
         def read(hidden: Tensor) -> Tensor:
-            return self.classes(self.dropout(self.bert.pool(hidden)))
+            return self.classes(self.dropout(self.bert.pool(hidden, lengths)))
 
         return _with_maps(self.bert, (ids, lengths, segments), read, return_maps)
 

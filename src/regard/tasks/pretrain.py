@@ -74,7 +74,7 @@ class Pretrain:
         extras: dict[str, float | Tensor] = {"padding": batch.padding}
         if self.next is not None:
             extras["masked_loss"] = total.detach() / len(said)
-            logits = self.next(self.head.bert.pool(hidden)).float()  # (B, 2)
+            logits = self.next(self.head.bert.pool(hidden, batch.lengths)).float()  # (B, 2)
             total = total + batch.each * F.cross_entropy(logits, batch.other, reduction="sum")
             extras["next_accuracy"] = (logits.argmax(1) == batch.other).float().mean()
         return Loss(total, len(batch.wanted), extras)
@@ -90,7 +90,7 @@ class Pretrain:
                 right += int((logits.argmax(1) == wanted).sum())
             count += len(batch.wanted)
             if self.next is not None:
-                told += int((self.next(self.head.bert.pool(hidden)).argmax(1) == batch.other).sum())
+                told += int((self.next(self.head.bert.pool(hidden, batch.lengths)).argmax(1) == batch.other).sum())
                 pairs += len(batch)
         figures = {"loss": total / max(1, count), "accuracy": right / max(1, count)}
         return figures | ({"next_accuracy": told / pairs} if pairs else {})

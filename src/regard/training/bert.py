@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -44,6 +44,8 @@ class Sizes:
     """Share of embeddings and of each part's output dropped in training."""
     attention_dropout: float = 0.0
     """Share of attention weights dropped in training; the fast kernels have none."""
+    pool: Literal["first", "mean"] = "first"
+    """What a text is classified by, and next sentences are told by: its first token, [CLS], or the mean of all."""
 
     def errors(self) -> list[str]:
         """Everything that is wrong, a sentence each."""
@@ -114,16 +116,17 @@ def best(folder: Path) -> nn.Module:
     return MODELS[recipe](folder)
 
 
-def start(folder: Path, labels: list[str], attention_dropout: float) -> SequenceClassifier:
-    """A classifier on the BERT of a run or of a Hugging Face directory; layers that it lacks start anew."""
+def start(folder: Path, labels: list[str], **changes: Any) -> SequenceClassifier:
+    """A classifier on the BERT of a run or of a Hugging Face directory; layers that it lacks start anew.
+
+    changes: settings of its `BertConfig` that are to be others.
+    """
     if not is_run(folder):
-        return load_bert(
-            folder, SequenceClassifier, fresh=True, classes=labels, attention_dropout=attention_dropout
-        ).train()
+        return load_bert(folder, SequenceClassifier, fresh=True, classes=labels, **changes).train()
     source = best(folder)
     found = source.bert
     assert isinstance(found, Bert)
-    made = SequenceClassifier(Bert(replace(found.config, attention_dropout=attention_dropout)), labels)
+    made = SequenceClassifier(Bert(replace(found.config, **changes)), labels)
     weights = found.state_dict()
     with torch.no_grad():
         for name, value in made.bert.state_dict().items():

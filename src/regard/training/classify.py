@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -54,8 +54,12 @@ class FinetuneRecipe(Recipe):
     """What to begin with: a run of ours (pretrain, classify), or a model directory of Hugging Face."""
     layer_decay: float = 1.0
     """Each layer learns at so much of the rate of the one above it; 1: all alike."""
+    dropout: float | None = None
+    """Share of embeddings and of each part's output dropped in training; without, as much as it was trained with."""
     attention_dropout: float = 0.0
     """Share of attention weights dropped in training; the fast kernels have none."""
+    pool: Literal["first", "mean"] | None = None
+    """What a text is classified by: its first token, [CLS], or the mean of all; without, what it was made for."""
     training: Training = field(
         default_factory=lambda: Training(
             epochs=3, learning_rate=5e-5, warmup=0.1, schedule="linear", betas=(0.9, 0.999), weight_decay=0.01
@@ -66,9 +70,16 @@ class FinetuneRecipe(Recipe):
         found = super().errors()
         if not 0 < self.layer_decay <= 1:
             found.append(f"classify: layer_decay ({self.layer_decay}) must lie in (0, 1]. Try 0.9, or 1 for none.")
-        if not 0 <= self.attention_dropout < 1:
-            found.append(f"classify: attention_dropout ({self.attention_dropout}) must lie in [0, 1). Try 0.")
+        for name, value in (("dropout", self.dropout or 0.0), ("attention_dropout", self.attention_dropout)):
+            if not 0 <= value < 1:
+                found.append(f"classify: {name} ({value}) must lie in [0, 1). Try 0.")
         return found
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The settings of the BERT that are to be others than those it was trained with."""
+        asked = {"dropout": self.dropout, "attention_dropout": self.attention_dropout, "pool": self.pool}
+        return {name: value for name, value in asked.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +160,7 @@ def _model(recipe: FinetuneRecipe | ScratchRecipe, folder: Path, prepared: Prepa
     if bert.begun(folder):  # the state has its weights: what it began with may be gone
         return SequenceClassifier(Bert(bert.config_of(folder)), prepared.labels)
     if isinstance(recipe, FinetuneRecipe):
-        return bert.start(recipe.start, prepared.labels, recipe.attention_dropout)
+        return bert.start(recipe.start, prepared.labels, **recipe.changes)
     return SequenceClassifier(Bert(recipe.model.config(prepared.words)), prepared.labels)
 
 
