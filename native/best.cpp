@@ -1,37 +1,20 @@
 // The best of each row of logits, as log-probabilities: one look for the best, one for the sum.
 #include "kernels.hpp"
+#include "ranked.hpp"
 #include "simd.hpp"
 
 namespace regard::REGARD_ISA {
 
 namespace {
 
-// The highest so far, the highest first; of equal ones the first that came.
-struct Found {
-    float* values;
-    int64_t* ids;
-    int64_t count;
-
-    float lowest() const { return values[count - 1]; }
-
-    // Takes the place of the last.
-    void insert(float x, int64_t id) { settle(count - 1, x, id); }
-
-    // Into its place among those before `at`.
-    void settle(int64_t at, float x, int64_t id) {
-        for (; at && x > values[at - 1]; --at) values[at] = values[at - 1], ids[at] = ids[at - 1];
-        values[at] = x, ids[at] = id;
-    }
-};
-
 constexpr int vectors = 4, block = vectors * lanes;  // looked at together: few blocks hold one of the best
 
-void look_through(const float* x, int64_t first, int64_t last, Found& found) {
+void look_through(const float* x, int64_t first, int64_t last, const Ranked& found) {
     for (int64_t id = first; id < last; ++id)
         if (x[id] > found.lowest()) found.insert(x[id], id);
 }
 
-void find(const float* x, int64_t size, Found& found) {
+void find(const float* x, int64_t size, const Ranked& found) {
     for (int64_t id = 0; id < found.count; ++id) found.settle(id, x[id], id);
     int64_t id = found.count;
     for (; id + block <= size; id += block) {
@@ -63,7 +46,7 @@ void best(const void* given, int64_t task, Scratch& scratch) {
     const int64_t first = task * scratch.rows_per_task, past = first + scratch.rows_per_task;
     for (int64_t r = first; r < (past < job.rows ? past : job.rows); ++r) {
         const float* x = job.logits + r * job.row;
-        Found found{job.values + r * job.count, job.ids + r * job.count, job.count};
+        const Ranked found{job.values + r * job.count, job.ids + r * job.count, job.count};
         find(x, job.size, found);
         const float most = found.values[0], rest = __builtin_logf(sum_of_exponentials(x, job.size, most));
         for (int64_t i = 0; i < job.count; ++i) found.values[i] = found.values[i] - most - rest;

@@ -6,6 +6,7 @@
 #include "observe.hpp"
 #include "observe_pool.hpp"
 #include "observe_walk.hpp"
+#include "ranked.hpp"
 
 namespace regard::REGARD_ISA {
 
@@ -57,24 +58,13 @@ struct Top : Sight {
         std::fill(at + first * job.out_row, at + last * job.out_row, int64_t(-1));
     }
 
-    void insert(float score, int64_t key, float* best, int64_t* keys) const {
-        int64_t place = job.count - 1;
-        for (; place > 0 && best[place - 1] < score; --place) {
-            best[place] = best[place - 1];
-            keys[place] = keys[place - 1];
-        }
-        best[place] = score;
-        keys[place] = key;
-    }
-
     void operator()(const Block& block, const float* s) const {
         for (int i = 0; i < block.rows; ++i, s += key_block) {
-            float* best = row(block.row + i);
-            const float& lowest = best[job.count - 1];
+            const Ranked best{row(block.row + i), at + (block.row + i) * job.out_row, job.count};
             for (int j = 0; j < block.cols; j += lanes) {
-                if (!any(load(s + j) > splat(lowest))) continue;
+                if (!any(load(s + j) > splat(best.lowest()))) continue;
                 for (int n = j; n < j + lanes; ++n)
-                    if (s[n] > lowest) insert(s[n], block.col + n, best, at + (block.row + i) * job.out_row);
+                    if (s[n] > best.lowest()) best.insert(s[n], block.col + n);
             }
         }
     }
