@@ -22,11 +22,13 @@ def finetune(
     batch: int,
     longest: int,
     seed: int,
+    sampling: str = "random",
 ) -> dict[str, float]:
     """Best held-out accuracy of an evaluation after each epoch, samples per second of training, seconds of all.
 
-    Padding goes to the longest of a batch, and batches are of like length (train_sampling_strategy), its best settings
-    for texts of mixed length; attention by SDPA, without dropout of its weights, as ours: with it, SDPA is slower.
+    Padding goes to the longest of a batch. sampling is that of the Trainer: "random", as it comes, or
+    "group_by_length", which puts texts of like length together. Attention by SDPA, without dropout of its weights, as
+    ours: with it, SDPA is slower.
     """
     try:
         import accelerate  # noqa: F401 (the Trainer asks for it)
@@ -49,7 +51,7 @@ def finetune(
         weight_decay=0.01,
         warmup_steps=0.1,
         lr_scheduler_type="linear",
-        train_sampling_strategy="group_by_length",
+        train_sampling_strategy=sampling,
         eval_strategy="epoch",
         save_strategy="no",
         logging_steps=50,
