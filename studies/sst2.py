@@ -99,7 +99,7 @@ def _theirs(options: argparse.Namespace, texts: Path, model: Path, name: str) ->
 
         train, valid = (list(read_labelled(texts / name)) for name in ("train.tsv", "dev.tsv"))
         limits = {"minutes": options.minutes, "epochs": options.epochs, "rate": options.rate, "seed": options.seed}
-        how = {"batch": BATCH, "longest": LONGEST, "sampling": PEERS[name]}
+        how: dict[str, Any] = {"batch": BATCH, "longest": LONGEST, "sampling": PEERS[name]}
         found = finetune(model, train, valid, options.out, **how, **limits)
         place.write_text(json.dumps(found) + "\n", encoding="utf-8")
     return dict(json.loads(place.read_text(encoding="utf-8")))
