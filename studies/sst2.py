@@ -25,7 +25,7 @@ from studies._packages import minilm
 ACCURACY, SPEED = 0.87, 1.5
 """The bars: accuracy, and samples per second against the Trainer."""
 PEERS = {"Trainer": "random", "Trainer, like lengths": "group_by_length"}
-"""Where its batches come from; the bar of speed is set against it as it comes."""
+"""Where its batches come from: as it comes, and as suits texts of mixed length best. The bars hold for both."""
 BATCH, TOKENS, LONGEST = 32, 800, 64
 """Sentences of a batch of theirs, and pieces of one of ours: about as many sentences."""
 
@@ -116,7 +116,7 @@ def _told(found: Mapping[str, Mapping[str, Any]]) -> int:
     for name, theirs in found.items():
         if theirs is ours:
             continue
-        ratio, bar = ours["samples_per_second"] / theirs["samples_per_second"], PEERS[name] == "random"
-        print(f"{name}: {ratio:.2f}× its samples per second" + (f" (bar: {SPEED}×)" if bar else ""))
-        met = met and (ratio >= SPEED or not bar) and ours["accuracy"] >= theirs["accuracy"]
+        ratio = ours["samples_per_second"] / theirs["samples_per_second"]
+        print(f"{name}: {ratio:.2f}× its samples per second (bar: {SPEED}×)")
+        met = met and ratio >= SPEED and ours["accuracy"] >= theirs["accuracy"]
     return 0 if met else 1

@@ -55,7 +55,7 @@ def test_sst2_judges_by_its_bars(data: Path, tmp_path: Path, capsys: pytest.Capt
     assert found["Trainer"] == kept and found["regard"]["epochs"] == 1 and found["regard"]["samples_per_second"] > 0
     assert status == (0 if found["regard"]["accuracy"] >= sst2.ACCURACY else 1)
     said = capsys.readouterr().out
-    assert "Trainer: " in said and "Trainer, like lengths: " in said and said.count("(bar: 1.5×)") == 1
+    assert "Trainer: " in said and "Trainer, like lengths: " in said and said.count("(bar: 1.5×)") == 2
 
 
 def test_the_peer_of_sst2(data: Path, tmp_path: Path) -> None:
