@@ -66,7 +66,7 @@ class BertConfig:
     tied: bool = True
     """Whether the layer that predicts tokens has the weights of their embeddings."""
     pool: str = "first"
-    """What the pooler reads: "first", the token [CLS], or "mean", that of all tokens."""
+    """What the pooler reads: "first", the token [CLS], or "mean", the mean of all tokens."""
 
 
 class Bert(nn.Module):
@@ -155,11 +155,12 @@ class Bert(nn.Module):
         if self.pooler is None:
             raise ValueError("bert: pooler (None) must be there to pool; this one was built or stored without.")
         if self.config.pool == "first":
-            return torch.tanh(self.pooler(hidden[:, 0]))
-        if lengths is None:
-            return torch.tanh(self.pooler(hidden.mean(1)))
-        count = torch.as_tensor(lengths, device=hidden.device).clamp(min=1)[:, None]  # (B, 1)
-        return torch.tanh(self.pooler(hidden.sum(1) / count))  # padding is zero
+            read = hidden[:, 0]
+        elif lengths is None:
+            read = hidden.mean(1)
+        else:  # padding is zero
+            read = hidden.sum(1) / torch.as_tensor(lengths, device=hidden.device).clamp(min=1)[:, None]
+        return torch.tanh(self.pooler(read))
 
     def _packed(self, ids: Tensor, lengths: Tensor, segments: Tensor | None) -> Tensor:
         """The same without a computation for padding: texts one after the other, (N, W) in every block."""
