@@ -87,6 +87,11 @@ View view(const char* name, nb::handle given) {
     return {.data = from.pointer<const float>(), .batch = from.integer(), .head = from.integer(), .row = from.integer()};
 }
 
+Output output(const char* name, nb::handle given) {
+    Reader from(name, given, 4);
+    return {.data = from.pointer<void>(), .batch = from.integer(), .head = from.integer(), .row = from.integer()};
+}
+
 Mask mask_of(nb::handle given) {
     constexpr int64_t open = int64_t(1) << 60;
     if (given.is_none()) return {.left = open, .right = open, .offset = nullptr, .length = nullptr, .kind = MaskKind::none, .dense = nullptr, .batch = 0, .head = 0, .row = 0, .col = 0, .any = false};
@@ -127,19 +132,39 @@ Dot dot_of(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handl
 }
 
 bool dot_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                 int64_t context, int64_t lse, int64_t rows_per_task, int threads) {
-    const DotForward job = contiguous_forward(dot_of(sizes, q, k, v, numbers, mask), address<float>(context), address<float>(lse));
+                 nb::handle context, int64_t lse, int64_t rows_per_task, int threads) {
+    const Dot of = dot_of(sizes, q, k, v, numbers, mask);
+    const DotForward job{of, output("context", context), Output::contiguous(address<void>(lse), of.heads, of.queries, 1), nullptr};
     if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
     nb::gil_scoped_release released;
     return calls::dot_forward(*active, job, rows_per_task, threads);
 }
 
+// Everything but where the log-sum-exps are.
+DotBackward backward_of(const Dot& of, nb::handle grad, nb::handle context, int64_t parts, nb::handle dq, nb::handle dk,
+                        nb::handle dv, int64_t dq_part, int dq_number, int dk_number) {
+    return {
+        .of = of,
+        .grad = view("grad", grad),
+        .context = view("context", context),
+        .lse = {},
+        .parts = parts,
+        .dq = output("dq", dq),
+        .dk = output("dk", dk),
+        .dv = output("dv", dv),
+        .dq_part = dq_part,
+        .dq_number = Number(dq_number),
+        .dk_number = Number(dk_number),
+        .lost = nullptr,
+    };
+}
+
 bool dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                  nb::handle grad, nb::handle context, int64_t lse, int64_t parts, int64_t dq, int64_t dk, int64_t dv,
-                  int dq_number, int dk_number, int threads) {
-    const DotBackward job = contiguous_backward(
-        dot_of(sizes, q, k, v, numbers, mask), view("grad", grad), view("context", context), address<const float>(lse), parts,
-        address<void>(dq), address<void>(dk), address<void>(dv), Number(dq_number), Number(dk_number));
+                  nb::handle grad, nb::handle context, int64_t lse, int64_t parts, nb::handle dq, nb::handle dk,
+                  nb::handle dv, int64_t dq_part, int dq_number, int dk_number, int threads) {
+    const Dot of = dot_of(sizes, q, k, v, numbers, mask);
+    DotBackward job = backward_of(of, grad, context, parts, dq, dk, dv, dq_part, dq_number, dk_number);
+    job.lse = {address<const float>(lse), of.heads * of.queries, of.queries, 1};
     nb::gil_scoped_release released;
     return calls::dot_backward(*active, job, threads);
 }
@@ -149,13 +174,10 @@ calls::Packed packed_of(nb::handle lengths) {
     return {from.integer(), from.pointer<const int64_t>(), from.pointer<const int64_t>()};
 }
 
-// (N, H, width), contiguous.
-Output heads_inside(int64_t data, const Dot& of, int64_t width) { return {address<void>(data), 0, width, of.heads * width}; }
-
 bool packed_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                    nb::handle lengths, int64_t rows, int64_t context, int64_t lse, int64_t rows_per_task, int threads) {
+                    nb::handle lengths, int64_t rows, nb::handle context, int64_t lse, int64_t rows_per_task, int threads) {
     const Dot of = dot_of(sizes, q, k, v, numbers, mask);
-    const DotForward job{of, heads_inside(context, of, of.value_width), {address<void>(lse), 0, rows, 1}, nullptr};
+    const DotForward job{of, output("context", context), {address<void>(lse), 0, rows, 1}, nullptr};
     const calls::Packed packed = packed_of(lengths);
     if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
     nb::gil_scoped_release released;
@@ -164,23 +186,9 @@ bool packed_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, 
 
 bool packed_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
                      nb::handle lengths, int64_t rows, nb::handle grad, nb::handle context, int64_t lse, int64_t parts,
-                     int64_t dq, int64_t dk, int64_t dv, int dq_number, int dk_number, int threads) {
-    const Dot of = dot_of(sizes, q, k, v, numbers, mask);
-    const int64_t width = padded(of.width);
-    const DotBackward job{
-        .of = of,
-        .grad = view("grad", grad),
-        .context = view("context", context),
-        .lse = {address<const float>(lse), 0, rows, 1},
-        .parts = parts,
-        .dq = heads_inside(dq, of, width),
-        .dk = heads_inside(dk, of, width),
-        .dv = heads_inside(dv, of, padded(of.value_width)),
-        .dq_part = rows * of.heads * width,
-        .dq_number = Number(dq_number),
-        .dk_number = Number(dk_number),
-        .lost = nullptr,
-    };
+                     nb::handle dq, nb::handle dk, nb::handle dv, int64_t dq_part, int dq_number, int dk_number, int threads) {
+    DotBackward job = backward_of(dot_of(sizes, q, k, v, numbers, mask), grad, context, parts, dq, dk, dv, dq_part, dq_number, dk_number);
+    job.lse = {address<const float>(lse), 0, rows, 1};
     const calls::Packed packed = packed_of(lengths);
     nb::gil_scoped_release released;
     return calls::packed_backward(*active, job, packed, threads);
@@ -331,23 +339,23 @@ NB_MODULE(_native, m) {
         nb::arg("address"), "Run tasks by the GOMP_parallel at this address; 0: on threads of our own.");
     m.def("dot_forward", dot_forward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
           nb::arg("mask").none(), nb::arg("context"), nb::arg("lse"), nb::arg("rows_per_task"), nb::arg("threads"),
-          "Whether every context is finite. sizes: batches, heads, groups, queries, keys, width, value_width; q, k, v: pointer and strides of batch, head, "
-          "row; numbers: what q, k, v are (0 float32, 1 bfloat16, 2 float16), scale, softcap; mask: None, or left, right, offset, length, kind, dense, and its four strides.");
+          "Whether every context is finite. sizes: batches, heads, groups, queries, keys, width, value_width; q, k, v and context: pointer and strides of "
+          "batch, head, row; lse (B, H, Tq); numbers: what q, k, v are (0 float32, 1 bfloat16, 2 float16), scale, softcap; mask: None, or left, right, offset, length, kind, dense, and its four strides.");
     m.def("dot_backward", dot_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
           nb::arg("mask").none(), nb::arg("grad"), nb::arg("context"), nb::arg("lse"), nb::arg("parts"), nb::arg("dq"),
-          nb::arg("dk"), nb::arg("dv"), nb::arg("dq_number"), nb::arg("dk_number"), nb::arg("threads"),
-          "Whether every gradient is finite. As dot_forward; grad and context: pointer and strides; dq_number, dk_number: "
+          nb::arg("dk"), nb::arg("dv"), nb::arg("dq_part"), nb::arg("dq_number"), nb::arg("dk_number"), nb::arg("threads"),
+          "Whether every gradient is finite. As dot_forward; dq, dk, dv, one per query head: rows of padded widths; dq_part: from one share's dq to the "
+          "next's; dq_number, dk_number: "
           "what dq is to be, and dk and dv: float32, or what q, k, v are.");
     m.def("packed_forward", packed_forward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
           nb::arg("mask").none(), nb::arg("lengths"), nb::arg("rows"), nb::arg("context"), nb::arg("lse"), nb::arg("rows_per_task"),
           nb::arg("threads"),
           "As dot_forward, for sequences one after the other. sizes: queries and keys are those of the longest; lengths: how many "
-          "sequences, pointers to their numbers of queries and of keys; rows: all queries; context (rows, H, Dv), lse (H, rows).");
+          "sequences, pointers to their numbers of queries and of keys; rows: all queries; context: strides of head and row; lse (H, rows).");
     m.def("packed_backward", packed_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
           nb::arg("mask").none(), nb::arg("lengths"), nb::arg("rows"), nb::arg("grad"), nb::arg("context"), nb::arg("lse"),
-          nb::arg("parts"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"), nb::arg("dq_number"), nb::arg("dk_number"), nb::arg("threads"),
-          "As dot_backward and packed_forward; dq (parts, rows, H, padded D), dk and dv one per query head. Those of a sequence "
-          "without queries are not written.");
+          nb::arg("parts"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"), nb::arg("dq_part"), nb::arg("dq_number"), nb::arg("dk_number"), nb::arg("threads"),
+          "As dot_backward and packed_forward. The gradients of a sequence without queries are not written.");
     m.def("large_pages", large_pages, nb::arg("start"), nb::arg("bytes"), "Ask for large pages in a piece of memory.");
     m.def("padded", padded, nb::arg("width"), "The width of a row of gradients.");
     m.def("query_row", query_row, nb::arg("width"), "The width of a row of exponentials of a query.");

@@ -34,13 +34,13 @@ def module() -> Iterator[ModuleType]:
 def dot_forward(module: ModuleType, q: Tensor, k: Tensor, v: Tensor, threads: int, rows_per_task: int = 5) -> Tensor:
     (b, h, tq, d), (tk, dv) = q.shape, v.shape[-2:]
     context, lse = torch.full((b, h, tq, dv), torch.nan), torch.full((b, h, tq), torch.nan)
-    views = [(x.data_ptr(), *x.stride()[:3]) for x in (q, k, v)]
+    views = [(x.data_ptr(), *x.stride()[:3]) for x in (q, k, v, context)]
     module.dot_forward(
         (b, h, 1, tq, tk, d, dv),
-        *views,
+        *views[:3],
         (0, d**-0.5, 0.0),
         OPEN,
-        context.data_ptr(),
+        views[3],
         lse.data_ptr(),
         rows_per_task,
         threads,
@@ -95,9 +95,9 @@ def test_an_unknown_instruction_set_is_refused(module: ModuleType) -> None:
 def test_a_tuple_of_another_size_is_refused(module: ModuleType, size: int) -> None:
     four = (0, 0, 0, 0)
     with pytest.raises(TypeError, match="sizes must be a tuple of 7 numbers"):
-        module.dot_forward((0,) * size, four, four, four, (0, 1.0, 0.0), OPEN, 0, 0, 1, 1)
+        module.dot_forward((0,) * size, four, four, four, (0, 1.0, 0.0), OPEN, four, 0, 1, 1)
     with pytest.raises(ValueError, match="rows_per_task must be at least 1"):
-        module.dot_forward((0,) * 7, four, four, four, (0, 1.0, 0.0), None, 0, 0, 0, 1)
+        module.dot_forward((0,) * 7, four, four, four, (0, 1.0, 0.0), None, four, 0, 0, 1)
 
 
 @needs_module
@@ -107,7 +107,7 @@ def test_what_a_task_throws_reaches_the_caller(module: ModuleType) -> None:
     sizes = (1, 2, 1, 1, 1, 2**40, 1)  # scratch for keys of that width is beyond any machine
     for threads in (1, 2):
         with pytest.raises(MemoryError):
-            module.dot_forward(sizes, *[(0, 0, 0, 0)] * 3, (0, 1.0, 0.0), OPEN, 0, 0, 1, threads)
+            module.dot_forward(sizes, *[(0, 0, 0, 0)] * 3, (0, 1.0, 0.0), OPEN, (0, 0, 0, 0), 0, 1, threads)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,18 @@ from . import blocked, engine, native_additive
 from .isolate import Apart, isolated
 from .masks import transformed
 from .native_op import request_of, traced
-from .native_plan import NUMBERS, Plan, channel_weights, four, kernels, pieces, shared_lead, unit_rows, view
+from .native_plan import (
+    NUMBERS,
+    Gradients,
+    Plan,
+    channel_weights,
+    four,
+    heads_inside,
+    kernels,
+    shared_lead,
+    unit_rows,
+    view,
+)
 from .request import Request
 from .similarity import Additive, Dot, Pairwise, widen
 
@@ -125,15 +136,15 @@ def _wants_gradient(*tensors: Tensor) -> bool:
 def _forward(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tensor, bool]:
     """Context (B, H, Tq, Dv), log-sum-exp (B, H, Tq), and whether every context is finite."""
     batches, heads, queries, width = q.shape
-    found = q.new_empty(batches, heads, queries, v.shape[-1], dtype=torch.float32)
+    order = (batches, queries, heads) if heads_inside(q) else (batches, heads, queries)  # as q lies
+    found = q.new_empty(*order, v.shape[-1], dtype=torch.float32)
+    found = found.transpose(1, 2) if heads_inside(q) else found
     lse = q.new_empty(batches, heads, queries, dtype=torch.float32)
     if not lse.numel():
         return found, lse, True
     threads = torch.get_num_threads()
     rows = plan.rows_per_task(queries, threads, ROWS_PER_TASK)
-    finite = kernels().dot_forward(
-        *plan.arguments(q, k, v, width=width), found.data_ptr(), lse.data_ptr(), rows, threads
-    )
+    finite = kernels().dot_forward(*plan.arguments(q, k, v, width=width), view(found), lse.data_ptr(), rows, threads)
     return found, lse, finite
 
 
@@ -163,45 +174,29 @@ class _Dot(torch.autograd.Function):
 def _backward(
     plan: Plan, q: Tensor, k: Tensor, v: Tensor, found: Tensor, lse: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
-    finite = True
-    grad = unit_rows(grad)
-    (batches, heads, queries, width), keys, value_width = q.shape, k.shape[2], v.shape[-1]
-    threads = torch.get_num_threads()
-    parts = plan.shares(keys, threads, KEYS_PER_TASK)
-    padded = kernels().padded
-    of_queries = q.dtype if parts == 1 else torch.float32  # what is added up afterwards is rounded afterwards
-    of_keys = k.dtype if plan.groups == 1 else torch.float32
-    dq, dk, dv = pieces(
-        (batches, heads, parts, queries, padded(width)),
-        (batches, heads, keys, padded(width)),  # one per query head
-        (batches, heads, keys, padded(value_width)),
-        dtypes=(of_queries, of_keys, of_keys),
-    )
+    finite, grad, threads = True, unit_rows(grad), torch.get_num_threads()
+    parts = plan.shares(k.shape[-2], threads, KEYS_PER_TASK)
+    room = Gradients.room(plan, q, k, v, parts)
     if grad.numel():
         finite = kernels().dot_backward(
-            *plan.arguments(q, k, v, width=width),
+            *plan.arguments(q, k, v, width=q.shape[-1]),
             view(grad),
             view(found),
             lse.data_ptr(),
             parts,
-            dq.data_ptr(),
-            dk.data_ptr(),
-            dv.data_ptr(),
-            NUMBERS[of_queries],
-            NUMBERS[of_keys],
+            *room.arguments(),
             threads,
         )
     else:
-        dq, dk, dv = dq.zero_(), dk.zero_(), dv.zero_()
-    dq = dq.squeeze(2) if parts == 1 else dq.sum(2)
-    dq, dk, dv = dq[..., :width], plan.ungroup(dk)[..., :width], plan.ungroup(dv)[..., :value_width]
-    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), finite
+        room.zero()
+    return *room.of(plan, q, k, v), finite
 
 
 @torch.library.impl("regard::dot", "CPU")
 @torch.no_grad()
 def _dot(*plan: Any) -> tuple[Tensor, Tensor]:
-    return _eager(request_of(*plan))
+    found, lse = _eager(request_of(*plan))
+    return found.contiguous(), lse  # as was foretold
 
 
 @torch.library.impl("regard::dot_backward", "CPU")

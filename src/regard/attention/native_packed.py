@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import native
-from .native_plan import NUMBERS, OPEN, Plan, kernels, pieces, shared_lead, unit_rows
+from .native_plan import NUMBERS, OPEN, Gradients, Plan, kernels, shared_lead, unit_rows, view
 from .request import Request
 from .similarity import Additive, Dot
 
@@ -94,7 +94,8 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> tuple[Tensor, T
         return found, lse, True
     threads = torch.get_num_threads()
     rows = plan.rows_per_task(packed.layout.most_queries, threads, native.ROWS_PER_TASK)
-    finite = kernels().packed_forward(*packed.arguments(q, k, v), found.data_ptr(), lse.data_ptr(), rows, threads)
+    context = view(found.transpose(0, 1))
+    finite = kernels().packed_forward(*packed.arguments(q, k, v), context, lse.data_ptr(), rows, threads)
     return found, lse, finite
 
 
@@ -125,21 +126,12 @@ def _backward(
     packed: Packed, q: Tensor, k: Tensor, v: Tensor, found: Tensor, lse: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     """The gradients of q, k and v, (H, N, ·) each, and whether all are finite."""
-    plan, layout, finite = packed.plan, packed.layout, True
+    plan, layout, finite, threads = packed.plan, packed.layout, True, torch.get_num_threads()
     grad = unit_rows(grad)
-    (heads, queries, width), keys, value_width = q.shape, k.shape[1], v.shape[-1]
-    threads, padded = torch.get_num_threads(), kernels().padded
     parts = plan.shares(layout.most_keys, threads, native.KEYS_PER_TASK)
-    of_queries = q.dtype if parts == 1 else torch.float32  # what is added up afterwards is rounded afterwards
-    of_keys = k.dtype if plan.groups == 1 else torch.float32
-    dq, dk, dv = pieces(
-        (parts, queries, heads, padded(width)),
-        (keys, heads, padded(width)),  # one per query head
-        (keys, heads, padded(value_width)),
-        dtypes=(of_queries, of_keys, of_keys),
-    )
+    room = Gradients.room(plan, q, k, v, parts)
     if not grad.numel() or not layout.queries.all():  # no query, no gradient of its keys
-        dq, dk, dv = dq.zero_(), dk.zero_(), dv.zero_()
+        room.zero()
     if grad.numel():
         finite = kernels().packed_backward(
             *packed.arguments(q, k, v),
@@ -147,20 +139,7 @@ def _backward(
             view(found.transpose(0, 1)),
             lse.data_ptr(),
             parts,
-            dq.data_ptr(),
-            dk.data_ptr(),
-            dv.data_ptr(),
-            NUMBERS[of_queries],
-            NUMBERS[of_keys],
+            *room.arguments(),
             threads,
         )
-    dq = dq.squeeze(0) if parts == 1 else dq.sum(0)
-    dq, dk, dv = dq[..., :width], plan.ungroup(dk)[..., :width], plan.ungroup(dv)[..., :value_width]
-    dq, dk, dv = (d.to(x.dtype).transpose(0, 1) for d, x in ((dq, q), (dk, k), (dv, v)))  # (H, N, ·)
-    return dq, dk, dv, finite
-
-
-def view(x: Tensor) -> tuple[int, int, int, int]:
-    """x (H, N, ·): pointer and strides of batch, head, row."""
-    head, row, _ = x.stride()
-    return x.data_ptr(), 0, head, row
+    return *room.of(plan, q, k, v), finite

@@ -70,8 +70,8 @@ class Plan(NamedTuple):
         return 1 if threads == 1 or heads >= 4 * threads else max(1, min(-(-4 * threads // heads), keys // fewest))
 
     def ungroup(self, x: Tensor) -> Tensor:
-        """Add up what the query heads of each key head found: (B, H, T, D) → (B, H / groups, T, D)."""
-        return x if self.groups == 1 else x.unflatten(1, (-1, self.groups)).sum(2)
+        """Add up what the query heads of each key head found: (…, H, T, D) → (…, H / groups, T, D)."""
+        return x if self.groups == 1 else x.unflatten(-3, (-1, self.groups)).sum(-3)
 
     def once(self) -> None:
         if torch.is_grad_enabled():  # only under create_graph=True
@@ -139,8 +139,68 @@ def pieces(*shapes: tuple[int, ...], dtypes: Sequence[torch.dtype] | None = None
 
 
 def view(x: Tensor) -> tuple[int, int, int, int]:
-    batch, head, row, _ = x.stride()
-    return x.data_ptr(), batch, head, row
+    """Pointer and strides of batch, head and row, of x (B, H, T, ·), or of packed x (H, N, ·)."""
+    *batch, head, row, _ = x.stride()
+    return x.data_ptr(), batch[0] if batch else 0, head, row
+
+
+def heads_inside(x: Tensor) -> bool:
+    """Whether x (…, H, T, ·) lies as (…, T, H, ·), its heads side by side in a row, as a projection leaves them."""
+    head, row, _ = x.stride()[-3:]
+    return head < row
+
+
+class Gradients(NamedTuple):
+    """Room for the gradients of q, k and v."""
+
+    dq: Tensor
+    """(parts, …, H, Tq, padded D): each share of the keys has its own, and they are added up."""
+    dk: Tensor
+    """(…, H, Tk, padded D): one for each query head."""
+    dv: Tensor
+    """(…, H, Tk, padded Dv)"""
+
+    @classmethod
+    def room(cls, plan: Plan, q: Tensor, k: Tensor, v: Tensor, parts: int) -> Gradients:
+        """Laid out as q, k and v are. Where all three are alike, with their heads in a row, so are their gradients:
+        rows of [dq dk dv], of which a joint projection (`layers.projection`) makes one matrix without a copy.
+        """
+        (*lead, heads, queries, width), keys, value_width = q.shape, k.shape[-2], v.shape[-1]
+        # what is added up afterwards is rounded afterwards
+        of_queries = q.dtype if parts == 1 else torch.float32
+        of_keys = k.dtype if plan.groups == 1 else torch.float32
+        padded, inside = kernels().padded, heads_inside(q) and heads_inside(k) and heads_inside(v)
+        if inside and parts == 1 and q.shape == k.shape == v.shape and of_queries == of_keys:
+            (joint,) = pieces((*lead, queries, 3, heads, padded(width)), dtypes=(of_queries,))
+            dq, dk, dv = (x.transpose(-3, -2) for x in joint.unbind(-3))
+            return cls(dq.unsqueeze(0), dk, dv)
+
+        def laid(*shape: int) -> tuple[int, ...]:
+            *first, h, t, d = shape
+            return (*first, t, h, d) if inside else shape
+
+        made = pieces(
+            laid(parts, *lead, heads, queries, padded(width)),
+            laid(*lead, heads, keys, padded(width)),
+            laid(*lead, heads, keys, padded(value_width)),
+            dtypes=(of_queries, of_keys, of_keys),
+        )
+        return cls(*(x.transpose(-3, -2) for x in made) if inside else made)
+
+    def arguments(self) -> tuple[Any, ...]:
+        """What the kernels are told of it."""
+        dq, dk, dv = self
+        return view(dq[0]), view(dk), view(dv), dq.stride(0), NUMBERS[dq.dtype], NUMBERS[dk.dtype]
+
+    def zero(self) -> None:
+        for x in self:
+            x.zero_()
+
+    def of(self, plan: Plan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients themselves, of the shapes and dtypes of q, k and v."""
+        dq = self.dq.squeeze(0) if len(self.dq) == 1 else self.dq.sum(0)
+        dq, dk, dv = dq[..., : q.shape[-1]], plan.ungroup(self.dk), plan.ungroup(self.dv)
+        return dq.to(q.dtype), dk[..., : k.shape[-1]].to(k.dtype), dv[..., : v.shape[-1]].to(v.dtype)
 
 
 def _mask_numbers(request: Request, batches: int, heads: int) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
