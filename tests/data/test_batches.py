@@ -121,6 +121,27 @@ def test_there_is_little_padding(corpus: Corpus) -> None:
     assert share(Batches(corpus, 500, pool=1)) > 0.2
 
 
+def test_packed_batches_are_by_lot(corpus: Corpus) -> None:
+    """Without a pool, texts of any lengths come together, as many as fit when nothing is padded."""
+    batches = Batches(corpus, 500, seed=2, pool=0)
+    plan = batches.plan(1)
+    assert sorted(np.concatenate(plan).tolist()) == list(range(len(corpus)))
+    sides = [(corpus.lengths[places] + 1).sum(0) for places in plan]
+    assert max(max(side) for side in sides) <= 500
+    for places, after, side in zip(plan[:-1], plan[1:], sides, strict=False):  # not one more would have fitted
+        assert max(side + corpus.lengths[after[0]] + 1) > 500, len(places)
+    spread = np.mean([corpus.lengths[places, 0].std() for places in plan])
+    assert spread > 0.8 * corpus.lengths[:, 0].std()
+    assert [p.tolist() for p in plan] == [p.tolist() for p in Batches(corpus, 500, seed=2, pool=0).plan(1)]
+    assert [p.tolist() for p in plan] != [p.tolist() for p in batches.plan(2)]
+
+
+def test_a_text_too_long_is_packed_alone(tmp_path: Path) -> None:
+    batches = Batches(corpus_of(tmp_path, [(9, 9), (1, 1), (99, 1), (1, 99), (1, 1)]), 20, pool=0)
+    found = [sorted(places.tolist()) for places in batches.plan(0)]
+    assert [2] in found and [3] in found and sorted(n for places in found for n in places) == list(range(5))
+
+
 def test_turning_targets_by_turns_saves_padding(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     turned = len(Batches(corpus, 500).plan(0))
     monkeypatch.setattr(module, "_by_length", lambda lengths: np.lexsort((lengths[:, 1], lengths[:, 0])))
@@ -163,11 +184,9 @@ def test_ranks_without_a_pair_get_an_empty_batch(tmp_path: Path) -> None:
 
 
 def test_says_what_is_wrong(corpus: Corpus) -> None:
-    for name in ("tokens", "pool"):
-        with pytest.raises(ValueError, match=re.escape(f"batches: {name} (0) must be at least 1.")):
-            Batches(corpus, **{"tokens": 9, name: 0})
-    with pytest.raises(ValueError, match=re.escape("batches: seed (-1) must be at least 0.")):
-        Batches(corpus, 9, seed=-1)
+    for name, least in (("tokens", 1), ("seed", 0), ("pool", 0)):
+        with pytest.raises(ValueError, match=re.escape(f"batches: {name} ({least - 1}) must be at least {least}.")):
+            Batches(corpus, **{"tokens": 9, name: least - 1})
     batches = Batches(corpus, 500)
     count = len(batches.plan(0))
     with pytest.raises(ValueError, match=re.escape("batches: epoch (-1) must be at least 0.")):

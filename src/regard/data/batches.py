@@ -96,7 +96,8 @@ class Batches:
             longer gets a batch of its own.
         seed: of every order.
         shuffle: False keeps one order for all epochs: the whole corpus sorted by length.
-        pool: batches that are sorted together: more of them mean less padding and less chance.
+        pool: batches that are sorted together: more of them mean less padding and less chance; 0: none are sorted, and
+            `tokens` bounds what a batch holds without padding, for models that pack it.
 
     >>> import tempfile
     >>> pairs = [([5] * (n % 7), [6] * (n % 5)) for n in range(100)]
@@ -110,7 +111,7 @@ class Batches:
     """
 
     def __init__(self, corpus: Corpus, tokens: int, *, seed: int = 0, shuffle: bool = True, pool: int = POOL) -> None:
-        for name, value, least in (("tokens", tokens, 1), ("seed", seed, 0), ("pool", pool, 1)):
+        for name, value, least in (("tokens", tokens, 1), ("seed", seed, 0), ("pool", pool, 0)):
             if value < least:
                 raise ValueError(f"batches: {name} ({value}) must be at least {least}.")
         if len(corpus) > LARGEST:
@@ -165,6 +166,9 @@ class Batches:
         places = np.arange(len(self.corpus), dtype=np.int32)
         if self.shuffle:
             random.shuffle(places)
+        if self.shuffle and not self.pool:
+            ends = _cut_packed(self.corpus.lengths[places] + 1, self.tokens)
+            return Plan(places, ends, np.arange(len(ends) - 1, dtype=np.int32))
         size = self._pool_size() if self.shuffle else len(places)
         bounds = [np.zeros(1, np.int64)]
         for start in range(0, len(places), size):
@@ -203,3 +207,15 @@ def _cut(lengths: np.ndarray, tokens: int) -> np.ndarray:
         start += max(1, int(np.searchsorted(cells, tokens, side="right")))
         ends.append(start)
     return np.array(ends, np.int64)
+
+
+def _cut_packed(lengths: np.ndarray, tokens: int) -> np.ndarray:
+    """Where batches of at most `tokens` begin and end, greedily, padding not counted; lengths (n, 2) in any order."""
+    totals = lengths.cumsum(0, dtype=np.int64)  # (n, 2), rises
+    bounds = [0]
+    while bounds[-1] < len(totals):
+        start = bounds[-1]
+        before = totals[start - 1] if start else np.zeros(2, np.int64)
+        fits = min(int(np.searchsorted(totals[:, side], before[side] + tokens, side="right")) for side in (0, 1))
+        bounds.append(max(start + 1, fits))
+    return np.array(bounds, np.int64)

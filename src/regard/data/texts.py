@@ -1,4 +1,4 @@
-"""Batches of texts with labels, of about equal size in tokens and of like length."""
+"""Batches of texts with labels, of about equal size in tokens."""
 
 from __future__ import annotations
 
@@ -34,14 +34,12 @@ class TextBatch:
         tensors = (self.ids, self.lengths, self.labels, self.indices)
         return TextBatch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
 
-    @property
-    def padding(self) -> float:
-        """The share of cells that hold padding."""
-        return 1 - int(self.lengths.sum()) / self.ids.numel() if self.ids.numel() else 0.0
-
 
 class TextBatches:
     """The batches of a corpus of (ids with [CLS] and [SEP], [label]); orders are a function of (seed, epoch).
+
+    To learn from, texts come together by lot, whatever their lengths: a model that packs them loses nothing, and texts
+    of one length are more alike than chance. `shuffle=False` has them by length.
 
     >>> import tempfile
     >>> corpus = Corpus.write(tempfile.mkdtemp() + "/corpus", [([2, 7, 3], [1]), ([2, 3], [0]), ([2, 8, 9, 3], [1])])
@@ -52,7 +50,7 @@ class TextBatches:
 
     def __init__(self, corpus: Corpus, tokens: int, *, pad: int, seed: int = 0, shuffle: bool = True) -> None:
         self.corpus, self.pad = corpus, pad
-        self._batches = Batches(corpus, tokens, seed=seed, shuffle=shuffle)
+        self._batches = Batches(corpus, tokens, seed=seed, shuffle=shuffle, pool=0)
 
     def plan(self, epoch: int) -> Plan:
         """The places of each batch in the corpus."""

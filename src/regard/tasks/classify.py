@@ -59,7 +59,7 @@ class Classify:
         logits = self.model(batch.ids, batch.lengths).float()  # (B, C)
         total = F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=self.smoothing)
         right = (logits.argmax(1) == batch.labels).float().mean()
-        return Loss(total, len(batch), {"accuracy": right, "padding": batch.padding})
+        return Loss(total, len(batch), {"accuracy": right})
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Of the held-out texts: loss, accuracy, macro F1."""

@@ -41,7 +41,7 @@ class Texts:
     longest: int = 128
     """Pieces of a text that are read, [CLS] and [SEP] counted; the end of a longer one is not."""
     tokens: int = 1000
-    """Pieces of a batch, padding counted."""
+    """Pieces of a batch."""
 
     def errors(self) -> list[str]:
         """Everything that is wrong, a sentence each."""
