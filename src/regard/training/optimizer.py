@@ -1,4 +1,4 @@
-"""AdamW, its state by the names of parameters, and gradients divided by tokens and clipped in one pass."""
+"""AdamW, its state by the names of parameters, and gradients divided by tokens and clipped on the way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import get_total_norm
 
 from .config import Training
 
@@ -28,13 +28,13 @@ class Optimizer:
             groups.setdefault((decay, (rates or {}).get(name, 1.0)), {})[name] = p
         self.names = [name for group in groups.values() for name in group]  # as state_dict numbers them
         self.parameters = [p for group in groups.values() for p in group.values()]
-        fused = all(p.device.type in ("cpu", "cuda") for p in self.parameters)
+        self.fused = all(p.device.type in ("cpu", "cuda") for p in self.parameters)
         made = [
             {"params": list(group.values()), "weight_decay": decay, "share": share}
             for (decay, share), group in groups.items()
         ]
         self.adamw = torch.optim.AdamW(
-            made, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=fused
+            made, lr=config.learning_rate, betas=config.betas, eps=config.epsilon, fused=self.fused
         )
         self.clip = config.clip
 
@@ -42,12 +42,16 @@ class Optimizer:
         """Divide the gradients by `tokens`, clip, step, clear them; returns the norm before clipping, (), not waited
         for.
 
-        Clipping g/n to norm c multiplies g by min(1, c·n/‖g‖)/n = 1/max(n, ‖g‖/c): one pass does both.
+        Clipping g/n to norm c divides g by max(n, ‖g‖/c): AdamW does both as it goes.
         """
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = get_total_norm(gradients)
-        divisor = norm / self.clip if self.clip else torch.zeros_like(norm)
-        clip_grads_with_norm_(self.parameters, 1.0, torch.clamp(divisor, min=tokens))
+        divisor = torch.clamp(norm / self.clip if self.clip else torch.zeros_like(norm), min=max(tokens, 1))
+        if self.fused:
+            # what the fused AdamW divides gradients by as it reads them
+            self.adamw.grad_scale = divisor.float()  # type: ignore[attr-defined]
+        else:
+            torch._foreach_div_(gradients, divisor)
         for group in self.adamw.param_groups:
             group["lr"] = learning_rate * group["share"]
         self.adamw.step()
