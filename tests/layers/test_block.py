@@ -270,3 +270,25 @@ def test_says_what_is_wrong() -> None:
         EncoderBlock.from_torch(nn.Linear(2, 2))
     with pytest.raises(ValueError, match=re.escape("block: layer must be an nn.TransformerDecoderLayer; got Trans")):
         DecoderBlock.from_torch(nn.TransformerEncoderLayer(4, 2))
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("position", [None, RotaryPosition()])
+def test_the_first_token_alone(norm_first: bool, position: RotaryPosition | None) -> None:
+    """`first` is what `forward` has there, of a batch and of packed sequences, and so are the gradients."""
+    width = 2 * 12
+    attention = MultiHeadAttention(width, 2, position=position)
+    block = EncoderBlock(attention, FeedForward(width, HIDDEN), norm_first=norm_first).double()
+    for p in block.parameters():
+        nn.init.normal_(p, std=0.4)
+    x, lengths = rand(9, width).requires_grad_(), torch.tensor([4, 1, 4])
+    starts = torch.tensor([0, 4, 5])
+    for first, whole in (
+        (block.first(x, packed=lengths), block(x, packed=lengths)[starts]),
+        (block.first(x.view(3, 3, width)), block(x.view(3, 3, width))[:, 0]),
+    ):
+        assert_close(first, whole)
+        weights = rand(*first.shape)
+        slopes = [torch.autograd.grad((y * weights).sum(), [x, *block.parameters()]) for y in (first, whole)]
+        for a, b in zip(*slopes, strict=True):
+            assert_close(a, b)

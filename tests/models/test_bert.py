@@ -84,6 +84,38 @@ def test_what_is_saved_comes_back(kind: str, tmp_path: Path) -> None:
     assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize("pool", ["first", "mean"])
+def test_pooled_is_the_pool_of_all(pool: str) -> None:
+    """Though the last block computes first tokens alone: values and gradients, an empty text and full ones too."""
+    ids, lengths, segments = inputs()
+    for given in (lengths, lengths.clone().index_fill(0, torch.tensor([1]), 0), torch.full((B,), T), None):
+        bert = Bert(replace(CONFIG, pool=pool)).double().eval()
+        found, wanted = bert.pooled(ids, given, segments), bert.pool(bert(ids, given, segments), given)
+        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+        weights = torch.randn_like(found)
+        slopes = [torch.autograd.grad((x * weights).sum(), list(bert.parameters())) for x in (found, wanted)]
+        for parameter, a, b in zip(bert.state_dict(), *slopes, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-11, msg=lambda m, p=parameter: f"{p}: {m}")
+
+
+def test_the_last_block_computes_first_tokens_alone() -> None:
+    bert, (ids, lengths, segments) = Bert(CONFIG).eval(), inputs()
+    rows: list[int] = []
+    bert.blocks[-1].feedforward.register_forward_hook(lambda module, given, made: rows.append(made[..., 0].numel()))
+    bert.pooled(ids, lengths, segments)
+    assert rows == [B]
+    with pytest.raises(ValueError, match="bert: lengths"):
+        bert.pooled(ids, [T + 1] * B)
+
+
+def test_maps_of_training_are_those_of_what_is_returned() -> None:
+    bert, (ids, lengths, segments) = Bert(replace(CONFIG, dropout=0.5)).train(), inputs()
+    calls: list[int] = []
+    bert.norm.register_forward_hook(lambda *_: calls.append(1))
+    pooled, maps = bert.pooled(ids, lengths, segments, return_maps=True)
+    assert len(calls) == 1 and len(maps) == 2 and tuple(pooled.shape) == (B, W)
+
+
 def test_the_mean_is_read_by_the_pooler() -> None:
     bert, (ids, lengths, _) = Bert(replace(CONFIG, pool="mean")).eval(), inputs()
     hidden = bert(ids, lengths)

@@ -13,9 +13,11 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from ..attention import AttentionMap
+from ..attention.stage import stage
 from .cache import Cache, DecoderCache
 from .dropout import Dropout
 from .feedforward import FeedForward
@@ -106,6 +108,27 @@ class EncoderBlock(nn.Module):
         )
         x, _ = self.around_feedforward(x, self.feedforward)
         return (x, weights) if return_map else x
+
+    def first(self, x: Tensor, *, packed: Tensor | None = None) -> Tensor:
+        """What the block makes of the first token of each sequence, at the cost of little more than their keys.
+
+        Where nothing else is read, as by a classifier after its last block, nothing else need be computed.
+        Shapes: (B, T, W) → (B, W); or packed (N, W) of sequences of lengths (B,), each at least 1 → (B, W).
+        """
+        around = self.around_attention
+        with stage("block", self):
+            y = around.norm(x) if around.norm_first else x
+            if packed is None:
+                queries, way = y[:, :1], x[:, :1]  # (B, 1, W)
+                lengths = None
+            else:
+                starts = (packed.cumsum(0) - packed).to(x.device)  # (B,)
+                queries, way = y.index_select(0, starts), x.index_select(0, starts)  # (B, W)
+                lengths = (torch.ones_like(packed), packed)
+            found = way + around.dropout(self.attention(queries, y, packed=lengths))
+            found = found if around.norm_first else around.norm(found)
+            found = self.around_feedforward(found, self.feedforward)[0]
+        return found.squeeze(1) if packed is None else found
 
     @classmethod
     def from_torch(cls, layer: nn.TransformerEncoderLayer) -> EncoderBlock:

@@ -139,6 +139,29 @@ class Bert(nn.Module):
         x, maps = self._encode(self.embed(ids, segments), lengths, return_maps)
         return (x, maps) if return_maps else x
 
+    def pooled(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        segments: Tensor | None = None,
+        *,
+        return_maps: bool = False,
+    ) -> Any:
+        """`pool` of what `forward` gives for the same: (B, W), or (pooled, maps).
+
+        Of texts of different lengths the last block computes the first token alone, where only that is read.
+        """
+        lengths = None if lengths is None else torch.as_tensor(lengths, device=ids.device)
+        self._check(ids, lengths, segments)
+        if return_maps:
+            hidden, maps = self(ids, lengths, segments, return_maps=True)
+            if self.training:  # another pass would drop others
+                return self.pool(hidden, lengths), maps
+            return self.pooled(ids, lengths, segments), maps  # the same numbers, to the bit, as without maps
+        if lengths is not None and self._first_is_enough(ids, lengths):
+            return self._pooler(self._packed(ids, lengths, segments, first=True))
+        return self.pool(self(ids, lengths, segments), lengths)
+
     def embed(self, ids: Tensor, segments: Tensor | None = None, place: Tensor | None = None) -> Tensor:
         """(…, T) → (…, T, W): what the first block reads; place (T,): where each id stands, default from 0 on."""
         of_segments = self.segments.weight[0] if segments is None else self.segments(segments)
@@ -152,25 +175,35 @@ class Bert(nn.Module):
 
     def pool(self, hidden: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
         """(B, T, W) → (B, W), made of the first token, [CLS], or of the mean; lengths as in `forward`."""
+        if self.config.pool == "first":
+            return self._pooler(hidden[:, 0])
+        if lengths is None:
+            return self._pooler(hidden.mean(1))
+        lengths = torch.as_tensor(lengths, device=hidden.device)
+        return self._pooler(hidden.sum(1) / lengths.clamp(min=1)[:, None])  # padding is zero
+
+    def _pooler(self, read: Tensor) -> Tensor:
         if self.pooler is None:
             raise ValueError("bert: pooler (None) must be there to pool; this one was built or stored without.")
-        if self.config.pool == "first":
-            read = hidden[:, 0]
-        elif lengths is None:
-            read = hidden.mean(1)
-        else:  # padding is zero
-            read = hidden.sum(1) / torch.as_tensor(lengths, device=hidden.device).clamp(min=1)[:, None]
         return torch.tanh(self.pooler(read))
 
-    def _packed(self, ids: Tensor, lengths: Tensor, segments: Tensor | None) -> Tensor:
-        """The same without a computation for padding: texts one after the other, (N, W) in every block."""
+    def _first_is_enough(self, ids: Tensor, lengths: Tensor) -> bool:
+        """Whether only first tokens are pooled, the texts are packed, and each has one."""
+        return self.config.pool == "first" and padded((ids, lengths)) and bool((lengths > 0).all())
+
+    def _packed(self, ids: Tensor, lengths: Tensor, segments: Tensor | None, first: bool = False) -> Tensor:
+        """The same without a computation for padding: texts one after the other, (N, W) in every block.
+
+        Returns hidden (B, T, W), or with `first` that of first tokens alone, (B, W).
+        """
         values, lengths = pack(ids, lengths)  # (N,), (B,)
         of = None if segments is None else pack(segments, lengths).values
         x = self.embed(values, of, places(lengths, len(values)))
         lengths = lengths.cpu()  # read by every block
-        for block in self.blocks:
+        for block in self.blocks[:-1]:
             x = block(x, packed=lengths)
-        return unpack(x, lengths, ids.shape[1])
+        last: Any = self.blocks[-1]
+        return last.first(x, packed=lengths) if first else unpack(last(x, packed=lengths), lengths, ids.shape[1])
 
     def _encode(self, x: Tensor, lengths: Tensor | None, return_maps: bool) -> tuple[Tensor, list[Any]]:
         """The blocks over a padded batch, and zeros in padding."""

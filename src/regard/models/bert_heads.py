@@ -5,7 +5,7 @@ Each head holds its `bert` and takes the same ids, lengths and segments. Padding
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -89,9 +89,7 @@ class NextSentence(nn.Module):
     def forward(
         self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool = False
     ) -> Any:
-        return _with_maps(
-            self.bert, (ids, lengths, segments), lambda hidden: self.next(self.bert.pool(hidden, lengths)), return_maps
-        )
+        return _with_maps(self.bert.pooled, (ids, lengths, segments), self.next, return_maps)
 
 
 class Pretraining(nn.Module):
@@ -154,10 +152,10 @@ class SequenceClassifier(nn.Module):
     def forward(
         self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool = False
     ) -> Any:
-        def read(hidden: Tensor) -> Tensor:
-            return self.classes(self.dropout(self.bert.pool(hidden, lengths)))
+        def read(pooled: Tensor) -> Tensor:
+            return self.classes(self.dropout(pooled))
 
-        return _with_maps(self.bert, (ids, lengths, segments), read, return_maps)
+        return _with_maps(self.bert.pooled, (ids, lengths, segments), read, return_maps)
 
 
 class TokenClassifier(nn.Module):
@@ -211,8 +209,8 @@ class SentenceEmbedder(nn.Module):
         )
 
 
-def _with_maps(bert: Bert, inputs: tuple[Any, ...], read: Any, return_maps: bool) -> Any:
-    """What a head reads off the hidden vectors, and the maps of BERT where asked for."""
+def _with_maps(bert: Callable[..., Any], inputs: tuple[Any, ...], read: Any, return_maps: bool) -> Any:
+    """What a head reads off what a BERT gives, hidden or pooled vectors, and its maps where asked for."""
     result = bert(*inputs, return_maps=return_maps)
     return (read(result[0]), result[1]) if return_maps else read(result)
 

@@ -112,11 +112,11 @@ class ViT(nn.Module):
         """Logits (B, classes) or features (B, width); with return_maps also the map of each block, (B, heads, T, T)."""
         x = self._embed(images)  # (B, T, width)
         x, maps = self._encode(x, self.config.layers - 1, return_maps)
-        last = self.blocks[-1]
+        last: Any = self.blocks[-1]
         if return_maps:
             maps.append(last(x, return_map=True)[1])
         # of the last block only the class token is read, so that only it is computed
-        pooled = _first_of(last, x) if self.first is not None else last(x).mean(1)  # (B, width)
+        pooled = last.first(x) if self.first is not None else last(x).mean(1)  # (B, width)
         features = self.norm(pooled)
         if self.pooler is not None:
             features = torch.tanh(self.pooler(features))
@@ -220,15 +220,6 @@ def sinusoids_2d(rows: int, columns: int, width: int, device: torch.device | str
     row, column = (sinusoids(torch.arange(n, device=device), width // 2) for n in (rows, columns))
     wide = (rows, columns, width // 2)
     return torch.cat((row[:, None].expand(wide), column.expand(wide)), -1).flatten(0, 1)
-
-
-def _first_of(block: Any, x: Tensor) -> Tensor:
-    """The first token of what a norm-first block makes of x: (B, T, width) → (B, width)."""
-    around = block.around_attention
-    with stage("block", block):
-        y = around.norm(x)
-        first = x[:, :1] + around.dropout(block.attention(y[:, :1], y))  # (B, 1, width)
-        return block.around_feedforward(first, block.feedforward)[0].squeeze(1)
 
 
 def _stem(config: ViTConfig) -> nn.Sequential:
