@@ -2,7 +2,7 @@
 // keeps the tensors alive; here only the form of the arguments is checked.
 //
 // To add a kernel: its job in problem.hpp, its Kernel in `Kernels` (kernels.hpp and table.cpp), its call in calls.hpp, a
-// function here that reads the job and makes the call, and its line in the module below.
+// function here, or in a binding_*.cpp, that reads the job and makes the call, and its line in the module below.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <sys/mman.h>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "additive.hpp"
+#include "binding.hpp"
 #include "calls.hpp"
 #include "kernels.hpp"
 #include "observe.hpp"
@@ -27,7 +28,12 @@ namespace regard {
 namespace {
 
 const Runnable runnable;
+
+}  // namespace
+
 const Kernels* active = runnable.fastest();
+
+namespace {
 
 nb::list isas() {
     nb::list names;
@@ -45,41 +51,6 @@ void use_isa(const std::string& name) {
         choices += (i ? ", " : "") + std::string(runnable.all[i]->name);
     }
     throw nb::value_error(("native: isa ('" + name + "') must be one that runs here: " + choices + ".").c_str());
-}
-
-// Reads the numbers of a tuple one after the other.
-class Reader {
-    PyObject* tuple;
-    Py_ssize_t next = 0;
-
-    PyObject* item() { return PyTuple_GET_ITEM(tuple, next++); }
-
-   public:
-    Reader(const char* name, nb::handle given, Py_ssize_t size) : tuple(given.ptr()) {
-        if (PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) == size) return;
-        const std::string rule = "native: " + std::string(name) + " must be a tuple of " + std::to_string(size);
-        throw nb::type_error((rule + " numbers.").c_str());
-    }
-
-    int64_t integer() {
-        const long long value = PyLong_AsLongLong(item());
-        if (value == -1 && PyErr_Occurred()) throw nb::python_error();
-        return value;
-    }
-    float real() {
-        const double value = PyFloat_AsDouble(item());
-        if (value == -1 && PyErr_Occurred()) throw nb::python_error();
-        return float(value);
-    }
-    template <typename T>
-    T* pointer() {
-        return reinterpret_cast<T*>(integer());
-    }
-};
-
-template <typename T>
-T* address(int64_t number) {
-    return reinterpret_cast<T*>(number);
 }
 
 View view(const char* name, nb::handle given) {
@@ -387,6 +358,7 @@ NB_MODULE(_native, m) {
     m.def("move", move, nb::arg("tables"), nb::arg("rows"), nb::arg("count"), nb::arg("group"), nb::arg("length"), nb::arg("threads"),
           "Rows that go on from other rows, in place (calls.hpp). tables: pointer, strides of row and position, bytes of an "
           "element, of each; the first holds who wrote a position, int32. rows: pointer to int64.");
+    bind_between(m);
     m.def("stored", stored, nb::arg("lines"), nb::arg("height"), nb::arg("width"), nb::arg("pixel"),
           "Width and height of a PNG and its lines, each with its filter, 0, as a stream of zlib that is not compressed. lines: "
           "pointer to bytes; pixel: bytes of one.");

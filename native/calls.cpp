@@ -1,5 +1,7 @@
 #include "calls.hpp"
 
+#include <algorithm>
+
 #include "additive_weights.hpp"
 #include "parallel.hpp"
 
@@ -135,6 +137,26 @@ bool observe(const Kernels& kernels, Observe job, const std::optional<View>& w, 
 void best(const Kernels& kernels, const Best& job, int threads) {
     constexpr int64_t rows_per_task = 16;
     parallel(kernels.best, &job, shares(job.rows, rows_per_task), rows_per_task, threads);
+}
+
+namespace {
+
+// Four tasks for each thread even out what else the cores do; more would leave more sums to be added up.
+int64_t rows_between(int64_t rows, int threads) { return std::max<int64_t>(16, shares(rows, 4 * int64_t(threads))); }
+
+template <class Job>
+void between(const Kernel& kernel, const Job& job, int threads) {
+    const int64_t each = rows_between(job.rows, threads);
+    parallel(kernel, &job, shares(job.rows, each), each, threads);
+}
+
+}  // namespace
+
+int64_t tasks_between(int64_t rows, int threads) { return shares(rows, rows_between(rows, threads)); }
+void gelu(const Kernels& kernels, const Gelu& job, int threads) { between(kernels.gelu, job, threads); }
+void add_norm(const Kernels& kernels, const AddNorm& job, int threads) { between(kernels.add_norm, job, threads); }
+void add_norm_backward(const Kernels& kernels, const AddNormBackward& job, int threads) {
+    between(kernels.add_norm_backward, job, threads);
 }
 
 }  // namespace calls

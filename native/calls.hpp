@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "additive.hpp"
+#include "between.hpp"
 #include "kernels.hpp"
 #include "observe.hpp"
 #include "problem.hpp"
@@ -78,6 +79,12 @@ struct Move {
 void move(const Move& job, int threads);
 
 void best(const Kernels&, const Best& job, int threads);
+
+// Between two products (between.hpp). The sums over rows come in one row for each of so many tasks.
+int64_t tasks_between(int64_t rows, int threads);
+void gelu(const Kernels&, const Gelu& job, int threads);
+void add_norm(const Kernels&, const AddNorm& job, int threads);
+void add_norm_backward(const Kernels&, const AddNormBackward& job, int threads);
 
 }  // namespace calls
 

@@ -25,6 +25,12 @@ void observe(const void*, int64_t, Scratch&);
 size_t observe_room(const void*, int64_t);
 void best(const void*, int64_t, Scratch&);
 size_t best_room(const void*, int64_t);
+void gelu(const void*, int64_t, Scratch&);
+size_t gelu_room(const void*, int64_t);
+void add_norm(const void*, int64_t, Scratch&);
+size_t add_norm_room(const void*, int64_t);
+void add_norm_backward(const void*, int64_t, Scratch&);
+size_t add_norm_backward_room(const void*, int64_t);
 uint32_t adler(uint32_t, const uint8_t*, size_t);
 
 extern const Kernels table;
@@ -40,6 +46,9 @@ const Kernels table{
     .additive_backward = {additive_backward, additive_backward_room},
     .observe = {observe, observe_room},
     .best = {best, best_room},
+    .gelu = {gelu, gelu_room},
+    .add_norm = {add_norm, add_norm_room},
+    .add_norm_backward = {add_norm_backward, add_norm_backward_room},
     .adler = adler,
 };
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.layers import projection
-from regard.layers.projection import project
+from regard.layers import MultiHeadAttention, merge_heads, projection, split_heads
+from regard.layers.projection import linear, over_rows, project, side_by_side
 
 
 def made(*outs: int, bias: bool = True) -> list[nn.Linear]:
@@ -42,3 +42,61 @@ def test_what_is_not_plain_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     project(x, *watched)
     assert len(seen) == 1
     project(x[:10], *made(5, 3))  # few vectors
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_one_layer(bias: bool) -> None:
+    """Values, gradients and gradients of gradients; whoever traces sees what he knows."""
+    layer = nn.Linear(7, 5, bias).double()
+    x = torch.randn(100, 3, 7, dtype=torch.float64, requires_grad=True)
+    wants = [x, *layer.parameters()]
+    found, wanted = (
+        torch.autograd.grad(y.square().sum(), wants, create_graph=True) for y in (linear(x, layer), layer(x))
+    )
+    again = [torch.autograd.grad(sum(g.square().sum() for g in of), wants) for of in (found, wanted)]
+    for a, b in zip((*found, *again[0]), (*wanted, *again[1]), strict=True):
+        torch.testing.assert_close(a, b)
+    assert "_Linear" in str(linear(x, layer).grad_fn) and "_Linear" not in str(linear(x[:9], layer).grad_fn)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert linear(x.float(), nn.Linear(7, 5)).dtype == torch.bfloat16
+    frozen = nn.Linear(7, 5, bias).double().requires_grad_(False)
+    torch.testing.assert_close(
+        torch.autograd.grad(linear(x, frozen).square().sum(), x), torch.autograd.grad(frozen(x).square().sum(), x)
+    )
+
+
+@pytest.mark.parametrize("rows", [0, 1, 40, 999, 1000])
+def test_over_rows(rows: int) -> None:
+    """Whether each thread has a share of them, with some left over, or not."""
+    a, b = torch.randn(rows, 5).double(), torch.randn(rows, 7).double()
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            torch.testing.assert_close(over_rows(a, b), a.T @ b)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_parts_side_by_side_are_a_view() -> None:
+    whole = torch.randn(3, 4, 9)
+    parts = whole.split([2, 3, 4], -1)
+    joined = side_by_side(parts)
+    assert joined is not None and joined.data_ptr() == whole.data_ptr() and torch.equal(joined, whole)
+    inner = side_by_side(whole[:, 1:].split([2, 3, 4], -1))
+    assert inner is None  # rows of another matrix lie between
+    for other in (parts[::-1], parts[1:], (parts[0], parts[1].clone(), parts[2]), (parts[0], parts[1].double())):
+        assert side_by_side(other) is None
+    assert side_by_side([x.expand(3, 4, -1) for x in torch.randn(1, 1, 9).split([4, 5], -1)]) is None
+
+
+def test_gradients_of_projections_are_not_copied() -> None:
+    """Where attention leaves those of queries, keys and values side by side; and are the same where it does not."""
+    attention = MultiHeadAttention(32, 2)
+    x = torch.randn(16, 40, 32, requires_grad=True)
+    found = torch.autograd.grad(attention(x).square().sum(), [x, *attention.parameters()])
+    q, k, v = (split_heads(layer(x), 2) for layer in (attention.query, attention.key, attention.value))
+    context = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    plain = attention.out(merge_heads(context)).square().sum()
+    for a, b in zip(found, torch.autograd.grad(plain, [x, *attention.parameters()]), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)

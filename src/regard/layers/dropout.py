@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 LEVELS = 256
 """Values of a random byte: the share dropped is a multiple of 1/256."""
-_LOWEST = torch.iinfo(torch.int64).min
+LOWEST = torch.iinfo(torch.int64).min
+"""From here on a draw of int64 has 64 random bits."""
 
 
 class Dropout(nn.Module):
@@ -57,7 +58,7 @@ class _Drop(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, dropped: int) -> Tensor:
         count = x.numel()
         # from the lowest number on: all 64 bits are random, where random_() would leave each eighth sign bit at 0
-        drawn = torch.empty(-(-count // 8), dtype=torch.int64).random_(_LOWEST, None)
+        drawn = torch.empty(-(-count // 8), dtype=torch.int64).random_(LOWEST, None)
         keep = drawn.view(torch.uint8)[:count].view(x.shape).ge_(dropped)
         ctx.save_for_backward(keep)
         ctx.scale = LEVELS / (LEVELS - dropped)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .dropout import Dropout
+from .projection import linear
 
 Activation = Callable[[Tensor], Tensor]
 """A function or a module, applied number by number."""
@@ -37,8 +38,8 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.dropout(self.activation(self.up(x)))  # (..., hidden)
-        return self.down(x)  # (..., W)
+        x = self.dropout(self.activation(linear(x, self.up)))  # (..., hidden)
+        return linear(x, self.down)  # (..., W)
 
 
 class GatedFeedForward(nn.Module):
@@ -67,8 +68,8 @@ class GatedFeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.dropout(self.activation(self.gate(x)) * self.up(x))  # (..., hidden)
-        return self.down(x)  # (..., W)
+        x = self.dropout(self.activation(linear(x, self.gate)) * linear(x, self.up))  # (..., hidden)
+        return linear(x, self.down)  # (..., W)
 
 
 def _check(width: int, hidden: int) -> None:

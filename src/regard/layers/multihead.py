@@ -12,7 +12,7 @@ from ..attention import attend as plain_attend
 from ..attention.check import shape
 from .cache import Cache
 from .packed import Packing, operator, pair_of, refuse, tell
-from .projection import project
+from .projection import linear, project
 from .similarity import Similarity, asked, owned
 
 Position = Callable[[Tensor, int | Tensor], Tensor]
@@ -87,10 +87,10 @@ class MultiHeadAttention(nn.Module):
         self.similarity = owned("multihead", similarity, head_width, heads)
         self.position = position
         self.attend = attend
-        for linear in (self.query, self.key, self.value, self.out):
-            nn.init.xavier_uniform_(linear.weight)
-            if linear.bias is not None:
-                nn.init.zeros_(linear.bias)
+        for layer in (self.query, self.key, self.value, self.out):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
     def forward(
         self,
@@ -157,7 +157,7 @@ class MultiHeadAttention(nn.Module):
             return_map=return_map,
         )
         context, weights = result if return_map else (result, None)
-        output = self.out(merge_heads(context))  # (B, Tq, width)
+        output = linear(merge_heads(context), self.out)  # (B, Tq, width)
         return (output, weights) if return_map else output
 
     def _packed(
@@ -188,7 +188,7 @@ class MultiHeadAttention(nn.Module):
             return_maps=return_maps,
         )
         context, maps = result if return_maps else (result, None)
-        output = self.out(context.flatten(-2))  # (N, width)
+        output = linear(context.flatten(-2), self.out)  # (N, width)
         return (output, maps) if return_maps else output
 
     def _own(self, key: Tensor, value: Tensor, start: int | Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
@@ -277,8 +277,8 @@ class MultiHeadAttention(nn.Module):
             else (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
         )
         biases = module.in_proj_bias.chunk(3) if biased else (None,) * 3
-        for linear, weight, bias in zip((made.query, made.key, made.value), weights, biases, strict=True):
-            _copy(linear, weight, bias)
+        for layer, weight, bias in zip((made.query, made.key, made.value), weights, biases, strict=True):
+            _copy(layer, weight, bias)
         _copy(made.out, module.out_proj.weight, module.out_proj.bias)
         return made.train(module.training)
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .between import traced, untouched
+
 ROWS = 256
 """Vectors from which on it pays to put the weights side by side first."""
+MANY = 4
+"""Rows for each column and thread from which on it pays to share out the rows of a product over them."""
 
 
 def project(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
@@ -23,16 +30,115 @@ def project(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
     >>> [torch.allclose(y, layer(x), atol=1e-6) for y, layer in zip(project(x, *layers), layers)]
     [True, True]
     """
-    plain = [layer for layer in layers if isinstance(layer, nn.Linear) and _plain(layer)]
+    plain = [layer for layer in layers if isinstance(layer, nn.Linear) and untouched(layer, nn.Linear)]
     if len(plain) < len(layers) or x.numel() < ROWS * x.shape[-1] or len({layer.bias is None for layer in plain}) > 1:
         return tuple(layer(x) for layer in layers)
     weights: list[Tensor] = [layer.weight for layer in plain]
     biases: list[Tensor] = [layer.bias for layer in plain if layer.bias is not None]
-    joined = F.linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
-    return joined.split([layer.out_features for layer in plain], -1)
+    joined = _linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
+    sizes = [layer.out_features for layer in plain]
+    return _Split.apply(joined, sizes) if _learns(joined) else joined.split(sizes, -1)
 
 
-def _plain(layer: nn.Linear) -> bool:
-    """Whether calling it does nothing besides the product: no subclass, no hook, no parametrisation."""
-    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return type(layer) is nn.Linear and not hooks
+def linear(x: Tensor, layer: nn.Module) -> Tensor:
+    """layer(x), in training by products that take less time (`_Linear`)."""
+    if not isinstance(layer, nn.Linear) or x.numel() < ROWS * x.shape[-1] or not untouched(layer, nn.Linear):
+        found: Tensor = layer(x)
+        return found
+    return _linear(x, layer.weight, layer.bias)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    plain = x.is_cpu and _learns(x) and not torch.is_autocast_enabled("cpu")
+    return _Linear.apply(x, weight, bias) if plain else F.linear(x, weight, bias)
+
+
+def _learns(x: Tensor) -> bool:
+    """Whether gradients are wanted, by plain autograd."""
+    return x.requires_grad and torch.is_grad_enabled() and not traced()
+
+
+class _Linear(torch.autograd.Function):
+    """`F.linear`, (..., W) → (..., out), with fewer passes over memory.
+
+    On the CPU that writes the bias into every row first and has the product added to it: the rows travel to memory and
+    back before there is anything in them. Here the bias is added to what the product has just left in the caches.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        y = F.linear(x, weight)
+        return y if bias is None else y.add_(bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight), (of_x, of_weight, of_bias) = ctx.saved_tensors, ctx.needs_input_grad
+        rows = grad.flatten(0, -2)  # (N, out)
+        return (
+            grad @ weight if of_x else None,
+            over_rows(rows, x.flatten(0, -2)) if of_weight else None,
+            rows.sum(0) if of_bias else None,
+        )
+
+
+def over_rows(a: Tensor, b: Tensor) -> Tensor:
+    """aᵀ·b, (N, A), (N, B) → (A, B), where N may be much more than A and B: then each thread has its share of N.
+
+    A product is cut into threads by its own rows and columns otherwise, and few of them make pieces too small.
+
+    >>> a, b = torch.randn(999, 3), torch.randn(999, 2)
+    >>> torch.allclose(over_rows(a, b), a.T @ b, atol=1e-4)
+    True
+    """
+    threads = torch.get_num_threads()
+    each = len(a) // threads
+    if threads == 1 or not a.is_cpu or each < MANY * max(a.shape[1], b.shape[1]):
+        return a.t() @ b
+    shares, rest = each * threads, slice(each * threads, None)
+    parts = a[:shares].view(threads, each, -1).transpose(1, 2) @ b[:shares].view(threads, each, -1)  # (threads, A, B)
+    found = parts.sum(0)
+    return found if shares == len(a) else found + a[rest].t() @ b[rest]
+
+
+class _Split(torch.autograd.Function):
+    """`joined.split(sizes, -1)`, whose gradient is no copy where those of the parts lie side by side already.
+
+    The native kernels leave them so: `attention.native_plan.Gradients`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, joined: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
+        return joined.split(sizes, -1)
+
+    @staticmethod
+    def backward(ctx: Any, *parts: Tensor) -> tuple[Tensor, None]:
+        joined = None if torch.is_grad_enabled() else side_by_side(parts)
+        return torch.cat(parts, -1) if joined is None else joined, None
+
+
+def side_by_side(parts: Sequence[Tensor]) -> Tensor | None:
+    """The matrix that these are the columns of, if they are, and it has no others: a view.
+
+    >>> whole = torch.randn(4, 6)
+    >>> side_by_side(whole.split([1, 2, 3], -1)).data_ptr() == whole.data_ptr()
+    True
+    >>> side_by_side([torch.randn(4, 2), torch.randn(4, 4)]) is None
+    True
+    """
+    first = parts[0]
+    shape = torch.Size([*first.shape[:-1], sum(part.shape[-1] for part in parts)])
+    strides, at = _contiguous_strides(shape), first.storage_offset()
+    for part in parts:
+        same = part.dtype == first.dtype and part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not same or part.stride() != strides or part.storage_offset() != at or part.shape[:-1] != shape[:-1]:
+            return None
+        at += part.shape[-1]
+    return first.as_strided(shape, strides)
+
+
+def _contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * size)
+    return tuple(strides)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import attend_packed
 from ..attention.packed import places
 from ..layers import EncoderBlock, FeedForward
+from ..layers.between import add_norm_, gelu_
 from .bert import Bert
 
 
@@ -21,7 +22,7 @@ class Inference:
 
     Linear layers and norms see all tokens as one matrix (N, W), attention sees each text (`attend_packed`). Queries,
     keys and values are one product with their weights laid side by side; sums and products are written into the same
-    two buffers in every block and every call, since memory that is new costs a page fault for each 4 KiB, up to a fifth
+    few buffers in every block and every call, since memory that is new costs a page fault for each 4 KiB, up to a fifth
     of the time of a product here. So one object serves one thread.
 
     The weights are those of `bert` when it was made, in part copied; changes afterwards are not seen. There is no
@@ -52,13 +53,13 @@ class Inference:
         place = places(texts, len(ids)).to(ids.device)  # (N,)
         x = F.embedding(ids, bert.tokens.weight).add_(F.embedding(place, self._places))  # (N, W)
         x = F.layer_norm(x, (width,), bert.norm.weight, bert.norm.bias, bert.norm.eps)
-        most = max(3 * width, bert.config.hidden)
-        if self._space.numel() < len(ids) * (most + width):
-            self._space = x.new_empty(len(ids) * (most + width))
-        wide, narrow = self._space[: len(ids) * (most + width)].split([len(ids) * n for n in (most, width)])
+        sizes = [len(ids) * n for n in (max(3 * width, bert.config.hidden), width, width)]
+        if self._space.numel() < sum(sizes):
+            self._space = x.new_empty(sum(sizes))
+        wide, *narrow = self._space[: sum(sizes)].split(sizes)
         for block in self._blocks:
-            x = block(x, texts, wide, narrow.view_as(x))
-        return x
+            x = block(x, texts, wide, [room.view_as(x) for room in narrow])
+        return x.clone()  # the next call has the room
 
 
 class _Block:
@@ -74,26 +75,25 @@ class _Block:
         self.up = feedforward.up.weight.T, feedforward.up.bias
         self.down = feedforward.down.weight.T, feedforward.down.bias
         self.activation = feedforward.activation
-        self.norms = block.around_attention.norm, block.around_feedforward.norm
+        self.norms = [around.norm for around in (block.around_attention, block.around_feedforward)]
 
-    def __call__(self, x: Tensor, lengths: Tensor, wide: Tensor, summed: Tensor) -> Tensor:
-        """x (N, W) → (N, W), by way of two buffers: N times the widest, and (N, W)."""
+    def __call__(self, x: Tensor, lengths: Tensor, wide: Tensor, narrow: Sequence[Tensor]) -> Tensor:
+        """x (N, W) → (N, W), by way of a buffer of N times the widest, into the second of two (N, W)."""
         weight, bias = self.qkv
-        qkv = torch.addmm(bias, x, weight, out=_shaped(wide, len(x), len(bias)))  # (N, 3·W)
+        qkv = torch.mm(x, weight, out=_shaped(wide, len(x), len(bias))).add_(bias)  # (N, 3·W)
         q, k, v = qkv.view(len(x), 3, self.heads, -1).unbind(1)  # (N, H, D) each
         context = attend_packed(q, k, v, lengths).flatten(1)  # (N, W)
-        x = self._add(x, context, self.out, summed, 0)  # (N, W)
+        x = self._add(x, context, self.out, self.norms[0], narrow[0])  # (N, W)
         weight, bias = self.up
-        h = torch.addmm(bias, x, weight, out=_shaped(wide, len(x), len(bias)))  # (N, hidden)
-        h = torch.ops.aten.gelu_(h) if self.activation is F.gelu else self.activation(h)
-        return self._add(x, h, self.down, summed, 1)  # (N, W)
+        h = torch.mm(x, weight, out=_shaped(wide, len(x), len(bias)))  # (N, hidden)
+        h = gelu_(h, bias, h) if self.activation is F.gelu else self.activation(h.add_(bias))
+        return self._add(x, h, self.down, self.norms[1], narrow[1])  # (N, W)
 
-    def _add(self, x: Tensor, y: Tensor, linear: tuple[Tensor, Tensor], summed: Tensor, norm: int) -> Tensor:
-        """norm(x + b + W·y): the product is added to what is already in the buffer."""
+    def _add(self, x: Tensor, y: Tensor, linear: tuple[Tensor, Tensor], norm: nn.Module, room: Tensor) -> Tensor:
+        """norm(x + b + W·y)"""
+        assert isinstance(norm, nn.LayerNorm)
         weight, bias = linear
-        torch.add(x, bias, out=summed).addmm_(y, weight)  # (N, W)
-        made: Tensor = self.norms[norm](summed)
-        return made
+        return add_norm_(x, torch.mm(y, weight, out=room), bias, norm)  # (N, W)
 
 
 def _shaped(buffer: Tensor, rows: int, columns: int) -> Tensor:
