@@ -102,7 +102,10 @@ def test_gradients_reach_every_weight() -> None:
     for config in (SMALL, *(replace(SMALL, **changed) for changed in others)):  # type: ignore[arg-type]
         model = random(config).train()
         model(torch.randn(2, 3, 16, 16)).square().sum().backward()
-        assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+        for name, p in model.named_parameters():
+            assert p.grad is not None, name
+            # a bias of keys moves all scores of a query alike: softmax does not see it
+            assert p.grad.abs().sum() > 0 or name.endswith("key.bias"), name
 
 
 def test_the_defaults_are_under_a_million_parameters() -> None:

@@ -13,14 +13,15 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from ..attention import AttentionMap
 from ..attention.stage import stage
+from .between import add_and_norm, add_norm, traced, untouched
 from .cache import Cache, DecoderCache
 from .dropout import Dropout
 from .feedforward import FeedForward
+from .first import attend_first
 from .multihead import MultiHeadAttention
 from .packed import Packing, pair_of
 
@@ -48,10 +49,42 @@ class Residual(nn.Module):
         self.norm, self.norm_first, self.dropout = norm, norm_first, Dropout(dropout)
 
     def forward(self, x: Tensor, part: Callable[..., Any], *inputs: Any, **options: Any) -> tuple[Tensor, Any]:
-        result = part(self.norm(x) if self.norm_first else x, *inputs, **options)
-        y, shown = result if isinstance(result, tuple) else (result, None)
-        x = x + self.dropout(y)
-        return x if self.norm_first else self.norm(x), shown
+        y, shown = _shown(part(self.norm(x) if self.norm_first else x, *inputs, **options))
+        return x + self.dropout(y) if self.norm_first else add_norm(x, y, self.dropout, self.norm), shown
+
+
+class Way(NamedTuple):
+    """A part, the way around it, and what the part is told."""
+
+    around: Residual
+    part: Callable[..., Any]
+    options: dict[str, Any]
+
+
+def through(x: Tensor, ways: Sequence[Way]) -> tuple[Tensor, list[Any]]:
+    """One part after the other; returns the last x, and what each part showed besides its output.
+
+    Where norms come first, the sum that ends one part and the norm that begins the next are one step (`add_and_norm`).
+    """
+    shown: list[Any] = []
+    if traced() or not all(way.around.norm_first and untouched(way.around, Residual) for way in ways):
+        for around, part, options in ways:
+            x, one = around(x, part, **options)
+            shown.append(one)
+        return x, shown
+    y = ways[0].around.norm(x)
+    for (around, part, options), after in zip(ways, (*ways[1:], None), strict=True):
+        found, one = _shown(part(y, **options))
+        shown.append(one)
+        if after is None:
+            x = x + around.dropout(found)
+        else:
+            x, y = add_and_norm(x, found, around.dropout, after.around.norm)
+    return x, shown
+
+
+def _shown(result: Any) -> tuple[Tensor, Any]:
+    return result if isinstance(result, tuple) else (result, None)
 
 
 class EncoderBlock(nn.Module):
@@ -96,21 +129,19 @@ class EncoderBlock(nn.Module):
         return_map: bool = False,
     ) -> Any:
         """The block's output, or (output, map). Masks, lengths, cache and packed: `MultiHeadAttention.forward`."""
-        x, weights = self.around_attention(
-            x,
-            self.attention,
-            attn_mask=attn_mask,
-            is_causal=is_causal,
-            lengths=lengths,
-            cache=cache,
-            packed=packed,
-            return_map=return_map,
-        )
-        x, _ = self.around_feedforward(x, self.feedforward)
+        told = {"attn_mask": attn_mask, "is_causal": is_causal, "lengths": lengths, "cache": cache, "packed": packed}
+        x, (weights, _) = through(x, self.ways(**told, return_map=return_map))
         return (x, weights) if return_map else x
 
+    def ways(self, **options: Any) -> list[Way]:
+        """Its two parts, with these options of `forward`."""
+        return [
+            Way(self.around_attention, self.attention, options),
+            Way(self.around_feedforward, self.feedforward, {}),
+        ]
+
     def first(self, x: Tensor, *, packed: Tensor | None = None) -> Tensor:
-        """What the block makes of the first token of each sequence, at the cost of little more than their keys.
+        """What the block makes of the first token of each sequence; the others are looked at, and no more.
 
         Where nothing else is read, as by a classifier after its last block, nothing else need be computed.
         Shapes: (B, T, W) → (B, W); or packed (N, W) of sequences of lengths (B,), each at least 1 → (B, W).
@@ -119,16 +150,13 @@ class EncoderBlock(nn.Module):
         with stage("block", self):
             y = around.norm(x) if around.norm_first else x
             if packed is None:
-                queries, way = y[:, :1], x[:, :1]  # (B, 1, W)
-                lengths = None
+                query, way = y[:, 0], x[:, 0]  # (B, W)
             else:
                 starts = (packed.cumsum(0) - packed).to(x.device)  # (B,)
-                queries, way = y.index_select(0, starts), x.index_select(0, starts)  # (B, W)
-                lengths = (torch.ones_like(packed), packed)
-            found = way + around.dropout(self.attention(queries, y, packed=lengths))
+                query, way = y.index_select(0, starts), x.index_select(0, starts)  # (B, W)
+            found = way + around.dropout(attend_first(self.attention, query, y, packed))
             found = found if around.norm_first else around.norm(found)
-            found = self.around_feedforward(found, self.feedforward)[0]
-        return found.squeeze(1) if packed is None else found
+            return self.around_feedforward(found, self.feedforward)[0]
 
     @classmethod
     def from_torch(cls, layer: nn.TransformerEncoderLayer) -> EncoderBlock:
@@ -147,6 +175,19 @@ class EncoderBlock(nn.Module):
         made.around_attention = _residual(layer, layer.norm1, layer.dropout1)
         made.around_feedforward = _residual(layer, layer.norm2, layer.dropout2)
         return made.train(layer.training)
+
+
+def encoded(blocks: Sequence[nn.Module], x: Tensor, **options: Any) -> tuple[Tensor, list[Any]]:
+    """x after all blocks, and what each showed of its attention; options are those of `EncoderBlock.forward`."""
+    plain = [block for block in blocks if isinstance(block, EncoderBlock) and untouched(block, EncoderBlock)]
+    if plain and len(plain) == len(blocks) and not traced():
+        x, shown = through(x, [way for block in plain for way in block.ways(**options)])
+        return x, shown[::2]
+    maps = []
+    for block in blocks:
+        x, one = _shown(block(x, **options))
+        maps.append(one)
+    return x, maps
 
 
 class DecoderMaps(NamedTuple):

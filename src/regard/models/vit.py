@@ -13,6 +13,7 @@ from ..attention import AttentionMap
 from ..attention.check import dtype, shape
 from ..attention.stage import stage
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention, sinusoids
+from ..layers.block import encoded
 from .transformer import ACTIVATIONS
 
 POOLS = ("class", "mean")
@@ -129,12 +130,8 @@ class ViT(nn.Module):
         return (self.norm(x), maps) if return_maps else self.norm(x)
 
     def _encode(self, x: Tensor, layers: int, return_maps: bool) -> tuple[Tensor, list[AttentionMap]]:
-        maps = []
-        for block in self.blocks[:layers]:
-            found = block(x, return_map=return_maps)
-            x, shown = found if return_maps else (found, None)
-            maps += [] if shown is None else [shown]
-        return x, maps
+        x, maps = encoded(list(self.blocks[:layers]), x, return_map=return_maps)
+        return x, maps if return_maps else []
 
     def _embed(self, images: Tensor) -> Tensor:
         self._check(images)

@@ -95,6 +95,6 @@ def test_letters_of_an_image_are_right_where_sizes_are_equal() -> None:
     assert found["image"] == "B C Y X"
     assert found["patch embedding"] == found["position"] == "B P W"
     assert found["class token"] == "W" and found["class token first"] == found["encoder block 1"] == "B T W"
-    assert found["widen"] == "B 1 F" and found["queries"] == "B 1 W" and found["similarity"] == "B H 1 T"
+    assert found["widen"] == "B F" and found["queries"] == "B 1 W" and found["similarity"] == "B H 1 T"
     (patches,) = (node for node in chart.nodes if node.name["en"] == "patch embedding")
     assert [" ".join(chart.values[one.value].letters) for one in patches.operands] == ["B P C·p·p", "W C·p·p", "W"]

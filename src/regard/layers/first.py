@@ -1,0 +1,53 @@
+"""Attention from one query of each sequence, as a classifier reads it, without keys and values of the others."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import attend
+from ..data.packing import unpack
+from .between import traced, untouched
+from .multihead import MultiHeadAttention
+
+
+def attend_first(attention: MultiHeadAttention, query: Tensor, x: Tensor, packed: Tensor | None = None) -> Tensor:
+    """attention(query, x) for one query of each sequence.
+
+        q·(Wₖ·x + bₖ) = (Wₖᵀ·q)·x + q·bₖ        Σⱼ αⱼ·(Wᵥ·xⱼ + bᵥ) = Wᵥ·(Σⱼ αⱼ·xⱼ) + bᵥ
+
+    The weights of keys and values go over from the tokens, of which there are many, to the query and the context, of
+    which there is one for each head; q·bₖ is the same for every key, and softmax does not see it.
+
+    Shapes: query (B, W), x (B, T, W), or packed (N, W) of sequences of lengths (B,), each at least 1 → (B, W).
+
+    >>> attention, x = MultiHeadAttention(12, 3), torch.randn(2, 5, 12)
+    >>> torch.allclose(attend_first(attention, x[:, 0], x), attention(x[:, :1], x)[:, 0], atol=1e-6)
+    True
+    """
+    if not _moves(attention):
+        if packed is None:
+            return attention(query.unsqueeze(1), x).squeeze(1)
+        return attention(query, x, packed=(torch.ones_like(packed), packed))
+    heads, width = attention.heads, attention.width
+    tokens = (x if packed is None else unpack(x, packed)).unsqueeze(1)  # (B, 1, T, W): one for all heads
+    key, value = (layer.weight.view(heads, -1, width) for layer in (attention.key, attention.value))  # (H, D, W)
+    q = attention.query(query).view(len(query), *key.shape[:2])  # (B, H, D)
+    q = torch.einsum("bhd,hdw->bhw", q, key).unsqueeze(2)  # (B, H, 1, W)
+    lengths = None if packed is None else packed.to(x.device)
+    scale = key.shape[1] ** -0.5
+    found = attend(q, tokens, tokens, scale=scale, enable_gqa=True, lengths=lengths, backend="torch")  # (B, H, 1, W)
+    context = torch.einsum("bhw,hdw->bhd", found.squeeze(2), value).flatten(1)  # (B, W)
+    if attention.value.bias is not None and attention.key.bias is not None:
+        context = context + attention.value.bias + 0 * attention.key.bias.sum()  # a gradient that is there, and 0
+    output: Tensor = attention.out(context)
+    return output
+
+
+def _moves(attention: MultiHeadAttention) -> bool:
+    """Whether it is plain: scaled dot products of projections, soft weights, and nobody who looks at its keys."""
+    layers = (attention.key, attention.value)
+    plain = attention.similarity == "scaled_dot" and attention.position is None and attention.attend is attend
+    same = attention.kv_heads == attention.heads and all(layer.in_features == attention.width for layer in layers)
+    drops = attention.training and attention.dropout > 0
+    return plain and same and not drops and all(untouched(layer, nn.Linear) for layer in layers) and not traced()
