@@ -2,7 +2,8 @@
 
 Images of 28×28, patches of 4, the shape of the recipe's default. All begin with the same weights and see the same
 images, and the loss of the first step must agree. Theirs is a plain PyTorch loop: loss, backward, AdamW as it comes.
-Ours is what `fit` does in a step: the loss summed, gradients divided and clipped, AdamW fused.
+Ours is what `fit` does in a step: the loss summed, gradients divided and clipped, AdamW fused. All run in one process:
+the memory that `fit` has the C library keep is kept for all.
 """
 
 import tempfile
@@ -20,6 +21,7 @@ from bench.parity import Parity
 from regard.models.vit import ViT, ViTConfig
 from regard.models.vit_exchange import save_vit, to_timm
 from regard.training import Training
+from regard.training.memory import keep_freed
 from regard.training.optimizer import Optimizer
 
 CONFIG = ViTConfig(classes=10)
@@ -52,6 +54,7 @@ def cases(options: Options) -> Iterator[Case]:
 
 def our_step(model: ViT, images: Tensor, labels: Tensor) -> Step:
     """What `training.Session` does in a step."""
+    keep_freed()
     optimizer = Optimizer(model.train(), Training(steps=1, warmup=0, learning_rate=RATE))
 
     def step() -> Tensor:

@@ -24,6 +24,7 @@ from typing import Any
 from .config import Training, device_of
 from .distributed import group
 from .logbook import Hook, Logbook, Outcome, evaluation_due, reached
+from .memory import keep_freed
 from .progress import Display
 from .session import Session, Task
 from .signals import Signals
@@ -45,6 +46,7 @@ def fit(
     ValueError) when the loss is no number; `Unwritable` (an OSError) on a full disk; ValueError for wrong settings.
     """
     config.check()
+    keep_freed()
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
         processes = stack.enter_context(group(device_of(config.device)))
