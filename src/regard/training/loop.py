@@ -21,10 +21,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..attention.memory import keep_freed
 from .config import Training, device_of
 from .distributed import group
 from .logbook import Hook, Logbook, Outcome, evaluation_due, reached
-from .memory import keep_freed
 from .progress import Display
 from .session import Session, Task
 from .signals import Signals

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ..attention.memory import keep_freed
 from ..attention.request import Request
 from .call import Call, Found, Kind, Plain, compact, place
 from .flex import flex_attention, flex_call
@@ -65,6 +66,10 @@ def watch(
     return Watch(model, choice(layers), _heads(heads), _Keeping(keep))
 
 
+KEPT = 2**28
+"""Bytes that the C library keeps when maps are freed: the next look would pay for every page of them anew."""
+
+
 class Watch:
     """The block: use it in a `with`, which gives a `Seen`."""
 
@@ -83,6 +88,7 @@ class Watch:
         self._places: dict[int, list[weakref.ref[Call]]] = {}
         self._unsettled: list[weakref.ref[Call]] = []
         self._mode = _Mode(self)
+        keep_freed(KEPT)
         _fast_paths.open()
         self._mode.__enter__()
         return self._seen

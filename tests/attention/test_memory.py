@@ -6,11 +6,12 @@ import textwrap
 
 import pytest
 
-from regard.training.memory import keep_freed
+from regard.attention import memory
+from regard.attention.memory import keep_freed
 
 STEPS = """
     import resource, torch
-    from regard.training.memory import keep_freed
+    from regard.attention.memory import keep_freed
     torch.set_num_threads(1)
     kept = keep_freed() if {keep} else None
     def faults(count):
@@ -42,5 +43,19 @@ def test_what_is_freed_is_used_again() -> None:
     assert measured(keep=False)[1] > 20 * 500  # or the test would not see it
 
 
-def test_it_says_the_same_again() -> None:
-    assert keep_freed() is keep_freed()
+def test_less_is_not_asked_for_after_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Library:
+        @staticmethod
+        def mallopt(what: int, value: int) -> int:
+            asked.append((what, value))
+            return 1
+
+    monkeypatch.setattr(memory, "_kept", 0)
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: Library)
+    assert keep_freed(1000) and keep_freed(10) and keep_freed(2**31 - 1)
+    assert asked == [(-3, 1000), (-1, 2000), (-3, 2**31 - 1), (-1, 2**31 - 1)]
+    monkeypatch.setattr(memory, "_kept", 0)
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
+    assert not keep_freed(1000)
