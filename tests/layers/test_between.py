@@ -150,6 +150,10 @@ def test_one_output_alone_is_used() -> None:
     added, _ = add_and_norm(x, part, Dropout(0.0), norm)
     assert torch.equal(torch.autograd.grad(added.sum(), x)[0], torch.ones(5, 8))
     _, y = add_and_norm(x, part, Dropout(0.0), norm)
+    row = add_and_norm(x[0], part[0], Dropout(0.0), norm)[1]  # without rows
+    again = torch.autograd.grad(row.sum(), (x, norm.weight), create_graph=True)
+    for a, b in zip(again, torch.autograd.grad(norm(x[0] + part[0]).sum(), (x, norm.weight)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     slopes = torch.autograd.grad(y.square().sum(), (x, part))
     wanted = torch.autograd.grad(norm(x + part).square().sum(), (x, part))
     for a, b in zip(slopes, wanted, strict=True):
@@ -181,7 +185,7 @@ def test_what_is_not_served_is_computed_by_torch(monkeypatch: pytest.MonkeyPatch
     assert torch.equal(add_norm(x[:0], part[:0], none, norm), x[:0])
     assert torch.equal(add_norm(x[:1], part, none, norm), norm(x[:1] + part))
     rms, plain = nn.RMSNorm(8), nn.LayerNorm(8, elementwise_affine=False)
-    for other in (rms, plain, nn.LayerNorm(8, bias=False), nn.Identity()):
+    for other in (rms, plain, nn.LayerNorm(8, bias=False), nn.LayerNorm((6, 8)), nn.Identity()):
         assert torch.equal(add_norm(x, part, none, other), other(x + part))
     assert torch.equal(add_norm(x, part, Dropout(1.0), norm), norm(x))
     seen: list[int] = []

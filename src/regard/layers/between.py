@@ -82,7 +82,7 @@ def _fuses(x: Tensor, part: Tensor, dropout: Dropout, norm: Any) -> bool:
         return False
     if norm.weight is None or norm.bias is None or (dropout.training and dropout.dropped == LEVELS):
         return False
-    return x.shape == part.shape and _served(x, part, norm.weight, norm.bias)
+    return x.shape == part.shape and norm.weight.ndim == 1 and _served(x, part, norm.weight, norm.bias)
 
 
 def _both(x: Tensor, part: Tensor, dropout: Dropout, norm: Any, keep: bool = False) -> tuple[Tensor, Tensor]:
@@ -149,17 +149,18 @@ class _AddNorm(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         added = torch.empty_like(x)
         y, mean, rate = _normed(x, part, gain, shift, epsilon, drop, torch.empty_like(x), added)
-        ctx.save_for_backward(added, gain, shift, mean, rate)
+        ctx.save_for_backward(added, gain, mean, rate)
         ctx.epsilon, ctx.drop = epsilon, drop
         ctx.set_materialize_grads(False)
         return added, y
 
     @staticmethod
     def backward(ctx: Any, of_sum: Tensor | None, of_y: Tensor | None) -> tuple[Tensor | None, ...]:
-        added, gain, shift, mean, rate = ctx.saved_tensors
+        added, gain, mean, rate = ctx.saved_tensors
+        of_sum, of_y = (one if one is None else one.contiguous() for one in (of_sum, of_y))
         arrived = [one for one in (of_sum, of_y) if one is not None]
         if torch.is_grad_enabled() or of_y is None or not _served(*arrived):  # gradients of gradients are PyTorch's
-            return *_explicit(added, gain, shift, ctx.epsilon, ctx.drop, of_sum, of_y), None, None
+            return *_explicit(added, gain, ctx.epsilon, ctx.drop, of_sum, of_y), None, None
         (rows, width), threads = _sizes(added), torch.get_num_threads()
         dx = torch.empty_like(added)
         dpart = torch.empty_like(added) if ctx.drop[1] else None
@@ -175,13 +176,7 @@ class _AddNorm(torch.autograd.Function):
 
 
 def _explicit(
-    added: Tensor,
-    gain: Tensor,
-    shift: Tensor,
-    epsilon: float,
-    drop: tuple[int, int],
-    of_sum: Tensor | None,
-    of_y: Tensor | None,
+    added: Tensor, gain: Tensor, epsilon: float, drop: tuple[int, int], of_sum: Tensor | None, of_y: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """The gradients of x, part, gain and shift by operations of torch, which have gradients themselves."""
     dx, dgain, dshift = of_sum, None, None
@@ -192,7 +187,7 @@ def _explicit(
         less, towards = scaled.mean(-1, keepdim=True), (scaled * unit).mean(-1, keepdim=True)
         through = (scaled - less - unit * towards) * rate
         dx = through if dx is None else dx + through
-        dgain, dshift = (of_y * unit).flatten(0, -2).sum(0), of_y.flatten(0, -2).sum(0)
+        dgain, dshift = (one.reshape(-1, len(gain)).sum(0) for one in (of_y * unit, of_y))
     assert dx is not None, "autograd asks for no gradient of nothing"
     keep = kept(drop, *_sizes(added)).view(added.shape)
     return dx, torch.where(keep, dx * (LEVELS / (LEVELS - drop[1])), 0.0), dgain, dshift
@@ -207,7 +202,7 @@ def kept(drop: tuple[int, int], rows: int, width: int) -> Tensor:
     [[1, 1, 1, 0, 0, 1], [1, 0, 1, 1, 0, 0]]
     """
     (key, below), words = drop, -(-width // 4)
-    place = torch.arange(rows * words)
+    place = torch.arange(rows * words) & _WORD
     hashed = _mixed(_mixed(place ^ (key & _WORD)) + (key >> 32 & _WORD) & _WORD)
     of_places = hashed[:, None] >> torch.arange(0, 32, 8) & 255  # (words of all rows, 4)
     return of_places.view(rows, -1)[:, :width] >= below
