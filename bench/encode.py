@@ -30,6 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bench.harness import Case, Figure, Options, Versus
 from bench.parity import Parity
+from regard.attention import engine
 from regard.data.registry import Sdist, fetch
 from regard.models import Bert, Pretraining, load_bert
 from regard.tasks.embed import Embedder
@@ -76,6 +77,7 @@ def figures(options: Options) -> Iterator[Figure]:
     name, shape = "rxnfp, logits of both heads", f"{len(REACTIONS)} reactions"
     exact = partial(_rxnfp_difference, dtype=torch.float64)
     yield Figure(f"{name}: the same in float64", shape, exact, "abs", "<= 0.00001", dtype="float64")
+    yield Figure(f"{name}: the same without our kernels", shape, _rxnfp_without_kernels, "abs", "<= 0.00001")
     yield Figure(f"{name}: transformers' sdpa from its own eager", shape, _rxnfp_rounding, "abs")
     if texts := sentences(QUICK if options.quick else COUNT):
         name = "all-MiniLM-L6-v2: least cosine similarity to transformers"
@@ -273,6 +275,15 @@ def _rxnfp_difference(dtype: torch.dtype = torch.float32) -> float:
     """Of the logits of both heads, for reactions that the model was made for: the logits reach 19."""
     inputs = _reactions()
     return _of_logits(_our_logits(*inputs, dtype), _their_logits(*inputs, dtype), inputs[-1])
+
+
+def _rxnfp_without_kernels() -> float:
+    """With PyTorch's operations, as where ours are not built: what our kernels round otherwise is then left out."""
+    kept, engine.module = engine.module, None
+    try:
+        return _rxnfp_difference()
+    finally:
+        engine.module = kept
 
 
 def _rxnfp_rounding() -> float:
