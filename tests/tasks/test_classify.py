@@ -58,7 +58,7 @@ def test_the_loss_is_the_cross_entropy_of_the_labels(make: Callable[..., Classif
 
 def test_it_learns_and_the_figures_agree(make: Callable[..., Classify], tmp_path: Path) -> None:
     task = make()
-    settings = Training(steps=80, learning_rate=5e-3, warmup=5, save_seconds=1e6)
+    settings = Training(steps=160, learning_rate=5e-3, warmup=5, save_seconds=1e6)
     outcome = fit(task, settings, tmp_path / "run", display=Silent())
     assert outcome.best is not None and outcome.best > 0.9
     task.model.eval()
