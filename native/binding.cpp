@@ -1,7 +1,7 @@
 // The module regard._native: plain numbers in, kernels run, at most a yes or no out. Whoever calls has checked shapes and dtypes and
 // keeps the tensors alive; here only the form of the arguments is checked.
 //
-// To add a kernel: its job in problem.hpp, its Kernel in `Kernels` (kernels.hpp and table.cpp), its call in calls.hpp, a
+// To add a kernel: its job in problem.hpp or a header of its own, its Kernel in `Kernels` (kernels.hpp and table.cpp), its call in calls.hpp, a
 // function here, or in a binding_*.cpp, that reads the job and makes the call, and its line in the module below.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>

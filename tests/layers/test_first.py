@@ -75,3 +75,12 @@ def test_it_is_watched() -> None:
         attend_first(attention, x[:, 0], x)
     _, wanted = attention(x[:, :1], x, return_map=True)
     torch.testing.assert_close(seen[0].dense(), wanted.dense(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("missing", ["key", "value"])
+def test_a_bias_that_is_missing_takes_no_other_along(missing: str) -> None:
+    attention, x = MultiHeadAttention(W, H).double().eval(), torch.randn(B, T, W, dtype=torch.float64)
+    for p in attention.parameters():
+        torch.nn.init.normal_(p, std=0.5)
+    getattr(attention, missing).bias = None
+    torch.testing.assert_close(attend_first(attention, x[:, 0], x), attention(x[:, :1], x)[:, 0])

@@ -8,11 +8,12 @@ MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
 """M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of mallopt."""
 LARGEST = 2**30
 _kept = 0
-"""Bytes that are kept so far."""
+"""Bytes of the largest piece that is kept so far."""
 
 
 def keep_freed(most: int = LARGEST) -> bool:
-    """Have the C library keep up to `most` bytes of what is freed, in the whole process; returns whether it does.
+    """Have the C library keep freed pieces of up to `most` bytes, twice as much in all, in the whole process; returns
+    whether it does.
 
     Every step of training, and every look at a model, frees what it took and takes as much again. GNU's C library gives
     large pieces back to the system in between, and then each 4 KiB costs a page fault when it is first written: a tenth

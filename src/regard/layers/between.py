@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from ..attention import engine
 from ..attention.masks import transformed
+from ..attention.native import PLAIN
 from ..attention.native_plan import kernels
 from .dropout import LEVELS, LOWEST, Dropout
 
-PLAIN = (Tensor, nn.Parameter)
 _WORD = 2**32 - 1
 
 

@@ -38,8 +38,10 @@ def attend_first(attention: MultiHeadAttention, query: Tensor, x: Tensor, packed
     scale = key.shape[1] ** -0.5
     found = attend(q, tokens, tokens, scale=scale, enable_gqa=True, lengths=lengths, backend="torch")  # (B, H, 1, W)
     context = torch.einsum("bhw,hdw->bhd", found.squeeze(2), value).flatten(1)  # (B, W)
-    if attention.value.bias is not None and attention.key.bias is not None:
-        context = context + attention.value.bias + 0 * attention.key.bias.sum()  # a gradient that is there, and 0
+    if attention.value.bias is not None:
+        context = context + attention.value.bias
+    if attention.key.bias is not None:
+        context = context + 0 * attention.key.bias.sum()  # a gradient that is there, and 0
     output: Tensor = attention.out(context)
     return output
 

@@ -1,4 +1,4 @@
-"""Several linear layers of one input as one product."""
+"""Linear layers in training: several of one input as one product, and products that take less time."""
 
 from __future__ import annotations
 

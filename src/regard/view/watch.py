@@ -67,7 +67,7 @@ def watch(
 
 
 KEPT = 2**28
-"""Bytes that the C library keeps when maps are freed: the next look would pay for every page of them anew."""
+"""Bytes of a piece that the C library keeps when maps are freed: the next look would pay for every page anew."""
 
 
 class Watch:
