@@ -7,7 +7,8 @@ namespace regard {
 
 namespace {
 
-constexpr int64_t most = 65535, head = 10, tail = 4, block_head = 5;  // bytes: of data in a block; around the blocks; before one
+// Bytes: of data in a block, and before it; of size, chunk and stream before the blocks, and after them
+constexpr int64_t most = 65535, block_head = 5, head = 18, tail = 8;
 
 // The first byte the highest.
 uint8_t* put_number(uint8_t* to, uint32_t x) {
@@ -59,7 +60,9 @@ void store_lines(const Kernels& kernels, const uint8_t* lines, int64_t height, i
     constexpr uint8_t filter = 0;
     const int64_t bytes = width * pixel;
     out = put_number(put_number(out, uint32_t(width)), uint32_t(height));
-    *out++ = 0x78, *out++ = 0x01;
+    out = put_number(out, uint32_t(stored_size(height, width, pixel) - 20));  // less both sizes, the name and the CRC
+    const uint8_t* chunk = out;
+    out = std::copy_n("IDAT\x78\x01", 6, out);
     Blocks blocks{.to = out, .left = height * (1 + bytes), .kernels = kernels};
     blocks.open();
     for (int64_t r = 0; r < height; ++r) {
@@ -67,7 +70,8 @@ void store_lines(const Kernels& kernels, const uint8_t* lines, int64_t height, i
         blocks.put(lines + r * bytes, bytes);
     }
     blocks.close();
-    put_number(blocks.to, blocks.sum);
+    out = put_number(blocks.to, blocks.sum);
+    put_number(out, kernels.crc(0, chunk, size_t(out - chunk)));
 }
 
 }  // namespace regard

@@ -1,7 +1,7 @@
-// The size of a PNG and its lines as a stream of zlib that is not compressed (RFC 1950 and 1951): for pictures that are
-// computed in less time than it takes to compress them.
+// The size of a PNG and the chunk of its lines, a stream of zlib that is not compressed (RFC 1950 and 1951): for pictures
+// that are computed in less time than it takes to compress them.
 //
-//     width, height | 78 01 | head of a block, up to 65,535 bytes of lines | … | Adler-32
+//     width, height | bytes of the stream, IDAT | 78 01 | head of a block, up to 65,535 bytes of lines | … | Adler-32 | CRC-32
 //
 // A line is its filter, 0 for none, and its pixels.
 #pragma once

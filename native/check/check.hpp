@@ -67,5 +67,7 @@ void check_views(const Kernels&, const Problem&, const Truth&, int threads);
 void check_packed(const Kernels&, const std::vector<Problem>& sequences, int threads);  // one batch entry each
 void check_halves(const Kernels&, Number number);
 void check_best(const Kernels&, int64_t size, int64_t count, int threads);
+void check_between(const Kernels&, int64_t rows, int64_t width, int threads);
+void check_sums(const Kernels&);
 
 }  // namespace regard::check

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import math
 import re
+import struct
 import zlib
 from functools import partial
 from pathlib import Path
@@ -208,7 +209,10 @@ def test_what_is_not_compressed_is_a_stream_of_zlib(
     for picture in (pixels, torch.full_like(pixels, 255)):
         packed = tiles.pack(picture, 0)
         assert packed[:8] == shape[1].to_bytes(4, "big") + shape[0].to_bytes(4, "big")
-        assert zlib.decompress(packed[8:]) == b"".join(b"\0" + line.numpy().tobytes() for line in picture)
+        (length,), name = struct.unpack(">I", packed[8:12]), packed[12:16]
+        stream, crc = packed[16 : 16 + length], packed[16 + length :]
+        assert zlib.decompress(stream) == b"".join(b"\0" + line.numpy().tobytes() for line in picture)
+        assert name == b"IDAT" and crc == zlib.crc32(name + stream).to_bytes(4, "big")
         image = Image.open(io.BytesIO(tiles.png(packed, tiles.palette("dark") if len(shape) == 2 else None)))
         assert (np.asarray(image) == picture.numpy()).all()
 

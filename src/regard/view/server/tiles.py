@@ -128,28 +128,28 @@ def effort(rows: Sequence[Stretch], cols: Sequence[Stretch]) -> int:
 
 
 def pack(pixels: Tensor, effort: int = 1) -> bytes:
-    """Shades (h, w) or colours (h, w, 3), uint8 → what `png` wraps: size and lines, deflated with this effort."""
+    """Shades (h, w) or colours (h, w, 3), uint8 → what `png` wraps: the size, and the chunk of the lines.
+
+    They are deflated with this effort; 0 is for none.
+    """
     height, width = pixels.shape[:2]
     if not effort and engine.module is not None:
         pixels = pixels.contiguous()
         return engine.module.stored(pixels.data_ptr(), height, width, 1 if pixels.ndim == 2 else 3)
     lines = torch.zeros(height, 1 + pixels[0].numel(), dtype=torch.uint8)  # each begins with its filter: none
     lines[:, 1:] = pixels.reshape(height, -1)
-    return struct.pack(">II", width, height) + zlib.compress(lines.numpy().data, effort)
+    return struct.pack(">II", width, height) + _chunk(b"IDAT", zlib.compress(lines.numpy().data, effort))
 
 
 def png(packed: bytes, colours: bytes | None = None) -> bytes:
     """A PNG of what `pack` made: of shades with the colours of a palette, of colours without."""
     kind = b"\x08\x02\0\0\0" if colours is None else b"\x08\x03\0\0\0"  # 8 bits each, of colours or of a palette
-    lines = memoryview(packed)[8:]
     return b"".join(
         (
             b"\x89PNG\r\n\x1a\n",
             _chunk(b"IHDR", packed[:8] + kind),
             b"" if colours is None else _chunk(b"PLTE", colours),
-            struct.pack(">I4s", len(lines), b"IDAT"),
-            lines,
-            struct.pack(">I", zlib.crc32(lines, zlib.crc32(b"IDAT"))),
+            memoryview(packed)[8:],
             b"\0\0\0\0IEND\xaeB`\x82",
         )
     )
