@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.attention import engine, native
+from regard.attention import attend, engine, native
 from regard.attention.native_plan import Plan
 from tests.attention.oracle import Problem
 from tests.attention.test_attend import check, some
@@ -71,3 +71,17 @@ def test_grouped_heads(isa: str, queries: int, similarity: str) -> None:
     parameters = {"w": some(5, seed=3)} if similarity == "additive" else {}
     options = {"enable_gqa": True, "is_causal": True, "causal_offset": [61, 7]}
     check(Problem(q, k, v, similarity, parameters, options), ["native"], torch.float32)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_small_numbers_are_zero_in_a_kernel_and_nowhere_else(isa: str, threads: int) -> None:
+    """A product below the smallest normal number is 0; afterwards every thread has its own small numbers again."""
+    assert engine.module is not None
+    torch.set_num_threads(threads)
+    tiny = torch.full((2, 200_000), 1e-40)  # long enough for both threads of the pool
+    before = tiny * 0.5
+    q = torch.tensor([[[1.0]], [[1.0]]]).expand(2, 7, 1)
+    k = torch.tensor([0.0, -80.0]).reshape(1, 2, 1).expand(2, 2, 1)
+    v = torch.tensor([0.0, 1e-5]).reshape(1, 2, 1).expand(2, 2, 1)  # e^-80 · 1e-5 is 1.8e-40
+    assert not attend(q, k, v, similarity="dot", backend="native").any()
+    assert torch.equal(tiny * 0.5, before) and bool((before > 0).all())
