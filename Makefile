@@ -72,7 +72,7 @@ sanitize: $(VENV)/ready
 	REGARD_NATIVE=$$(echo $(CURDIR)/$(SANITIZED)/_native*.so) \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	$(BIN)/python -m pytest -p no:cacheprovider --capture=sys $(addprefix tests/attention/test_, native.py native_threads.py observe.py engine.py) $(addprefix tests/models/test_, search.py transformer_inference.py)
+	$(BIN)/python -m pytest -p no:cacheprovider --capture=sys $(addprefix tests/attention/test_, native.py native_threads.py observe.py engine.py) tests/layers/test_between.py tests/view/server/test_tiles.py $(addprefix tests/models/test_, search.py transformer_inference.py)
 
 # The self-check compiled for arm64 and run by an emulator: what NEON computes on a machine that has none. It needs
 # neither Python nor torch.

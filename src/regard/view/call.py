@@ -211,7 +211,8 @@ def four(request: Request) -> Request:
 
 def compact(request: Request) -> Request:
     """The same with queries and keys that keep no more memory than their own."""
-    return replace(request, q=_compact(request.q), k=_compact(request.k))
+    q, k = _compact(request.q), _compact(request.k)
+    return request if q is request.q and k is request.k else replace(request, q=q, k=k)
 
 
 def _compact(x: Tensor) -> Tensor:
