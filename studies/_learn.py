@@ -108,7 +108,8 @@ def lines(axes: Any, x: Sequence[float], named: Mapping[str, Sequence[Sequence[f
     colours = [drawn.get_color() for drawn in axes.lines[-len(named) :]]
     points = 72 / axes.figure.dpi
     at = {name: float(axes.transData.transform((x[-1], end))[1]) * points for name, end in ends.items()}
-    for name, place in zip(named, _apart([at[name] for name in named], ROW), strict=True):
+    top = float(axes.transAxes.transform((0.0, 1.0))[1]) * points - ROW / 2  # above it stands the title
+    for name, place in zip(named, _below(_apart([at[name] for name in named], ROW), ROW, top), strict=True):
         colour = colours[list(named).index(name)]
         shift = (6, place - at[name])
         axes.annotate(
@@ -133,6 +134,19 @@ def _apart(places: Sequence[float], gap: float) -> list[float]:
     spots = [_low(group, gap) + gap * rank for group in groups for rank in range(int(group[1]))]
     for index, spot in zip(order, spots, strict=True):
         found[index] = spot
+    return found
+
+
+def _below(places: Sequence[float], gap: float, top: float) -> list[float]:
+    """Places that are apart, the highest of them moved down to where all are at `top` or below.
+
+    >>> _below([95.0, 0.0, 105.0], 10.0, 100.0)
+    [90.0, 0.0, 100.0]
+    """
+    found = [0.0] * len(places)
+    for index in sorted(range(len(places)), key=lambda index: -places[index]):
+        found[index] = min(places[index], top)
+        top = found[index] - gap
     return found
 
 

@@ -71,11 +71,12 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{way:<20}" + "".join(f"{told(at, times=100):>14}" for at in scores[way]) + f"   {size:,} parameters")
     with figure(claim.out / "figure.png", size=(6.4, 3.8)) as (axes,):
         axes.set(xlabel="words of the sentence", ylabel="words translated rightly, %", ylim=(0, 104))
+        axes.set_xlim(0, 1.35 * settings.lengths[-1])
+        axes.set_xticks(settings.lengths)
         axes.axvline(settings.longest, color="0.6", linewidth=0.8, linestyle=":")
         axes.annotate("longest trained ", (settings.longest, 3), ha="right", color="0.4", fontsize=8)
         percent = {way: [[100 * score for score in at] for at in scores[way]] for way in WAYS}
         lines(axes, settings.lengths, {"one fixed vector": percent["fixed"], "attention": percent["additive"]})
-        axes.margins(x=0.2)
     print(judge(scores, settings.lengths, settings.longest))
     print(claim.out / "figure.png")
     return 0

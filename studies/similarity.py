@@ -210,7 +210,7 @@ def _draw(claim: Claim, right: Mapping[str, Sequence[float]], seconds: Mapping[s
             quality.plot([100 * seed for seed in seeds], [place] * len(seeds), "o", color=f"C{place}", markersize=4)
         for place, taken in enumerate(seconds.values()):
             price.barh(place, 1e3 * taken, color=f"C{place}", alpha=0.5, height=0.6)
-            price.annotate(f" {1e3 * taken:.2g}", (1e3 * taken, place), va="center", fontsize=9)
+            price.annotate(f" {1e3 * taken:.1f}", (1e3 * taken, place), va="center", fontsize=9)
         for axes, names in ((quality, list(right)), (price, list(seconds))):
             axes.set_yticks(range(len(names)), names)
             axes.invert_yaxis()
