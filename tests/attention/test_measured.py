@@ -67,6 +67,11 @@ def test_explicit_weights_stay_small(table: None, monkeypatch: pytest.MonkeyPatc
     assert chosen(16, grad=True) == "torch"
 
 
+def test_explicit_weights_are_for_heads_with_keys_of_their_own(table: None) -> None:
+    q, k = torch.empty(2, 4, 16, 64, requires_grad=True), torch.empty(2, 2, 16, 64)
+    assert choose.choose(Request.of(q, k, k, enable_gqa=True)).backend.name == "torch"
+
+
 def test_half_precision_has_lines_of_its_own(table: None) -> None:
     assert chosen(dtype=torch.bfloat16) == chosen(dtype=torch.float16) == "torch"
 

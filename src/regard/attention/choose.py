@@ -78,11 +78,16 @@ def _fastest(request: Request) -> Choice | None:
     if line is None:
         return None
     for name in line.order:
-        if name == "reference" and request.entries * request.queries * request.keys > LARGEST_EXPLICIT:
+        if name == "reference" and not _explicit(request):
             continue
         if BACKENDS[name].refusal(request) is None:
             return _measured(name, line)
     return None
+
+
+def _explicit(request: Request) -> bool:
+    """Whether `reference` may serve: its weights are few, and its keys not repeated for heads that share them."""
+    return request.groups == 1 and request.entries * request.queries * request.keys <= LARGEST_EXPLICIT
 
 
 @cache
