@@ -158,12 +158,11 @@ REGARD_INLINE vec exponential(vec x) {
 }
 
 // log x for normal x > 0: x = 2^n · m, m in [√½, √2), log x = n·ln 2 + 2·atanh((m − 1) / (m + 1)).
-// The series of atanh up to z^9, |z| ≤ 0.172: remainder below 2·z^11 / 11 < 8e-10.
+// The series of atanh up to z^9, |z| ≤ 0.172: remainder below 2·z^11 / 11 < 8e-10. Of other x it is any number: bits wrap.
 REGARD_INLINE vec logarithm(vec x) {
-    const ivec bits = reinterpret_cast<ivec>(x);
-    const ivec half = bits - 0x3f3504f3;  // so that m lies around 1
-    const ivec n = half >> 23;
-    const vec m = reinterpret_cast<vec>(bits - (n << 23));
+    const uvec bits = reinterpret_cast<uvec>(x);
+    const ivec n = reinterpret_cast<ivec>(bits - 0x3f3504f3u) >> 23;  // so that m lies around 1
+    const vec m = reinterpret_cast<vec>(bits - (reinterpret_cast<uvec>(n) << 23));
     const vec z = (m - 1.0f) / (m + 1.0f), zz = z * z;
     vec p = splat(2.0f / 9);
     p = p * zz + 2.0f / 7;

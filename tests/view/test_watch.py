@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import threading
 import weakref
@@ -16,6 +17,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import regard
+from regard.attention.request import Request
 from regard.view import record
 from regard.view import watch as watching
 from regard.view.seen import Patches
@@ -69,6 +71,17 @@ def test_a_user_of_sdpa_is_seen_by_name_and_its_result_untouched(x: Tensor) -> N
         seen["blocks"]
     with pytest.raises(KeyError, match=r"must name a module that attended; got blocks.0"):
         seen["head"]
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}, {"is_causal": True, "scale": 2.0}])
+def test_the_short_way_to_a_request_is_that_of_the_operator(options: dict[str, Any]) -> None:
+    q, k, v = (torch.randn(2, 3, t, 8, requires_grad=True) for t in (5, 7, 7))
+    found = record.RECORDERS[F.scaled_dot_product_attention](q, k, v, **options).source.request()
+    wanted = Request.of(q, k, v, **options).kept()
+    assert found.q.data_ptr() == q.data_ptr() and not found.q.requires_grad and not found.k.requires_grad
+    assert torch.equal(found.q, wanted.q) and torch.equal(found.k, wanted.k)
+    names = [field.name for field in dataclasses.fields(Request) if field.name not in "qk"]
+    assert {name: getattr(found, name) for name in names} == {name: getattr(wanted, name) for name in names}
 
 
 def test_a_capture_tells_the_same_later(x: Tensor, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ which somebody looks. To make another function visible, give it a recorder in `R
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..attention.attend import attend
-from ..attention.masks import from_ignore, merge, padding
+from ..attention.masks import OPEN, Mask, from_ignore, merge, padding
 from ..attention.request import Request
-from ..attention.similarity import autocast_dtype
+from ..attention.similarity import Dot, autocast_dtype
 from .call import Found, Plain, four
+
+CAUSAL = Mask(right=0)
+
+
+def _casts(x: Tensor) -> bool:
+    return autocast_dtype(x.device) is not None
 
 
 def kept(request: Request) -> Plain:
@@ -39,6 +46,11 @@ def scaled_dot_product_attention(
     """As PyTorch's: a boolean mask has True = may attend."""
     if query.is_nested:
         raise ValueError("nested tensors have no one shape; pad them, torch.nested.to_padded_tensor")
+    if attn_mask is None and query.ndim == key.ndim == 4 and query.shape[:2] == key.shape[:2] and not _casts(query):
+        # most calls: PyTorch has checked them, and each function that runs cold between two products takes microseconds
+        similarity = Dot(1 / math.sqrt(query.shape[-1]) if scale is None else float(scale))
+        mask, lead = CAUSAL if is_causal else OPEN, tuple(query.shape[:2])
+        return Found(Plain(Request(query.detach(), key.detach(), None, similarity, False, mask, None, 0.0, 1, lead)))
     return Found(kept(Request.of(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)))
 
 

@@ -12,6 +12,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from types import FrameType, TracebackType
 from typing import Any, TypeAlias
@@ -117,7 +118,7 @@ class Watch:
             return
         name, learns = own or type(module).__name__, torch.is_grad_enabled()
         try:
-            with torch.no_grad():
+            with torch.no_grad() if learns else nullcontext():
                 found: Found = recorder(*args, **kwargs)
                 if found.below:
                     name = f"{own}.{found.below}".lstrip(".")
@@ -337,14 +338,19 @@ _CROSS = ("cross", "encoder_attn", "encdecattention", "multihead_attn")
 
 def _hint(name: str, module: nn.Module, found: Found) -> Kind | None:
     """What the call or its module tells of the kind: queries and keys alone may not."""
-    if found.cross or getattr(module, "is_cross_attention", False) is True:
+    if found.cross or _says(module, "is_cross_attention"):
         return "cross"
     if any(part in name.lower() for part in _CROSS):
         return "cross"
     one = isinstance(found.source, Plain) and found.source.found.queries == 1
-    if one and getattr(module, "is_causal", False) is True:
+    if one and _says(module, "is_causal"):
         return "causal"
     return None
+
+
+def _says(module: nn.Module, name: str) -> bool:
+    """Whether a plain attribute is True: one that is missing costs nn.Module an exception, which this does not."""
+    return module.__dict__.get(name, getattr(type(module), name, False)) is True
 
 
 def _names(model: nn.Module) -> weakref.WeakKeyDictionary[nn.Module, str]:
