@@ -78,9 +78,9 @@ bool dot_forward(const Kernels& kernels, DotForward job, int64_t rows_per_task, 
     int32_t lost = 0;
     job.lost = &lost;
     if (of.queries <= few_queries)
-        parallel(kernels.dot_few, &job, of.batches * of.heads / of.groups, of.queries, threads);
+        parallel(kernels.dot_few, &job, of.batches * of.heads / of.groups, of.queries, threads, small_of(of.number));
     else
-        parallel(kernels.dot_forward, &job, of.batches * of.heads * shares(of.queries, rows_per_task), rows_per_task, threads);
+        parallel(kernels.dot_forward, &job, of.batches * of.heads * shares(of.queries, rows_per_task), rows_per_task, threads, small_of(of.number));
     return !lost;
 }
 
@@ -89,7 +89,7 @@ bool dot_backward(const Kernels& kernels, DotBackward job, int threads) {
     int32_t lost = 0;
     job.lost = &lost;
     const Kernel& kernel = of.queries <= few_queries ? kernels.dot_few_backward : kernels.dot_backward;
-    parallel(kernel, &job, of.batches * of.heads * job.parts, of.queries, threads);
+    parallel(kernel, &job, of.batches * of.heads * job.parts, of.queries, threads, small_of(of.number));
     return !lost;
 }
 
@@ -105,7 +105,7 @@ bool additive_forward(const Kernels& kernels, AdditiveForward job, const View& w
     job.of.keys = room.keys ? nullptr : &both.keys;
     job.beyond = &beyond;
     if (!both.run(kernels, room.ready, threads)) return false;
-    parallel(kernels.additive_forward, &job, of.batches * of.heads * shares(of.queries, rows_per_task), rows_per_task, threads);
+    parallel(kernels.additive_forward, &job, of.batches * of.heads * shares(of.queries, rows_per_task), rows_per_task, threads, Small::zero);
     return !beyond;
 }
 
@@ -116,7 +116,7 @@ void additive_backward(const Kernels& kernels, AdditiveBackward job, const View&
     job.of.w = weights.view();
     job.of.queries = raw.queries ? &both.queries : nullptr;
     job.of.keys = raw.keys ? &both.keys : nullptr;
-    parallel(kernels.additive_backward, &job, of.batches * of.heads * job.parts, of.queries, threads);
+    parallel(kernels.additive_backward, &job, of.batches * of.heads * job.parts, of.queries, threads, Small::zero);
 }
 
 bool observe(const Kernels& kernels, Observe job, const std::optional<View>& w, const Room& room, int threads) {
@@ -130,7 +130,7 @@ bool observe(const Kernels& kernels, Observe job, const std::optional<View>& w, 
         if (!weights->finite || !Both(of, *weights, room, &beyond).run(kernels, room.ready, threads)) return false;
         job.of.w = weights->view();
     }
-    parallel(kernels.observe, &job, tasks, job.per_task, threads);
+    parallel(kernels.observe, &job, tasks, job.per_task, threads, Small::zero);
     return true;
 }
 

@@ -118,7 +118,7 @@ struct Bundles {
     }
     void work(int64_t rows, int threads) const {
         const Kernel bundle{run, room};
-        parallel(bundle, this, int64_t(starts.size()) - 1, rows, threads);
+        parallel(bundle, this, int64_t(starts.size()) - 1, rows, threads, small_of(job.of.number));
     }
 };
 

@@ -46,9 +46,7 @@ class Room {
     }
 };
 
-// For as long as it lasts, numbers of this thread below the smallest normal one are 0. A weight of 1e-30 times a gradient
-// of 1e-10 is such, and each operation on it takes a hundred cycles: peaked attention had its backward pass take thrice as
-// long.
+// For as long as it lasts, small numbers of this thread are 0, if so asked.
 class Flushing {
 #if defined(__SSE2__)
     using Control = unsigned;
@@ -73,7 +71,9 @@ class Flushing {
     const Control before = get();
 
    public:
-    Flushing() { set(before | flush); }
+    explicit Flushing(Small small) {
+        if (small == Small::zero) set(before | flush);
+    }
     ~Flushing() { set(before); }
     Flushing(const Flushing&) = delete;
     Flushing& operator=(const Flushing&) = delete;
@@ -84,6 +84,7 @@ struct Work {
     const Kernel& kernel;
     const void* job;
     int64_t tasks, rows_per_task, chunk;
+    Small small;
     size_t room;
     std::atomic<int64_t> next{0};
     std::atomic<bool> failed{false};
@@ -92,7 +93,7 @@ struct Work {
     void run() {
         thread_local Room memory;
         Scratch scratch{memory.of(room), 0, rows_per_task};
-        const Flushing flushing;
+        const Flushing flushing(small);
         for (;;) {
             const int64_t first = next.fetch_add(chunk, std::memory_order_relaxed);
             if (first >= tasks) return;
@@ -133,12 +134,12 @@ void fan_out(Work& work, int threads) {
 
 void use_pool(Region region) { pool = region; }
 
-void parallel(const Kernel& kernel, const void* job, int64_t tasks, int64_t rows_per_task, int threads) {
+void parallel(const Kernel& kernel, const void* job, int64_t tasks, int64_t rows_per_task, int threads, Small small) {
     if (tasks <= 0) return;
     // Many chunks per thread, so that unequal tasks (causal ones) even out; more than one task in each where there are
     // thousands of tiny ones.
     const int64_t chunk = std::max<int64_t>(1, tasks / (int64_t(threads) * 16));
-    Work work{kernel, job, tasks, rows_per_task, chunk, kernel.room(job, rows_per_task)};
+    Work work{kernel, job, tasks, rows_per_task, chunk, small, kernel.room(job, rows_per_task)};
     if (threads <= 1 || tasks == 1) return work.run();
     // Always all threads, be there fewer tasks: a region of another size would make the runtime end some and start them
     // anew at the next.
