@@ -18,12 +18,13 @@ import subprocess
 import sys
 import weakref
 from importlib import import_module
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from bench.memory import search_path
 
 
 class Apart:
@@ -46,16 +47,15 @@ class Apart:
     def fetch(self) -> Tensor:
         """The tensor of the latest call."""
         self._say(b"fetch")
-        (size,) = struct.unpack(">Q", self._pipe("stdout").read(8).rjust(8, b"\0"))
-        content = self._pipe("stdout").read(size)
-        if not content:
-            self._fail()
-        return torch.from_numpy(np.load(io.BytesIO(content), allow_pickle=False))
+        (size,) = struct.unpack(">Q", self._read(8))
+        return torch.from_numpy(np.load(io.BytesIO(self._read(size)), allow_pickle=False))
 
     def _say(self, word: bytes) -> None:
         if self._child is None:
             command = [sys.executable, "-c", "from bench._apart import serve; serve()", self._job]
-            self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment())
+            self._child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": search_path()}
+            )
             weakref.finalize(self, _end, self._child)
             self._hear(b"ready")
         try:
@@ -68,6 +68,12 @@ class Apart:
         if self._pipe("stdout").readline().strip() != word:
             self._fail()
 
+    def _read(self, size: int) -> bytes:
+        content = self._pipe("stdout").read(size)
+        if len(content) < size:
+            self._fail()
+        return content
+
     def _pipe(self, name: str) -> IO[bytes]:
         pipe: IO[bytes] = getattr(self._child, name)
         return pipe
@@ -78,12 +84,6 @@ class Apart:
             f"apart: {json.loads(self._job)['target']} must run in its process; it ended with status "
             f"{self._child.wait()}, and said why above."
         )
-
-
-def _environment() -> dict[str, str]:
-    """The parent's, with its modules."""
-    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": path}
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -157,14 +157,18 @@ def _run_child(
     return replace(found, peak=max(found.peak, sampled))
 
 
+def search_path() -> str:
+    """Where this process finds its modules, for a child that is to find the same."""
+    return os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+
+
 def _environment(threads: int | None) -> dict[str, str]:
     """The child's: the parent's modules, a glibc that returns what is freed, and threads for OpenMP and MKL."""
     malloc = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_ARENA_MAX": "1"}
     # glibc stops mapping blocks after 65536 of them, and would then keep what is freed
     malloc["MALLOC_MMAP_MAX_"] = "1000000"
-    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     count = {} if threads is None else {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    return {**os.environ, **malloc, "PYTHONPATH": path, **count}
+    return {**os.environ, **malloc, "PYTHONPATH": search_path(), **count}
 
 
 def _child() -> None:

@@ -73,6 +73,25 @@ def test_a_user_of_sdpa_is_seen_by_name_and_its_result_untouched(x: Tensor) -> N
         seen["head"]
 
 
+class Told(nn.Module):
+    is_causal = True
+
+    @property
+    def is_cross_attention(self) -> bool:
+        return True
+
+
+def test_what_a_module_says_of_itself() -> None:
+    """By its class, a property or an attribute of its own; a number that is not True says nothing."""
+    plain = nn.Linear(1, 1)
+    assert watching._says(Told(), "is_causal") and watching._says(Told(), "is_cross_attention")
+    assert not watching._says(plain, "is_causal")
+    plain.is_causal = 1
+    assert not watching._says(plain, "is_causal")
+    plain.is_causal = True
+    assert watching._says(plain, "is_causal")
+
+
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}, {"is_causal": True, "scale": 2.0}])
 def test_the_short_way_to_a_request_is_that_of_the_operator(options: dict[str, Any]) -> None:
     q, k, v = (torch.randn(2, 3, t, 8, requires_grad=True) for t in (5, 7, 7))

@@ -349,8 +349,8 @@ def _hint(name: str, module: nn.Module, found: Found) -> Kind | None:
 
 
 def _says(module: nn.Module, name: str) -> bool:
-    """Whether a plain attribute is True: one that is missing costs nn.Module an exception, which this does not."""
-    return module.__dict__.get(name, getattr(type(module), name, False)) is True
+    """Whether an attribute is True. One that is missing is not asked for: that costs nn.Module an exception."""
+    return (name in module.__dict__ or hasattr(type(module), name)) and getattr(module, name) is True
 
 
 def _names(model: nn.Module) -> weakref.WeakKeyDictionary[nn.Module, str]:
