@@ -1,6 +1,8 @@
 #include "calls.hpp"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 
 #include "additive_weights.hpp"
 #include "parallel.hpp"
@@ -29,6 +31,9 @@ Runnable::Runnable() {
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
         all[count++] = &avx512::table;
 #endif
+    const char* cap = std::getenv("REGARD_MAX_CPU_ISA");
+    for (int i = 0; cap && i < count; ++i)
+        if (!std::strcmp(cap, all[i]->name)) count = i + 1;
 }
 
 namespace calls {

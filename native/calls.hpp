@@ -14,7 +14,8 @@
 
 namespace regard {
 
-// The builds that run on this machine, the fastest last.
+// The builds that run on this machine, the fastest last. The environment variable REGARD_MAX_CPU_ISA leaves out those
+// beyond the one it names, so that a test or a user can run what an older machine would.
 struct Runnable {
     const Kernels* all[3];
     int count = 0;

@@ -70,6 +70,22 @@ def test_it_names_its_instruction_set(module: ModuleType) -> None:
 
 
 @needs_module
+@pytest.mark.parametrize("cap", engine.ISAS)
+def test_the_environment_caps_the_instruction_set(module: ModuleType, cap: str) -> None:
+    script = "from regard.attention import engine; print(engine.module.isa(), *engine.module.isas())"
+    used, *runnable = python(script, REGARD_MAX_CPU_ISA=cap).split()
+    allowed = [name for name in module.isas() if engine.ISAS.index(name) <= engine.ISAS.index(cap)]
+    assert runnable == allowed and used == allowed[-1]
+
+
+@needs_module
+def test_an_unknown_cap_is_refused() -> None:
+    script = "from regard.attention import engine; print(engine.module, engine.reason)"
+    refused = python(script, REGARD_MAX_CPU_ISA="avx3").strip()
+    assert refused == "None REGARD_MAX_CPU_ISA (avx3) must be one of baseline, avx2, avx512"
+
+
+@needs_module
 def test_every_instruction_set_gives_the_context(module: ModuleType) -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(2, 3, 23, 13), torch.randn(2, 3, 29, 13), torch.randn(2, 3, 29, 7)

@@ -2,6 +2,8 @@
 
 `module` is the extension `regard._native`, or None, and then `reason` says why. The environment variable REGARD_NATIVE
 switches it off (`0`) or names another build of it to load (the path of its file), such as a sanitized one.
+REGARD_MAX_CPU_ISA (`baseline`, `avx2` or `avx512`) caps the instruction set of the kernels, as if this were an older
+machine; the extension reads it once, when it is loaded.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from types import ModuleType
 import torch
 
 NAME = "regard._native"
+ISA_CAP = "REGARD_MAX_CPU_ISA"
+ISAS = ("baseline", "avx2", "avx512")
+"""The instruction sets the kernels are compiled for: SSE2 or NEON, then those of newer x86 machines."""
 
 
 def _load() -> tuple[ModuleType | None, str]:
@@ -25,6 +30,9 @@ def _load() -> tuple[ModuleType | None, str]:
     wish = os.environ.get("REGARD_NATIVE", "")
     if wish == "0":
         return None, "switched off by REGARD_NATIVE=0"
+    cap = os.environ.get(ISA_CAP, "")
+    if cap and cap not in ISAS:
+        return None, f"{ISA_CAP} ({cap}) must be one of {', '.join(ISAS)}"
     try:
         found = _from_file(wish) if wish not in ("", "1") else importlib.import_module(NAME)
     except ModuleNotFoundError:
