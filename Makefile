@@ -7,13 +7,17 @@ BIN    := $(VENV)/bin
 # Set-up brings a cmake of its own where the machine has none
 CMAKE   = $(shell test -x $(BIN)/cmake && echo $(BIN)/cmake || echo cmake)
 
-.PHONY: demo test check bench studies set-up page chromium native sanitize arm64 clean
+.PHONY: demo test test-hosts check bench studies set-up page chromium native sanitize arm64 clean
 
 demo: set-up
 	@$(BIN)/regard demo
 
 test: set-up check chromium
 	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+# The whole suite as other machines would run it: other instruction sets, one thread and four, no kernels. About 40 minutes
+test-hosts: set-up chromium
+	$(BIN)/python tests/hosts.py
 
 check: $(VENV)/ready
 	$(BIN)/ruff check

@@ -1,7 +1,12 @@
-"""One thread for each test process: two pools that spin against each other are slower than none."""
+"""What every test shares: the number of threads, the ids of parameters, the instruction sets of the kernels.
+
+A test process has one thread, as two thread pools that spin against each other are slower than none. The environment
+variable REGARD_TEST_THREADS sets another number (`make test-hosts`).
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +14,16 @@ import torch
 
 from regard.attention import engine
 
-torch.set_num_threads(1)
+THREADS = int(os.environ.get("REGARD_TEST_THREADS", "1"))
+torch.set_num_threads(THREADS)
+
+
+@pytest.fixture(autouse=True)
+def restore_threads() -> Iterator[None]:
+    """A test may change the number of threads; the next one starts with the configured number again."""
+    yield
+    if torch.get_num_threads() != THREADS:
+        torch.set_num_threads(THREADS)
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:

@@ -368,6 +368,7 @@ def test_threads_change_no_bit(similarity: str) -> None:
         assert all(torch.equal(found, other[name]) for other in (again, *shared)), name
 
 
+@pytest.mark.host
 @pytest.mark.parametrize("backend", ["auto", "native", "torch", "blocked", "reference"])
 def test_rows_of_huge_scores_sum_to_one(way: str, backend: str) -> None:
     """Scores and log-sum-exps are of one arithmetic: a rounding of these scores is 16."""

@@ -64,6 +64,7 @@ def test_a_padded_batch_is_each_alone(kind: str) -> None:
 
 
 @every
+@pytest.mark.host
 def test_maps_change_nothing(kind: str) -> None:
     model, (ids, lengths, segments) = (MAKERS | MEANS)[kind]().eval(), inputs()
     found, maps = model(ids, lengths, segments, return_maps=True)

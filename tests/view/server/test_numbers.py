@@ -15,6 +15,8 @@ from regard.view.rollout import Rollout
 from regard.view.server.target import Capture
 from tests.view.server.conftest import KINDS, NAMES, asked, attended
 
+pytestmark = pytest.mark.host
+
 
 def weights(saw: Any, map: int, head: int | str) -> torch.Tensor:
     dense = saw.maps[map][1]

@@ -1,0 +1,43 @@
+"""The tests marked `host` pass as other machines would run them. `make test-hosts` runs the whole suite that way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.hosts import HOSTS, ROOT, environment, main
+
+MARKED = [
+    "tests/attention/test_observe.py",
+    "tests/models/test_bert.py",
+    "tests/view/server/test_numbers.py",
+]
+"""Files with tests marked `host`: collecting these alone takes seconds."""
+
+
+@pytest.mark.parametrize("host", [name for name, variables in HOSTS.items() if variables])
+def test_marked_tests_pass_on(host: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-m", "host", "-p", "no:cacheprovider", *MARKED],
+        capture_output=True,
+        text=True,
+        env=environment(host),
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_every_marked_file_is_listed() -> None:
+    marked = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if "pytest.mark.host\n" in path.read_text() or "pytestmark = pytest.mark.host" in path.read_text()
+    }
+    assert marked - {"tests/test_hosts.py"} == set(MARKED)
+
+
+def test_an_unknown_host_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["riscv"]) == 2
+    assert "host (riscv) must be one of as it is, baseline, avx2" in capsys.readouterr().err
