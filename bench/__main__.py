@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=Options.out, metavar="DIR", help="folder of the CSV (%(default)s)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose name or shape contains TEXT")
     parser.add_argument("--quick", action="store_true", help="small shapes and few rounds: does it run?")
-    parser.add_argument("--write", action="store_true", help="keep the result in the repository (auto)")
+    parser.add_argument("--write", action="store_true", help="keep the result in the repository (scaling)")
     parser.add_argument("--no-bars", dest="bars", action="store_false", help="exit with 0 even when a bar is missed")
     return parser
 

@@ -3,8 +3,8 @@
 A backend is a module with a `name`, a `refusal(request)`, which says in words why it cannot serve (or None), and a
 `context(request)`, which returns the context and each row's statistic (or None, when a map is to find it itself).
 
-`auto` takes what was measured to be the fastest near the request (`measured.py`); where the table does not speak of
-it, the first that serves.
+`auto` takes the native kernels wherever they serve, as they were the fastest at nearly every size on every instruction
+set (`python -m bench auto`). The one exception is a rule about the processor, not about sizes: see `_sdpa_is_faster`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ import torch
 from torch import Tensor
 
 from . import blocked, native, native_observe, observe, reference, sdpa
-from .masks import OPEN, transformed
-from .measured import KINDS, Line, nearest
+from .masks import transformed
 from .request import Request
-from .similarity import Dot
 
 
 class Backend(Protocol):
@@ -42,10 +40,6 @@ LARGEST_WEIGHTS = 2**24
 """Weights that SDPA may store, as it does on a CPU under dropout or for a float mask that wants a gradient."""
 
 
-LARGEST_EXPLICIT = 2**20
-"""Weights that `reference` may store where it was measured to be the fastest: 4 MiB."""
-
-
 @dataclass(frozen=True)
 class Choice:
     backend: Backend
@@ -58,7 +52,7 @@ ASKED = {name: Choice(backend, "it was asked for") for name, backend in BACKENDS
 def choose(request: Request, name: str = "auto") -> Choice:
     """The backend for a request; raises ValueError when the one that was named cannot serve it."""
     if name == "auto":
-        return _fastest(request) or _first(request)
+        return _automatic(request)
     if name not in BACKENDS:
         raise ValueError(f"attend: backend ({name!r}) must be auto or one of {', '.join(BACKENDS)}.")
     refusal = BACKENDS[name].refusal(request)
@@ -72,46 +66,24 @@ def observer(request: Request, statistic: Tensor | None = None) -> ModuleType:
     return observe if native_observe.refusal(request, statistic) else native_observe
 
 
-def _fastest(request: Request) -> Choice | None:
-    """What was measured to be the fastest; None for a request that the table does not speak of."""
-    line = _line(request)
-    if line is None:
-        return None
-    for name in line.order:
-        if name == "reference" and not _explicit(request):
-            continue
-        if BACKENDS[name].refusal(request) is None:
-            return _measured(name, line)
-    return None
-
-
-def _explicit(request: Request) -> bool:
-    """Whether `reference` may serve: its weights are few, and its keys not repeated for heads that share them."""
-    return request.groups == 1 and request.entries * request.queries * request.keys <= LARGEST_EXPLICIT
-
-
 @cache
-def _measured(name: str, line: Line) -> Choice:
-    return Choice(BACKENDS[name], line.words)
+def _has_amx() -> bool:
+    """Whether this processor multiplies tiles of bfloat16 in hardware (AMX), and PyTorch knows it."""
+    supported = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return supported is not None and bool(supported())
 
 
-def _line(request: Request) -> Line | None:
-    """The table is for dot products with an open or a causal mask, on the CPU. While tracing, sizes may be symbols."""
-    q, mask = request.q, request.mask
-    plain = isinstance(request.similarity, Dot) and request.softcap is None and not (request.hard or request.dropout_p)
-    if not plain or not (mask is OPEN or mask.only_causal) or not (q.is_cpu or q.is_meta):
-        return None
-    kind = KINDS.get(q.dtype)
-    if kind is None or torch.compiler.is_compiling() or transformed():
-        return None
-    wanted = q.requires_grad or request.k.requires_grad or request.value.requires_grad
-    *_, queries, width = q.shape
-    gradient = wanted and torch.is_grad_enabled()
-    return nearest(kind, mask is not OPEN, gradient, request.entries, queries, request.keys, width)
+def _sdpa_is_faster(request: Request) -> bool:
+    """bfloat16 on a processor with AMX: SDPA's products use its tiles; the native kernels compute in float32."""
+    if request.q.dtype != torch.bfloat16 or not _has_amx():
+        return False
+    return sdpa.refusal(request) is None and _too_large(request) is None
 
 
-def _first(request: Request) -> Choice:
+def _automatic(request: Request) -> Choice:
     """The first that serves, of those that store nothing that grows with Tq × Tk."""
+    if _sdpa_is_faster(request):
+        return Choice(BACKENDS["torch"], "this processor has AMX, which SDPA uses for bfloat16")
     unserved = native.refusal(request)
     if unserved is None:
         return Choice(BACKENDS["native"], "the native kernels serve it")

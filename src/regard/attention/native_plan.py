@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import engine
+from . import engine, workspace
 from .masks import Mask
 from .request import Request
 from .similarity import Additive, Dot
@@ -20,8 +20,6 @@ OPEN = 2**40
 """A window's side that is open: farther than any sequence is long."""
 LINE = 32
 """Numbers between the starts of pieces of memory: a line of the cache, and more of it for float32."""
-KEPT_BY_C = 2**25
-"""Bytes of a piece beyond which the C library takes it from the system each time, and gives it back."""
 FEWEST_ROWS = 16
 """Queries of a task below which starting it costs more than it spreads."""
 
@@ -122,18 +120,11 @@ def channel_weights(request: Request, plan: Plan) -> Tensor:
 
 
 def pieces(*shapes: tuple[int, ...], dtypes: Sequence[torch.dtype] | None = None) -> list[Tensor]:
-    """Room for several tensors, of float32 or of `dtypes`, allocated as one.
-
-    The C library gives memory back to the system when a few pieces of some MiB are freed one after another, and then
-    every call pays for the page faults anew, as much as it computes. One large piece it learns to keep, up to 32 MiB;
-    beyond, it never does, and large pages make the faults few.
-    """
+    """Uninitialized memory for several tensors, of float32 or of `dtypes`, allocated as one block (`workspace.empty`)."""
     sizes = [math.prod(shape) for shape in shapes]
     types = [torch.float32] * len(sizes) if dtypes is None else dtypes
     room = [-(-size // LINE) * LINE * dtype.itemsize for size, dtype in zip(sizes, types, strict=True)]
-    whole = torch.empty(sum(room), dtype=torch.uint8, device="cpu")
-    if len(whole) > KEPT_BY_C:
-        kernels().large_pages(whole.data_ptr(), len(whole))
+    whole = workspace.empty(sum(room))
     parts = zip(whole.split(room), types, sizes, shapes, strict=True)
     return [piece.view(dtype)[:size].view(shape) for piece, dtype, size, shape in parts]
 

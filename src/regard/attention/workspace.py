@@ -1,0 +1,104 @@
+"""Blocks of memory for gradients and intermediate results that are used again from one call to the next.
+
+A backward pass needs tens of MiB for its gradients, and the C library may return them to the system when they are freed.
+Then every call pays for its page faults again, which can take as long as the kernel itself. Recently used blocks are
+therefore kept, up to `LIMIT` bytes, and a block is handed out again when no tensor uses it any more.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import engine
+
+SMALLEST = 2**17
+"""Blocks of fewer bytes are not kept: the C library keeps those itself."""
+LIMIT = 2**27
+"""Bytes of all kept blocks together. A block that is larger than this is allocated anew each time."""
+HUGE_PAGES = 2**25
+"""Blocks of more bytes ask the system for huge pages, which make the faults of the first use few."""
+
+_use_count: Any = getattr(torch._C, "_storage_Use_Count", None)
+_lock = threading.Lock()
+
+
+class Block(NamedTuple):
+    """A kept block of memory."""
+
+    memory: Tensor
+    """(size,) uint8"""
+    storage: torch.UntypedStorage
+    """Its storage: one Python object for all tensors that share it."""
+    users: tuple[int, int]
+    """`_users(storage)` while nothing else refers to the storage."""
+
+    @property
+    def free(self) -> bool:
+        return _users(self.storage) == self.users
+
+
+def _users(storage: torch.UntypedStorage) -> tuple[int, int]:
+    """Tensors that share the storage, and references of Python to the storage object itself."""
+    return _use_count(storage._cdata), sys.getrefcount(storage)
+
+
+_blocks: list[Block] = []
+"""The most recently used last."""
+
+
+def empty(size: int) -> Tensor:
+    """Uninitialized memory of `size` bytes, (size,) uint8: a block that is free again, or a new one.
+
+    >>> first = empty(2**20)
+    >>> address = first.data_ptr()
+    >>> second = empty(2**20)  # the first is still in use
+    >>> second.data_ptr() == address
+    False
+    >>> del first
+    >>> empty(2**20).data_ptr() == address  # now it is free
+    True
+    """
+    if not SMALLEST <= size <= LIMIT or _use_count is None:
+        return _allocate(size)
+    with _lock:
+        block = _take(size)
+        if block is None:
+            block = _allocate(size)
+            _keep(block)
+        return block[:size]
+
+
+def clear() -> None:
+    """Forget every kept block; those that no tensor uses are freed."""
+    with _lock:
+        _blocks.clear()
+
+
+def _take(size: int) -> Tensor | None:
+    """The smallest free block that holds `size` bytes without wasting more than half of itself."""
+    fitting = [n for n, block in enumerate(_blocks) if size <= len(block.memory) <= 2 * size and block.free]
+    if not fitting:
+        return None
+    best = min(fitting, key=lambda n: len(_blocks[n].memory))
+    _blocks.append(_blocks.pop(best))
+    return _blocks[-1].memory
+
+
+def _keep(memory: Tensor) -> None:
+    _blocks.append(Block(memory, memory.untyped_storage(), (0, 0)))
+    _blocks[-1] = _blocks[-1]._replace(users=_users(_blocks[-1].storage))
+    while sum(len(block.memory) for block in _blocks) > LIMIT:
+        del _blocks[0]
+
+
+def _allocate(size: int) -> Tensor:
+    with torch.inference_mode(False):  # a block outlives the mode of the call that allocates it
+        block = torch.empty(size, dtype=torch.uint8, device="cpu")
+    if size > HUGE_PAGES and engine.module is not None:
+        engine.module.large_pages(block.data_ptr(), size)
+    return block
