@@ -120,7 +120,7 @@ def channel_weights(request: Request, plan: Plan) -> Tensor:
 
 
 def pieces(*shapes: tuple[int, ...], dtypes: Sequence[torch.dtype] | None = None) -> list[Tensor]:
-    """Uninitialized memory for several tensors, of float32 or of `dtypes`, allocated as one block (`workspace.empty`)."""
+    """Uninitialized memory for several tensors, of float32 or of `dtypes`, in one block of `workspace`."""
     sizes = [math.prod(shape) for shape in shapes]
     types = [torch.float32] * len(sizes) if dtypes is None else dtypes
     room = [-(-size // LINE) * LINE * dtype.itemsize for size, dtype in zip(sizes, types, strict=True)]

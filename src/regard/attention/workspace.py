@@ -1,8 +1,8 @@
 """Blocks of memory for gradients and intermediate results that are used again from one call to the next.
 
-A backward pass needs tens of MiB for its gradients, and the C library may return them to the system when they are freed.
-Then every call pays for its page faults again, which can take as long as the kernel itself. Recently used blocks are
-therefore kept, up to `LIMIT` bytes, and a block is handed out again when no tensor uses it any more.
+A backward pass needs tens of MiB for its gradients, and the C library may return them to the system when they are
+freed. Then every call pays for its page faults again, which can take as long as the kernel itself. Recently used blocks
+are therefore kept, up to `LIMIT` bytes, and a block is handed out again when no tensor uses it any more.
 """
 
 from __future__ import annotations
