@@ -125,7 +125,7 @@ class Letters:
     def _joined(self, dim: Dim) -> Dim:
         """H·D is W again, and rows times columns of patches are patches."""
         whole = JOINED.get(tuple(letter for letter, _ in dim))
-        if whole is not None and whole in self._sizes:
+        if whole is not None and self._sizes.get(whole) == _size_of(dim):
             return ((whole, _size_of(dim)),)
         return self._size(_size_of(dim)) if len(dim) > 1 and all(name.isdecimal() for name, _ in dim) else dim
 
@@ -187,8 +187,8 @@ def _told(dim: Dim) -> str:
     return {"Yp·p": "Y", "Xp·p": "X"}.get(letters, letters)
 
 
-JOINED: dict[tuple[str, ...], str] = {("H", "D"): "W", ("Yp", "Xp"): "P"}
-"""Heads side by side; rows and columns of patches, Y = Yp·p and X = Xp·p."""
+JOINED: dict[tuple[str, ...], str] = {("H", "D"): "W", ("Yp", "Xp"): "P", ("2", "E"): "C"}
+"""Concatenated heads; rows and columns of patches, Y = Yp·p and X = Xp·p; both directions of an encoder."""
 
 
 CONCATENATED: dict[tuple[str, ...], str] = {("E", "E"): "C", ("1", "P"): "T"}
