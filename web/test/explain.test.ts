@@ -3,12 +3,14 @@ import { test } from "node:test";
 
 import { type Chart, Grid, type Node, origin, see } from "../src/explain/chart.ts";
 import { shape, toText } from "../src/explain/shape.ts";
+import { paint } from "../src/explain/picture.ts";
 import { numbers, opened, ways } from "../src/explain/start.ts";
+import { LANGUAGES } from "../src/words.ts";
 
 const node = (number: number, parent: number | null, kind: Node["kind"], en: string, time: number | null = null, open = false): Node =>
   ({ number, parent, kind, name: { en, zh: en }, equation: "", rule: "", time, value: 0, operands: [], calls: [], open });
 
-const value = { letters: ["T", "W"], shape: [1, 3], cells: [1, 1, 3] as [number, number, number], largest: 1, data: "/n8BwACA" };
+const value = { letters: ["T", "W"], shape: [1, 3], cells: [1, 1, 3] as [number, number, number], largest: 1, scale: 1, data: "/n8BwACA" };
 const chart: Chart = {
   title: "x", steps: 2, tokens: {}, written: [], values: [value],
   nodes: [
@@ -48,4 +50,15 @@ test("a cell of a product came of a row and a column", () => {
 
 test("text in a drawing stays text", () => {
   assert.equal(toText(shape("text", { x: 1 }, "a < b & \"c\"")), '<text x="1">a &lt; b &amp; &quot;c&quot;</text>');
+});
+
+test("weights are painted from zero to one, and other values up to their largest", () => {
+  const flat = paint(0.1, 1, false, "light");
+  assert.notEqual(flat, paint(1, 1, false, "light"));
+  assert.equal(paint(0.1, 0.1, false, "light"), paint(1, 1, false, "light"));
+});
+
+test("rows and columns in Chinese are indices, not ordinals", () => {
+  const lines = Object.values(LANGUAGES.zh.explain.rules).map((rule) => rule("1", "3"));
+  assert.ok(lines.every((line) => !line.includes("第 1") && !line.includes("第 3")), lines.join("\n"));
 });

@@ -217,3 +217,35 @@ def test_errors_name_the_value() -> None:
 def test_a_base_is_no_exponent() -> None:
     powers = {node.equation for node in explain("transformer").nodes if node.name["en"] == "power"}
     assert powers == {"10000ˣ"}
+
+
+def test_a_fixed_context_has_no_index() -> None:
+    equations = {
+        mechanism: " ".join(node.equation for node in explain(mechanism).nodes)
+        for mechanism in ("encoder-decoder", "bahdanau")
+    }
+    assert "cᵢ" in equations["bahdanau"] and "cᵢ" not in equations["encoder-decoder"]
+    assert "sᵢ = f(c, sᵢ₋₁, yᵢ₋₁)" in equations["encoder-decoder"]
+
+
+def test_the_first_state_of_a_recurrent_layer_has_its_letters() -> None:
+    chart = explain("bahdanau", "the cat sat")  # as many tokens, with the end of the sentence, as E
+    assert boxes(chart)["encoder > recurrent encoder > GRU > zeros"] == "2 B E"
+
+
+def test_no_letter_stands_for_a_size_and_a_matrix() -> None:
+    for mechanism in MECHANISMS:
+        assert "V·" not in " ".join(node.equation for node in explain(mechanism).nodes)
+
+
+@pytest.mark.parametrize(
+    "mechanism", ["scaled-dot", "hard", "additive", "multi-head", "bahdanau", "transformer", "vit"]
+)
+def test_weights_are_painted_from_zero_to_one(mechanism: str) -> None:
+    """Else equal weights of 0.1 would have the strongest color."""
+    chart = explain(mechanism)
+    drawn = chart.told()["values"]
+    weights = [node.value for node in chart.nodes if node.name["en"] in ("weighting", "hard weighting")]
+    assert weights and all(drawn[value]["scale"] == 1.0 for value in weights if value is not None)
+    others = [value for value in drawn if value["scale"] != 1.0]
+    assert others and all(value["scale"] == value["largest"] for value in others)

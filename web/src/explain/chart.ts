@@ -8,6 +8,8 @@ export interface Value {
   /** Matrices, rows and columns of the first cells. */
   cells: [number, number, number];
   largest: number;
+  /** The number that is painted in the strongest color: 1 for attention weights, else the largest. */
+  scale: number;
   /** Whole numbers of 16 bits, in base64. */
   data: string;
 }

@@ -55,14 +55,14 @@ class Table {
   private readonly cells: HTMLTableCellElement[][] = [];
 
   constructor(chart: Chart, grid: Grid, matrix: number, theme: Theme, label: string, point: (cell: Cell | null) => void) {
-    const { signed, value: { letters, largest, shape } } = grid;
+    const { signed, value: { letters, scale, shape } } = grid;
     const body = make("tbody");
     for (let row = 0; row < grid.rows; row++) {
       this.cells.push(Array.from({ length: grid.columns }, (_, column) => {
         const value = grid.at(matrix, row, column);
         const cell = make("td", { onpointerenter: () => point({ matrix, row, column }) }, short(value));
-        cell.style.background = paint(value, largest, signed, theme);
-        cell.classList.toggle("deep", value !== -Infinity && Math.abs(value) > 0.55 * largest);
+        cell.style.background = paint(value, scale, signed, theme);
+        cell.classList.toggle("deep", value !== -Infinity && Math.abs(value) > 0.55 * scale);
         return cell;
       }));
       const tokens = chart.tokens[letters.at(-2) ?? ""];

@@ -47,11 +47,11 @@ const NEGATIVE: Record<Theme, [number, number, number]> = { light: [31, 111, 178
 const POSITIVE: Record<Theme, [number, number, number]> = { light: [190, 50, 90], dark: [240, 100, 135] };
 const NOTHING: Record<Theme, [number, number, number]> = { light: [246, 244, 239], dark: [42, 40, 48] };
 
-/** The colour of a number: of those that are never below zero the ramp of the maps, else blue below and red above. */
-export function paint(value: number, largest: number, signed: boolean, theme: Theme): string {
+/** The colour of a number: the ramp of the maps if none is below zero, else blue below and red above; `scale` is full colour. */
+export function paint(value: number, scale: number, signed: boolean, theme: Theme): string {
   if (Number.isNaN(value)) return "none";
   if (value === -Infinity) return theme === "light" ? "#d9d5cc" : "#4a4652";
-  const share = largest > 0 ? Math.max(-1, Math.min(1, value / largest)) : 0;
+  const share = scale > 0 ? Math.max(-1, Math.min(1, value / scale)) : 0;
   if (!signed) return `rgb(${ramp(theme)[Math.round(235 * share) + (theme === "dark" ? 20 : 8)]!.join(",")})`;
   const end = (share < 0 ? NEGATIVE : POSITIVE)[theme];
   const strength = Math.abs(share) ** 0.75;
@@ -59,7 +59,7 @@ export function paint(value: number, largest: number, signed: boolean, theme: Th
 }
 
 export function drawPicture(grid: Grid, place: Frame, theme: Theme): Shape {
-  const { signed, value: { largest } } = grid;
+  const { signed, value: { scale } } = grid;
   const cells: Shape[] = [];
   const inset = place.cell > 6 ? 1 : 0.5;
   for (let matrix = 0; matrix < place.matrices; matrix++) {
@@ -68,7 +68,7 @@ export function drawPicture(grid: Grid, place: Frame, theme: Theme): Shape {
       for (let column = 0; column < place.columns; column++) {
         const value = place.turned ? grid.at(matrix, column, row) : grid.at(matrix, row, column);
         const [x, y] = [left + column * place.cell, place.y + row * place.cell];
-        cells.push(shape("rect", { x, y, width: place.cell - inset, height: place.cell - inset, fill: paint(value, largest, signed, theme) }));
+        cells.push(shape("rect", { x, y, width: place.cell - inset, height: place.cell - inset, fill: paint(value, scale, signed, theme) }));
       }
     }
   }

@@ -10,7 +10,7 @@ import base64
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -133,6 +133,8 @@ class _Drawing:
         self.box_of: dict[int, int] = {}  # operation → node
         self.node_of_input: dict[str, int] = {}
         self.sources: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
+        self.weights = _attention_weights(explained.recorder.frames)
+        self.one_context = any(type(frame.of).__name__ == "FixedContext" for frame in explained.recorder.frames)
 
     def chart(self) -> Chart:
         by_frame: dict[int, list[Operation]] = defaultdict(list)
@@ -223,7 +225,8 @@ class _Drawing:
         return found
 
     def _node(self, kind: str, name: Name, parent: int | None, frame: Frame) -> Node:
-        made = Node(len(self.nodes), parent, kind, {"en": name.en, "zh": name.zh}, name.equation, name.rule, frame.time)
+        equation = name.equation.replace("cᵢ", "c") if self.one_context else name.equation
+        made = Node(len(self.nodes), parent, kind, {"en": name.en, "zh": name.zh}, equation, name.rule, frame.time)
         self.nodes.append(made)
         return made
 
@@ -244,7 +247,12 @@ class _Drawing:
 
     def _value(self, shown: Shown) -> int:
         """The number of a value; one that is there already, to the bit, is not kept twice."""
-        key = (shown.letters, shown.shape, shown.values.numpy().tobytes())
+        shown = replace(
+            shown,
+            letters=self.explained.recorder.letters_of(shown.tensor),  # they may be known only after the call
+            scale=1.0 if shown.tensor in self.weights else shown.scale,
+        )
+        key = (shown.letters, shown.shape, shown.scale, shown.values.numpy().tobytes())
         if key not in self.numbers:
             self.numbers[key] = len(self.values)
             self.values.append(shown)
@@ -330,6 +338,12 @@ class _Drawing:
                     group.operands.append(Operand(value, "", (first,)))
 
 
+def _attention_weights(frames: Iterable[Frame]) -> set[int]:
+    """The tensors that hold attention weights: the first factor of each weighted sum."""
+    products = (frame for frame in frames if frame.parent is not None and frame.parent.name == "weighted sum")
+    return {frame.given[0].tensor for frame in products if frame.name == "matmul" and frame.given}
+
+
 def _value(shown: Shown) -> dict[str, Any]:
     """A tensor as the page has it: its letters, its shape, and its first cells as 16-bit numbers."""
     cells = shown.values
@@ -340,6 +354,7 @@ def _value(shown: Shown) -> dict[str, Any]:
         "shape": list(shown.shape),
         "cells": list(cells.shape),
         "largest": largest,
+        "scale": largest if shown.scale is None else shown.scale,
         "data": _packed(cells, largest),
     }
 

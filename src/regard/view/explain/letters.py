@@ -3,8 +3,9 @@
     B batch   H heads   T tokens (Tq, Tk queries and keys; Ts source)   W width   D width of a head   F feed-forward
     S state of the decoder   C of the encoder   V vocabulary   P patches   K classes
 
-A dimension is a product of letters, W = H·D where heads lie side by side; reshaping deals the letters out anew. So the
-letters are right where two sizes happen to be equal, too. What no rule reaches is looked up by its size.
+A dimension is a product of letters, W = H·D where the heads are concatenated; reshaping redistributes the letters. So
+the letters are right even if two sizes happen to be equal. A dimension that no rule covers is looked up by its size; if
+several letters have that size, it stays a number.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Letters:
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._sizes = dict(sizes)
-        self._by_size = {size: letter for letter, size in reversed(list(sizes.items()))}
+        self._by_size = _unique(sizes)
         self._dims: dict[int, tuple[Dim, ...]] = {}
 
     def of(self, tensor: Tensor) -> tuple[str, ...]:
@@ -72,6 +73,12 @@ class Letters:
                 dim if _size_of(dim) == size else self._part(dim, size) for dim, size in zip(dims, sizes, strict=True)
             )
 
+    def unpacked(self, data: Tensor, padded: Tensor, batch_first: bool) -> None:
+        """Letters of a padded batch, from those of its packed rows: PyTorch copies them slice by slice."""
+        rows, width = self._of(data)[0], self._of(data)[-1]
+        batch = self._dim("B", padded.shape[0 if batch_first else 1])
+        self._dims[id(padded)] = (batch, rows, width) if batch_first else (rows, batch, width)
+
     def _of(self, tensor: Tensor) -> tuple[Dim, ...]:
         known = self._dims.get(id(tensor))
         return known if known is not None else tuple(self._size(size) for size in tensor.shape)
@@ -86,8 +93,7 @@ class Letters:
     def _size(self, size: int) -> Dim:
         if size == 1:
             return ()
-        letter, _ = self._cut(size)
-        return ((str(size) if letter in ("H", "D") else letter, size),)  # heads come of cutting, never of themselves
+        return (self._cut(size),)
 
     def _part(self, dim: Dim, size: int) -> Dim:
         """Some of a dimension: of 3·S, the gates of a state side by side, S or 2·S."""
@@ -108,18 +114,18 @@ class Letters:
         return self._broadcast(tensors, tuple(out.shape)) if tensors else None
 
     def _broadcast(self, tensors: Sequence[tuple[Dim, ...]], shape: tuple[int, ...]) -> tuple[Dim, ...]:
-        """Each dimension is called as the first operand calls it that has it, counted from the right."""
+        """Each dimension is called as the first operand calls it that has a letter for it, counted from the right."""
         dims = []
         for back in range(len(shape), 0, -1):
             size = shape[-back]
             found = [t[-back] for t in tensors if len(t) >= back and _size_of(t[-back]) == size and t[-back]]
-            dims.append(found[0] if found else self._size(size))
+            dims.append(_best(found) or self._size(size))
         return tuple(dims)
 
     def _joined(self, dim: Dim) -> Dim:
         """H·D is W again, and rows times columns of patches are patches."""
         whole = JOINED.get(tuple(letter for letter, _ in dim))
-        if whole is not None and whole in self._sizes:
+        if whole is not None and self._sizes.get(whole) == _size_of(dim):
             return ((whole, _size_of(dim)),)
         return self._size(_size_of(dim)) if len(dim) > 1 and all(name.isdecimal() for name, _ in dim) else dim
 
@@ -144,6 +150,23 @@ class Letters:
         return tuple(found)
 
 
+def _unique(sizes: Mapping[str, int]) -> dict[int, str]:
+    """Size → letter, for the sizes that only one letter has; H and D are left out, as they come of splitting W.
+
+    >>> _unique({"T": 5, "W": 8, "F": 8, "H": 2})
+    {5: 'T'}
+    """
+    letters = [letter for letter in sizes if letter not in ("H", "D")]
+    named = [sizes[letter] for letter in letters]
+    return {sizes[letter]: letter for letter in letters if named.count(sizes[letter]) == 1}
+
+
+def _best(dims: Sequence[Dim]) -> Dim:
+    """The first that has a letter, else the first that is more than a 1, else ()."""
+    lettered = (dim for dim in dims if any(not name.isdecimal() for name, _ in dim))
+    return next(lettered, None) or next((dim for dim in dims if dim), ())
+
+
 def _size_of(dim: Sequence[Atom]) -> int:
     size = 1
     for _, atom in dim:
@@ -164,8 +187,12 @@ def _told(dim: Dim) -> str:
     return {"Yp·p": "Y", "Xp·p": "X"}.get(letters, letters)
 
 
-JOINED: dict[tuple[str, ...], str] = {("H", "D"): "W", ("Yp", "Xp"): "P"}
-"""Heads side by side; rows and columns of patches, Y = Yp·p and X = Xp·p."""
+JOINED: dict[tuple[str, ...], str] = {("H", "D"): "W", ("Yp", "Xp"): "P", ("2", "E"): "C"}
+"""Concatenated heads; rows and columns of patches, Y = Yp·p and X = Xp·p; both directions of an encoder."""
+
+
+CONCATENATED: dict[tuple[str, ...], str] = {("E", "E"): "C", ("1", "P"): "T"}
+"""The states of both directions of an encoder; the class token before the patches."""
 
 
 def _reshape(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
@@ -208,6 +235,10 @@ def _product(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> t
     return (*left[:-1], right[-1])
 
 
+def _product_with_vector(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
+    return tuple(given[0][:-1])
+
+
 def _lookup(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
     weight, ids = given[:2]
     return (*ids, weight[-1])
@@ -220,14 +251,24 @@ def _chosen(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tu
 
 def _cat(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
     at = (args[1] if len(args) > 1 else 0) % out.ndim
-    parts = [_told(dims[at]) for dims in given if len(dims) == out.ndim]
-    alike = {_alike(dims[at]) for dims in given if len(dims) == out.ndim}
-    several = len(alike) == 1 and any("·" in part for part in parts)
-    known = self._part(given[0][at], out.shape[at]) if several else self._size(out.shape[at])
-    joined = (("+".join(parts), out.shape[at]),) if len(parts) < 4 else known
-    dims = [next((dims[back] for dims in given if dims[back]), ()) for back in range(out.ndim)]
-    dims[at] = known if known and not known[0][0].isdecimal() else joined
+    parts = [dims[at] for dims in given if len(dims) == out.ndim]
+    dims = [_best([dims[back] for dims in given]) for back in range(out.ndim)]
+    dims[at] = _concatenated(self, parts, out.shape[at])
     return tuple(dims)
+
+
+def _concatenated(self: Letters, parts: Sequence[Dim], size: int) -> Dim:
+    """The dimension of parts one after the other: C of both directions' E, 3·S of S and 2·S, C+S+W of three others."""
+    names = [_told(part) for part in parts]
+    whole = CONCATENATED.get(tuple(names))
+    if whole is not None and self._sizes.get(whole) == size:
+        return ((whole, size),)
+    if all(name.isdecimal() for name in names):
+        return ((str(size), size),)
+    alike = {_alike(part) for part in parts}
+    if len(alike) == 1 and any("·" in name for name in names):
+        return self._part(parts[0], size)
+    return (("+".join(names), size),) if len(names) < 4 else self._size(size)
 
 
 def _stack(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
@@ -249,10 +290,6 @@ def _pack(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tupl
     return (given[0][0 if args[2] is False else 1], given[0][-1]) if place == 0 else None
 
 
-def _unpack(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...] | None:
-    return (self._dim("B", len(out)), given[0][0], given[0][-1]) if place == 0 and args[2] else None
-
-
 RULES: dict[str, Any] = {
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias"), _reshape),
     "permute": _permute,
@@ -264,12 +301,12 @@ RULES: dict[str, Any] = {
         ("slice", "split", "split_with_sizes", "native_layer_norm", "_softmax", "clone", "detach", "alias"), _same
     ),
     **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _product),
+    "mv": _product_with_vector,
     "embedding": _lookup,
     "index_select": _chosen,
     "cat": _cat,
     "stack": _stack,
     "_pack_padded_sequence": _pack,
-    "_pad_packed_sequence": _unpack,
     **dict.fromkeys(("sum", "mean", "amax", "amin", "argmax", "any", "all"), _reduce),
 }
 """How the dimensions of a result follow, by operation; others are broadcast."""

@@ -140,7 +140,7 @@ PARTS: dict[str, Name] = {
     "up": Name("widen", "升维", "h = x·W₁ᵀ + b₁"),
     "down": Name("narrow", "降维", "y = h·W₂ᵀ + b₂"),
     "mix": Name("mix", "混合", "W·[c; s; y] + b"),
-    "vocabulary": Name("logits", "词表得分", "logits = V·hidden"),
+    "vocabulary": Name("logits", "词表得分", "logits = hidden·Wᵀ"),
     "initial": Name("first state", "初始状态", "W·summary + b"),
     "source": Name("source embedding", "源词嵌入", "x = table[id]"),
     "target": Name("embedding of y", "目标词嵌入", "y = table[id]"),

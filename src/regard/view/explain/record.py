@@ -172,6 +172,8 @@ class Recorder:
             frame.given = tuple(self._shown(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
             frame.numbers = tuple(x for x in tree_leaves(args) if isinstance(x, int | float))
             found = function(*args, **kwargs)
+            if name == "pad_packed_sequence":
+                self._letters.unpacked(args[0], found[0], bool(args[2]))
             frame.made = tuple(self._shown(x) for x in tree_leaves(found) if isinstance(x, Tensor))
             return found
         finally:

@@ -52,6 +52,8 @@ class Shown:
     """A copy of its first cells: see `glimpse`."""
     needs: frozenset[int]
     """The operations that made it, or wrote last to its memory."""
+    scale: float | None = None
+    """The number that is painted in the strongest color; None for the largest of its own."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,10 @@ def recurrence(name: str, args: Sequence[Any], give: Give = lambda tensor, lette
     hx, weights, bias, layers, dropout, training, both = args[2 if packed else 1 :][:7]
     assert not (training and dropout), "a model is explained as it runs, not as it learns"
     rows, sizes, back = _packed(args, packed)
-    firsts = list(zip(*(part.unbind(0) for part in (hx if isinstance(hx, tuple) else (hx,))), strict=True))
+    starts = hx if isinstance(hx, tuple) else (hx,)
+    for start in starts:
+        give(start, f"{len(start)} B out")  # (layers · directions, B, E)
+    firsts = list(zip(*(part.unbind(0) for part in starts), strict=True))
     ways = ("forward", "backward")[: 2 if both else 1]
     each = 4 if bias else 2
     last: list[Hidden] = []
@@ -55,7 +58,9 @@ def recurrence(name: str, args: Sequence[Any], give: Give = lambda tensor, lette
                     give(place, f"B {'all' if layer else 'in'}")
                 with stage(way):
                     states, hidden = _read(cell, places, firsts[number], parts, way == "backward")
-                    found.append(torch.cat(states))  # (N, E)
+                    joined = torch.cat(states)  # (N, E)
+                    give(joined, "rows out")
+                    found.append(joined)
                 last.append(hidden)
             rows = found[0] if len(found) == 1 else torch.cat(found, -1)  # (N, C)
             give(rows, "rows all")
