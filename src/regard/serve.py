@@ -89,6 +89,7 @@ def server_of(target: Target, host: str, listening: socket.socket) -> uvicorn.Se
     import uvicorn
 
     from .view.server.app import create
+    from .view.server.connection import Connection
     from .view.server.guard import LOOPBACK
     from .view.server.page import Page
 
@@ -102,6 +103,7 @@ def server_of(target: Target, host: str, listening: socket.socket) -> uvicorn.Se
         print("regard view: the page is not built; the address says how.", file=sys.stderr)
     config = uvicorn.Config(
         app,
+        http=Connection,
         log_level="warning",
         access_log=False,
         server_header=False,
