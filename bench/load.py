@@ -24,7 +24,7 @@ import regard
 from bench.harness import Figure, Options
 
 TOKENS, HEADS = 2048, 8
-AT_ONCE = 400
+AT_ONCE = 200
 """Requests for tiles under way at the same time."""
 PAUSE = 6.0
 """Seconds after the storm before memory is read."""

@@ -107,7 +107,7 @@ def server_of(target: Target, host: str, listening: socket.socket) -> uvicorn.Se
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=512,
+        limit_concurrency=896,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=1,
         lifespan="on",

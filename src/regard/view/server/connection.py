@@ -1,12 +1,13 @@
 """Connections that must finish their request in time: a client that sends half a request cannot keep others out.
 
 uvicorn waits for the rest of a request without limit, and counts such a connection like any other. Here a connection
-has `SECONDS` for a request, and of the connections whose request is incomplete only the newest `INCOMPLETE` stay open.
+has `SECONDS` for a request. When many requests are incomplete, the oldest connections are closed to make room.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
 import time
 from typing import Any
 
@@ -15,8 +16,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 SECONDS = 10.0
 """From the first byte of a request, or from the connection, to the last byte of the request."""
-INCOMPLETE = 128
-"""Connections that may be in the middle of a request; a new one closes the oldest."""
+INCOMPLETE = 640
+"""Connections that may be in the middle of a request; a new one closes the oldest. A page opens a few at once."""
 
 
 class Connection(H11Protocol):
@@ -59,12 +60,29 @@ class Connection(H11Protocol):
         if self.waiting_since is not None:
             return
         self.waiting_since = time.monotonic()
-        self._timer = self.loop.call_later(SECONDS, self.close)
-        incomplete = [one for one in self.connections if isinstance(one, Connection) and one.waiting_since is not None]
-        for oldest in sorted(incomplete, key=lambda one: one.waiting_since or 0.0)[
-            : max(0, len(incomplete) - INCOMPLETE)
-        ]:
-            oldest.close()
+        self._timer = self.loop.call_later(SECONDS, self._expire)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Close the oldest incomplete connections if there are too many."""
+        waiting = [(one.waiting_since, one) for one in self.connections if isinstance(one, Connection)]
+        incomplete = sorted(((since, one) for since, one in waiting if since is not None), key=lambda pair: pair[0])
+        for _, oldest in incomplete[: max(0, len(incomplete) - INCOMPLETE)]:
+            if not oldest.unread:
+                oldest.close()
+
+    @property
+    def unread(self) -> bool:
+        """Whether bytes have arrived that a busy server has not read yet."""
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _expire(self) -> None:
+        if self.unread:
+            self._timer = self.loop.call_later(SECONDS, self._expire)
+        else:
+            self.close()
 
     def _stop_waiting(self) -> None:
         self.waiting_since = None
