@@ -89,6 +89,7 @@ def server_of(target: Target, host: str, listening: socket.socket) -> uvicorn.Se
     import uvicorn
 
     from .view.server.app import create
+    from .view.server.connection import Connection
     from .view.server.guard import LOOPBACK
     from .view.server.page import Page
 
@@ -102,10 +103,11 @@ def server_of(target: Target, host: str, listening: socket.socket) -> uvicorn.Se
         print("regard view: the page is not built; the address says how.", file=sys.stderr)
     config = uvicorn.Config(
         app,
+        http=Connection,
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=512,
+        limit_concurrency=896,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=1,
         lifespan="on",

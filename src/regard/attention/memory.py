@@ -11,6 +11,14 @@ _kept = 0
 """Bytes of the largest piece that is kept so far."""
 
 
+def release_freed() -> bool:
+    """Have the C library return freed memory to the system; returns whether it returned any."""
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except (AttributeError, OSError):  # another C library
+        return False
+
+
 def keep_freed(most: int = LARGEST) -> bool:
     """Have the C library keep freed pieces of up to `most` bytes, twice as much in all, in the whole process; returns
     whether it does.

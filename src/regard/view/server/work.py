@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
+from ...attention.memory import release_freed
 from .guard import Refused
 
 T = TypeVar("T")
@@ -22,8 +23,10 @@ WAITING = 256
 """Requests that may wait at once."""
 POLL = 0.1
 """Seconds between two looks at whether the client is still there."""
-CACHE = 64 * 2**20
+CACHE = 16 * 2**20
 """Bytes of pictures that are kept."""
+IDLE = 2.0
+"""Seconds without work after which freed memory is returned to the system."""
 
 
 class Stopped(Exception):
@@ -80,6 +83,7 @@ class Desk:
         self.seconds, self.waiting = seconds, waiting
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="regard-view")
         self._tasks: list[Task] = []
+        self._idle: asyncio.TimerHandle | None = None
 
     async def do(
         self,
@@ -97,6 +101,13 @@ class Desk:
         finally:
             self._tasks.remove(task)
             task.stop()
+            self._release_when_idle()
+
+    def _release_when_idle(self) -> None:
+        """Each thread frees memory to an arena of its own, which the C library would keep after a burst of requests."""
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = None if self._tasks else asyncio.get_running_loop().call_later(IDLE, release_freed)
 
     def _enter(self, task: Task) -> Task:
         waiting = [other for other in self._tasks if not other.started]
@@ -123,6 +134,7 @@ class Desk:
         assert task.future is not None
         deadline = time.monotonic() + self.seconds
         future = asyncio.wrap_future(task.future)
+        future.add_done_callback(_retrieve)
         while not future.done():
             await asyncio.wait({future}, timeout=POLL)
             if future.done():
@@ -154,6 +166,12 @@ class Desk:
         for task in self._tasks:
             task.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Mark the exception of work that was stopped as seen; asyncio would report it when the future is collected."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _dropped(task: Task) -> Refused:

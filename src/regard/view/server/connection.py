@@ -1,0 +1,97 @@
+"""Connections that must finish their request in time: a client that sends half a request cannot keep others out.
+
+uvicorn waits for the rest of a request without limit, and counts such a connection like any other. Here a connection
+has `SECONDS` for a request. When many requests are incomplete, the oldest connections are closed to make room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import time
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+SECONDS = 10.0
+"""From the first byte of a request, or from the connection, to the last byte of the request."""
+INCOMPLETE = 640
+"""Connections that may be in the middle of a request; a new one closes the oldest. A page opens a few at once."""
+
+
+class Connection(H11Protocol):
+    """An HTTP/1.1 connection with a time limit for each request."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.waiting_since: float | None = None
+        """When the request that is still incomplete began; None between requests and while one is answered."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._update()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._update()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _update(self) -> None:
+        """Start or stop the clock, by how far the client is with its request."""
+        if self.transport.is_closing():
+            self._stop_waiting()
+        elif self.conn.their_state is h11.SEND_BODY or (
+            self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]
+        ):
+            self._wait()
+        else:
+            self._stop_waiting()
+
+    def _wait(self) -> None:
+        if self.waiting_since is not None:
+            return
+        self.waiting_since = time.monotonic()
+        self._timer = self.loop.call_later(SECONDS, self._expire)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Close the oldest incomplete connections if there are too many."""
+        waiting = [(one.waiting_since, one) for one in self.connections if isinstance(one, Connection)]
+        incomplete = sorted(((since, one) for since, one in waiting if since is not None), key=lambda pair: pair[0])
+        for _, oldest in incomplete[: max(0, len(incomplete) - INCOMPLETE)]:
+            if not oldest.unread:
+                oldest.close()
+
+    @property
+    def unread(self) -> bool:
+        """Whether bytes have arrived that a busy server has not read yet."""
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _expire(self) -> None:
+        if self.unread:
+            self._timer = self.loop.call_later(SECONDS, self._expire)
+        else:
+            self.close()
+
+    def _stop_waiting(self) -> None:
+        self.waiting_since = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close(self) -> None:
+        """Close the connection without an answer."""
+        self._stop_waiting()
+        self.connections.discard(self)
+        self.transport.abort()
