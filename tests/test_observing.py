@@ -55,7 +55,7 @@ from regard.models.bert_inference import Inference as BertInference
 from regard.models.context import CONTEXTS
 from regard.models.sequence import SequenceConfig, TextClassifier
 from regard.models.transformer_inference import Inference, swift
-from regard.tasks.interpreter import Interpreter
+from regard.tasks.interpreter import Interpreter, Translation
 
 W, H, V = 24, 3, 37
 LENGTHS = [61, 1, 40, 17, 9, 53]  # enough tokens for the joint projections, and no two sequences alike
@@ -383,14 +383,14 @@ def test_searches_do_not_depend_on_who_looks(config: str, search: str, fast: boo
 
 
 @pytest.mark.usefixtures("host")
-def test_fast_decoding_shows_the_maps_of_the_model() -> None:
-    """Greedy, one sentence: the steps are one map of each attention, by either way."""
+@pytest.mark.parametrize("search", SEARCHES)
+def test_fast_decoding_shows_the_maps_of_the_model(search: str) -> None:
+    """Steps are joined to the same maps by either way, and beams that change places stay apart."""
     model: Any = made(translator(TRANSFORMER)).eval()
-    source, lengths = IDS[:1, :9], torch.tensor([9])
     maps = []
     for one in (model, swift(model)):
         with regard.watch(model) as seen:
-            greedy(one, source, lengths, longest=9)
+            SEARCHES[search](one)
         maps.append(seen)
     assert maps[0].names == maps[1].names and maps[0].kinds == maps[1].kinds
     for a, b in zip(*maps, strict=True):
@@ -451,8 +451,6 @@ def test_a_look_leaves_the_model_as_it_was() -> None:
     """The mode, and the random numbers to come."""
     model: Any = made(translator(TRANSFORMER)).train()
     interpreter = Interpreter(model, None, None)  # type: ignore[arg-type]
-    from regard.tasks.interpreter import Translation
-
     one = Translation("", "", 0.0, (5, 6, 7, EOS), (8, 9, BOS))
     before = torch.get_rng_state()
     first, second = (interpreter._seen([one], -1) for _ in range(2))

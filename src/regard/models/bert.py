@@ -128,7 +128,7 @@ class Bert(nn.Module):
             return_maps: also return what each block looked at.
 
         Returns:
-            hidden (B, T, W), zero in padding; or (hidden, maps): one (B, H, T, T) per block.
+            hidden (B, T, W), zero in padding; or (hidden, maps): one (B, H, T, T) per block, zero in padding too.
 
         Raises:
             ValueError: with the value and the remedy.
