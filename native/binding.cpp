@@ -322,7 +322,8 @@ NB_MODULE(_native, m) {
           nb::arg("mask").none(), nb::arg("lengths"), nb::arg("rows"), nb::arg("context"), nb::arg("lse"), nb::arg("rows_per_task"),
           nb::arg("threads"),
           "As dot_forward, for sequences one after the other. sizes: queries and keys are those of the longest; lengths: how many "
-          "sequences, pointers to their numbers of queries and of keys; rows: all queries; context: strides of head and row; lse (H, rows).");
+          "sequences, pointers to their numbers of queries and of keys; the mask's offset: 0, or a pointer to one number per "
+          "sequence; rows: all queries; context: strides of head and row; lse (H, rows).");
     m.def("packed_backward", packed_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
           nb::arg("mask").none(), nb::arg("lengths"), nb::arg("rows"), nb::arg("grad"), nb::arg("context"), nb::arg("lse"),
           nb::arg("parts"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"), nb::arg("dq_part"), nb::arg("dq_number"), nb::arg("dk_number"), nb::arg("threads"),

@@ -33,8 +33,9 @@ bool dot_forward(const Kernels&, DotForward job, int64_t rows_per_task, int thre
 bool dot_backward(const Kernels&, DotBackward job, int threads);
 
 // Sequences of different lengths, one after the other: (N, H, D) in memory, N the sum of their lengths. Views and outputs of
-// the job are those of the first, queries and keys the longest; a mask is by position alone. Each is computed as it would be
-// alone, and a sequence without queries is left out: its dk and dv are for the caller to clear.
+// the job are those of the first, queries and keys the longest; a mask is by position alone, and its offset is null or has
+// one number per sequence. Each is computed as it would be alone, and a sequence without queries is left out: its dk and dv
+// are for the caller to clear.
 struct Packed {
     int64_t count;
     const int64_t *queries, *keys;  // lengths

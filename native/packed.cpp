@@ -15,9 +15,9 @@ namespace {
 constexpr int64_t bundles_per_thread = 16;
 constexpr int64_t fixed_cost = 8;  // of a row and of a column of scores, in scores
 
-// One sequence: where its rows begin, and how many there are.
+// One sequence: which of them it is, where its rows begin, and how many there are.
 struct Entry {
-    int64_t query, queries, key, keys;
+    int64_t sequence, query, queries, key, keys;
 
     int64_t work() const { return queries ? (queries + fixed_cost) * (keys + fixed_cost) : 0; }
 };
@@ -25,9 +25,9 @@ struct Entry {
 std::vector<Entry> entries_of(const Packed& packed) {
     std::vector<Entry> entries;
     entries.reserve(packed.count);
-    Entry next{0, 0, 0, 0};
+    Entry next{0, 0, 0, 0, 0};
     for (int64_t b = 0; b < packed.count; ++b) {
-        next = {next.query + next.queries, packed.queries[b], next.key + next.keys, packed.keys[b]};
+        next = {b, next.query + next.queries, packed.queries[b], next.key + next.keys, packed.keys[b]};
         entries.push_back(next);
     }
     std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.work() > b.work(); });
@@ -53,6 +53,7 @@ Dot cut(const Dot& of, const Entry& entry) {
     one.q = from(of.q, entry.query, of.number);
     one.k = from(of.k, entry.key, of.number);
     one.v = from(of.v, entry.key, of.number);
+    if (of.mask.offset) one.mask.offset = of.mask.offset + entry.sequence;
     return one;
 }
 DotForward cut(const DotForward& job, const Entry& entry) {

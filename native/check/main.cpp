@@ -64,11 +64,12 @@ void check_sizes(const Runnable& machine, const Sizes& sizes) {
 // Sequences of all sizes in one batch, without queries and without keys among them.
 void check_sequences(const Runnable& machine) {
     constexpr int64_t lengths[][2] = {{5, 2}, {1, 131}, {0, 7}, {3, 0}, {101, 149}, {7, 0}, {53, 79}, {4, 4}, {199, 61}};
-    for (const char* kind : {"plain", "causal", "window, capped, grouped heads"}) {
+    for (const char* kind : {"plain", "causal", "lower right causal", "window, capped, grouped heads"}) {
         std::vector<Problem> sequences;
         for (const auto& [queries, keys] : lengths) {
             Problem p{.name = kind, .queries = queries, .keys = keys, .width = 19, .value_width = 32, .batches = 1, .heads = 4};
             if (kind[0] != 'p') p.right = 0;
+            if (kind[0] == 'l') p.offset = {keys - queries};
             if (kind[0] == 'w') p.left = 11, p.right = 3, p.softcap = 2.5f, p.groups = 2;
             p.fill();
             sequences.push_back(p);

@@ -40,18 +40,20 @@ void check_packed(const Kernels& kernels, const std::vector<Problem>& sequences,
     const Problem& like = sequences.front();
     const std::string name = std::string(kernels.name) + ", " + std::to_string(threads) + " threads, packed " + like.name + ": ";
     const int64_t heads = like.heads, shared = heads / like.groups, d = padded(like.width), dv_row = padded(like.value_width);
-    std::vector<int64_t> queries, keys;
+    std::vector<int64_t> queries, keys, offsets;
     int64_t rows = 0, all_keys = 0;
     Dot of = like.dot();
     of.batches = int64_t(sequences.size());
     for (const Problem& p : sequences) {
         queries.push_back(p.queries);
         keys.push_back(p.keys);
+        offsets.insert(offsets.end(), p.offset.begin(), p.offset.end());
         rows += p.queries;
         all_keys += p.keys;
         of.queries = std::max(of.queries, p.queries);
         of.keys = std::max(of.keys, p.keys);
     }
+    of.mask.offset = offsets.empty() ? nullptr : offsets.data();
     const Floats q = joined(sequences, &Problem::q), k = joined(sequences, &Problem::k), v = joined(sequences, &Problem::v);
     const Floats grad = joined(sequences, &Problem::grad);
     of.q = heads_inside(q, heads, like.width);

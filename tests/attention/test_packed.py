@@ -101,6 +101,80 @@ def test_keys_of_other_lengths(backend: str, options: str) -> None:
     agree(packed(keys=KEY_LENGTHS), backend, OPTIONS[options], keys=KEY_LENGTHS)
 
 
+LOWER_RIGHT = [k - q for q, k in zip(LENGTHS, KEY_LENGTHS, strict=True)]
+OFFSETS: dict[str, Any] = {
+    "one for all": 2,
+    "below 0": -3,
+    "lower right": LOWER_RIGHT,
+    "a tensor": torch.tensor(LOWER_RIGHT, dtype=torch.int32),
+    "beyond all keys": [200, -200, 0, 5, 9, -61, 3, 1],
+}
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+@pytest.mark.parametrize("options", ["none", "causal", "window", "causal window, capped", "uniform"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_causal_offset(backend: str, options: str, offset: str) -> None:
+    """Values, gradients and maps against `attend` of each sequence alone, with its own offset."""
+    demand(backend, OPTIONS[options])
+    asked, given = OPTIONS[options], OFFSETS[offset]
+    each = iter([given] * len(LENGTHS) if isinstance(given, int) else [int(n) for n in given])
+    x = packed(keys=KEY_LENGTHS)
+    truth = [y.clone().requires_grad_() for y in x]
+    every: list[Tensor] = []
+
+    def one(*parts: Tensor) -> Tensor:
+        context, m = regard.attend(*parts, causal_offset=next(each), return_map=True, backend="reference", **asked)
+        every.append(m.dense())
+        return context
+
+    wanted = alone(one, truth, LENGTHS, KEY_LENGTHS)
+    ours = [y.float().requires_grad_() for y in x]
+    found, maps = regard.attend_packed(
+        *ours, LENGTHS, KEY_LENGTHS, causal_offset=given, return_maps=True, backend=backend, **asked
+    )
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+    for got, true in zip(gradients(found, ours), gradients(wanted, truth), strict=True):
+        torch.testing.assert_close(got.double(), true, rtol=1e-5, atol=1e-5 * max(1, float(true.detach().abs().max())))
+    whole = maps.padded(70, 140).dense().double()
+    for m, padded, true in zip(maps, whole, every, strict=True):
+        torch.testing.assert_close(m.dense().double(), true, rtol=1e-5, atol=1e-6)
+        rows, cols = true.shape[-2:]
+        torch.testing.assert_close(padded[:, :rows, :cols], true, rtol=1e-5, atol=1e-6)
+        assert not padded[:, rows:].any() and not padded[..., cols:].any()
+
+
+@native_only
+@pytest.mark.parametrize("options", ["causal", "window"])
+def test_causal_offset_on_every_instruction_set(isa: str, options: str) -> None:
+    """Offsets follow their sequences, though the longest are computed first."""
+    q, k, v = (y.float() for y in packed(heads=6, shared=2, keys=KEY_LENGTHS))
+    asked: dict[str, Any] = {**OPTIONS[options], "causal_offset": LOWER_RIGHT, "enable_gqa": True}
+    results = []
+    for backend in ("native", "reference"):
+        leaves = [y.clone().requires_grad_() for y in (q, k, v)]
+        found = regard.attend_packed(*leaves, LENGTHS, KEY_LENGTHS, backend=backend, **asked)
+        results.append((found, *gradients(found, leaves)))
+    for got, true in zip(*results, strict=True):
+        torch.testing.assert_close(got, true, rtol=1e-4, atol=1e-5 * max(1, float(true.detach().abs().max())))
+
+
+@pytest.mark.parametrize("offset", [3, LOWER_RIGHT, torch.tensor(LOWER_RIGHT)], ids=["int", "list", "tensor"])
+def test_causal_offset_under_compile(offset: Any) -> None:
+    x = [y.float().requires_grad_() for y in packed(keys=KEY_LENGTHS)]
+    lengths = torch.tensor(LENGTHS), torch.tensor(KEY_LENGTHS)
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def layer(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return regard.attend_packed(q * 2, k, v, *lengths, is_causal=True, causal_offset=offset) + 1
+
+    found = layer(*x)
+    wanted = regard.attend_packed(x[0] * 2, *x[1:], *lengths, is_causal=True, causal_offset=offset) + 1
+    torch.testing.assert_close(found, wanted)
+    for got, true in zip(gradients(found, x), gradients(wanted, x), strict=True):
+        torch.testing.assert_close(got, true)
+
+
 @pytest.mark.parametrize("keys", [LENGTHS, KEY_LENGTHS])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_grouped_heads(backend: str, keys: list[int]) -> None:
@@ -305,6 +379,21 @@ def test_the_operator_keeps_the_rules_of_torch(dtype: torch.dtype) -> None:
     lengths = torch.tensor(LENGTHS)
     arguments = (q, k, v, lengths, lengths, None, 0, 2, 0.3, None, "auto")
     torch.library.opcheck(torch.ops.regard.packed.default, arguments)
+    torch.library.opcheck(torch.ops.regard.packed.default, (*arguments, torch.arange(len(LENGTHS))))
+
+
+@pytest.mark.parametrize("name", ["packed", "packed_backward"])
+def test_programs_exported_before_causal_offset_still_load(name: str) -> None:
+    plan = (
+        "Tensor q, Tensor k, Tensor v, Tensor lengths, Tensor key_lengths, SymInt? left, SymInt? right, SymInt groups, "
+        "float scale, float? softcap, str backend"
+    )
+    before = {
+        "packed": f"regard::packed({plan}) -> Tensor",
+        "packed_backward": f"regard::packed_backward(Tensor grad, {plan}) -> (Tensor dq, Tensor dk, Tensor dv)",
+    }
+    now = getattr(torch.ops.regard, name).default._schema
+    assert now.is_backward_compatible_with(torch._C.parse_schema(before[name]))
 
 
 def test_under_compile() -> None:
@@ -358,6 +447,15 @@ WRONG: list[tuple[Callable[[Tensor, Tensor, Tensor], Any], str]] = [
         lambda q, k, v: regard.attend_packed(q, k, v, torch.ones(8)),
         "attend_packed: lengths (8) must be whole numbers, one per sequence; got float32.",
     ),
+    (
+        lambda q, k, v: regard.attend_packed(q, k, v, LENGTHS, causal_offset=[1, 2]),
+        "attend_packed: causal_offset (2) must be one whole number, or one per sequence (8); got int64. For",
+    ),
+    (
+        lambda q, k, v: regard.attend_packed(q, k, v, LENGTHS, causal_offset=torch.ones(8)),
+        "attend_packed: causal_offset (8) must be one whole number, or one per sequence (8); got float32.",
+    ),
+    (lambda q, k, v: regard.attend_packed(q, k, v, LENGTHS, return_maps=True)[1].padded(60), "queries (60) must be at"),
     (lambda q, k, v: regard.attend_packed(q, k, v, LENGTHS, window=3), "attend: window (3) must be (left, right)"),
     (
         lambda q, k, v: regard.attend_packed(q, k, v, LENGTHS, backend="gpu"),

@@ -109,7 +109,10 @@ def test_classify_files_pictures_and_arrays(classifier: ImageClassifier, tmp_pat
 
 def test_what_it_looks_at(classifier: ImageClassifier) -> None:
     pixels = images().take([3])
-    seen = classifier.look(pixels[0, 0].numpy())
+    for training in (True, False):
+        classifier.model.train(training)
+        seen = classifier.look(pixels[0, 0].numpy())
+        assert classifier.model.training is training  # a look leaves the mode as it was
     assert seen is not None and seen.shape == (2, 3)
     _, maps = classifier.model(NORMAL(pixels), return_maps=True)
     assert torch.allclose(seen.flatten(), maps[-1].dense()[0, :, 0, 1:].mean(0), atol=1e-6)

@@ -4,9 +4,10 @@ from . import masks
 from .attend import attend
 from .map import AttentionMap
 from .packed import attend_packed
+from .packed_maps import PackedMaps
 from .settle import settle
 from .similarity import Additive, Bilinear
 
-__all__ = ["Additive", "AttentionMap", "Bilinear", "attend", "attend_packed", "masks"]
+__all__ = ["Additive", "AttentionMap", "Bilinear", "PackedMaps", "attend", "attend_packed", "masks"]
 
 settle()

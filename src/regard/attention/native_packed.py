@@ -27,6 +27,8 @@ class Layout(NamedTuple):
     most_keys: int
     same: bool
     """Whether the keys are the queries'."""
+    offsets: Tensor | None = None
+    """(B,) int64, on the CPU: the position of each sequence's first query; None where all are 0."""
 
     @property
     def sequences(self) -> int:
@@ -68,7 +70,8 @@ def context(request: Request, layout: Layout) -> Tensor | None:
     assert isinstance(request.similarity, Dot)
     mask, softcap = request.mask, request.softcap or 0.0
     sides = (OPEN if mask.left is None else mask.left, OPEN if mask.right is None else mask.right)
-    numbers = None if mask.open else (*sides, 0, 0, 0, 0, 0, 0, 0, 0)
+    offsets = 0 if layout.offsets is None else layout.offsets.data_ptr()  # the layout is kept as long as the plan is
+    numbers = None if mask.open else (*sides, offsets, 0, 0, 0, 0, 0, 0, 0)
     # as many sequences as the costliest stands for: what the costliest is cut into depends on the others
     plan = Plan(
         layout.alike(), request.lead[0], request.groups, request.similarity.scale, softcap, numbers, (), not mask.open

@@ -8,19 +8,20 @@ f g h i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from . import check, native_packed
 from .attend import serve
 from .choose import choose
-from .map import AttentionMap
-from .masks import Mask
 from .native_packed import Layout
+from .packed_maps import PackedMaps, pad, padded_mask
+from .packed_maps import places as places
 from .packed_op import request_of, traceable, traced
 from .request import Request, Weighting
 from .similarity import autocast_dtype
@@ -43,6 +44,7 @@ def attend_packed(
     softcap: float | None = None,
     window: tuple[int | None, int | None] | None = None,
     dropout_p: float = 0.0,
+    causal_offset: int | Lengths = 0,
     return_maps: bool = False,
     backend: str = "auto",
 ) -> Any:
@@ -60,8 +62,9 @@ def attend_packed(
         value: (Nk, as key, Dv).
         lengths: (B,) queries of each sequence, which add up to Nq; 0 is a length.
         key_lengths: (B,) keys of each; default `lengths`.
-        is_causal, window: by the position within the sequence; query i and key i stand at position i.
-        return_maps: also return a list of B `AttentionMap`s, (H, Tq, Tk) each.
+        is_causal, window: by the position within the sequence: key j stands at j, query i at i + causal_offset.
+        causal_offset: a number, or one per sequence (B,): 0 aligns upper left, `key_lengths - lengths` lower right.
+        return_maps: also return the maps (`PackedMaps`): B `AttentionMap`s, (H, Tq, Tk) each.
         scale, enable_gqa, similarity, weighting, softcap, dropout_p, backend: as in `attend`.
 
     Returns:
@@ -70,15 +73,22 @@ def attend_packed(
     Raises:
         ValueError: with the value and the remedy.
 
-    Differs from `attend`: no attn_mask, whose rows and columns would be those of a padded batch, and no
-    causal_offset. Under torch.compile the dot products are one operator (`regard::packed`); other similarities, hard
-    weights, dropout and maps break the graph.
+    Differs from `attend`: no attn_mask, whose rows and columns would be those of a padded batch. Under torch.compile
+    the dot products are one operator (`regard::packed`); other similarities, hard weights, dropout and maps break the
+    graph.
 
     >>> import regard
     >>> x = torch.randn(9, 4, 8)                                                   # three sentences, four heads
     >>> context, maps = regard.attend_packed(x, x, x, [3, 2, 4], return_maps=True)
     >>> tuple(context.shape), [m.shape for m in maps]
     ((9, 4, 8), [(4, 3, 3), (4, 2, 2), (4, 4, 4)])
+
+    New tokens after those of a cache: the last query of each sequence stands at its last key.
+
+    >>> new, all = torch.tensor([1, 2, 1]), torch.tensor([4, 2, 3])
+    >>> context = regard.attend_packed(x[:4], x, x, new, all, is_causal=True, causal_offset=all - new)
+    >>> tuple(context.shape)
+    (4, 4, 8)
     """
     options: dict[str, Any] = {
         "dropout_p": dropout_p,
@@ -89,33 +99,64 @@ def attend_packed(
         "weighting": weighting,
         "softcap": softcap,
         "window": window,
+        "causal_offset": causal_offset,
     }
-    return _attend(query, key, value, lengths, key_lengths, options, return_maps, backend)
+    given = (query, key, value, lengths, key_lengths)
+    if has_torch_function_variadic(query, key, value):  # a mode or a subclass sees calls, as `regard.watch` does
+        options.update(return_maps=return_maps, backend=backend)
+        return handle_torch_function(attend_packed, (query, key, value), *given, **options)
+    return attend_now(*given, return_maps=return_maps, backend=backend, **options)
 
 
-def _attend(
+def attend_now(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     lengths: Lengths,
-    key_lengths: Lengths | None,
-    options: dict[str, Any],
-    return_maps: bool,
-    backend: str,
+    key_lengths: Lengths | None = None,
+    *,
+    causal_offset: int | Lengths = 0,
+    return_maps: bool = False,
+    backend: str = "auto",
+    **options: Any,
 ) -> Any:
-    _check(query, key, value)
-    # one request for all tokens, heads first; a sequence is a stretch of it
-    request = Request.of(query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1), **options)
-    if torch.compiler.is_compiling() and not return_maps and traceable(request.reduced()):
+    """`attend_packed` itself, after modes and subclasses have seen the call. The context does not depend on maps."""
+    request = _request(query, key, value, options)
+    if torch.compiler.is_compiling() and traceable(request.reduced()):
         cut = _tensor(lengths)
-        return traced(request.reduced(), cut, cut if key_lengths is None else _tensor(key_lengths), backend)
-    layout = layout_of(query, key, lengths, key_lengths)
+        keys = cut if key_lengths is None else _tensor(key_lengths)
+        context = traced(request.reduced(), cut, keys, backend, _traced_offsets(causal_offset, cut))
+        if not return_maps:
+            return context
+        return context, PackedMaps(request, layout_of(query, key, lengths, key_lengths, causal_offset))
+    layout = layout_of(query, key, lengths, key_lengths, causal_offset)
     if autocast_dtype(request.device) is None:
         context = _serve(request, layout, backend)
     else:
         with torch.autocast(request.device.type, enabled=False):  # it was cast once; sums stay wide
             context = _serve(request, layout, backend)
-    return (context, list(_maps(request, layout))) if return_maps else context
+    return (context, PackedMaps(request, layout)) if return_maps else context
+
+
+def maps_of(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Lengths,
+    key_lengths: Lengths | None = None,
+    *,
+    causal_offset: int | Lengths = 0,
+    **options: Any,
+) -> PackedMaps:
+    """The maps that `attend_packed` returns for the same arguments, without its context."""
+    layout = layout_of(query, key, lengths, key_lengths, causal_offset)
+    return PackedMaps(_request(query, key, value, options), layout)
+
+
+def _request(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Request:
+    """One request for all tokens, heads first: (H, N, ·). A sequence is a stretch of it."""
+    _check(query, key, value)
+    return Request.of(query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1), **options)
 
 
 def _serve(request: Request, layout: Layout, backend: str) -> Tensor:
@@ -128,45 +169,19 @@ def _serve(request: Request, layout: Layout, backend: str) -> Tensor:
 
 def _padded(request: Request, layout: Layout, backend: str) -> Tensor:
     """By a batch padded to its longest sequence."""
-    mask, device = request.mask, request.device
-    queries, keys = layout.queries.to(device), layout.keys.to(device)
-    of_queries = places(queries, request.queries, layout.most_queries)
-    of_keys = of_queries if layout.same else places(keys, request.keys, layout.most_keys)
-
-    def pad(x: Tensor, at: Tensor, longest: int) -> Tensor:  # (H, N, D) → (B, H, T, D)
-        room = x.new_zeros(layout.sequences * longest, x.shape[0], x.shape[-1])
-        return room.index_copy(0, at, x.transpose(0, 1)).unflatten(0, (layout.sequences, longest)).transpose(1, 2)
-
+    device, count = request.device, layout.sequences
+    of_queries = places(layout.queries.to(device), request.queries, layout.most_queries)
+    of_keys = of_queries if layout.same else places(layout.keys.to(device), request.keys, layout.most_keys)
     padded = replace(
         request,
-        q=pad(request.q, of_queries, layout.most_queries),
-        k=pad(request.k, of_keys, layout.most_keys),
-        v=pad(request.value, of_keys, layout.most_keys),
-        mask=Mask(None, mask.left, mask.right, 0, keys.reshape(-1, 1, 1, 1)),
-        lead=(layout.sequences, *request.lead),
+        q=pad(request.q, of_queries, count, layout.most_queries),  # (B, H, T, D)
+        k=pad(request.k, of_keys, count, layout.most_keys),
+        v=pad(request.value, of_keys, count, layout.most_keys),
+        mask=padded_mask(request.mask, layout, device),
+        lead=(count, *request.lead),
     )
     context = serve(padded, choose(padded, backend).backend, False)  # (B, H, T, Dv)
     return context.transpose(1, 2).flatten(0, 1).index_select(0, of_queries)  # (N, H, Dv)
-
-
-def _maps(request: Request, layout: Layout) -> Iterator[AttentionMap]:
-    """One for each sequence, which finds its statistic when it is looked at."""
-    kept, query, key = request.kept(), 0, 0
-    for queries, keys in zip(layout.queries.tolist(), layout.keys.tolist(), strict=True):
-        rows, cols = slice(query, query + queries), slice(key, key + keys)
-        yield AttentionMap(replace(kept, q=kept.q[:, rows], k=kept.k[:, cols]))
-        query, key = rows.stop, cols.stop
-
-
-def places(lengths: Tensor, total: int, stride: int = 0) -> Tensor:
-    """Where each of the `total` tokens stands in a batch whose rows are `stride` long, (N,); 0: in its own sequence.
-
-    >>> places(torch.tensor([3, 2]), 5), places(torch.tensor([3, 2]), 5, stride=4)
-    (tensor([0, 1, 2, 0, 1]), tensor([0, 1, 2, 4, 5]))
-    """
-    starts = lengths.cumsum(0) - lengths  # (B,) the first token of each
-    shift = torch.arange(len(lengths), device=lengths.device) * stride - starts  # (B,)
-    return torch.arange(total, device=lengths.device) + shift.repeat_interleave(lengths, output_size=total)  # (N,)
 
 
 class _Read(NamedTuple):
@@ -176,8 +191,10 @@ class _Read(NamedTuple):
     most: int
 
 
-def layout_of(query: Tensor, key: Tensor, lengths: Lengths, key_lengths: Lengths | None) -> Layout:
-    """The lengths of queries and keys, which must add up to the rows there are."""
+def layout_of(
+    query: Tensor, key: Tensor, lengths: Lengths, key_lengths: Lengths | None, causal_offset: int | Lengths | None = 0
+) -> Layout:
+    """The lengths of queries and keys, which must add up to the rows there are, and the offsets of queries."""
     queries = _read("lengths", lengths, query, "queries")
     if key_lengths is None and len(key) != len(query):
         raise ValueError(
@@ -190,7 +207,30 @@ def layout_of(query: Tensor, key: Tensor, lengths: Lengths, key_lengths: Lengths
             f"attend_packed: key_lengths ({len(keys.lengths)}) must be as many as lengths ({len(queries.lengths)}), "
             "one per sequence."
         )
-    return Layout(queries.lengths, keys.lengths, queries.most, keys.most, key_lengths is None)
+    offsets = _offsets(causal_offset, len(queries.lengths))
+    return Layout(queries.lengths, keys.lengths, queries.most, keys.most, key_lengths is None, offsets)
+
+
+def _offsets(given: int | Lengths | None, sequences: int) -> Tensor | None:
+    """(B,) int64 on the CPU; None where all are 0."""
+    if given is None or (isinstance(given, int) and not isinstance(given, bool) and given == 0):
+        return None
+    x = torch.as_tensor(given) if isinstance(given, int) else _tensor(given)
+    if x.is_floating_point() or x.dtype == torch.bool or tuple(x.shape) not in ((), (sequences,)):
+        raise ValueError(
+            f"attend_packed: causal_offset ({check.shape(x)}) must be one whole number, or one per sequence "
+            f"({sequences}); got {check.dtype(x)}. For lower right masks pass key_lengths - lengths."
+        )
+    return x.to("cpu", torch.int64).expand(sequences).contiguous()
+
+
+def _traced_offsets(given: int | Lengths, lengths: Tensor) -> Tensor | None:
+    """The same as the operator takes them, unread: while tracing, numbers of tensors are not known."""
+    if isinstance(given, bool):
+        return torch.as_tensor(given)  # for `_offsets` to refuse
+    if isinstance(given, int):
+        return None if given == 0 else torch.full_like(lengths, given)
+    return _tensor(given)
 
 
 def _read(name: str, given: Lengths, rows: Tensor, what: str) -> _Read:
@@ -223,10 +263,22 @@ def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
             )
 
 
-def _told(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, key_lengths: Tensor, *plan: Any) -> Tensor:
-    *numbers, backend = plan
-    layout = layout_of(q.transpose(0, 1), k.transpose(0, 1), lengths, key_lengths)
-    return _serve(request_of(q, k, v, *numbers), layout, backend)
+def _told(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor,
+    key_lengths: Tensor,
+    left: int | None,
+    right: int | None,
+    groups: int,
+    scale: float,
+    softcap: float | None,
+    backend: str,
+    causal_offset: Tensor | None = None,
+) -> Tensor:
+    layout = layout_of(q.transpose(0, 1), k.transpose(0, 1), lengths, key_lengths, causal_offset)
+    return _serve(request_of(q, k, v, left, right, groups, scale, softcap), layout, backend)
 
 
 @torch.library.impl("regard::packed", "CompositeExplicitAutograd")

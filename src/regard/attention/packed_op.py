@@ -17,8 +17,9 @@ from .similarity import Dot
 
 _PLAN = (
     "Tensor q, Tensor k, Tensor v, Tensor lengths, Tensor key_lengths, SymInt? left, SymInt? right, SymInt groups, "
-    "float scale, float? softcap, str backend"
+    "float scale, float? softcap, str backend, Tensor? causal_offset=None"
 )
+"""The last argument has a default: programs that were exported before it was there call the operator without it."""
 torch.library.define("regard::packed", f"({_PLAN}) -> Tensor")
 torch.library.define("regard::packed_backward", f"(Tensor grad, {_PLAN}) -> (Tensor dq, Tensor dk, Tensor dv)")
 
@@ -28,8 +29,10 @@ def traceable(request: Request) -> bool:
     return isinstance(request.similarity, Dot) and not request.hard and not request.dropout_p
 
 
-def traced(request: Request, lengths: Tensor, key_lengths: Tensor, backend: str) -> Tensor:
-    """The context (Nq, H, Dv) of a request (H, N, ·) that is `traceable`."""
+def traced(
+    request: Request, lengths: Tensor, key_lengths: Tensor, backend: str, causal_offset: Tensor | None = None
+) -> Tensor:
+    """The context (Nq, H, Dv) of a request (H, N, ·) that is `traceable`; lengths and offsets are (B,)."""
     assert isinstance(request.similarity, Dot)
     mask, scale = request.mask, request.similarity.scale
     return torch.ops.regard.packed.default(
@@ -44,6 +47,7 @@ def traced(request: Request, lengths: Tensor, key_lengths: Tensor, backend: str)
         scale,
         request.softcap,
         backend,
+        causal_offset,
     )
 
 
@@ -73,13 +77,15 @@ def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:5])
-    ctx.numbers = inputs[5:]
+    *tensors, left, right, groups, scale, softcap, backend, causal_offset = inputs
+    ctx.save_for_backward(*tensors, causal_offset)
+    ctx.numbers = left, right, groups, scale, softcap, backend
 
 
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    gradients = torch.ops.regard.packed_backward.default(grad, *ctx.saved_tensors, *ctx.numbers)
-    return *gradients, *(None,) * 8
+    *tensors, causal_offset = ctx.saved_tensors
+    gradients = torch.ops.regard.packed_backward.default(grad, *tensors, *ctx.numbers, causal_offset)
+    return *gradients, *(None,) * 9
 
 
 torch.library.register_autograd("regard::packed", _differentiate, setup_context=_keep)

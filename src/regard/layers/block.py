@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from ..attention import AttentionMap
+from ..attention import AttentionMap, PackedMaps
 from ..attention.stage import stage
 from .between import add_and_norm, add_norm, traced, untouched
 from .cache import Cache, DecoderCache
 from .dropout import Dropout
 from .feedforward import FeedForward
-from .first import attend_first
+from .first import attend_first, self_attention_map
 from .multihead import MultiHeadAttention
 from .packed import Packing, pair_of
 
@@ -140,11 +140,12 @@ class EncoderBlock(nn.Module):
             Way(self.around_feedforward, self.feedforward, {}),
         ]
 
-    def first(self, x: Tensor, *, packed: Tensor | None = None) -> Tensor:
+    def first(self, x: Tensor, *, packed: Tensor | None = None, return_map: bool = False) -> Any:
         """What the block makes of the first token of each sequence; the others are looked at, and no more.
 
         Where nothing else is read, as by a classifier after its last block, nothing else need be computed.
         Shapes: (B, T, W) → (B, W); or packed (N, W) of sequences of lengths (B,), each at least 1 → (B, W).
+        With return_map also the map of `forward`, of every query; the output is computed in the same way.
         """
         around = self.around_attention
         with stage("block", self):
@@ -156,7 +157,8 @@ class EncoderBlock(nn.Module):
                 query, way = y.index_select(0, starts), x.index_select(0, starts)  # (B, W)
             found = way + around.dropout(attend_first(self.attention, query, y, packed))
             found = found if around.norm_first else around.norm(found)
-            return self.around_feedforward(found, self.feedforward)[0]
+            output = self.around_feedforward(found, self.feedforward)[0]
+            return (output, self_attention_map(self.attention, y, packed)) if return_map else output
 
     @classmethod
     def from_torch(cls, layer: nn.TransformerEncoderLayer) -> EncoderBlock:
@@ -193,10 +195,10 @@ def encoded(blocks: Sequence[nn.Module], x: Tensor, **options: Any) -> tuple[Ten
 class DecoderMaps(NamedTuple):
     """What a decoder block looked at."""
 
-    attention: AttentionMap
-    """(B, H, Tq, positions decoded so far)"""
-    cross_attention: AttentionMap
-    """(B, H, Tq, Tk of the memory)"""
+    attention: AttentionMap | PackedMaps
+    """(B, H, Tq, positions decoded so far); of packed sequences one for each"""
+    cross_attention: AttentionMap | PackedMaps
+    """(B, H, Tq, Tk of the memory); of packed sequences one for each"""
 
 
 class DecoderBlock(nn.Module):
@@ -256,7 +258,7 @@ class DecoderBlock(nn.Module):
 
         attn_mask, is_causal and lengths speak of x and what was written before; memory_mask and memory_lengths of the
         memory, which must stay the same while a cache is in use: it is read at the first step only.
-        packed: (lengths, memory lengths), where x is (N, W) and memory (Nm, its width); maps are then lists.
+        packed: (lengths, memory lengths), where x is (N, W) and memory (Nm, its width); maps are then `PackedMaps`.
         """
         own_packed = None if packed is None else pair_of("decoder block", packed)[0]
         start = 0 if cache is None else cache.length

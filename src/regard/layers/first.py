@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from ..attention import attend
+from ..attention import AttentionMap, PackedMaps, attend
+from ..attention.packed import maps_of
+from ..attention.request import Request
 from ..data.packing import unpack
 from .between import traced, untouched
-from .multihead import MultiHeadAttention
+from .multihead import MultiHeadAttention, split_heads
+from .packed import operator, tell
+from .projection import project
+from .similarity import asked
 
 
 def attend_first(attention: MultiHeadAttention, query: Tensor, x: Tensor, packed: Tensor | None = None) -> Tensor:
@@ -44,6 +52,47 @@ def attend_first(attention: MultiHeadAttention, query: Tensor, x: Tensor, packed
         context = context + 0 * attention.key.bias.sum()  # a gradient that is there, and 0
     output: Tensor = attention.out(context)
     return output
+
+
+@torch.no_grad()
+def self_attention_map(
+    attention: MultiHeadAttention, x: Tensor, packed: Tensor | None = None
+) -> AttentionMap | PackedMaps:
+    """The map of attention(x, return_map=True), of every query, without computing the output.
+
+    `attend_first` computes one row of it. A caller that wants to see all rows gets them here, beside the output: the
+    output is computed by the same calls with and without the map, and no random numbers are drawn for the map.
+
+    Shapes: x (B, T, W) → a map (B, H, T, T); or packed (N, W) of sequences of lengths (B,) → `PackedMaps`.
+
+    >>> attention, x = MultiHeadAttention(12, 3).eval(), torch.randn(2, 5, 12)
+    >>> torch.equal(self_attention_map(attention, x).dense(), attention(x, return_map=True)[1].dense())
+    True
+    """
+    q, k, v = project(x, attention.query, attention.key, attention.value)
+    options: dict[str, Any] = {
+        "enable_gqa": attention.kv_heads != attention.heads,
+        "similarity": asked(attention.similarity),
+    }
+    if packed is not None:
+        bound = _bound(operator("multihead", attention.attend))
+        q, k, v = (y.unflatten(-1, (-1, attention.width // attention.heads)) for y in (q, k, v))  # (N, H, D)
+        q, k = (tell(attention.position, y, packed) for y in (q, k))
+        return maps_of(q, k, v, packed, **bound, **options)
+    heads, shared = attention.heads, attention.kv_heads
+    q, k, v = split_heads(q, heads), split_heads(k, shared), split_heads(v, shared)  # (B, H, T, D)
+    if attention.position is not None:
+        q, k = attention.position(q, 0), attention.position(k, 0)
+    given = attention.attend
+    if given is attend or (isinstance(given, partial) and given.func is attend and not given.args):
+        return AttentionMap(Request.of(q, k, v, **_bound(given), **options).kept())
+    return given(q, k, v, **options, return_map=True)[1]  # an operator of the caller's own has to run
+
+
+def _bound(operator: Any) -> dict[str, Any]:
+    """The options that are bound to an operator, but for its backend: a map does not depend on it."""
+    bound = operator.keywords if isinstance(operator, partial) else {}
+    return {name: value for name, value in bound.items() if name != "backend"}
 
 
 def _moves(attention: MultiHeadAttention) -> bool:

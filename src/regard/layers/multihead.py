@@ -121,7 +121,7 @@ class MultiHeadAttention(nn.Module):
                 cross-attention, the keys of the first step, which are not computed again.
             packed: query is (N, width), sequences of these lengths (B,) one after the other, and so is the output; in
                 cross-attention (lengths, lengths of the keys), with key (Nk, key_width). `regard.attend_packed`.
-            return_map: also return the `AttentionMap`; of packed sequences a list of them, (H, Tq, Tk) each.
+            return_map: also return the `AttentionMap`; of packed sequences `PackedMaps`, (H, Tq, Tk) each.
 
         Returns:
             The output (B, Tq, width), or (output, map); the map is (B, H, Tq, Tk).

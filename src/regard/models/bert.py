@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..attention import AttentionMap
 from ..attention.check import dtype, shape
 from ..attention.packed import places
 from ..attention.stage import stage
@@ -127,16 +128,17 @@ class Bert(nn.Module):
             return_maps: also return what each block looked at.
 
         Returns:
-            hidden (B, T, W), zero in padding; or (hidden, maps): one (B, H, T, T) per block.
+            hidden (B, T, W), zero in padding; or (hidden, maps): one (B, H, T, T) per block, zero in padding too.
 
         Raises:
             ValueError: with the value and the remedy.
         """
         lengths = None if lengths is None else torch.as_tensor(lengths, device=ids.device)
         self._check(ids, lengths, segments)
-        if lengths is not None and not return_maps and padded((ids, lengths)):
-            return self._packed(ids, lengths, segments)
-        x, maps = self._encode(self.embed(ids, segments), lengths, return_maps)
+        if lengths is not None and padded((ids, lengths)):
+            x, maps = self._packed(ids, lengths, segments, return_maps)
+        else:
+            x, maps = self._encode(self.embed(ids, segments), lengths, return_maps)
         return (x, maps) if return_maps else x
 
     def pooled(
@@ -153,14 +155,14 @@ class Bert(nn.Module):
         """
         lengths = None if lengths is None else torch.as_tensor(lengths, device=ids.device)
         self._check(ids, lengths, segments)
-        if return_maps:
-            hidden, maps = self(ids, lengths, segments, return_maps=True)
-            if self.training:  # another pass would drop others
-                return self.pool(hidden, lengths), maps
-            return self.pooled(ids, lengths, segments), maps  # the same numbers, to the bit, as without maps
         if lengths is not None and self._first_is_enough(ids, lengths):
-            return self._pooler(self._packed(ids, lengths, segments, first=True))
-        return self.pool(self(ids, lengths, segments), lengths)
+            first, maps = self._packed(ids, lengths, segments, return_maps, first=True)
+            pooled = self._pooler(first)
+        else:
+            result = self(ids, lengths, segments, return_maps=return_maps)
+            hidden, maps = result if return_maps else (result, [])
+            pooled = self.pool(hidden, lengths)
+        return (pooled, maps) if return_maps else pooled
 
     def embed(self, ids: Tensor, segments: Tensor | None = None, place: Tensor | None = None) -> Tensor:
         """(…, T) → (…, T, W): what the first block reads; place (T,): where each id stands, default from 0 on."""
@@ -191,19 +193,26 @@ class Bert(nn.Module):
         """Whether only first tokens are pooled, the texts are packed, and each has one."""
         return self.config.pool == "first" and padded((ids, lengths)) and bool((lengths > 0).all())
 
-    def _packed(self, ids: Tensor, lengths: Tensor, segments: Tensor | None, first: bool = False) -> Tensor:
+    def _packed(
+        self, ids: Tensor, lengths: Tensor, segments: Tensor | None, return_maps: bool, first: bool = False
+    ) -> tuple[Tensor, list[AttentionMap]]:
         """The same without a computation for padding: texts one after the other, (N, W) in every block.
 
-        Returns hidden (B, T, W), or with `first` that of first tokens alone, (B, W).
+        Returns hidden (B, T, W), or with `first` that of first tokens alone, (B, W); and maps (B, H, T, T), 0 in
+        padding, if asked for.
         """
         values, lengths = pack(ids, lengths)  # (N,), (B,)
         of = None if segments is None else pack(segments, lengths).values
         x = self.embed(values, of, places(lengths, len(values)))
-        lengths = lengths.cpu()  # read by every block
-        for block in self.blocks[:-1]:
-            x = block(x, packed=lengths)
-        last: Any = self.blocks[-1]
-        return last.first(x, packed=lengths) if first else unpack(last(x, packed=lengths), lengths, ids.shape[1])
+        lengths, longest = lengths.cpu(), ids.shape[1]  # lengths are read by every block
+        maps = []
+        for number, block in enumerate(self.blocks, 1):
+            run: Any = block.first if first and number == len(self.blocks) else block
+            result = run(x, packed=lengths, return_map=return_maps)
+            x, seen = result if return_maps else (result, None)
+            if seen is not None:
+                maps.append(seen.padded(longest, longest))
+        return x if first else unpack(x, lengths, longest), maps
 
     def _encode(self, x: Tensor, lengths: Tensor | None, return_maps: bool) -> tuple[Tensor, list[Any]]:
         """The blocks over a padded batch, and zeros in padding."""

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ..attention import attend_packed
 from ..attention.packed import places
-from ..layers import EncoderBlock, FeedForward
+from ..layers import EncoderBlock, FeedForward, MultiHeadAttention
 from ..layers.between import add_norm_, gelu_
 from .bert import Bert
 
@@ -69,7 +69,7 @@ class _Block:
         attention, feedforward = block.attention, block.feedforward
         assert isinstance(feedforward, FeedForward)
         linears = (attention.query, attention.key, attention.value)
-        self.heads = attention.heads
+        self.attention = attention
         self.qkv = torch.cat([linear.weight for linear in linears]).T, torch.cat([linear.bias for linear in linears])
         self.out = attention.out.weight.T, attention.out.bias
         self.up = feedforward.up.weight.T, feedforward.up.bias
@@ -81,8 +81,7 @@ class _Block:
         """x (N, W) → (N, W), by way of a buffer of N times the widest, into the second of two (N, W)."""
         weight, bias = self.qkv
         qkv = torch.mm(x, weight, out=_shaped(wide, len(x), len(bias))).add_(bias)  # (N, 3·W)
-        q, k, v = qkv.view(len(x), 3, self.heads, -1).unbind(1)  # (N, H, D) each
-        context = attend_packed(q, k, v, lengths).flatten(1)  # (N, W)
+        context = _context(self.attention, qkv, lengths)  # (N, W)
         x = self._add(x, context, self.out, self.norms[0], narrow[0])  # (N, W)
         weight, bias = self.up
         h = torch.mm(x, weight, out=_shaped(wide, len(x), len(bias)))  # (N, hidden)
@@ -94,6 +93,13 @@ class _Block:
         assert isinstance(norm, nn.LayerNorm)
         weight, bias = linear
         return add_norm_(x, torch.mm(y, weight, out=room), bias, norm)  # (N, W)
+
+
+def _context(attention: MultiHeadAttention, qkv: Tensor, lengths: Tensor) -> Tensor:
+    """The context of `attention`, (N, 3·W) → (N, W). `regard.watch` finds the module in this frame, and names it."""
+    q, k, v = qkv.view(len(qkv), 3, attention.heads, -1).unbind(1)  # (N, H, D) each
+    context: Tensor = attend_packed(q, k, v, lengths)
+    return context.flatten(1)
 
 
 def _shaped(buffer: Tensor, rows: int, columns: int) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..attention import AttentionMap
 from ..attention.packed import places
 from ..attention.stage import stage
 from ..data import pack, unpack
@@ -154,26 +155,34 @@ class Transformer(nn.Module):
         self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool = False
     ) -> Any:
         check_ids("transformer", target, lengths)
-        if lengths is not None and not return_maps and padded((target, lengths), (memory.states, memory.lengths)):
-            return self._decode_packed(target, lengths, memory)
+        if lengths is not None and padded((target, lengths), (memory.states, memory.lengths)):
+            hidden, maps = self._decode_packed(target, lengths, memory, return_maps)
+            return (hidden, maps) if return_maps else hidden
         x = self._embed(self.target, self.target_position, target)  # (B, T, W)
         maps = []
         for block in self.decoder:
             # no token attends to a later one, so none attends to padding: `lengths` has nothing to add
             found = block(x, memory.states, memory_lengths=memory.lengths, return_maps=return_maps)
             x, shown = found if return_maps else (found, None)
-            maps.append(None if shown is None else shown.cross_attention)
+            if shown is not None:
+                maps.append(shown.cross_attention)
         hidden = self.decoder_norm(x)
         return (hidden, maps) if return_maps else hidden
 
-    def _decode_packed(self, target: Tensor, lengths: Tensor, memory: Memory) -> Tensor:
-        """The same without a computation for padding, whose hidden states are zero."""
+    def _decode_packed(
+        self, target: Tensor, lengths: Tensor, memory: Memory, return_maps: bool
+    ) -> tuple[Tensor, list[AttentionMap]]:
+        """The same without a computation for padding, whose hidden states and weights are zero."""
         x = self._embed_packed(self.target, self.target_position, target, lengths)  # (N, W)
         states = pack(memory.states, memory.lengths).values  # (Ns, W)
         read = lengths.cpu(), memory.lengths.cpu()  # once, not in every block
+        maps = []
         for block in self.decoder:
-            x = block(x, states, packed=read)
-        return unpack(self.decoder_norm(x), lengths, target.shape[1])  # (B, T, W)
+            found = block(x, states, packed=read, return_maps=return_maps)
+            x, shown = found if return_maps else (found, None)
+            if shown is not None:
+                maps.append(shown.cross_attention.padded(target.shape[1], memory.states.shape[1]))
+        return unpack(self.decoder_norm(x), lengths, target.shape[1]), maps  # (B, T, W)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.vocabulary(hidden)

@@ -25,12 +25,16 @@ Affine = tuple[Tensor, Tensor]
 
 
 def swift(model: Any, *, laid: bool = False) -> Any:
-    """The model as `Inference`, or as it is where that would not be the same to somebody.
+    """The model as `Inference`, or the model itself under autocast, or where code of the caller's has to run.
 
-    It is as it is under autocast, a hook, a mode that watches, a quantized or otherwise exchanged part.
+    That is: hooks, subclasses, quantized or otherwise exchanged parts, and modes that see single operators
+    (`TorchDispatchMode`). `regard.watch` is none of these: it sees the calls of `Inference`, and changes nothing.
     """
-    watched = torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack()
-    if watched or torch.is_autocast_enabled(next(model.parameters()).device.type) or not _plain(model):
+    if (
+        torch._C._len_torch_dispatch_stack()
+        or torch.is_autocast_enabled(next(model.parameters()).device.type)
+        or not _plain(model)
+    ):
         return model
     return Inference(model, laid=laid)
 
@@ -136,6 +140,8 @@ class _State:
             return False
         if self.length == self.writers.shape[1] or not all(type(held) is Tensor for held in self.written):
             return False
+        if torch._C._len_torch_function_stack():  # `regard.watch` may hold these keys, and would not see them move
+            return False
         own = rows.div(each, rounding_mode="floor") == torch.arange(count).div_(each, rounding_mode="floor")
         if not (own | (rows >= count)).all():
             return False
@@ -165,6 +171,7 @@ class _Block:
         own, cross, feedforward = block.attention, block.cross_attention, block.feedforward
         assert isinstance(feedforward, FeedForward)
         self.heads, self.position = own.heads, own.position
+        self.attention, self.cross_attention = own, cross
         self.similarities = asked(own.similarity), asked(cross.similarity)
         affine = functools.partial(_affine, laid=laid)
         self.qkv, self.out = affine(own.query, own.key, own.value), affine(own.out)
@@ -195,25 +202,27 @@ class _Block:
         else:
             q, written[:, last] = qkv[:, 0], qkv[:, 1:]
         k, v = written[:, : last + 1].unbind(2)  # (B·K, length, H, D) each
-        found = attend(q.unsqueeze(2), k.transpose(1, 2), v.transpose(1, 2), similarity=self.similarities[0])
+        k, v = k.transpose(1, 2), v.transpose(1, 2)  # (B·K, H, length, D) each
+        found = _attend(self.attention, q.unsqueeze(2), k, v, similarity=self.similarities[0])
         return found.reshape(rows, -1), self.out
 
     def _cross(self, x: Tensor, written: Tensor, read: Tensor, state: _State) -> tuple[Tensor, Affine]:
         sentences = len(read)  # a sentence's keys serve all its hypotheses
         q = _product(x, self.query).view(sentences, -1, self.heads, read.shape[-1])  # (B, K, H, D)
-        k, v = read.unbind(2)  # (B, Ts, H, D) each
-        found = attend(
-            q.transpose(1, 2),
-            k.transpose(1, 2),
-            v.transpose(1, 2),
-            similarity=self.similarities[1],
-            lengths=state.lengths,
-        )  # (B, H, K, D)
+        k, v = (y.transpose(1, 2) for y in read.unbind(2))  # (B, H, Ts, D) each
+        how: dict[str, Any] = {"similarity": self.similarities[1], "lengths": state.lengths}
+        found = _attend(self.cross_attention, q.transpose(1, 2), k, v, **how)  # (B, H, K, D)
         return found.transpose(1, 2).reshape(len(x), -1), self.cross_out
 
     def _forward(self, x: Tensor, written: Tensor, read: Tensor, state: _State) -> tuple[Tensor, Affine]:
         inner = _product(x, self.up)
         return inner.relu_() if self.activation is F.relu else self.activation(inner), self.down
+
+
+def _attend(attention: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """`attend` on behalf of `attention`: `regard.watch` finds the module in this frame, and names it."""
+    context: Tensor = attend(q, k, v, **options)
+    return context
 
 
 def _affine(*layers: nn.Linear, laid: bool) -> Affine:

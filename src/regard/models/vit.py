@@ -114,11 +114,12 @@ class ViT(nn.Module):
         x = self._embed(images)  # (B, T, width)
         x, maps = self._encode(x, self.config.layers - 1, return_maps)
         last: Any = self.blocks[-1]
-        if return_maps:
-            maps.append(last(x, return_map=True)[1])
         # of the last block only the class token is read, so that only it is computed
-        pooled = last.first(x) if self.first is not None else last(x).mean(1)  # (B, width)
-        features = self.norm(pooled)
+        result = (last if self.first is None else last.first)(x, return_map=return_maps)
+        if return_maps:
+            result, shown = result
+            maps.append(shown)
+        features = self.norm(result.mean(1) if self.first is None else result)  # (B, width)
         if self.pooler is not None:
             features = torch.tanh(self.pooler(features))
         found = features if self.classifier is None else self.classifier(features)

@@ -17,6 +17,7 @@ from ..data import augment
 from ..data.files import replacing
 from ..data.images import ImageBatch, ImageBatches, Images, Normal, Shape, split
 from ..data.pictures import decode, read_images
+from ..models.search import evaluating
 from ..models.vit import ViT
 from .metrics import confusion, f1_of
 
@@ -133,7 +134,8 @@ class ImageClassifier:
         if not isinstance(model, ViT):
             return None
         pixels = decode(image, self.shape)[None].to(next(model.parameters()).device)
-        _, maps = model.eval()(self.normal(pixels), return_maps=True)
+        with evaluating(model):  # a look leaves the mode of the model as it was
+            _, maps = model(self.normal(pixels), return_maps=True)
         last = maps[-1]
         weights = last[0, :, :1, 1:].mean((0, 1)) if model.first is not None else last[0].mean((0, 1))  # (N,)
         return weights.reshape(model.config.grid).cpu()

@@ -178,7 +178,8 @@ class Interpreter:
         """The map of a batch, (B, H, steps, source), of a layer of the decoder."""
         source, lengths = self._batch([one.read for one in translations])
         written, steps = self._batch([(BOS, *one.written) for one in translations])
-        _, seen = self.model.decode(written, self.model.encode(source, lengths), lengths=steps, return_maps=True)
+        with evaluating(self.model):  # looking drops nothing, and draws no random numbers
+            _, seen = self.model.decode(written, self.model.encode(source, lengths), lengths=steps, return_maps=True)
         return seen[layer] if seen else None
 
     @property

@@ -25,15 +25,18 @@ def side_by_side(run: Callable[[Item], Result], items: Sequence[Item]) -> list[R
     """run(item) of each, in their order, in as many threads as torch has, one for each operation.
 
     Where somebody watches this thread (a mode of PyTorch), or it computes under autocast, all run in it, one after the
-    other: other threads would know nothing of either. If one fails, or Ctrl-C is pressed, those not begun are dropped.
+    other: other threads would know nothing of either. Each operation has one thread there, too, so that it rounds as
+    it would unwatched. If one fails, or Ctrl-C is pressed, those not begun are dropped.
 
     >>> side_by_side(lambda x: x * x, [1, 2, 3])
     [1, 4, 9]
     """
     threads = min(torch.get_num_threads(), len(items))
-    if threads < 2 or _watched():
+    if threads < 2:
         return [run(item) for item in items]
     with _one_thread_each():
+        if _watched():
+            return [run(item) for item in items]
         pool = ThreadPoolExecutor(threads)
         try:
             return list(pool.map(run, items))

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..attention.attend import attend
 from ..attention.masks import OPEN, Mask, from_ignore, merge, padding
+from ..attention.packed import attend_packed, maps_of
 from ..attention.request import Request
 from ..attention.similarity import Dot, autocast_dtype
 from .call import Found, Plain, four
@@ -57,6 +58,12 @@ def scaled_dot_product_attention(
 def regard_attend(*args: Any, return_map: bool = False, backend: str = "auto", **kwargs: Any) -> Found:
     """Our own."""
     return Found(kept(Request.of(*args, **kwargs)))
+
+
+def regard_attend_packed(*args: Any, return_maps: bool = False, backend: str = "auto", **kwargs: Any) -> Found:
+    """Our own, for packed sequences: one map of them as a padded batch, (B, H, Tq, Tk), 0 in padding."""
+    other_keys = len(args) > 4 and args[4] is not None and not kwargs.get("is_causal")
+    return Found(Plain(maps_of(*args, **kwargs).padded().request), cross=other_keys or None)
 
 
 @dataclass(frozen=True)
@@ -268,4 +275,5 @@ RECORDERS: dict[Any, Callable[..., Found]] = {
     torch._native_multi_head_attention: native_multi_head_attention,
     torch._transformer_encoder_layer_fwd: transformer_encoder_layer_fwd,
     attend: regard_attend,
+    attend_packed: regard_attend_packed,
 }

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ...attention import attend, reference
 from ...attention.attend import serve
+from ...attention.packed import attend_now, attend_packed
 from ...attention.request import Request
 from ...attention.stage import listen
 from .letters import RECURRENT, Letters
@@ -271,6 +272,9 @@ class _Calls(TorchFunctionMode):
         if func is attend:
             with self:
                 return self.recorder.attention(args, kwargs or {})
+        if func is attend_packed:  # its own operations are recorded, those of a padded batch
+            with self:
+                return attend_now(*args, **(kwargs or {}))
         if (name := name_of(func)) in CELLS:
             with self:
                 return self.recorder.recurrence(name, args)

@@ -1,0 +1,117 @@
+"""The maps of packed sequences: one for each, or all of them as one map of a padded batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from .map import AttentionMap
+from .masks import Mask
+from .native_packed import Layout
+from .request import Request
+
+
+class PackedMaps(Sequence[AttentionMap]):
+    """What `attend_packed` returns beside the context: B maps, lazy and exact.
+
+        maps[b]          of sequence b                          (H, Tq, Tk), its own lengths
+        maps.padded()    of all, as a padded batch has them     (B, H, longest Tq, longest Tk), 0 in padding
+
+    >>> import regard
+    >>> x = torch.randn(9, 4, 8)
+    >>> _, maps = regard.attend_packed(x, x, x, [3, 2, 4], return_maps=True)
+    >>> len(maps), maps[1].shape, maps.padded().shape, maps.padded(5, 6).shape
+    (3, (4, 2, 2), (3, 4, 4, 4), (3, 4, 5, 6))
+    >>> bool(maps.padded()[1, :, 2:].any())                           # the second sequence has two tokens
+    False
+    """
+
+    def __init__(self, request: Request, layout: Layout) -> None:
+        self._request = request.kept()  # q (H, Nq, D), k (H, Nk, D)
+        self._layout = layout
+
+    def __len__(self) -> int:
+        return self._layout.sequences
+
+    @overload
+    def __getitem__(self, index: int) -> AttentionMap: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[AttentionMap]: ...
+    def __getitem__(self, index: int | slice) -> AttentionMap | list[AttentionMap]:
+        return self._maps[index]
+
+    def __repr__(self) -> str:
+        return f"PackedMaps({list(self._maps)!r})"
+
+    @cached_property
+    def _maps(self) -> list[AttentionMap]:
+        return list(self._each())
+
+    def _each(self) -> Iterator[AttentionMap]:
+        kept, layout, query, key = self._request, self._layout, 0, 0
+        offsets = [0] * len(self) if layout.offsets is None else layout.offsets.tolist()
+        for queries, keys, offset in zip(layout.queries.tolist(), layout.keys.tolist(), offsets, strict=True):
+            rows, cols = slice(query, query + queries), slice(key, key + keys)
+            mask = replace(kept.mask, offset=offset) if kept.mask.positional else kept.mask
+            yield AttentionMap(replace(kept, q=kept.q[:, rows], k=kept.k[:, cols], mask=mask))
+            query, key = rows.stop, cols.stop
+
+    def padded(self, queries: int | None = None, keys: int | None = None) -> AttentionMap:
+        """One map (B, H, queries, keys), by default as long as the longest sequence; rows and columns of padding are 0.
+
+        Raises:
+            ValueError: for sizes below the longest sequence.
+        """
+        layout = self._layout
+        queries, keys = layout.most_queries if queries is None else queries, layout.most_keys if keys is None else keys
+        for name, size, most in (("queries", queries, layout.most_queries), ("keys", keys, layout.most_keys)):
+            if size < most:
+                raise ValueError(f"packed maps: {name} ({size}) must be at least the longest sequence ({most}).")
+        return AttentionMap(padded_request(self._request, layout, queries, keys))
+
+
+@torch.no_grad()
+def padded_request(kept: Request, layout: Layout, queries: int, keys: int) -> Request:
+    """The request (B, H, queries, keys) of a map, in which queries of padding attend to nothing."""
+    of_queries, of_keys = layout.queries.to(kept.device), layout.keys.to(kept.device)
+    valid = None
+    if layout.sequences * queries > kept.queries:
+        valid = torch.arange(queries, device=kept.device) < of_queries[:, None]  # (B, queries)
+        valid = valid[:, None, :, None]  # (B, 1, queries, 1)
+    return replace(
+        kept,
+        q=pad(kept.q, places(of_queries, kept.queries, queries), layout.sequences, queries),
+        k=pad(kept.k, places(of_keys, kept.keys, keys), layout.sequences, keys),
+        mask=padded_mask(kept.mask, layout, kept.device, valid),
+        lead=(layout.sequences, *kept.lead),
+    )
+
+
+def padded_mask(mask: Mask, layout: Layout, device: torch.device, dense: Tensor | None = None) -> Mask:
+    """The mask of a padded batch (B, H, Tq, Tk): valid keys and offsets by sequence."""
+    offset: int | Tensor = 0
+    if layout.offsets is not None and mask.positional:
+        offset = layout.offsets.to(device).reshape(-1, 1, 1, 1)
+    return Mask(dense, mask.left, mask.right, offset, layout.keys.to(device).reshape(-1, 1, 1, 1))
+
+
+def pad(x: Tensor, at: Tensor, sequences: int, longest: int) -> Tensor:
+    """(H, N, D) → (B, H, T, D), zero in padding; at (N,): where each token stands in the flattened batch."""
+    room = x.new_zeros(sequences * longest, x.shape[0], x.shape[-1])
+    return room.index_copy(0, at, x.transpose(0, 1)).unflatten(0, (sequences, longest)).transpose(1, 2)
+
+
+def places(lengths: Tensor, total: int, stride: int = 0) -> Tensor:
+    """Where each of the `total` tokens stands in a batch whose rows are `stride` long, (N,); 0: in its own sequence.
+
+    >>> places(torch.tensor([3, 2]), 5), places(torch.tensor([3, 2]), 5, stride=4)
+    (tensor([0, 1, 2, 0, 1]), tensor([0, 1, 2, 4, 5]))
+    """
+    starts = lengths.cumsum(0) - lengths  # (B,) the first token of each
+    shift = torch.arange(len(lengths), device=lengths.device) * stride - starts  # (B,)
+    return torch.arange(total, device=lengths.device) + shift.repeat_interleave(lengths, output_size=total)  # (N,)
