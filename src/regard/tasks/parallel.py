@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ..data import Batches, Corpus, Report, Subwords, Vocabulary, encode_pairs, load_vocabulary, read_pairs
+from ..data import Batches, Characters, Corpus, Report, Subwords, Vocabulary, encode_pairs, load_vocabulary, read_pairs
 from ..data.files import one_at_a_time
 
 Say = Callable[[str], None]
@@ -23,8 +23,8 @@ class Parallel:
     """Held-out pairs that tell how good it is, in the same form."""
     vocabulary: int = 8000
     """Subwords of a vocabulary, at most."""
-    subwords: Literal["bpe", "unigram"] = "bpe"
-    """How subwords are found."""
+    subwords: Literal["bpe", "unigram", "characters"] = "bpe"
+    """How subwords are found; characters: each is a token, whatever the size of the vocabulary."""
     joint: bool = True
     """One vocabulary for both languages, or one for each."""
     longest: int = 100
@@ -90,12 +90,18 @@ def _vocabularies(config: Parallel, folder: Path, say: Say) -> tuple[Vocabulary,
     if all(path.exists() for path in paths):
         return load_vocabulary(paths[0]), load_vocabulary(paths[1])
     sides: Sequence[Sequence[int]] = ((0, 1),) if config.joint else ((0,), (1,))
-    made = [Subwords.train(_lines(config.train, chosen), config.vocabulary, config.subwords) for chosen in sides]
+    made = [_trained(config, _lines(config.train, chosen)) for chosen in sides]
     source, target = made[0], made[-1]
     source.save(paths[0])
     target.save(paths[1])
     say(f"vocabulary: {len(source):,} subwords for both" if config.joint else _sizes(source, target))
     return source, target
+
+
+def _trained(config: Parallel, lines: Iterator[str]) -> Vocabulary:
+    if config.subwords == "characters":
+        return Characters.train(lines)
+    return Subwords.train(lines, config.vocabulary, config.subwords)
 
 
 def _sizes(source: Vocabulary, target: Vocabulary) -> str:

@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 
 from ..data import load_vocabulary
+from ..data.json_files import read_json_object
 from ..models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
 from ..tasks.interpreter import Interpreter
 from ..tasks.parallel import Parallel, prepare
-from ..tasks.translate import Translate
+from ..tasks.translate import EVALUATION, Translate
 from .arguments import errors_of, from_values
 from .config import Training, refuse
 from .logbook import Outcome
@@ -77,8 +78,19 @@ def train(recipe: TransformerRecipe | RecurrentRecipe, folder: Path, display: Di
         prepared.texts,
         smoothing=recipe.smoothing,
         longest=recipe.data.longest,
+        tokenizer=_tokenizer(folder),
     )
+    display.say(f"BLEU: {task.references.signatures['bleu']}")
     return fit(task, recipe.training, folder, recipe=settings(recipe), display=display)
+
+
+def _tokenizer(folder: Path) -> str | None:
+    """The tokenizer that the BLEU of a run is computed with; None for a new run, or one of an earlier version."""
+    path = folder / EVALUATION
+    if not path.exists():
+        return None
+    stored = read_json_object(path, "how a run is evaluated", "Delete it to choose by the references.", where="translate")
+    return str(stored.get("tokenizer"))
 
 
 def settings(recipe: TransformerRecipe | RecurrentRecipe) -> dict[str, object]:
