@@ -39,7 +39,7 @@ def _split_chunk(chunk: str) -> list[str]:
     words: list[str] = []
     joining = False  # whether the next character of a spaced script continues the last word
     for character in chunk:
-        mark = unicodedata.category(character).startswith("M") or words[-1:] and words[-1][-1] in _STACKERS
+        mark = unicodedata.category(character).startswith("M") or (words[-1:] and words[-1][-1] in _STACKERS)
         if words and mark:
             words[-1] += character
         elif _UNSPACED.match(character):

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..data.files import replacing
+from ..data.json_files import read_json_object
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -136,13 +137,7 @@ def write(folder: str | Path, config: Mapping[str, Any], tensors: Mapping[str, T
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"exchange: file ({path}) must be JSON; got one that is not: {error}.") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"exchange: file ({path}) must hold a JSON object; got a {type(found).__name__}.")
-    return found
+    return read_json_object(path, "JSON of a model directory", where="exchange")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

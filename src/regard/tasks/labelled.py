@@ -17,6 +17,7 @@ from ..data.labelled import Columns, Example, labels_of, numbers_of, read_labell
 from ..data.texts import TextBatches
 from ..data.vocabulary import read_json
 from ..data.wordpiece import WordPiece
+from .limits import outside
 
 Say = Callable[[str], None]
 Vocabulary = Callable[[Iterable[str]], WordPiece]
@@ -49,10 +50,7 @@ class Texts:
         found = [f"data: {name} ({path}) must be a file; got none there." for name, path in given if not path.is_file()]
         if not 0 < self.hold_out < 1:
             found.append(f"data: hold_out ({self.hold_out}) must be a share above 0 and below 1. Try 0.1.")
-        for name, value, least in (("longest", self.longest, 3), ("tokens", self.tokens, 1)):
-            if value < least:
-                found.append(f"data: {name} ({value}) must be at least {least}.")
-        return found
+        return [*found, *outside("longest", self.longest, 3, 2**20), *outside("tokens", self.tokens, 1, 2**30)]
 
     @property
     def columns(self) -> Columns:

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from ..data import Batches, Characters, Corpus, Report, Subwords, Vocabulary, encode_pairs, load_vocabulary, read_pairs
 from ..data.files import one_at_a_time
+from .limits import outside
 
 Say = Callable[[str], None]
 
@@ -39,11 +40,12 @@ class Parallel:
             if not 1 <= len(paths) <= 2:
                 found.append(f"data: {name} ({len(paths)} files) must be two files of lines, or one TSV.")
             found += [f"data: {name} ({path}) must be a file; got none there." for path in paths if not path.is_file()]
-        for name, value in (("vocabulary", self.vocabulary), ("longest", self.longest), ("tokens", self.tokens)):
-            least = 16 if name == "vocabulary" else 1
-            if value < least:
-                found.append(f"data: {name} ({value}) must be at least {least}.")
-        return found
+        return [
+            *found,
+            *outside("vocabulary", self.vocabulary, 16, 2**20),
+            *outside("longest", self.longest, 1, 2**20),
+            *outside("tokens", self.tokens, 1, 2**30),
+        ]
 
 
 class Prepared(NamedTuple):

@@ -108,8 +108,9 @@ def classifier(folder: Path) -> SequenceClassifier:
 MODELS = {"pretrain": pretrained, "classify": classifier}
 
 
-def best(folder: Path) -> nn.Module:
+def best(folder: str | os.PathLike[str]) -> nn.Module:
     """The best model of a run with a BERT."""
+    folder = Path(folder)
     recipe = read_config(folder).get("recipe")
     if recipe not in MODELS or not (folder / CONFIG).exists():
         raise ValueError(f"training: {folder} must be a run of pretrain or of classify on texts; got {recipe}.")
@@ -135,8 +136,9 @@ def start(folder: Path, labels: list[str], **changes: Any) -> SequenceClassifier
     return made
 
 
-def to_huggingface(run: Path, folder: Path) -> Path:
+def to_huggingface(run: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
     """Write the best model of a run as a directory that `transformers` opens."""
+    run, folder = Path(run), Path(folder)
     save_bert(best(run), folder)
     WordPiece.load(run).save(folder)
     return folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 from ..data.images import ImageBatches, Images, Normal, Shape
+from ..data.json_files import read_json_object
 from ..models.cnn import CNN, CNNConfig
 from ..models.vit import ViT, ViTConfig
 from ..models.vit_exchange import labels_of, load_vit
@@ -67,8 +67,9 @@ KINDS: dict[str, type[ImagesRecipe] | type[CNNRecipe]] = {"vit": ImagesRecipe, "
 MODELS: dict[type, Callable[..., nn.Module]] = {ViTConfig: ViT, CNNConfig: CNN}
 
 
-def train(recipe: ImagesRecipe | CNNRecipe, folder: Path, display: Display | None = None) -> Outcome:
+def train(recipe: ImagesRecipe | CNNRecipe, folder: str | os.PathLike[str], display: Display | None = None) -> Outcome:
     """Read the images, build the model, train, test; on a folder that holds the run, go on with it."""
+    folder = Path(folder)
     refuse(errors_of(recipe))
     display = display or Display()
     seed = recipe.training.seed
@@ -101,8 +102,9 @@ def settings(recipe: ImagesRecipe | CNNRecipe) -> dict[str, object]:
     return {"recipe": NAME, "kind": kind, **told}
 
 
-def stored(folder: Path) -> ImagesRecipe | CNNRecipe:
+def stored(folder: str | os.PathLike[str]) -> ImagesRecipe | CNNRecipe:
     """The recipe of a run."""
+    folder = Path(folder)
     found = read_config(folder)
     kind = KINDS.get(found.pop("kind", ""))
     if found.pop("recipe", None) != NAME or kind is None:
@@ -110,11 +112,12 @@ def stored(folder: Path) -> ImagesRecipe | CNNRecipe:
     return from_values(kind, found)
 
 
-def load(folder: Path) -> ImageClassifier:
+def load(folder: str | os.PathLike[str]) -> ImageClassifier:
     """The best model of a run, or that of a Hugging Face directory, ready to classify.
 
     Raises ValueError where the folder holds none, or a damaged one, with the file named.
     """
+    folder = Path(folder)
     if "recipe" not in read_config(folder):
         return _from_huggingface(folder)
     recipe = stored(folder)
@@ -131,7 +134,7 @@ def _from_huggingface(folder: Path) -> ImageClassifier:
         raise ValueError(f"images: {folder} must hold a model with a classifier; got one that gives features alone.")
     labels = labels_of(folder) or [str(number) for number in range(config.classes)]
     path = folder / "preprocessor_config.json"
-    told = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    told = read_json_object(path, "how images are brought to the model", where="images") if path.exists() else {}
     half = [0.5] * config.channels  # what ViT was trained with, where nothing else is said
     normal = Normal(tuple(told.get("image_mean", half)), tuple(told.get("image_std", half)))
     return ImageClassifier(model.eval(), labels, Shape(*config.image, config.channels), normal)

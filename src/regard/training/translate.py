@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -64,8 +65,11 @@ KINDS: dict[str, type[TransformerRecipe] | type[RecurrentRecipe]] = {
 MODELS: dict[type, Callable[..., Transformer | Seq2Seq]] = {TransformerConfig: Transformer, Seq2SeqConfig: Seq2Seq}
 
 
-def train(recipe: TransformerRecipe | RecurrentRecipe, folder: Path, display: Display | None = None) -> Outcome:
+def train(
+    recipe: TransformerRecipe | RecurrentRecipe, folder: str | os.PathLike[str], display: Display | None = None
+) -> Outcome:
     """Prepare the data, build the model, train; on a folder that holds the run, go on with it."""
+    folder = Path(folder)
     refuse(errors_of(recipe))
     display = display or Display()
     prepared = prepare(recipe.data, folder, display.say)
@@ -89,7 +93,9 @@ def _tokenizer(folder: Path) -> str | None:
     path = folder / EVALUATION
     if not path.exists():
         return None
-    stored = read_json_object(path, "how a run is evaluated", "Delete it to choose by the references.", where="translate")
+    stored = read_json_object(
+        path, "how a run is evaluated", "Delete it to choose by the references.", where="translate"
+    )
     return str(stored.get("tokenizer"))
 
 
@@ -101,8 +107,9 @@ def settings(recipe: TransformerRecipe | RecurrentRecipe) -> dict[str, object]:
     return {"recipe": NAME, "kind": kind, **told}
 
 
-def stored(folder: Path) -> TransformerRecipe | RecurrentRecipe:
+def stored(folder: str | os.PathLike[str]) -> TransformerRecipe | RecurrentRecipe:
     """The recipe of a run."""
+    folder = Path(folder)
     found = read_config(folder)
     kind = KINDS.get(found.pop("kind", ""))
     if found.pop("recipe", None) != NAME or kind is None:
@@ -110,11 +117,12 @@ def stored(folder: Path) -> TransformerRecipe | RecurrentRecipe:
     return from_values(kind, found)
 
 
-def load(folder: Path) -> Interpreter:
+def load(folder: str | os.PathLike[str]) -> Interpreter:
     """The best model of a run, ready to translate.
 
     Raises ValueError where the folder holds none, or a damaged one, with the file named.
     """
+    folder = Path(folder)
     recipe = stored(folder)
     source, target = (load_vocabulary(folder / f"{side}.json") for side in ("source", "target"))
     config = replace(recipe.model, source_vocabulary=len(source), target_vocabulary=len(target))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...data.json_files import read_json_object
 from .guard import Refused
 from .target import Shown, Target, brief, shown
 
@@ -122,7 +122,8 @@ def read_image(path: Path, folder: Path, config: Mapping[str, Any]) -> tuple[Ten
 
     about: dict[str, Any] = {}
     if (folder / "preprocessor_config.json").is_file():
-        about = json.loads((folder / "preprocessor_config.json").read_text(encoding="utf-8"))
+        path_of_settings = folder / "preprocessor_config.json"
+        about = read_json_object(path_of_settings, "how images are brought to the model", where="view")
     height, width = _size(config, about)
     try:
         with Image.open(path) as file:
