@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -125,7 +125,7 @@ def _draw(matrix: Tensor, names: Sequence[str], path: Path) -> None:
     axes.set(xlabel="predicted", ylabel="true")
     if numbered:
         shown, families = _labels(names)
-        how = {"parse_math": False, "fontfamily": families}
+        how: dict[str, Any] = {"parse_math": False, "fontfamily": families}
         axes.set_xticks(range(len(names)), shown, rotation=45, ha="right", **how)
         axes.set_yticks(range(len(names)), shown, **how)
         for (row, column), count in zip(

@@ -106,7 +106,7 @@ def stored(folder: str | os.PathLike[str]) -> ImagesRecipe | CNNRecipe:
     """The recipe of a run."""
     folder = Path(folder)
     found = read_config(folder)
-    kind = KINDS.get(found.pop("kind", ""))
+    kind = KINDS.get(str(found.pop("kind", "")))
     if found.pop("recipe", None) != NAME or kind is None:
         raise ValueError(f"images: {folder} must be a run of a classifier of images; got another. Give its folder.")
     return from_values(kind, found)

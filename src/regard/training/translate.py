@@ -111,7 +111,7 @@ def stored(folder: str | os.PathLike[str]) -> TransformerRecipe | RecurrentRecip
     """The recipe of a run."""
     folder = Path(folder)
     found = read_config(folder)
-    kind = KINDS.get(found.pop("kind", ""))
+    kind = KINDS.get(str(found.pop("kind", "")))
     if found.pop("recipe", None) != NAME or kind is None:
         raise ValueError(f"translate: {folder} must be a run of a translator; got another. Give its folder.")
     return from_values(kind, found)

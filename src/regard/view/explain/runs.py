@@ -32,7 +32,7 @@ def load(folder: str | os.PathLike[str]) -> Run:
             f"explain: RUN ({folder}) must be a folder with a trained model; there is none. Give its path."
         )
     config = read_config(folder)
-    kind = config.get("recipe") or config.get("model_type")
+    kind = str(config.get("recipe") or config.get("model_type") or "")
     loaders: dict[object, Callable[[Path], Run]] = {
         translate.NAME: translate.load,
         "classify": classify.load,
