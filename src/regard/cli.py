@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _discard_output()
         return 0
     except (OSError, ValueError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {str(error).removeprefix(f'{given[0]}: ' if given else '')}", file=sys.stderr)
         _discard_output()
         return 1
     except (MemoryError, RuntimeError) as error:
