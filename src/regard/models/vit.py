@@ -60,13 +60,12 @@ class ViTConfig:
     """Without a classifier: whether a layer with tanh follows, as in `transformers`' ViTModel."""
 
     def errors(self) -> list[str]:
-        """Everything that is wrong with these settings, a sentence each."""
+        """Everything that is wrong with these settings but the size of images, which a recipe takes from the data."""
         names = {"pool": POOLS, "position": POSITIONS, "activation": ACTIVATIONS}
         problems = [
             *out_of_bounds("vit", self),
             *uneven_heads("vit", self.width, self.heads),
             *unknown_name("vit", self, names),
-            *_uneven_patches(self),
         ]
         if self.stem > 0 and (self.patch < 2 or self.patch & (self.patch - 1)):
             problems.append(
@@ -116,7 +115,7 @@ class ViT(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        refuse(config.errors())
+        refuse([*config.errors(), *_uneven_patches(config)])
         self.config = config
         width, first = config.width, int(config.pool == "class")
         self.stem, channels, size = None, config.channels, config.patch
@@ -223,17 +222,17 @@ class ViT(nn.Module):
 
 
 def _uneven_patches(config: ViTConfig) -> list[str]:
-    problems = []
+    """A sentence if images cannot be cut into patches."""
     for side in config.image if config.patch > 0 else ():
         if side < config.patch or side % config.patch:
             low = max(side // config.patch, 1) * config.patch
-            problems.append(
+            return [
                 f"vit: image ({config.image[0]}×{config.image[1]}) must be divisible by the patch ({config.patch}); "
                 f"try {low} or {low + config.patch} in place of {side}."
-            )
-        elif side > LARGEST_IMAGE:
-            problems.append(f"vit: image ({side}) must be at most {LARGEST_IMAGE:,} pixels high and wide.")
-    return problems
+            ]
+        if side > LARGEST_IMAGE:
+            return [f"vit: image ({side}) must be at most {LARGEST_IMAGE:,} pixels high and wide."]
+    return []
 
 
 def patches(images: Tensor, size: int) -> Tensor:
