@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 from ..data.images import ImageBatches, Images, Normal, Shape
-from ..data.json_files import read_json_object
 from ..models.cnn import CNN, CNNConfig
 from ..models.vit import ViT, ViTConfig
-from ..models.vit_exchange import labels_of, load_vit
+from ..models.vit_exchange import labels_of, load_vit, scale_of
 from ..tasks.images import ClassifyImages, ImageClassifier, Pictures, figures, predicted, prepare, read_about
 from ..tasks.metrics import confusion, save_confusion
 from .arguments import errors_of, from_values
@@ -133,10 +132,7 @@ def _from_huggingface(folder: Path) -> ImageClassifier:
     if not config.classes:
         raise ValueError(f"images: {folder} must hold a model with a classifier; got one that gives features alone.")
     labels = labels_of(folder) or [str(number) for number in range(config.classes)]
-    path = folder / "preprocessor_config.json"
-    told = read_json_object(path, "how images are brought to the model", where="images") if path.exists() else {}
-    half = [0.5] * config.channels  # what ViT was trained with, where nothing else is said
-    normal = Normal(tuple(told.get("image_mean", half)), tuple(told.get("image_std", half)))
+    normal = Normal(*scale_of(folder, config.channels))
     return ImageClassifier(model.eval(), labels, Shape(*config.image, config.channels), normal)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.json_files import read_json_object
+from ...models.vit_exchange import scale_of
 from .guard import Refused
 from .target import Shown, Target, brief, shown
 
@@ -131,7 +132,7 @@ def read_image(path: Path, folder: Path, config: Mapping[str, Any]) -> tuple[Ten
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"view: image ({path}) must be an image that Pillow reads; got {error}.") from error
     pixels = torch.from_numpy(np.array(picture))  # (H, W, 3)
-    mean, deviation = (torch.tensor(about.get(name) or [0.5] * 3) for name in ("image_mean", "image_std"))
+    mean, deviation = map(torch.tensor, scale_of(folder, 3))
     given = (pixels / 255 - mean) / deviation
     return pixels, given.permute(2, 0, 1)[None]
 
