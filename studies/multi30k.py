@@ -17,7 +17,7 @@ from typing import Any
 from bench.peers import multi30k
 from regard.cli import main as regard
 from regard.data import read_pairs
-from regard.tasks.translate import bleu
+from regard.tasks.bleu import bleu
 from regard.training.translate import load
 from studies._claim import figure
 from studies._learn import lines

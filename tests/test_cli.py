@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
+import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,28 +20,81 @@ from regard.attention import engine
 from regard.cli import main
 from regard.models import Hypothesis
 from regard.tasks.interpreter import Interpreter
+from regard.training.run import read_weights
+from regard.view import web
+from regard.view.explain import files
+from regard.view.server.target import Target
 
 
-def test_demo_trains_both_and_says_where_the_page_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(demo, "PAIRS", 500)
-    monkeypatch.setattr(demo, "TEST", 20)
-    out = tmp_path / "deep/er"
-    for _ in range(2):  # a second time in the same folder
-        assert main(["demo", "--seconds", "1", "--out", str(out)]) == 0
-        said = capsys.readouterr().out
+@pytest.fixture(scope="module")
+def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a demo of a few steps, and what it printed."""
+    out, printed = tmp_path_factory.mktemp("demo") / "deep/er", io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(demo, "PAIRS", 500)
+        patch.setattr(demo, "TEST", 20)
+        patch.setattr(demo, "VALID", 20)
+        for _ in range(2):  # a second time in the same folder
+            printed.truncate(0)
+            assert main(["demo", "--steps", "3", "--out", str(out)]) == 0
+    return out, printed.getvalue()
+
+
+def test_demo_trains_both_and_names_the_page(demo_run: tuple[Path, str]) -> None:
+    out, said = demo_run
     assert "additive attention" in said and "fixed context" in said and "right, of 20 dates" in said
     assert (out / "dates.html").resolve().as_uri() in said.replace("\n", "")
     assert "<title>Reading dates</title>" in (out / "dates.html").read_text(encoding="utf-8")
     assert min(Image.open(out / "dates.png").size) > 100
 
 
+def test_both_models_of_the_demo_are_trained_for_the_same_steps(demo_run: tuple[Path, str]) -> None:
+    configs = [json.loads((demo_run[0] / "dates-run" / name / "config.json").read_text()) for name in demo.NAMES]
+    assert [config["model"].pop("context") for config in configs] == list(demo.NAMES)
+    assert configs[0] == configs[1] and configs[0]["training"]["steps"] == 3
+    assert configs[0]["training"]["minutes"] is None  # the clock has no say
+
+
+def test_the_demo_does_not_depend_on_the_clock(
+    demo_run: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine a thousand times slower it ends in the same weights."""
+    monkeypatch.setattr(demo, "PAIRS", 500)
+    monkeypatch.setattr(demo, "TEST", 20)
+    monkeypatch.setattr(demo, "VALID", 20)
+    clock = itertools.count(0, 1000)
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    assert main(["demo", "--steps", "3", "--out", str(tmp_path)]) == 0
+    for name in demo.NAMES:
+        ours, theirs = (read_weights(out / "dates-run" / name) for out in (tmp_path, demo_run[0]))
+        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_the_demo_names_commands_that_open_its_runs(
+    demo_run: tuple[Path, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    opened: list[Target] = []
+    monkeypatch.setattr("regard.serve.serve", lambda target, *_: opened.append(target) or 0)
+    commands = [shlex.split(line) for line in demo_run[1].splitlines() if line.startswith("  regard ")]
+    assert [words[1] for words in commands] == ["translate", "explain", "view"]
+    for words in commands:
+        if words[1] == "explain" and not (web.FOLDER / files.SCRIPT).exists():
+            words = words[: words.index("--out")]  # without the page there is still the outline
+        assert main(words[1:]) == 0, words
+    assert len(opened) == 1 and opened[0].shown.layers
+    assert capsys.readouterr().out.splitlines()
+    fixed = str(demo_run[0] / "dates-run/fixed")
+    date = commands[0][-1]
+    assert main(["translate", fixed, date]) == 0 and main(["view", fixed]) == 0
+    assert main(["explain", "encoder-decoder", "--run", fixed, "--text", date]) == 0
+
+
 @pytest.mark.parametrize(
     "arguments,message",
     [
-        (["demo", "--seconds", "0"], "seconds (0) must be at least 1, of training for each"),
-        (["demo", "--seconds", "nan"], "seconds (nan) must be at least 1, of training for each"),
+        (["demo", "--steps", "0"], "steps (0) must be at least 1, of training for each model"),
+        (["demo", "--steps", "-3"], "steps (-3) must be at least 1, of training for each model"),
         (["info", "--shape", "8"], "shape ('8') must be two or more sizes, the last of them queries and width; got 1."),
         (["info", "--shape", "1,x,4"], "shape ('1,x,4') must be whole numbers of 1 or more; got 'x'. Try --shape 1,8,"),
         (["info", "--shape", "1,0,4"], "shape ('1,0,4') must be whole numbers of 1 or more; got '0'."),
@@ -56,7 +114,7 @@ def test_bad_input_is_named(arguments: list[str], message: str, capsys: pytest.C
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
-    assert main(["demo", "--seconds", "1", "--out", str(tmp_path / "file")]) == 1
+    assert main(["demo", "--steps", "1", "--out", str(tmp_path / "file")]) == 1
     assert str(tmp_path / "file") in capsys.readouterr().err
 
 
@@ -72,13 +130,13 @@ def test_ctrl_c_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 def test_demo_of_a_translator_that_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As on a machine so busy that hardly a step fits into the time."""
     monkeypatch.setattr(demo, "PAIRS", 200)
     monkeypatch.setattr(demo, "TEST", 5)
+    monkeypatch.setattr(demo, "VALID", 20)
     search = Interpreter.search
     empty = Hypothesis((), 0.0)
     monkeypatch.setattr(Interpreter, "search", lambda *given, **how: [[empty] for _ in search(*given, **how)])
-    assert main(["demo", "--seconds", "1", "--out", str(tmp_path / "out")]) == 0
+    assert main(["demo", "--steps", "1", "--out", str(tmp_path / "out")]) == 0
     assert "it wrote nothing" in capsys.readouterr().out and (tmp_path / "out/dates.png").exists()
 
 

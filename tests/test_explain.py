@@ -33,6 +33,16 @@ def test_without_a_file_it_prints_the_boxes(capsys: pytest.CaptureFixture[str]) 
     assert said.splitlines()[-1] == "to look at it: regard explain scaled-dot --text 'a b' --out scaled-dot.html"
 
 
+@pytest.mark.parametrize(
+    ("text", "count"), [("注意力机制很有用", 8), ("กลไก", 4), ("BERT 的注意力", 5), ("주의 기제", 2)]
+)
+def test_scripts_without_spaces_are_split_into_characters(
+    text: str, count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "dot", "--text", text]) == 0
+    assert f"Tk D = {count}×4" in capsys.readouterr().out
+
+
 def test_parts_are_opened_on_request(capsys: pytest.CaptureFixture[str], page: Path, tmp_path: Path) -> None:
     out = tmp_path / "chart.svg"
     assert main(["explain", "encoder-decoder", "--text", "a", "--open", "forward > place 1", "--out", str(out)]) == 0

@@ -101,6 +101,26 @@ def test_a_fixed_context_has_nothing_to_align(
     assert "has a fixed context, the same for every step" in capsys.readouterr().err
 
 
+def test_chinese_is_scored_by_its_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run keeps the tokenizer that it began with, and a better Chinese translation scores higher."""
+    words = {"le": "那", "un": "一只", "chat": "猫", "chien": "狗", "oiseau": "鸟", "voit": "看见"}
+    for name, count in (("train", 40), ("valid", 5)):
+        lines = [(source, "".join(words[word] for word in target.split())) for source, target in pairs(count, seed=3)]
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in lines), encoding="utf-8")
+    data = ["--train", str(tmp_path / "train.tsv"), "--valid", str(tmp_path / "valid.tsv")]
+    run, options = tmp_path / "run", [*data, *SMALL, *KINDS["recurrent"]]
+    assert main(["train", "translate", str(run), *options, "--steps", "2"]) == 0
+    kept = json.loads((run / "evaluation.json").read_text())
+    assert kept["tokenizer"] == "zh" and "|tok:zh|" in kept["bleu"] and "nc:6" in kept["chrf"]
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert {"bleu", "chrf", "exact", "loss"} <= last.keys()
+    used: list[str | None] = []
+    made = recipe.Translate
+    monkeypatch.setattr(recipe, "Translate", lambda *a, tokenizer, **o: used.append(tokenizer) or made(*a, **o))
+    (run / "evaluation.json").write_text('{"tokenizer": "char"}')
+    assert main(["train", "translate", str(run), "--steps", "3"]) == 0 and used == ["char"]
+
+
 def test_bad_input_is_named(texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = ["--train", "none.de", "none.en", "--valid", "none.tsv", "--tokens", "0"]
     assert main(["train", "translate", str(tmp_path / "run"), *missing]) == 1

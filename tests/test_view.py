@@ -165,8 +165,8 @@ def test_a_model_of_images(tmp_path: Path) -> None:
     ("files", "options", "words"),
     [
         ({}, [], "must be a capture"),
-        ({"config.json": "{"}, [], "must be JSON"),
-        ({"config.json": "[]"}, [], "must be a JSON object; got a list"),
+        ({"config.json": "{"}, [], "got text that is not JSON"),
+        ({"config.json": "[]"}, [], ", a JSON object; got a list"),
         ({"config.json": "{}"}, [], "tells of neither"),
         ({"config.json": '{"recipe": "other"}'}, [], "a run of translate, classify or images; got one of other"),
         ({"config.json": '{"recipe": "translate"}'}, ["--image", "x.png"], "is a translator. Give --text"),

@@ -34,9 +34,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Classify texts, images or lines of the standard input: a line each of LABEL TAB PROBABILITY, likeliest first."""
+    from .data.text_input import read_lines
+
     if options.top < 1:
         raise ValueError(f"top ({options.top}) must be at least 1, the labels of a text.")
-    given: Iterable[str] = options.texts or (line.rstrip("\n") for line in sys.stdin)
+    given: Iterable[str] = options.texts or read_lines(sys.stdin)
     if _of_images(options.folder):
         return _images(options, given)
     if options.plot:

@@ -10,33 +10,88 @@ from pathlib import Path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the result is the process's exit status."""
+    """Run a command; the result is the process's exit status.
+
+    0: done; 1: refused, with a message on the standard error; 2: wrong options; 130: stopped by Ctrl-C.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["train"]:  # its options depend on the recipe, which reads them itself
-        options = argparse.Namespace(command="train", run=lambda _: _train(given[1:]))
-    else:
-        options = _parsed(given)
+    _prepare_streams()
+    name = " ".join(["regard", *given[:1]])
     try:
-        return int(options.run(options))
+        try:
+            return _run(given)
+        finally:  # also after --help, which ends the process
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print("\nregard: stopped.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever read the output has enough: `regard … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or closing it would fail again at the end
+    except BrokenPipeError:  # the reader of the output has enough: `regard … | head`
+        _discard_output()
         return 0
     except (OSError, ValueError) as error:
-        print(f"regard {options.command}: {error}", file=sys.stderr)
+        print(f"{name}: {str(error).removeprefix(f'{given[0]}: ' if given else '')}", file=sys.stderr)
+        _discard_output()
+        return 1
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        print(f"{name}: memory must hold the model and a batch; got too little. Make either smaller.", file=sys.stderr)
         return 1
 
 
+def _run(given: Sequence[str]) -> int:
+    if given[:1] == ["train"]:  # its options depend on the recipe, which reads them itself
+        return _train(given[1:])
+    options = _parsed(given)
+    return int(options.run(options))
+
+
+def _prepare_streams() -> None:
+    """Make the standard streams usable: none is missing, and output is UTF-8 whatever the locale."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller: `regard … >&-`
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
+        elif name != "stdin" and hasattr(stream, "reconfigure") and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(encoding="utf-8")
+
+
+def _discard_output() -> None:
+    """Drop output that cannot be written: otherwise Python would try again when the process ends, and complain."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
+
+
 def _parsed(given: Sequence[str]) -> argparse.Namespace:
-    """Options of a command. Its texts may stand after an option too, where argparse alone takes them for too many."""
+    """Parse the options of a command.
+
+    Texts may stand before and after options, where argparse alone takes only one group of them; after `--` every
+    argument is a text.
+    """
+    from .data.text_input import decode_argument
+    from .translate import complete_alignments
+
+    cut = list(given).index("--") if "--" in given else len(given)
     parser = _parser()
-    options, rest = parser.parse_known_args(given)
-    if rest and (not hasattr(options, "texts") or any(word.startswith("-") for word in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if rest:
-        options.texts += rest
+    options, rest = parser.parse_known_args(complete_alignments(given[:cut]))
+    last = [*given[cut + 1 :]]
+    if ((rest or last) and not hasattr(options, "texts")) or any(word.startswith("-") for word in rest):
+        parser.error(f"unrecognized arguments: {' '.join(rest + last)}")
+    if hasattr(options, "texts"):
+        options.texts += rest + last
+    for name, value in vars(options).items():
+        if isinstance(value, str):
+            setattr(options, name, decode_argument(value, f"--{name}"))
+        elif isinstance(value, list) and all(isinstance(item, str) for item in value):
+            shown = {"texts": "TEXT"}.get(name, f"--{name}")
+            decoded = [decode_argument(item, f"{shown} {number}") for number, item in enumerate(value, 1)]
+            setattr(options, name, decoded)
     return options
 
 
@@ -49,9 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"regard {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     demo = commands.add_parser(
-        "demo", help="train two translators of dates in about a minute; one shows where it looks"
+        "demo", help="train two translators of dates in a minute or two; one shows where it looks"
     )
-    demo.add_argument("--seconds", type=float, default=40, help="of training for each (default: %(default)s)")
+    demo.add_argument("--steps", type=int, help="of training for each (default: enough for 99 %% with attention)")
     demo.add_argument(
         "--out", type=Path, default=Path("out/demo"), help="folder of the page and the picture (default: %(default)s)"
     )
@@ -157,9 +212,9 @@ def _train(arguments: Sequence[str]) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from .demo import run
+    from .demo import STEPS, run
 
-    return run(options.seconds, options.out, options.seed)
+    return run(STEPS if options.steps is None else options.steps, options.out, options.seed)
 
 
 def _info(options: argparse.Namespace) -> int:

@@ -1,11 +1,13 @@
 """`regard demo`: two translators read dates in many languages; one has attention, the other a single vector.
 
-Both are the same encoder and decoder, trained for the same time on the same pairs. One squeezes what it read into one
-vector of fixed size, the other looks back at what it read, at each step anew (Bahdanau et al. 2015), and shows where.
+Both are the same encoder and decoder, trained for the same number of steps on the same pairs. One squeezes what it read
+into one vector of fixed size, the other looks back at what it read, at each step anew (Bahdanau et al. 2015), and shows
+where. Each is an ordinary run of `regard train translate`, so that every other command opens it.
 """
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -16,18 +18,25 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from .data import Batches, Characters, Corpus, Vocabulary, encode_pairs
 from .data.dates import dates
-from .models import Seq2Seq, Seq2SeqConfig
+from .data.files import replacing
+from .models import Seq2SeqConfig
 from .tasks.interpreter import Interpreter, Translation
-from .tasks.translate import Translate, exact
-from .training import Display, Outcome, Training, fit, load_best
+from .tasks.parallel import Parallel
+from .tasks.translate import exact
+from .training import Display, Training
+from .training.translate import RecurrentRecipe, load, train
 from .view import terminal
+from .view.explain.mechanisms import LONGEST as EXPLAINED
 from .view.page import Curve, Example, Page
 
+STEPS = 900
+"""Of training, for each model: enough for 99 % with attention."""
+EVALUATIONS = 20
+"""Of each model while it is trained."""
 PAIRS, VALID, TEST, SHOWN = 40_000, 300, 1_000, 5
 TOKENS = 1500
 LONGEST = 12
@@ -43,62 +52,79 @@ Pairs = list[tuple[str, str]]
 
 @dataclass
 class Contestant:
-    """One of the two, and how it did."""
+    """One of the two models and its results."""
 
     name: str
+    folder: Path
+    """Of its run."""
     interpreter: Interpreter
-    curve: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 0.0)])
-    """(seconds, share of validation dates without a mistake)"""
+    curve: list[tuple[float, float]]
+    """(step, share of validation dates without a mistake)"""
     translations: list[Translation] = field(default_factory=list)
     right: float = 0.0
     """Share of test dates without a mistake."""
 
 
 class Bar(Display):
-    """A line of progress for each contestant, by the clock."""
+    """A progress bar for one contestant; keeps the results of its evaluations."""
 
     def __init__(self, console: Console, progress: Progress, bar: TaskID) -> None:
         super().__init__(console)
-        self._all, self._line, self._found = progress, bar, ""
+        self._bars, self._task, self._result = progress, bar, ""
+        self.curve = [(0.0, 0.0)]
 
     def __enter__(self) -> Bar:
+        self._bars.start_task(self._task)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._all.update(self._line, completed=1.0)
+        pass
 
     def advance(self, step: int, done: float, seconds: float) -> None:
-        self._all.update(self._line, completed=done, told=f"step {step:,}{self._found}")
+        self._bars.update(self._task, completed=done, status=f"step {step:,}{self._result}")
 
     def report(self, record: Mapping[str, Any]) -> None:
         if "exact" in record:
-            self._found = f" · {record['exact']:.1%} right"
+            self._result = f" · {record['exact']:.1%} right"
+            self.curve.append((float(record["step"]), record["exact"]))
 
     def say(self, words: str) -> None:
-        """Where the run is, is said at the end."""
+        """Messages of the training loop are not shown: the demo prints its own summary."""
 
 
-def run(seconds: float, out: Path, seed: int = 0) -> int:
-    """Train both, compare, draw; the result is an exit status."""
-    if not seconds >= 1:
-        raise ValueError(f"seconds ({seconds:g}) must be at least 1, of training for each; 40 are enough.")
+def run(steps: int, out: Path, seed: int = 0) -> int:
+    """Train both models, compare them, draw; returns an exit status.
+
+    The number of steps decides the result, not the clock: it is the same on a slow or busy machine, apart from rounding
+    that differs between processors.
+    """
+    if steps < 1:
+        raise ValueError(f"steps ({steps}) must be at least 1, of training for each model; {STEPS} are enough.")
     console = Console(highlight=False)
     began = time.monotonic()
     work = _fresh(out)
     console.print(f"[bold]Reading dates.[/] {LEAD}\n", soft_wrap=False)
-    train, valid, test = dates(PAIRS, seed), dates(VALID, seed, part="valid"), dates(TEST, seed, part="test")
-    source, target = (Characters.train(pair[side] for pair in train) for side in (0, 1))
-    corpora = [Corpus.write(work / n, encode_pairs(p, source, target)) for n, p in (("train", train), ("valid", valid))]
+    for part, count in (("train", PAIRS), ("valid", VALID)):
+        _write(work / f"{part}.tsv", dates(count, seed, part=part))  # type: ignore[arg-type]
+    test = dates(TEST, seed, part="test")
     contestants = []
-    columns = (TextColumn("{task.description:<19}"), BarColumn(), TextColumn("{task.fields[told]}"))
+    columns = (
+        TextColumn("{task.description:<19}"),
+        BarColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("{task.fields[status]}"),
+    )
     with _one_thread(), Progress(*columns, console=console) as progress:
-        bars = {name: progress.add_task(NAMES[name], total=1.0, told="") for name in NAMES}
+        bars = {name: progress.add_task(NAMES[name], total=1.0, start=False, status="") for name in NAMES}
         for name, bar in bars.items():
-            contestant = _contestant(name, source, target, seed)
-            _train(contestant, corpora, valid, seconds, work / name, seed, Bar(console, progress, bar))
+            display = Bar(console, progress, bar)
+            train(_recipe(name, work, steps, seed), work / name, display)
+            contestant = Contestant(name, work / name, load(work / name), display.curve)
             _examine(contestant, test)
             contestants.append(contestant)
-    _show(console, contestants, test, out, time.monotonic() - began)
+    _show(console, contestants, test, out)
+    _name_commands(console, contestants[0], test)
+    console.print(f"\nIn {time.monotonic() - began:.0f} s.")
     return 0
 
 
@@ -114,7 +140,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _fresh(out: Path) -> Path:
-    """The folder of this run's data and training; the training of an older one is removed, and nothing else."""
+    """The folder of this demo's data and runs; the runs of an older demo are removed, and nothing else."""
     work = out / "dates-run"
     work.mkdir(parents=True, exist_ok=True)
     for name in NAMES:
@@ -122,43 +148,34 @@ def _fresh(out: Path) -> Path:
     return work
 
 
-def _contestant(name: str, source: Vocabulary, target: Vocabulary, seed: int) -> Contestant:
-    torch.manual_seed(seed)
-    config = Seq2SeqConfig(len(source), len(target), width=64, hidden=128, encoder_hidden=64, context=name, tie="none")
-    return Contestant(name, Interpreter(Seq2Seq(config), source, target))
+def _write(path: Path, pairs: Pairs) -> None:
+    with replacing(path) as made:
+        made.write_text("".join(f"{written}\t{iso}\n" for written, iso in pairs), encoding="utf-8")
 
 
-def _train(
-    contestant: Contestant, corpora: list[Corpus], valid: Pairs, seconds: float, folder: Path, seed: int, bar: Bar
-) -> Outcome:
-    task = Translate(
-        contestant.interpreter,
-        Batches(corpora[0], TOKENS, seed=seed),
-        Batches(corpora[1], TOKENS, shuffle=False),
-        valid,
+def _recipe(context: str, work: Path, steps: int, seed: int) -> RecurrentRecipe:
+    """The same for both models, apart from the context."""
+    every = max(1, steps // EVALUATIONS)
+    return RecurrentRecipe(
+        data=Parallel(
+            train=(work / "train.tsv",),
+            valid=(work / "valid.tsv",),
+            subwords="characters",
+            joint=False,
+            tokens=TOKENS,
+        ),
+        model=Seq2SeqConfig(width=64, hidden=128, encoder_hidden=64, context=context, tie="none"),
         smoothing=0.0,
-        longest=LONGEST,
-        exact=True,
+        training=Training(
+            steps=steps,
+            learning_rate=4e-3,
+            warmup=min(50, steps // 2),
+            weight_decay=0.0,
+            evaluate_every=every,
+            log_every=every,
+            seed=seed,
+        ),
     )
-    config = Training(
-        minutes=seconds / 60,
-        learning_rate=4e-3,
-        warmup=50,
-        weight_decay=0.0,
-        evaluate_every=40,
-        log_every=40,
-        seed=seed,
-    )
-
-    began = time.monotonic()
-
-    def note(record: Mapping[str, Any]) -> None:
-        if "exact" in record:
-            contestant.curve.append((time.monotonic() - began, record["exact"]))
-
-    outcome = fit(task, config, folder, hooks=[note], display=bar)
-    load_best(task.model, folder)
-    return outcome
 
 
 def _examine(contestant: Contestant, test: Pairs) -> None:
@@ -167,7 +184,21 @@ def _examine(contestant: Contestant, test: Pairs) -> None:
     contestant.right = exact([one.text for one in contestant.translations], [iso for _, iso in test])
 
 
-def _show(console: Console, contestants: list[Contestant], test: Pairs, out: Path, seconds: float) -> None:
+def _name_commands(console: Console, looking: Contestant, test: Pairs) -> None:
+    """Name the commands that open the run with attention, each with a date that fits into a chart."""
+    short = [written for written, _ in test if len(written) < EXPLAINED]
+    date = max(short, key=lambda written: (any(map(str.isalpha, written)), len(written)))
+    folder = str(looking.folder)
+    console.print("\nThe run with attention opens in:")
+    for command in (
+        ["regard", "translate", folder, date],
+        ["regard", "explain", "bahdanau", "--run", folder, "--text", date, "--out", "bahdanau.html"],
+        ["regard", "view", folder, "--text", date],
+    ):
+        console.print(f"  {shlex.join(command)}", soft_wrap=True, markup=False)
+
+
+def _show(console: Console, contestants: list[Contestant], test: Pairs, out: Path) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for heading in ("", f"right, of {len(test):,} dates never seen", "loses to the other"):
         table.add_column(heading)
@@ -192,11 +223,11 @@ def _show(console: Console, contestants: list[Contestant], test: Pairs, out: Pat
         LEAD,
         [(f"{c.right:.1%}", f"{NAMES[c.name]}: dates never seen, written without a mistake") for c in contestants],
         [Curve(NAMES[c.name], c.curve) for c in contestants],
-        "Validation dates without a mistake, by seconds of training",
+        "Validation dates without a mistake, by steps of training",
         examples,
     ).write(out / "dates.html")
     picture = maps[0].save(out / "dates.png", title=f"{test[places[0]][0]} → {looking.translations[places[0]].text}")
-    console.print(f"\nIn {seconds:.0f} s. The picture: {picture}   The page: {page.resolve().as_uri()}", soft_wrap=True)
+    console.print(f"\nThe picture: {picture}   The page: {page.resolve().as_uri()}", soft_wrap=True)
 
 
 def _loses(one: Contestant, contestants: list[Contestant], test: Pairs) -> str:

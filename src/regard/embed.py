@@ -70,9 +70,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _lines(texts: list[str], files: list[Path]) -> Iterator[str]:
     """Texts from wherever they are to be had; an empty one is refused, by its place."""
+    from .data.text_input import read_lines
+
     sources: list[tuple[str, Iterable[str]]] = [(f"line {{}} of {path}", _open(path)) for path in files]
     if not files:
-        sources = [("TEXT {}", texts)] if texts else [("line {} of the standard input", sys.stdin)]
+        sources = [("TEXT {}", texts)] if texts else [("line {} of the standard input", read_lines(sys.stdin))]
     for place, source in sources:
         for number, line in enumerate(source, 1):
             text = line.rstrip("\r\n")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from .tasks.alignment import Step
     from .tasks.interpreter import Interpreter, Translation
 
+STEPS = ("output", "input")
+MOST = {"beam": 1024, "longest": 2**16, "longest_source": 2**16}
+"""The greatest value of an option."""
 CHUNK = 512
 """Lines that are read before the first is written: sentences of like length are translated together."""
 
@@ -27,10 +31,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--n-best", type=int, default=1, metavar="N", help="lines 'number ||| text ||| score'")
     parser.add_argument("--longest", type=int, default=128, help="subwords of a translation (%(default)s)")
     parser.add_argument(
+        "--longest-source",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="subwords of a text, at most (%(default)s)",
+    )
+    parser.add_argument(
         "--alignments",
         nargs="?",
         const="output",
-        choices=("output", "input"),
+        choices=STEPS,
         help="add TAB and word links source-target, by the step that wrote a word (output) or has read it (input)",
     )
     parser.add_argument(
@@ -39,22 +50,43 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
 
 
+def complete_alignments(arguments: Sequence[str]) -> list[str]:
+    """Write out the value of `--alignments` where a text follows it: argparse would take the text for the value.
+
+    >>> complete_alignments(["translate", "RUN", "--alignments", "A man"])
+    ['translate', 'RUN', '--alignments=output', 'A man']
+    """
+    followed = [*arguments[1:], "output"]
+    return [
+        "--alignments=output" if word == "--alignments" and after not in STEPS else word
+        for word, after in zip(arguments, followed, strict=True)
+    ]
+
+
 def run(options: argparse.Namespace) -> int:
     """Translate texts or the standard input; the result is an exit status."""
+    from .data.text_input import read_lines
     from .training.translate import load
 
+    for name in ("beam", "longest", "longest_source"):
+        if not 1 <= getattr(options, name) <= MOST[name]:
+            shown = name.replace("_", "-")
+            raise ValueError(f"{shown} ({getattr(options, name)}) must lie in 1…{MOST[name]:,}.")
     if not 1 <= options.n_best <= options.beam:
         raise ValueError(
             f"n-best ({options.n_best}) must lie in 1…{options.beam}, the beam. Try --beam {options.n_best}."
         )
+    if not math.isfinite(options.length_penalty):
+        raise ValueError(f"length-penalty ({options.length_penalty}) must be a finite number. Try 1.")
     if options.plot and options.plot.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"plot ({options.plot}) must end in .png, .svg or .pdf.")
     interpreter = load(options.folder)
     if options.alignments or options.plot:
         _check_looks(interpreter, options.folder)
-    lines: Iterable[str] = options.texts or (line.rstrip("\n") for line in sys.stdin)
+    lines: Iterable[str] = options.texts or read_lines(sys.stdin)
     number = 0
     for texts in _chunks(lines):
+        _refuse_long(interpreter, texts, number, options.longest_source)
         found = interpreter.translate(
             texts,
             size=options.beam,
@@ -70,6 +102,16 @@ def run(options: argparse.Namespace) -> int:
             number += 1
         sys.stdout.flush()
     return 0
+
+
+def _refuse_long(interpreter: Interpreter, texts: Sequence[str], done: int, longest: int) -> None:
+    """Refuse a text whose translation would take unbounded time and memory."""
+    for number, ids in enumerate(interpreter.source.encode_all(texts), done + 1):
+        if len(ids) > longest:
+            raise ValueError(
+                f"text {number:,} ({len(ids):,} subwords) must have at most {longest:,}. Translate sentence by "
+                "sentence, or raise --longest-source."
+            )
 
 
 def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:

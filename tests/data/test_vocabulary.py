@@ -225,8 +225,8 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         json.dumps(foreign),
     ):
         path.write_text(content)
-        with pytest.raises(ValueError, match=re.escape(f"vocabulary: file ({path}) must hold a vocabulary in JSON")):
+        with pytest.raises(ValueError, match=re.escape(f"vocabulary: {path} must be a vocabulary in JSON")):
             load_vocabulary(path)
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match=re.escape(f"vocabulary: file ({path}) must hold")):
+    with pytest.raises(ValueError, match=re.escape(f"vocabulary: {path} must be")):
         Subwords.load(path)

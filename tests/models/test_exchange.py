@@ -103,10 +103,10 @@ def test_what_is_no_model_directory(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must hold model\.safetensors, .* or pytorch_model\.bin; got none"):
         read_tensors(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"config\.json\) must be JSON; got one that is not"):
+    with pytest.raises(ValueError, match=r"config\.json must be JSON of a model directory; got text that is not JSON"):
         read_config(tmp_path)
     (tmp_path / "config.json").write_text("[1]")
-    with pytest.raises(ValueError, match=r"config\.json\) must hold a JSON object; got a list"):
+    with pytest.raises(ValueError, match=r"config\.json must be .*, a JSON object; got a list"):
         read_config(tmp_path)
 
 

@@ -161,16 +161,20 @@ WRONG = [
     (RECURRENT, {"cell": "rnn"}, "seq2seq: cell ('rnn') must be one of gru, lstm."),
     (RECURRENT, {"context": "soft"}, "seq2seq: context ('soft') must be one of fixed, additive, dot, bilinear, cosine"),
     (RECURRENT, {"hidden": 0}, "seq2seq: hidden (0) must be at least 1."),
-    (RECURRENT, {"context": "dot", "hidden": 9}, "context: state_width (9) must be memory_width (8) for dot scores."),
+    (
+        RECURRENT,
+        {"context": "dot", "hidden": 9},
+        "seq2seq: hidden (9) must be the width of the encoder's states (8)",
+    ),
     (RECURRENT, {"tie": "all"}, "seq2seq: source_vocabulary (17) must be target_vocabulary (19) under tie='all'."),
     (RECURRENT, {"target_vocabulary": 3}, "seq2seq: target_vocabulary (3) must be more than 3"),
-    (ATTENTIVE, {"heads": 5}, "multihead: width (12) must be divisible by heads (5); try 10 or 15."),
+    (ATTENTIVE, {"heads": 5}, "transformer: width (12) must be divisible by heads (5); try 10 or 15."),
     (ATTENTIVE, {"tie": "both"}, "transformer: tie ('both') must be one of none, target, all."),
     (ATTENTIVE, {"position": "none"}, "transformer: position ('none') must be one of sinusoidal, learned, rotary."),
     (ATTENTIVE, {"activation": "elu"}, "transformer: activation ('elu') must be one of relu, gelu, silu."),
     (ATTENTIVE, {"decoder_layers": 0}, "transformer: decoder_layers (0) must be at least 1."),
-    (ATTENTIVE, {"similarity": "near"}, "multihead: similarity ('near') must be one of dot, scaled_dot, cosine"),
-    (ATTENTIVE, {"dropout": 2.0}, "dropout: p (2.0) must lie in [0, 1]"),
+    (ATTENTIVE, {"similarity": "near"}, "transformer: similarity ('near') must be one of dot, scaled_dot, cosine"),
+    (ATTENTIVE, {"dropout": 2.0}, "transformer: dropout (2.0) must lie in [0, 1)"),
 ]
 
 

@@ -117,8 +117,8 @@ def test_the_defaults_are_under_a_million_parameters() -> None:
     [
         ({"image": (28, 30)}, "vit: image (28×30) must be divisible by the patch (4); try 28 or 32 in place of 30."),
         ({"patch": 0}, "vit: patch (0) must be at least 1."),
-        ({"classes": -1}, "vit: classes (-1) must be 0 (no classifier) or more."),
-        ({"stem": -1}, "vit: stem (-1) must be 0 (none), or the channels"),
+        ({"classes": -1}, "vit: classes (-1) must be at least 0."),
+        ({"stem": -1}, "vit: stem (-1) must be at least 0."),
         ({"stem": 8, "patch": 6, "image": (12, 24)}, "each halves the image; got patches of 6."),
         ({"stem": 8, "patch": 1}, "each halves the image; got patches of 1."),
         ({"pool": "max"}, "vit: pool ('max') must be one of class, mean."),
@@ -126,7 +126,7 @@ def test_the_defaults_are_under_a_million_parameters() -> None:
         ({"activation": "tanh"}, "vit: activation ('tanh') must be one of relu, gelu, silu."),
         ({"width": 30, "heads": 3, "position": "sinusoidal"}, "vit: width (30) must be divisible by 4"),
         ({"pooler": True}, "vit: pooler (True) must come without classes"),
-        ({"width": 25}, "multihead: width (25) must be divisible by heads (3)"),
+        ({"width": 25}, "vit: width (25) must be divisible by heads (3)"),
     ],
 )
 def test_settings_that_do_not_fit(changed: dict[str, Any], message: str) -> None:

@@ -67,7 +67,7 @@ def test_the_longest_text_is_that_of_the_files(folder: Path, tmp_path: Path) -> 
     with pytest.raises(ValueError, match=r"must be Transformer, Pooling and Normalize; got Dense"):
         Embedder.load(tmp_path)
     (tmp_path / "modules.json").write_text("[")
-    with pytest.raises(ValueError, match=r"modules\.json\) must be JSON"):
+    with pytest.raises(ValueError, match=r"modules\.json must be JSON"):
         Embedder.load(tmp_path)
 
 

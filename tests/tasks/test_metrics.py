@@ -53,6 +53,13 @@ def test_the_picture_and_its_numbers(tmp_path: Path, classes: int) -> None:
     assert told["accuracy"] == pytest.approx(float(matrix.diagonal().sum() / matrix.sum()))
 
 
+@pytest.mark.parametrize("names", [["正面", "负面"], ["良い", "悪い"], ["좋다", "나쁘다"], ["ดี", "แย่"]])
+def test_names_in_any_script_have_glyphs(tmp_path: Path, names: list[str], recwarn: pytest.WarningsRecorder) -> None:
+    """matplotlib warns of every glyph that it draws as a box; so do we, with the remedy, if no font has it."""
+    save_confusion(torch.eye(2, dtype=torch.long), names, tmp_path / "confusion.png")
+    assert not [str(one.message) for one in recwarn if "Glyph" in str(one.message)]
+
+
 def test_bad_input_is_named(tmp_path: Path) -> None:
     few = torch.tensor([0, 1])
     with pytest.raises(ValueError, match=r"predicted \(2, 3\) and wanted \(2,\) must both be \(N,\)"):

@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from regard.data import load_vocabulary
-from regard.tasks.translate import Translate, bleu, exact
+from regard.tasks.bleu import bleu
+from regard.tasks.translate import Translate, exact
 
 
 def test_the_loss_is_the_cross_entropy_of_the_tokens_that_count(task: Translate) -> None:

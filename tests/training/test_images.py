@@ -90,6 +90,11 @@ def test_the_commands(
     save_vit(load(run).model, tmp_path / "hf", ["left", "right"])
     normal = load(run).normal
     told = {"image_mean": normal.mean, "image_std": normal.deviation}
+    for wrong in (5, "x", [0.5, 0.5], ["a"], [True], {}):
+        (tmp_path / "hf/preprocessor_config.json").write_text(json.dumps({**told, "image_mean": wrong}))
+        if wrong:
+            with pytest.raises(ValueError, match=r"image_mean \(.*\) of .* must be 1 numbers, one for each channel"):
+                load(tmp_path / "hf")
     (tmp_path / "hf/preprocessor_config.json").write_text(json.dumps(told))
     assert main(["classify", str(tmp_path / "hf"), "--all", files[0]]) == 0
     assert capsys.readouterr().out.startswith("left\t")

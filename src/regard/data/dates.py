@@ -10,6 +10,7 @@ The writings are those of the Unicode locale data, through Babel.
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import unicodedata
 from collections import defaultdict
@@ -130,8 +131,9 @@ def dates(
     return pairs
 
 
-def write(folder: Path, count: int, seed: int = 0) -> str:
+def write(folder: str | os.PathLike[str], count: int, seed: int = 0) -> str:
     """Files train, valid and test of dates: `written TAB iso` lines; 1,000 pairs to validate and to test each."""
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for part, pairs in (("train", count), ("valid", HELD_OUT), ("test", HELD_OUT)):
         lines = "".join(f"{text}\t{iso}\n" for text, iso in dates(pairs, seed, part=part))  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .files import opened
+from .json_files import parse_json
 from .parallel import Report
 
 TEXT, LABEL = ("text", "sentence"), ("label",)
@@ -156,7 +157,7 @@ def _jsonl(lines: Iterable[str], path: Path, columns: Columns) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
+            found = parse_json(line)
         except ValueError:
             found = None
         if not isinstance(found, dict):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
+
+from .json_files import read_json_object
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 NAMES = ("<pad>", "<unk>", "<s>", "</s>")
@@ -53,17 +54,11 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
 
 def read_json(path: Path) -> dict:
     """The object in a JSON file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise damaged(path, str(error)) from error
-    if not isinstance(found, dict):
-        raise damaged(path, f"a {type(found).__name__}")
-    return found
+    return read_json_object(path, "a vocabulary in JSON", "Train it again.", where="vocabulary")
 
 
 def damaged(path: Path, what: str) -> ValueError:
-    return ValueError(f"vocabulary: file ({path}) must hold a vocabulary in JSON; got {what}. Train it again.")
+    return ValueError(f"vocabulary: {path} must be a vocabulary in JSON; got {what}. Train it again.")
 
 
 def check_ids(ids: Iterable[int], size: int) -> list[int]:

@@ -20,6 +20,7 @@ from ..data.packing import pack, padded, unpack
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention
 from ..layers.feedforward import Activation
 from ..layers.position import sinusoids
+from .bounds import out_of_bounds, too_large, uneven_heads
 
 _tanh_gelu = partial(F.gelu, approximate="tanh")
 ACTIVATIONS: dict[str, Activation] = {
@@ -290,22 +291,18 @@ def initialise(module: nn.Module) -> None:
 
 def check(config: BertConfig, where: str = "bert") -> None:
     """Refuse sizes and names that do not fit, all at once."""
-    wrong = [
-        f"{name} ({getattr(config, name)}) must be at least 1"
-        for name in ("vocabulary", "width", "heads", "hidden", "layers", "positions", "segments")
-        if getattr(config, name) < 1
-    ]
-    if config.heads > 0 and config.width % config.heads:
-        wrong.append(f"width ({config.width}) must be divisible by heads ({config.heads})")
+    problems = [*out_of_bounds(where, config), *uneven_heads(where, config.width, config.heads)]
+    wrong = [problem.removeprefix(f"{where}: ").rstrip(".") for problem in problems]
+    if config.vocabulary == 0:
+        wrong.append("vocabulary (0) must be at least 1")
     if config.activation not in ACTIVATIONS:
         wrong.append(f"activation ({config.activation!r}) must be one of {', '.join(ACTIVATIONS)}")
     if config.pool not in POOLS:
         wrong.append(f"pool ({config.pool!r}) must be one of {', '.join(POOLS)}")
     if not 0 <= config.pad < max(1, config.vocabulary):
         wrong.append(f"pad ({config.pad}) must lie in the vocabulary ({config.vocabulary})")
-    for name in ("dropout", "attention_dropout", "head_dropout"):
-        if not 0 <= (getattr(config, name) or 0) < 1:
-            wrong.append(f"{name} ({getattr(config, name)}) must lie in [0, 1)")
+    size = config.width * (config.layers * (4 * config.width + 2 * config.hidden) + config.vocabulary)
+    wrong = wrong or [problem.removeprefix(f"{where}: ").rstrip(".") for problem in too_large(where, size)]
     if wrong:
         raise ValueError(f"{where}: {'; '.join(wrong)}.")
 

@@ -157,6 +157,11 @@ def config_from(stored: Mapping[str, Any], where: str | Path = "config") -> Bert
     Raises:
         ValueError: for what we do not compute, by name, and for sizes that do not fit; all at once.
     """
+    if "recipe" in stored:
+        raise ValueError(
+            f"bert: {where} must be a model directory of Hugging Face; got a run of regard. Try regard export RUN --to "
+            "huggingface, and give the directory that it writes."
+        )
     wrong = [
         f"{name} ({stored[name]!r}) must be {wanted!r}"
         for name, wanted in (

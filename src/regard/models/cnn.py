@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention.check import shape
+from .bounds import SIZES, out_of_bounds, refuse, too_large
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,16 @@ class CNNConfig:
     """Residual blocks of a stage."""
     dropout: float = 0.0
     """Share of the last features dropped in training."""
+
+    def errors(self) -> list[str]:
+        """Everything that is wrong with these settings, a sentence each."""
+        problems = out_of_bounds("cnn", self)
+        low, high = SIZES["width"]
+        if not self.widths or not all(low <= width <= high for width in self.widths):
+            problems.append(
+                f"cnn: widths ({self.widths}) must be one number or more, each from {low} to {high:,}. Try 32 64 128."
+            )
+        return problems or too_large("cnn", 18 * self.blocks * sum(width * width for width in self.widths))
 
 
 class ResidualBlock(nn.Module):
@@ -78,7 +89,7 @@ class CNN(nn.Module):
 
     def __init__(self, config: CNNConfig) -> None:
         super().__init__()
-        _check(config)
+        refuse(config.errors())
         self.config = config
         self.stem = nn.Conv2d(config.channels, config.widths[0], 3, padding=1, bias=False)
         self.stem_norm = nn.BatchNorm2d(config.widths[0])
@@ -100,11 +111,3 @@ class CNN(nn.Module):
             x = block(x)
         features = self.dropout(x.mean((2, 3)))  # (B, widths[-1])
         return features if self.classifier is None else self.classifier(features)
-
-
-def _check(config: CNNConfig) -> None:
-    if not config.widths or min(config.widths) < 1:
-        raise ValueError(f"cnn: widths ({config.widths}) must be one number or more, each at least 1. Try 32 64 128.")
-    for name, least in (("channels", 1), ("blocks", 1), ("classes", 0)):
-        if getattr(config, name) < least:
-            raise ValueError(f"cnn: {name} ({getattr(config, name)}) must be at least {least}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..data.files import replacing
+from ..data.json_files import read_json_object
 
 CONFIG = "config.json"
+LISTED = 20
+"""Tensors that a message names."""
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 """Of a checkpoint in several files: which tensor is in which."""
@@ -112,7 +115,7 @@ def fill(
         ],
     }
     if any(problems.values()):
-        told = "\n".join(f"  {kind}: {', '.join(sorted(set(of)))}" for kind, of in problems.items() if of)
+        told = "\n".join(f"  {kind}: {_listed(sorted(set(of)))}" for kind, of in problems.items() if of)
         raise ValueError(
             f"exchange: tensors ({len(tensors)}) must be those of a {type(model).__name__} ({len(set(names.values()))})"
             f"; got\n{told}\nLoad it with the head and the configuration it was saved with."
@@ -135,14 +138,14 @@ def write(folder: str | Path, config: Mapping[str, Any], tensors: Mapping[str, T
         made.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def _listed(names: Sequence[str]) -> str:
+    """The first names of a list, and how many more there are."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
+
+
 def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"exchange: file ({path}) must be JSON; got one that is not: {error}.") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"exchange: file ({path}) must hold a JSON object; got a {type(found).__name__}.")
-    return found
+    return read_json_object(path, "JSON of a model directory", where="exchange")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

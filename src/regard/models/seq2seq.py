@@ -23,9 +23,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..attention.stage import stage
 from ..layers import Dropout
-from ..layers.recurrent import Hidden, RecurrentState, Weights, kind_of, over
-from .context import context_of
-from .translator import Memory, check_ids, embeddings, vocabulary_layer
+from ..layers.recurrent import CELLS, Hidden, RecurrentState, Weights, kind_of, over
+from .bounds import out_of_bounds, refuse, too_large, unknown_name
+from .context import CONTEXTS, context_of
+from .translator import TIES, Memory, check_ids, embeddings, vocabulary_layer
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,27 @@ class Seq2SeqConfig:
     """Share of embeddings and hidden vectors dropped in training."""
     tie: Literal["none", "target", "all"] = "target"
     """Which embeddings are one: the target's with the output layer's, these with the source's, or none."""
+
+    def errors(self) -> list[str]:
+        """Everything that is wrong with these settings, a sentence each."""
+        names = {"cell": CELLS, "context": CONTEXTS, "tie": TIES}
+        problems = [*out_of_bounds("seq2seq", self), *unknown_name("seq2seq", self, names)]
+        memory = self.encoder_hidden * (2 if self.bidirectional else 1)
+        if not problems and self.context in ("dot", "cosine") and self.hidden != memory:
+            problems.append(
+                f"seq2seq: hidden ({self.hidden}) must be the width of the encoder's states ({memory}) for "
+                f"{self.context} scores, two directions counted twice. Change one, or take bilinear or additive scores."
+            )
+        return problems or too_large("seq2seq", self._parameters)
+
+    @property
+    def _parameters(self) -> int:
+        rows = self.width * (self.source_vocabulary + self.target_vocabulary)
+        encoder, decoder = (
+            self.encoder_hidden * (self.width + self.encoder_hidden),
+            self.hidden * (self.width + self.hidden + 2 * self.encoder_hidden),
+        )
+        return rows + 3 * self.layers * (2 * encoder + decoder)
 
 
 class RecurrentEncoder(nn.Module):
@@ -146,7 +168,10 @@ class Seq2Seq(nn.Module):
 
     def __init__(self, config: Seq2SeqConfig, context: Any = None) -> None:
         super().__init__()
-        _check(config)
+        if context is None:
+            refuse(config.errors())
+        else:  # the caller's own context part has no name and sets its own rules
+            refuse(replace(config, context="fixed").errors())
         self.config = config
         width, hidden = config.width, config.hidden
         self.source, self.target = embeddings(
@@ -228,9 +253,3 @@ class Seq2Seq(nn.Module):
         """Logits (B, T, V) of every next token."""
         memory = self.encode(source, source_lengths)
         return self.logits(self.decode(target, memory, lengths=target_lengths))
-
-
-def _check(config: Seq2SeqConfig) -> None:
-    for name in ("width", "hidden", "encoder_hidden", "layers"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"seq2seq: {name} ({getattr(config, name)}) must be at least 1.")

@@ -32,6 +32,7 @@ from ..layers import (
     SinusoidalPosition,
 )
 from ..layers.recurrent import kind_of, over
+from .bounds import out_of_bounds, refuse, unknown_name
 from .translator import check_ids
 
 POOLS = {"mean": lambda width: AveragePooling(), "max": lambda width: MaxPooling(), "learned": FullyConnectedPooling}
@@ -79,6 +80,15 @@ class SequenceConfig:
     """How the entries become one vector."""
     dropout: float = 0.1
     """Share of embeddings and of each layer's output dropped in training."""
+
+    def errors(self) -> list[str]:
+        """Everything that is wrong with these settings, a sentence each."""
+        empty = [name for name in ("vocabulary", "classes") if getattr(self, name) == 0]
+        return [
+            *(f"sequence: {name} (0) must be at least 1." for name in empty),
+            *out_of_bounds("sequence", self),
+            *unknown_name("sequence", self, {"pool": POOLS}),
+        ]
 
 
 class Recurrent(nn.Module):
@@ -217,11 +227,7 @@ class TextClassifier(nn.Module):
 
     def __init__(self, config: SequenceConfig) -> None:
         super().__init__()
-        for name in ("vocabulary", "classes", "width", "layers"):
-            if getattr(config, name) < 1:
-                raise ValueError(f"sequence: {name} ({getattr(config, name)}) must be at least 1.")
-        if config.pool not in POOLS:
-            raise ValueError(f"sequence: pool ({config.pool!r}) must be one of {', '.join(POOLS)}.")
+        refuse(config.errors())
         self.config = config
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.dropout = Dropout(config.dropout)

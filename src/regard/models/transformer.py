@@ -26,7 +26,9 @@ from ..layers import (
     SinusoidalPosition,
 )
 from ..layers.feedforward import Activation
-from .translator import Memory, check_ids, embeddings, vocabulary_layer
+from ..layers.similarity import LEARNED, PLAIN
+from .bounds import out_of_bounds, refuse, too_large, uneven_heads, unknown_name
+from .translator import TIES, Memory, check_ids, embeddings, vocabulary_layer
 
 ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 POSITIONS = ("sinusoidal", "learned", "rotary")
@@ -66,6 +68,36 @@ class TransformerConfig:
     """Which embeddings are one: the target's with the output layer's, these with the source's, or none."""
     positions: int = 512
     """How many positions are learned; the other schemes go on for ever."""
+
+    def errors(self) -> list[str]:
+        """Everything that is wrong with these settings, a sentence each."""
+        names = {
+            "position": POSITIONS,
+            "activation": ACTIVATIONS,
+            "similarity": (*PLAIN, *LEARNED),
+            "tie": TIES,
+        }
+        problems = [
+            *out_of_bounds("transformer", self),
+            *uneven_heads("transformer", self.width, self.heads),
+            *unknown_name("transformer", self, names),
+        ]
+        if not problems and self.position == "sinusoidal" and self.width % 2:
+            problems.append(f"transformer: width ({self.width}) must be even for sinusoidal positions.")
+        if not problems and self.position == "rotary" and self.width // self.heads % 2:
+            problems.append(
+                f"transformer: width / heads ({self.width // self.heads}) must be even for rotary positions: they turn "
+                "pairs of numbers."
+            )
+        return problems or too_large("transformer", self._parameters)
+
+    @property
+    def _parameters(self) -> int:
+        blocks = self.encoder_layers * (4 * self.width + 2 * self.hidden)
+        blocks += self.decoder_layers * (8 * self.width + 2 * self.hidden)
+        rows = self.source_vocabulary + self.target_vocabulary
+        rows += 2 * self.positions if self.position == "learned" else 0
+        return self.width * (blocks + rows)
 
 
 @dataclass
@@ -109,7 +141,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        _check(config)
+        refuse(config.errors())
         self.config = config
         width = config.width
         self.source, self.target = embeddings(
@@ -241,15 +273,3 @@ def _position(config: TransformerConfig) -> nn.Module | None:
     if config.position == "learned":
         return LearnedPosition(config.width, length=config.positions)
     return SinusoidalPosition(config.width) if config.position == "sinusoidal" else None
-
-
-def _check(config: TransformerConfig) -> None:
-    for name in ("encoder_layers", "decoder_layers", "positions"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"transformer: {name} ({getattr(config, name)}) must be at least 1.")
-    for name, value, known in (
-        ("position", config.position, POSITIONS),
-        ("activation", config.activation, tuple(ACTIVATIONS)),
-    ):
-        if value not in known:
-            raise ValueError(f"transformer: {name} ({value!r}) must be one of {', '.join(known)}.")

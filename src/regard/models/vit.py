@@ -14,10 +14,12 @@ from ..attention.check import dtype, shape
 from ..attention.stage import stage
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention, sinusoids
 from ..layers.block import encoded
+from .bounds import out_of_bounds, refuse, too_large, uneven_heads, unknown_name
 from .transformer import ACTIVATIONS
 
 POOLS = ("class", "mean")
 POSITIONS = ("learned", "sinusoidal")
+LARGEST_IMAGE = 2**14
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,29 @@ class ViTConfig:
     pooler: bool = False
     """Without a classifier: whether a layer with tanh follows, as in `transformers`' ViTModel."""
 
+    def errors(self) -> list[str]:
+        """Everything that is wrong with these settings but the size of images, which a recipe takes from the data."""
+        names = {"pool": POOLS, "position": POSITIONS, "activation": ACTIVATIONS}
+        problems = [
+            *out_of_bounds("vit", self),
+            *uneven_heads("vit", self.width, self.heads),
+            *unknown_name("vit", self, names),
+        ]
+        if self.stem > 0 and (self.patch < 2 or self.patch & (self.patch - 1)):
+            problems.append(
+                f"vit: stem ({self.stem}) must be 0 (none), or the channels of a convolution before patches of 2, 4, 8 "
+                f"… pixels: each halves the image; got patches of {self.patch}."
+            )
+        if self.position == "sinusoidal" and self.width % 4:
+            problems.append(
+                f"vit: width ({self.width}) must be divisible by 4 for sinusoidal positions: sines and cosines of the "
+                "row and of the column."
+            )
+        if self.pooler and self.classes:
+            problems.append("vit: pooler (True) must come without classes: the classifier reads the normalised token.")
+        size = self.width * (self.layers * (4 * self.width + 2 * self.hidden) + self.classes)
+        return problems or too_large("vit", size)
+
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of patches."""
@@ -90,7 +115,7 @@ class ViT(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        _check(config)
+        refuse([*config.errors(), *_uneven_patches(config)])
         self.config = config
         width, first = config.width, int(config.pool == "class")
         self.stem, channels, size = None, config.channels, config.patch
@@ -197,6 +222,20 @@ class ViT(nn.Module):
             )
 
 
+def _uneven_patches(config: ViTConfig) -> list[str]:
+    """A sentence if images cannot be cut into patches."""
+    for side in config.image if config.patch > 0 else ():
+        if side < config.patch or side % config.patch:
+            low = max(side // config.patch, 1) * config.patch
+            return [
+                f"vit: image ({config.image[0]}×{config.image[1]}) must be divisible by the patch ({config.patch}); "
+                f"try {low} or {low + config.patch} in place of {side}."
+            ]
+        if side > LARGEST_IMAGE:
+            return [f"vit: image ({side}) must be at most {LARGEST_IMAGE:,} pixels high and wide."]
+    return []
+
+
 def patches(images: Tensor, size: int) -> Tensor:
     """Cut into squares: (B, C, H, W) → (B, N, C·size·size), row by row.
 
@@ -244,37 +283,3 @@ def _block(config: ViTConfig) -> EncoderBlock:
         dropout=config.dropout,
         norm=lambda width: nn.LayerNorm(width, config.norm_epsilon),
     )
-
-
-def _check(config: ViTConfig) -> None:
-    for name in ("channels", "patch", "layers", "heads"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"vit: {name} ({getattr(config, name)}) must be at least 1.")
-    if config.classes < 0:
-        raise ValueError(f"vit: classes ({config.classes}) must be 0 (no classifier) or more.")
-    if config.stem < 0 or (config.stem and (config.patch < 2 or config.patch & (config.patch - 1))):
-        raise ValueError(
-            f"vit: stem ({config.stem}) must be 0 (none), or the channels of a convolution before patches of 2, 4, 8 … "
-            f"pixels: each halves the image; got patches of {config.patch}."
-        )
-    for side in config.image:
-        if side < config.patch or side % config.patch:
-            low = max(side // config.patch, 1) * config.patch
-            raise ValueError(
-                f"vit: image ({config.image[0]}×{config.image[1]}) must be divisible by the patch ({config.patch}); "
-                f"try {low} or {low + config.patch} in place of {side}."
-            )
-    for name, value, known in (
-        ("pool", config.pool, POOLS),
-        ("position", config.position, POSITIONS),
-        ("activation", config.activation, tuple(ACTIVATIONS)),
-    ):
-        if value not in known:
-            raise ValueError(f"vit: {name} ({value!r}) must be one of {', '.join(known)}.")
-    if config.position == "sinusoidal" and config.width % 4:
-        raise ValueError(
-            f"vit: width ({config.width}) must be divisible by 4 for sinusoidal positions: sines and cosines of the "
-            "row and of the column."
-        )
-    if config.pooler and config.classes:
-        raise ValueError("vit: pooler (True) must come without classes: the classifier reads the normalised token.")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data.json_files import read_json_object
 from .exchange import fill, read_config, read_tensors, write
 from .transformer import ACTIVATIONS
 from .vit import ViT, ViTConfig
@@ -83,6 +84,25 @@ def save_vit(model: ViT, folder: str | Path, labels: Sequence[str] = ()) -> None
     state = model.state_dict()
     tensors = {theirs: _unsqueezed(ours_, state[ours_]) for ours_, theirs in names.items()}
     write(folder, _their_config(ours, labels), tensors)
+
+
+def scale_of(folder: str | Path, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the pixels, by channel, from `preprocessor_config.json`; without it 0.5.
+
+    Raises:
+        ValueError: for a file that does not hold a number for each channel.
+    """
+    path, half = Path(folder) / "preprocessor_config.json", [0.5] * channels
+    stored = read_json_object(path, "how images are scaled", where="vit") if path.exists() else {}
+    mean, deviation = (stored.get(name) or half for name in ("image_mean", "image_std"))
+    for name, values in (("image_mean", mean), ("image_std", deviation)):
+        if not isinstance(values, list) or len(values) != channels or not all(map(_is_number, values)):
+            raise ValueError(f"vit: {name} ({values!r}) of {path} must be {channels} numbers, one for each channel.")
+    return tuple(mean), tuple(deviation)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def labels_of(folder: str | Path) -> list[str]:

@@ -30,12 +30,14 @@ class Classifier:
         return self.model.labels
 
     @torch.inference_mode()
-    def probabilities(self, texts: Sequence[str], *, tokens: int = 4096) -> Tensor:
-        """p(class | text), (N, C), in the order of `labels`.
+    def probabilities(self, texts: str | Sequence[str], *, tokens: int = 4096) -> Tensor:
+        """p(class | text), (N, C), in the order of `labels`; (C,) for a single string.
 
         Raises:
             ValueError: for an empty text, by its number.
         """
+        if isinstance(texts, str):
+            return self.probabilities([texts], tokens=tokens)[0]
         for number, text in enumerate(texts, 1):
             if not text.strip():
                 raise ValueError(f"classify: text {number} ({text!r}) must hold something to read; got none.")

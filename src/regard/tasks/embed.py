@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..data import WordPiece
+from ..data.json_files import read_json
 from ..models import SentenceEmbedder, load_bert
 from ..models.bert_inference import Inference
 
@@ -61,9 +61,9 @@ class Embedder:
         return cls(model, words, min(longest, positions) if isinstance(longest, int) else positions)
 
     def embed(
-        self, texts: Sequence[str], *, tokens: int = TOKENS, done: Callable[[int], object] = lambda count: None
+        self, texts: str | Sequence[str], *, tokens: int = TOKENS, done: Callable[[int], object] = lambda count: None
     ) -> Tensor:
-        """Texts → (N, W), each row of length one.
+        """Texts → (N, W), each row of length one; (W,) for a single string.
 
         Args:
             texts: one or more words each.
@@ -73,6 +73,8 @@ class Embedder:
         Raises:
             ValueError: for an empty text, by its place.
         """
+        if isinstance(texts, str):
+            return self.embed([texts], tokens=tokens, done=done)[0]
         if tokens < 1:
             raise ValueError(f"embed: tokens ({tokens}) must be at least 1; some thousands are usual.")
         for place, text in enumerate(texts):
@@ -130,7 +132,4 @@ def _check_modules(folder: Path) -> None:
 def _read(path: Path) -> Any:
     if not path.is_file():
         return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"embed: file ({path}) must be JSON; got one that is not: {error}.") from error
+    return read_json(path, "JSON of a model directory", where="embed")

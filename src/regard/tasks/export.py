@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ POSITIONS = 1024
 """Positions of a sinusoidal model that are written out: CTranslate2 computes its own in another layout."""
 
 
-def to_ctranslate2(interpreter: Interpreter, folder: Path) -> Path:
+def to_ctranslate2(interpreter: Interpreter, folder: str | os.PathLike[str]) -> Path:
     """Write a folder that `ctranslate2.Translator` opens, with our two vocabularies beside.
 
     It takes and gives the pieces of the vocabularies, as `pieces(encode(text))` has them, without `</s>`.
@@ -49,6 +50,7 @@ def to_ctranslate2(interpreter: Interpreter, folder: Path) -> Path:
     _fill(spec.decoder.projection, [model.vocabulary])
     _fill_vocabularies(spec, interpreter)
     spec.validate()
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     spec.save(str(folder))
     interpreter.source.save(folder / "source.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,9 +17,11 @@ from torch.nn import functional as F
 from ..data import augment
 from ..data.files import replacing
 from ..data.images import ImageBatch, ImageBatches, Images, Normal, Shape, split
+from ..data.json_files import parse_json
 from ..data.pictures import decode, read_images
 from ..models.search import evaluating
 from ..models.vit import ViT
+from .limits import outside
 from .metrics import confusion, f1_of
 
 SAMPLES = 8
@@ -57,9 +60,8 @@ class Pictures:
         for name in ("flip", "erase"):
             if not 0 <= getattr(self, name) <= 1:
                 found.append(f"data: {name} ({getattr(self, name)}) must lie in [0, 1].")
-        for name, least in (("size", 0), ("crop", 0), ("mixup", 0), ("batch", 1)):
-            if getattr(self, name) < least:
-                found.append(f"data: {name} ({getattr(self, name)}) must be at least {least}.")
+        for name, low, high in (("size", 0, 2**14), ("crop", 0, 2**14), ("mixup", 0, 2**10), ("batch", 1, 2**20)):
+            found += outside(name, getattr(self, name), low, high)
         if not 0 < self.held_out < 1:
             found.append(f"data: held_out ({self.held_out}) must lie in (0, 1). Try 0.05.")
         return found
@@ -104,6 +106,8 @@ class ImageClassifier:
         Raises:
             ValueError: for a file that is not an image, by its name.
         """
+        if isinstance(images, str | os.PathLike):
+            raise ValueError(f"images: images ({images}) must be a list, even of one file. Try classify([{images!r}]).")
         found = []
         for start in range(0, len(images), batch):
             pixels = torch.stack([decode(image, self.shape) for image in images[start : start + batch]])
@@ -151,7 +155,7 @@ def read_about(folder: Path) -> tuple[list[str], Shape, Normal]:
     """Classes, shape and scale of the images of a run."""
     path = folder / FILE
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = parse_json(path.read_bytes())
         normal = Normal(*(tuple(told["normal"][name]) for name in ("mean", "deviation")))
         return list(told["classes"]), Shape(**told["shape"]), normal
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -39,6 +39,10 @@ class Translation:
     """Ids of the translation, without EOS."""
 
 
+Translations = Translation | Sequence[Translation] | Sequence[Sequence[Translation]]
+"""One, several, or what `Interpreter.translate` returns."""
+
+
 class Alignment(NamedTuple):
     """Which source words the words of a translation came from."""
 
@@ -58,17 +62,39 @@ class Interpreter:
     source: Vocabulary
     target: Vocabulary
 
+    @overload
+    def translate(  # type: ignore[overload-overlap]  # a string is a sequence of strings, too
+        self,
+        texts: str,
+        *,
+        size: int = ...,
+        length_penalty: float = ...,
+        n_best: int = ...,
+        longest: int = ...,
+        tokens: int = ...,
+    ) -> list[Translation]: ...
+    @overload
     def translate(
         self,
         texts: Sequence[str],
+        *,
+        size: int = ...,
+        length_penalty: float = ...,
+        n_best: int = ...,
+        longest: int = ...,
+        tokens: int = ...,
+    ) -> list[list[Translation]]: ...
+    def translate(
+        self,
+        texts: str | Sequence[str],
         *,
         size: int = 5,
         length_penalty: float = 1.0,
         n_best: int = 1,
         longest: int = 128,
         tokens: int = 16384,
-    ) -> list[list[Translation]]:
-        """The n best translations of each text, best first.
+    ) -> list[Translation] | list[list[Translation]]:
+        """Return the n best translations of each text, best first; for a single string, those of that string.
 
         Args:
             texts: sentences; of an empty one the model reads EOS alone, and writes what it will.
@@ -78,13 +104,15 @@ class Interpreter:
             longest: ids of a translation.
             tokens: source cells of a batch, times the size, at most; of few texts fewer, so that every thread has some.
         """
-        ids = [(*found, EOS) for found in self.source.encode_all(list(texts))]
+        listed = [texts] if isinstance(texts, str) else list(texts)
+        ids = [(*found, EOS) for found in self.source.encode_all(listed)]
         found = self.search(
             ids, size=size, length_penalty=length_penalty, n_best=n_best, longest=longest, tokens=tokens
         )
-        return [
-            [self._told(text, read, one) for one in best] for text, read, best in zip(texts, ids, found, strict=True)
+        translations = [
+            [self._told(text, read, one) for one in best] for text, read, best in zip(listed, ids, found, strict=True)
         ]
+        return translations[0] if isinstance(texts, str) else translations
 
     def search(
         self,
@@ -118,50 +146,77 @@ class Interpreter:
                     done[place] = one
         return done
 
-    def look(self, translations: Sequence[Translation], *, layer: int = -1) -> list[AttentionMap]:
+    def look(self, translations: Translations, *, layer: int = -1) -> list[AttentionMap]:
         """What the model looks at while it writes each translation: maps (H, steps, source) with tokens.
 
         One step for each id that was written, and one for the end of the sentence. Empty for a model without attention.
+
+        Args:
+            translations: one, several, or what `translate` returned: those of each text, one after the other.
+            layer: of the decoder.
         """
         maps = []
-        for one in translations:
+        for one in _flat(translations):
             seen = self._seen([one], layer)
             if seen is None:
                 return []
             maps.append(seen.at(0).tokens(self.target.pieces((*one.written, EOS)), self.source.pieces(one.read)))
         return maps
 
+    @overload
     def align(
         self,
-        translations: Sequence[Translation],
+        translations: Translation,
+        *,
+        step: Step = ...,
+        layer: int = ...,
+        head: int | None = ...,
+        tokens: int = ...,
+    ) -> Alignment: ...
+    @overload
+    def align(
+        self,
+        translations: Sequence[Translation] | Sequence[Sequence[Translation]],
+        *,
+        step: Step = ...,
+        layer: int = ...,
+        head: int | None = ...,
+        tokens: int = ...,
+    ) -> list[Alignment]: ...
+    def align(
+        self,
+        translations: Translations,
         *,
         step: Step = "output",
         layer: int = -1,
         head: int | None = None,
         tokens: int = 4096,
-    ) -> list[Alignment]:
+    ) -> Alignment | list[Alignment]:
         """Links between the words of each translation, and the weights between words that they are read off.
 
         Empty for a model without attention.
 
         Args:
-            translations: as `translate` gave them, or `known` made them.
+            translations: one, for one alignment; several, or what `translate` returned, for a list.
             step: which step speaks of a word: the one that wrote it (output) or that has read it (input).
             layer: of the decoder.
             head: one of the layer's; default the mean of all.
             tokens: cells of a batch: sentences of like length are read together.
         """
         done: dict[int, Alignment] = {}
-        for places in _batches([max(len(one.read), len(one.written) + 1) for one in translations], tokens):
-            chosen = [translations[place] for place in places]
+        listed, single = _flat(translations), isinstance(translations, Translation)
+        for places in _batches([max(len(one.read), len(one.written) + 1) for one in listed], tokens):
+            chosen = [listed[place] for place in places]
             seen = self._seen(chosen, layer)
+            if seen is None and single:
+                raise ValueError("align: model must have attention; this one has a fixed context, and aligns nothing.")
             if seen is None:
                 return []
             dense = seen.dense().float()  # (B, H, steps, Ts)
             weights = dense.mean(1) if head is None else dense[:, head]  # (B, steps, Ts)
             for place, one, row in zip(places, chosen, weights, strict=True):
                 done[place] = self._aligned(one, row, step)
-        return [done[place] for place in range(len(translations))]
+        return done[0] if single else [done[place] for place in range(len(listed))]
 
     def known(self, source: str, target: str) -> Translation:
         """A pair of sentences as if the model had written the second, to look at or to align; its score is NaN."""
@@ -195,6 +250,22 @@ class Interpreter:
     def _told(self, text: str, read: tuple[int, ...], found: Hypothesis) -> Translation:
         written = tuple(found.tokens)
         return Translation(text, self.target.decode(written), found.score, read, written)
+
+
+def _flat(translations: Translations) -> list[Translation]:
+    """One translation, several, or several of each text, as one list."""
+    if isinstance(translations, Translation):
+        return [translations]
+    flat: list[Translation] = []
+    for one in translations:
+        flat += [one] if isinstance(one, Translation) else one
+    for one in flat:
+        if not isinstance(one, Translation):
+            raise ValueError(
+                f"interpreter: translations must be of `translate` or `known`; got a {type(one).__name__}. For a pair "
+                "of texts take known(source, target)."
+            )
+    return flat
 
 
 def _batches(lengths: Sequence[int], tokens: int, most: int = sys.maxsize) -> Iterator[list[int]]:

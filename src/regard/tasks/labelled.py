@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 from ..data import Corpus, Report
 from ..data.corpus import CHUNK, Pair
 from ..data.files import one_at_a_time, replacing
+from ..data.json_files import read_json_object
 from ..data.labelled import Columns, Example, labels_of, numbers_of, read_labelled, split
 from ..data.texts import TextBatches
 from ..data.vocabulary import read_json
 from ..data.wordpiece import WordPiece
+from .limits import outside
 
 Say = Callable[[str], None]
 Vocabulary = Callable[[Iterable[str]], WordPiece]
@@ -49,10 +51,7 @@ class Texts:
         found = [f"data: {name} ({path}) must be a file; got none there." for name, path in given if not path.is_file()]
         if not 0 < self.hold_out < 1:
             found.append(f"data: hold_out ({self.hold_out}) must be a share above 0 and below 1. Try 0.1.")
-        for name, value, least in (("longest", self.longest, 3), ("tokens", self.tokens, 1)):
-            if value < least:
-                found.append(f"data: {name} ({value}) must be at least {least}.")
-        return found
+        return [*found, *outside("longest", self.longest, 3, 2**20), *outside("tokens", self.tokens, 1, 2**30)]
 
     @property
     def columns(self) -> Columns:
@@ -83,9 +82,18 @@ def prepare(config: Texts, folder: Path, vocabulary: Vocabulary, seed: int, say:
         renew(folder, {**asdict(config), "seed": seed}, (LABELS,))
         if not (folder / LABELS).exists():
             _make(config, folder, vocabulary, seed, say)
-        labels = read_json(folder / LABELS)["labels"]
+        labels = read_labels(folder)
         corpora = (Corpus.open(folder / "data" / name) for name in ("train", "valid"))
         return Prepared(WordPiece.load(folder), list(labels), *corpora)
+
+
+def read_labels(folder: Path) -> list[str]:
+    """The labels of a run."""
+    path = folder / LABELS
+    labels = read_json_object(path, "the labels of a run", "Train it again.", where="labelled").get("labels")
+    if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
+        raise ValueError(f"labelled: {path} must hold a list of labels; got {labels!r}. Train it again.")
+    return labels
 
 
 def renew(folder: Path, settings: Mapping[str, Any], names: Iterable[str]) -> None:

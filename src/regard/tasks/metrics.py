@@ -1,14 +1,15 @@
 """How good a classifier is: accuracy, F1, and which classes it takes for which.
 
-confusion[i, j] = |{n : wantedₙ = i and predictedₙ = j}|       rows: what is so; columns: what was said
+confusion[i, j] = |{n : wantedₙ = i and predictedₙ = j}|       rows: true; columns: predicted
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -121,11 +122,12 @@ def _draw(matrix: Tensor, names: Sequence[str], path: Path) -> None:
     axes = figure.add_subplot()
     image = axes.imshow(shares.numpy(), vmin=0, vmax=1, cmap="Blues")
     figure.colorbar(image, label="share of the row", shrink=0.8)
-    axes.set(xlabel="said", ylabel="is so")
+    axes.set(xlabel="predicted", ylabel="true")
     if numbered:
-        shown = [_short(name) for name in names]
-        axes.set_xticks(range(len(names)), shown, rotation=45, ha="right", parse_math=False)
-        axes.set_yticks(range(len(names)), shown, parse_math=False)
+        shown, families = _labels(names)
+        how: dict[str, Any] = {"parse_math": False, "fontfamily": families}
+        axes.set_xticks(range(len(names)), shown, rotation=45, ha="right", **how)
+        axes.set_yticks(range(len(names)), shown, **how)
         for (row, column), count in zip(
             ((i, j) for i in range(len(names)) for j in range(len(names))), matrix.flatten().tolist(), strict=True
         ):
@@ -134,8 +136,11 @@ def _draw(matrix: Tensor, names: Sequence[str], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _short(name: str, most: int = 24) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+def _labels(names: Sequence[str], width: int = 24) -> tuple[list[str], list[str]]:
+    """The names as they can be drawn, and the font families that have their glyphs."""
+    fonts = import_module("regard.view.fonts")  # not at the top: `view` is built on this package
+    shown, families = fonts.fit([fonts.label(name, width) for name in names])
+    return list(shown), list(families)
 
 
 def _check(predicted: Tensor, wanted: Tensor) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ..data import Batches, Corpus, Report, Subwords, Vocabulary, encode_pairs, load_vocabulary, read_pairs
+from ..data import Batches, Characters, Corpus, Report, Subwords, Vocabulary, encode_pairs, load_vocabulary, read_pairs
 from ..data.files import one_at_a_time
+from .limits import outside
 
 Say = Callable[[str], None]
 
@@ -23,8 +24,8 @@ class Parallel:
     """Held-out pairs that tell how good it is, in the same form."""
     vocabulary: int = 8000
     """Subwords of a vocabulary, at most."""
-    subwords: Literal["bpe", "unigram"] = "bpe"
-    """How subwords are found."""
+    subwords: Literal["bpe", "unigram", "characters"] = "bpe"
+    """How subwords are found; characters: each is a token, whatever the size of the vocabulary."""
     joint: bool = True
     """One vocabulary for both languages, or one for each."""
     longest: int = 100
@@ -39,11 +40,12 @@ class Parallel:
             if not 1 <= len(paths) <= 2:
                 found.append(f"data: {name} ({len(paths)} files) must be two files of lines, or one TSV.")
             found += [f"data: {name} ({path}) must be a file; got none there." for path in paths if not path.is_file()]
-        for name, value in (("vocabulary", self.vocabulary), ("longest", self.longest), ("tokens", self.tokens)):
-            least = 16 if name == "vocabulary" else 1
-            if value < least:
-                found.append(f"data: {name} ({value}) must be at least {least}.")
-        return found
+        return [
+            *found,
+            *outside("vocabulary", self.vocabulary, 16, 2**20),
+            *outside("longest", self.longest, 1, 2**20),
+            *outside("tokens", self.tokens, 1, 2**30),
+        ]
 
 
 class Prepared(NamedTuple):
@@ -90,12 +92,18 @@ def _vocabularies(config: Parallel, folder: Path, say: Say) -> tuple[Vocabulary,
     if all(path.exists() for path in paths):
         return load_vocabulary(paths[0]), load_vocabulary(paths[1])
     sides: Sequence[Sequence[int]] = ((0, 1),) if config.joint else ((0,), (1,))
-    made = [Subwords.train(_lines(config.train, chosen), config.vocabulary, config.subwords) for chosen in sides]
+    made = [_trained(config, _lines(config.train, chosen)) for chosen in sides]
     source, target = made[0], made[-1]
     source.save(paths[0])
     target.save(paths[1])
     say(f"vocabulary: {len(source):,} subwords for both" if config.joint else _sizes(source, target))
     return source, target
+
+
+def _trained(config: Parallel, lines: Iterator[str]) -> Vocabulary:
+    if config.subwords == "characters":
+        return Characters.train(lines)
+    return Subwords.train(lines, config.vocabulary, config.subwords)
 
 
 def _sizes(source: Vocabulary, target: Vocabulary) -> str:

@@ -15,6 +15,7 @@ from ..data.masking import MaskedBatches
 from ..data.plain import Documents, encode_passages, read_documents
 from ..data.wordpiece import TOKENIZER, WordPiece
 from .labelled import Say, renew
+from .limits import outside
 
 MADE = (TOKENIZER, "data/train", "data/valid")
 
@@ -53,10 +54,7 @@ class Plain:
             found.append(f"data: hold_out ({self.hold_out}) must be a share above 0 and below 1. Try 0.02.")
         if not 0 < self.mask <= 1:
             found.append(f"data: mask ({self.mask}) must lie in (0, 1]. Try 0.15.")
-        for name, value, least in (("longest", self.longest, 5), ("tokens", self.tokens, 1)):
-            if value < least:
-                found.append(f"data: {name} ({value}) must be at least {least}.")
-        return found
+        return [*found, *outside("longest", self.longest, 5, 2**20), *outside("tokens", self.tokens, 1, 2**30)]
 
 
 class Prepared(NamedTuple):

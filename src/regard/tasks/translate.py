@@ -1,7 +1,8 @@
-"""Translation as a task: a batch of pairs → loss; held-out pairs → BLEU."""
+"""Translation as a task: a batch of pairs → loss; held-out pairs → BLEU, chrF and the share of exact translations."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Batch, Batches
+from ..data.files import replacing
+from .bleu import References
 from .interpreter import Interpreter
 from .loss import cross_entropy
 
 SAMPLES = 8
+EVALUATION = "evaluation.json"
+"""The file of a run that keeps the tokenizer of BLEU and the signatures of the scores."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,10 @@ class Translate:
         texts: the held-out pairs as texts.
         smoothing: of the labels, in training only.
         longest: ids of a translation when evaluating.
-        exact: the goal is the share of translations without a mistake (dates) in place of BLEU.
+        tokenizer: sacreBLEU's, for BLEU; default: the one that fits the script of the held-out targets.
     """
+
+    goal = ("bleu", "max")
 
     def __init__(
         self,
@@ -48,14 +55,14 @@ class Translate:
         *,
         smoothing: float = 0.1,
         longest: int = 100,
-        exact: bool = False,
+        tokenizer: str | None = None,
     ) -> None:
         if not texts:
             raise ValueError("translate: texts (0 pairs) must hold some pairs; got none. They tell how good it is.")
         self.interpreter, self.model = interpreter, cast(nn.Module, interpreter.model)
         self.train, self.valid, self.texts = train, valid, texts
         self.smoothing, self.longest = smoothing, longest
-        self.goal = ("exact" if exact else "bleu", "max")
+        self.references = References([target for _, target in texts], tokenizer)
 
     def batches(self, epoch: int, *, start: int, rank: int, world: int) -> Iterator[Batch]:
         return self.train.epoch(epoch, start=start, rank=rank, world=world)
@@ -68,23 +75,30 @@ class Translate:
         return Loss(self._total(batch, self.smoothing), batch.tokens, {"padding": batch.padding})
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Loss per token without smoothing, and BLEU or the share of exact translations, greedy."""
+        """Loss per token without smoothing; of greedy translations BLEU, chrF and the share that is exact."""
         total = count = 0.0
         for batch in self.valid.epoch(0):
             total += float(self._total(batch, 0.0))
             count += batch.tokens
-        ours, wanted = self._translated(), [target for _, target in self.texts]
-        figure = exact(ours, wanted) if self.goal[0] == "exact" else bleu(ours, wanted)[0]
-        return {"loss": total / count, self.goal[0]: figure}
+        ours, references = self._translated(), self.references
+        return {
+            "loss": total / count,
+            "bleu": references.bleu(ours),
+            "chrf": references.chrf(ours),
+            "exact": exact(ours, references.texts),
+        }
 
     def samples(self, model: nn.Module) -> list[tuple[str, str, str]]:
         ours = self._translated(SAMPLES)
         return [(source, text, wanted) for (source, wanted), text in zip(self.texts, ours, strict=False)]
 
     def save(self, folder: Path) -> None:
-        """The vocabularies; the weights are the loop's."""
+        """Write the vocabularies and how BLEU and chrF are computed; the loop writes the weights."""
         self.interpreter.source.save(folder / "source.json")
         self.interpreter.target.save(folder / "target.json")
+        described = {"tokenizer": self.references.tokenizer, **self.references.signatures}
+        with replacing(folder / EVALUATION) as path:
+            path.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
 
     def _translated(self, first: int | None = None) -> list[str]:
         sources = [source for source, _ in self.texts[:first]]
@@ -101,19 +115,6 @@ class Translate:
         there = steps < batch.target_lengths.unsqueeze(1)  # (B, T)
         last = model.vocabulary
         return cross_entropy(hidden[there], last.weight, last.bias, batch.target[:, 1:][there], smoothing)
-
-
-def bleu(ours: Sequence[str], wanted: Sequence[str]) -> tuple[float, str]:
-    """Corpus BLEU, cased, tokenised by 13a, and the signature that says so.
-
-    >>> bleu(["the cat sat on the mat"], ["the cat sat on the mat"])[0]
-    100.00000000000004
-    """
-    from sacrebleu.metrics import BLEU
-
-    metric = BLEU()
-    score = metric.corpus_score(list(ours), [list(wanted)]).score
-    return float(score), str(metric.get_signature())
 
 
 def exact(ours: Sequence[str], wanted: Sequence[str]) -> float:

@@ -10,6 +10,7 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from ..data.json_files import parse_json
 from .config import refuse
 
 Settings = TypeVar("Settings")
@@ -69,9 +70,9 @@ def to_json(settings: Any) -> str:
 def from_json(kind: type[Settings], text: str) -> Settings:
     """The reverse; raises ValueError that names every unknown key, missing key and value of a wrong type."""
     try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"settings: text must be JSON; got {error}. Look at that line.") from error
+        values = parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"settings: text must be JSON; got {error}. Look at that line.") from None
     return from_values(kind, values)
 
 

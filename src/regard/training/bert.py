@@ -10,12 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ..data.vocabulary import read_json
 from ..data.wordpiece import WordPiece
 from ..models.bert import Bert, BertConfig, check
 from ..models.bert_files import config_from, load_bert, save_bert
 from ..models.bert_heads import MaskedTokens, Pretraining, SequenceClassifier
-from ..tasks.labelled import LABELS
+from ..tasks.labelled import read_labels
 from .arguments import from_json, to_json
 from .checkpoint import states
 from .files import write
@@ -91,7 +90,10 @@ def positions(folder: Path) -> int:
 
 def pretrained(folder: Path) -> MaskedTokens | Pretraining:
     """The best model of a run of `regard train pretrain`."""
-    paired = bool(read_config(folder)["texts"]["next_sentence"])
+    texts = read_config(folder).get("texts")
+    if not isinstance(texts, dict) or not isinstance(texts.get("next_sentence"), bool):
+        raise ValueError(f"training: {folder} must be a run of pretrain; its config.json has no texts.next_sentence.")
+    paired = texts["next_sentence"]
     config = config_of(folder)
     model = Pretraining(Bert(config)) if paired else MaskedTokens(Bert(config, pooler=False))
     load_best(model, folder)
@@ -100,7 +102,7 @@ def pretrained(folder: Path) -> MaskedTokens | Pretraining:
 
 def classifier(folder: Path) -> SequenceClassifier:
     """The best model of a run of `regard train classify` on texts."""
-    model = SequenceClassifier(Bert(config_of(folder)), read_json(folder / LABELS)["labels"])
+    model = SequenceClassifier(Bert(config_of(folder)), read_labels(folder))
     load_best(model, folder)
     return model.eval()
 
@@ -108,9 +110,10 @@ def classifier(folder: Path) -> SequenceClassifier:
 MODELS = {"pretrain": pretrained, "classify": classifier}
 
 
-def best(folder: Path) -> nn.Module:
+def best(folder: str | os.PathLike[str]) -> nn.Module:
     """The best model of a run with a BERT."""
-    recipe = read_config(folder).get("recipe")
+    folder = Path(folder)
+    recipe = str(read_config(folder).get("recipe"))
     if recipe not in MODELS or not (folder / CONFIG).exists():
         raise ValueError(f"training: {folder} must be a run of pretrain or of classify on texts; got {recipe}.")
     return MODELS[recipe](folder)
@@ -135,8 +138,9 @@ def start(folder: Path, labels: list[str], **changes: Any) -> SequenceClassifier
     return made
 
 
-def to_huggingface(run: Path, folder: Path) -> Path:
+def to_huggingface(run: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
     """Write the best model of a run as a directory that `transformers` opens."""
+    run, folder = Path(run), Path(folder)
     save_bert(best(run), folder)
     WordPiece.load(run).save(folder)
     return folder

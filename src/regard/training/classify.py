@@ -100,11 +100,14 @@ class ScratchRecipe(Recipe):
 KINDS: dict[str, type[FinetuneRecipe] | type[ScratchRecipe]] = {"finetune": FinetuneRecipe, "scratch": ScratchRecipe}
 
 
-def train(recipe: FinetuneRecipe | ScratchRecipe, folder: Path, display: Display | None = None) -> Outcome:
+def train(
+    recipe: FinetuneRecipe | ScratchRecipe, folder: str | os.PathLike[str], display: Display | None = None
+) -> Outcome:
     """Prepare the texts, build the model, train; on a folder that holds the run, go on with it.
 
     At the end confusion.png and confusion.json tell which classes of the held-out texts the best model takes for which.
     """
+    folder = Path(folder)
     refuse(errors_of(recipe))
     display = display or Display()
     training = recipe.training
@@ -128,20 +131,22 @@ def train(recipe: FinetuneRecipe | ScratchRecipe, folder: Path, display: Display
     return outcome
 
 
-def stored(folder: Path) -> FinetuneRecipe | ScratchRecipe:
+def stored(folder: str | os.PathLike[str]) -> FinetuneRecipe | ScratchRecipe:
     """The recipe of a run."""
+    folder = Path(folder)
     found = read_config(folder)
-    kind = KINDS.get(found.pop("kind", ""))
+    kind = KINDS.get(str(found.pop("kind", "")))
     if found.pop("recipe", None) != NAME or kind is None:
         raise ValueError(f"classify: {folder} must be a run of a classifier of texts; got another. Give its folder.")
     return from_values(kind, found)
 
 
-def load(folder: Path) -> Classifier:
+def load(folder: str | os.PathLike[str]) -> Classifier:
     """The best model of a run, or that of a Hugging Face directory, ready to classify.
 
     Raises ValueError where the folder holds none, or a damaged one, with the file named.
     """
+    folder = Path(folder)
     if bert.is_run(folder):
         longest = stored(folder).texts.longest
         return Classifier(bert.classifier(folder), WordPiece.load(folder), longest)

@@ -19,6 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from ..data.json_files import parse_json
+
 
 class Damaged(ValueError):
     """A file that does not hold what was written."""
@@ -125,7 +127,7 @@ def json_bytes(value: Mapping[str, Any]) -> bytes:
 def read_json(path: Path) -> dict[str, Any]:
     """What `json_bytes` gave; raises `Damaged`, naming the file, where it is not that."""
     try:
-        value = json.loads(path.read_bytes())
+        value = parse_json(path.read_bytes())
         wanted = value.pop("sha256")
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise Damaged(f"training: {path} must be whole JSON; got one that is not: {error!r}.") from error

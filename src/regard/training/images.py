@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -15,7 +14,7 @@ from torch import nn
 from ..data.images import ImageBatches, Images, Normal, Shape
 from ..models.cnn import CNN, CNNConfig
 from ..models.vit import ViT, ViTConfig
-from ..models.vit_exchange import labels_of, load_vit
+from ..models.vit_exchange import labels_of, load_vit, scale_of
 from ..tasks.images import ClassifyImages, ImageClassifier, Pictures, figures, predicted, prepare, read_about
 from ..tasks.metrics import confusion, save_confusion
 from .arguments import errors_of, from_values
@@ -67,8 +66,9 @@ KINDS: dict[str, type[ImagesRecipe] | type[CNNRecipe]] = {"vit": ImagesRecipe, "
 MODELS: dict[type, Callable[..., nn.Module]] = {ViTConfig: ViT, CNNConfig: CNN}
 
 
-def train(recipe: ImagesRecipe | CNNRecipe, folder: Path, display: Display | None = None) -> Outcome:
+def train(recipe: ImagesRecipe | CNNRecipe, folder: str | os.PathLike[str], display: Display | None = None) -> Outcome:
     """Read the images, build the model, train, test; on a folder that holds the run, go on with it."""
+    folder = Path(folder)
     refuse(errors_of(recipe))
     display = display or Display()
     seed = recipe.training.seed
@@ -101,20 +101,22 @@ def settings(recipe: ImagesRecipe | CNNRecipe) -> dict[str, object]:
     return {"recipe": NAME, "kind": kind, **told}
 
 
-def stored(folder: Path) -> ImagesRecipe | CNNRecipe:
+def stored(folder: str | os.PathLike[str]) -> ImagesRecipe | CNNRecipe:
     """The recipe of a run."""
+    folder = Path(folder)
     found = read_config(folder)
-    kind = KINDS.get(found.pop("kind", ""))
+    kind = KINDS.get(str(found.pop("kind", "")))
     if found.pop("recipe", None) != NAME or kind is None:
         raise ValueError(f"images: {folder} must be a run of a classifier of images; got another. Give its folder.")
     return from_values(kind, found)
 
 
-def load(folder: Path) -> ImageClassifier:
+def load(folder: str | os.PathLike[str]) -> ImageClassifier:
     """The best model of a run, or that of a Hugging Face directory, ready to classify.
 
     Raises ValueError where the folder holds none, or a damaged one, with the file named.
     """
+    folder = Path(folder)
     if "recipe" not in read_config(folder):
         return _from_huggingface(folder)
     recipe = stored(folder)
@@ -130,10 +132,7 @@ def _from_huggingface(folder: Path) -> ImageClassifier:
     if not config.classes:
         raise ValueError(f"images: {folder} must hold a model with a classifier; got one that gives features alone.")
     labels = labels_of(folder) or [str(number) for number in range(config.classes)]
-    path = folder / "preprocessor_config.json"
-    told = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    half = [0.5] * config.channels  # what ViT was trained with, where nothing else is said
-    normal = Normal(tuple(told.get("image_mean", half)), tuple(told.get("image_std", half)))
+    normal = Normal(*scale_of(folder, config.channels))
     return ImageClassifier(model.eval(), labels, Shape(*config.image, config.channels), normal)
 
 

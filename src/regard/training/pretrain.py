@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,8 +44,9 @@ def fitting(longest: int, positions: int) -> list[str]:
     return [f"model: positions ({positions}) must be at least longest; got {longest}. Try --longest {positions}."]
 
 
-def train(recipe: PretrainRecipe, folder: Path, display: Display | None = None) -> Outcome:
+def train(recipe: PretrainRecipe, folder: str | os.PathLike[str], display: Display | None = None) -> Outcome:
     """Prepare the text, build the model, train; on a folder that holds the run, go on with it."""
+    folder = Path(folder)
     refuse(errors_of(recipe))
     display = display or Display()
     seed = recipe.training.seed
@@ -58,8 +60,9 @@ def train(recipe: PretrainRecipe, folder: Path, display: Display | None = None) 
     return fit(task, recipe.training, folder, recipe=told(recipe, recipe=NAME), display=display)
 
 
-def stored(folder: Path) -> PretrainRecipe:
+def stored(folder: str | os.PathLike[str]) -> PretrainRecipe:
     """The recipe of a run."""
+    folder = Path(folder)
     found = read_config(folder)
     if found.pop("recipe", None) != NAME:
         raise ValueError(f"pretrain: {folder} must be a run of pretraining; got another. Give its folder.")

@@ -18,6 +18,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from ..data.json_files import parse_json, read_json_object
 from .checkpoint import clear
 from .config import LIMITS
 from .files import sync, tensor_bytes, unwritable, write
@@ -114,20 +115,28 @@ class Run:
         """The lines of the metrics."""
         if not self.metrics.exists():
             return []
-        return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
+        return [_record(line, number, self.metrics) for number, line in enumerate(self.metrics.open("rb"), 1)]
 
     def tidy(self) -> None:
         """Make the folder's names durable."""
         sync(self.folder)
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """The settings of a run."""
-    path = folder / "config.json"
+def _record(line: bytes, number: int, path: Path) -> dict[str, Any]:
+    """A line of the metrics."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"training: {path} must be the settings of a run; got {error}. Give another folder.") from None
+        record = parse_json(line)
+    except ValueError as error:
+        raise ValueError(f"training: line {number} of {path} must be a record of metrics; got {error}.") from None
+    if not isinstance(record, dict) or not isinstance(record.get("event"), str):
+        raise ValueError(f"training: line {number} of {path} must be a record of metrics; got another value.")
+    return record
+
+
+def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The settings of a run."""
+    path = Path(folder) / "config.json"
+    return read_json_object(path, "the settings of a run", "Give another folder.", where="training")
 
 
 def refuse_changes(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None:
@@ -162,18 +171,18 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
+def read_weights(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The best weights of a run; raises ValueError where there are none, or damaged ones."""
     from .files import read_tensors
 
-    path = folder / "model.safetensors"
+    path = Path(folder) / "model.safetensors"
     if not path.exists():
         raise ValueError(f"training: {path} must exist; got a folder without. Train there first, or give another.")
     return read_tensors(path)
 
 
-def load_best(model: torch.nn.Module, folder: Path) -> None:
+def load_best(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
     """Give a model the best weights of a run."""
     from .weights import load_weights
 
-    load_weights(model, read_weights(folder), str(folder / "model.safetensors"))
+    load_weights(model, read_weights(folder), str(Path(folder) / "model.safetensors"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import torch
 
 from ..data import load_vocabulary
+from ..data.json_files import read_json_object
 from ..models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
 from ..tasks.interpreter import Interpreter
 from ..tasks.parallel import Parallel, prepare
-from ..tasks.translate import Translate
+from ..tasks.translate import EVALUATION, Translate
 from .arguments import errors_of, from_values
 from .config import Training, refuse
 from .logbook import Outcome
@@ -63,8 +65,11 @@ KINDS: dict[str, type[TransformerRecipe] | type[RecurrentRecipe]] = {
 MODELS: dict[type, Callable[..., Transformer | Seq2Seq]] = {TransformerConfig: Transformer, Seq2SeqConfig: Seq2Seq}
 
 
-def train(recipe: TransformerRecipe | RecurrentRecipe, folder: Path, display: Display | None = None) -> Outcome:
+def train(
+    recipe: TransformerRecipe | RecurrentRecipe, folder: str | os.PathLike[str], display: Display | None = None
+) -> Outcome:
     """Prepare the data, build the model, train; on a folder that holds the run, go on with it."""
+    folder = Path(folder)
     refuse(errors_of(recipe))
     display = display or Display()
     prepared = prepare(recipe.data, folder, display.say)
@@ -77,8 +82,21 @@ def train(recipe: TransformerRecipe | RecurrentRecipe, folder: Path, display: Di
         prepared.texts,
         smoothing=recipe.smoothing,
         longest=recipe.data.longest,
+        tokenizer=_tokenizer(folder),
     )
+    display.say(f"BLEU: {task.references.signatures['bleu']}")
     return fit(task, recipe.training, folder, recipe=settings(recipe), display=display)
+
+
+def _tokenizer(folder: Path) -> str | None:
+    """The tokenizer that the BLEU of a run is computed with; None for a new run, or one of an earlier version."""
+    path = folder / EVALUATION
+    if not path.exists():
+        return None
+    stored = read_json_object(
+        path, "how a run is evaluated", "Delete it to choose by the references.", where="translate"
+    )
+    return str(stored.get("tokenizer"))
 
 
 def settings(recipe: TransformerRecipe | RecurrentRecipe) -> dict[str, object]:
@@ -89,20 +107,22 @@ def settings(recipe: TransformerRecipe | RecurrentRecipe) -> dict[str, object]:
     return {"recipe": NAME, "kind": kind, **told}
 
 
-def stored(folder: Path) -> TransformerRecipe | RecurrentRecipe:
+def stored(folder: str | os.PathLike[str]) -> TransformerRecipe | RecurrentRecipe:
     """The recipe of a run."""
+    folder = Path(folder)
     found = read_config(folder)
-    kind = KINDS.get(found.pop("kind", ""))
+    kind = KINDS.get(str(found.pop("kind", "")))
     if found.pop("recipe", None) != NAME or kind is None:
         raise ValueError(f"translate: {folder} must be a run of a translator; got another. Give its folder.")
     return from_values(kind, found)
 
 
-def load(folder: Path) -> Interpreter:
+def load(folder: str | os.PathLike[str]) -> Interpreter:
     """The best model of a run, ready to translate.
 
     Raises ValueError where the folder holds none, or a damaged one, with the file named.
     """
+    folder = Path(folder)
     recipe = stored(folder)
     source, target = (load_vocabulary(folder / f"{side}.json") for side in ("source", "target"))
     config = replace(recipe.model, source_vocabulary=len(source), target_vocabulary=len(target))

@@ -27,11 +27,11 @@ class Example:
 
 @dataclass(frozen=True)
 class Curve:
-    """A share that grew while the clock ran."""
+    """A share that grew over the steps of training."""
 
     name: str
     points: Sequence[tuple[float, float]]
-    """(seconds, share in [0, 1])"""
+    """(step, share in [0, 1])"""
 
 
 @dataclass(frozen=True)

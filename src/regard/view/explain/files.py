@@ -31,8 +31,9 @@ def check(path: Path) -> None:
         node()
 
 
-def write(told: Mapping[str, Any], path: Path, *, theme: str = "light", language: str = "en") -> Path:
+def write(told: Mapping[str, Any], path: str | os.PathLike[str], *, theme: str = "light", language: str = "en") -> Path:
     """Write a chart, as `Chart.told` gives it, to a page (.html) or a drawing (.svg)."""
+    path = Path(path)
     check(path)
     text = page(told) if path.suffix == ".html" else drawing(told, theme=theme, language=language)
     try:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ...attention import Additive, Bilinear, attend
 from ...data import BOS, EOS
+from ...data.scripts import split_words
 from ...layers import EncoderBlock, FeedForward, MultiHeadAttention
 from ...models import (
     Bert,
@@ -63,8 +64,12 @@ class Mechanism:
 
 
 def words_of(text: str | None) -> list[str]:
-    """The words of a text, bounded; where none is given, those of an example."""
-    words = (_SAID if text is None else text).split()
+    """The words of a text, bounded; where none is given, those of an example.
+
+    >>> words_of("注意力")
+    ['注', '意', '力']
+    """
+    words = split_words(_SAID if text is None else text)
     if not 1 <= len(words) <= LONGEST:
         raise ValueError(
             f"explain: text ({len(words)} words) must have 1 to {LONGEST}: a chart shows each. Give --text WORDS."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from .mechanisms import LONGEST, Explained, classifier, image, translator
 Run = Interpreter | Classifier | ImageClassifier
 
 
-def load(folder: Path) -> Run:
+def load(folder: str | os.PathLike[str]) -> Run:
     """The model of a run, or of a directory of Hugging Face that holds a BERT or a ViT.
 
     Raises:
@@ -25,12 +26,13 @@ def load(folder: Path) -> Run:
     from ...training import classify, images, translate
     from ...training.run import read_config
 
+    folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(
             f"explain: RUN ({folder}) must be a folder with a trained model; there is none. Give its path."
         )
     config = read_config(folder)
-    kind = config.get("recipe") or config.get("model_type")
+    kind = str(config.get("recipe") or config.get("model_type") or "")
     loaders: dict[object, Callable[[Path], Run]] = {
         translate.NAME: translate.load,
         "classify": classify.load,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...data.json_files import read_json_object
+from ...models.vit_exchange import scale_of
 from .guard import Refused
 from .target import Shown, Target, brief, shown
 
@@ -122,7 +123,8 @@ def read_image(path: Path, folder: Path, config: Mapping[str, Any]) -> tuple[Ten
 
     about: dict[str, Any] = {}
     if (folder / "preprocessor_config.json").is_file():
-        about = json.loads((folder / "preprocessor_config.json").read_text(encoding="utf-8"))
+        path_of_settings = folder / "preprocessor_config.json"
+        about = read_json_object(path_of_settings, "how images are brought to the model", where="view")
     height, width = _size(config, about)
     try:
         with Image.open(path) as file:
@@ -130,7 +132,7 @@ def read_image(path: Path, folder: Path, config: Mapping[str, Any]) -> tuple[Ten
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"view: image ({path}) must be an image that Pillow reads; got {error}.") from error
     pixels = torch.from_numpy(np.array(picture))  # (H, W, 3)
-    mean, deviation = (torch.tensor(about.get(name) or [0.5] * 3) for name in ("image_mean", "image_std"))
+    mean, deviation = map(torch.tensor, scale_of(folder, 3))
     given = (pixels / 255 - mean) / deviation
     return pixels, given.permute(2, 0, 1)[None]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from ...attention.map import AttentionMap
+from ...data.json_files import read_json_object
 from . import tiles
 from .guard import Refused
 from .heads import Head, Mean
@@ -203,12 +204,18 @@ class Capture(Target):
         self.shown = shown(seen, "capture", title, batch)
 
 
-def open_target(path: Path, text: str | None = None, image: Path | None = None, batch: int = 0) -> Target:
+def open_target(
+    path: str | os.PathLike[str],
+    text: str | None = None,
+    image: str | os.PathLike[str] | None = None,
+    batch: int = 0,
+) -> Target:
     """What a path holds, and, for a model, what it looks at while it reads a text or an image.
 
     Raises:
         ValueError, OSError: in words, for what cannot be shown.
     """
+    path, image = Path(path), None if image is None else Path(image)
     if path.is_file():
         if text is not None or image is not None:
             raise ValueError(f"view: a text or an image must be given with a model; {path} is a file: a capture.")
@@ -249,10 +256,4 @@ def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise ValueError(f"view: TARGET ({folder}) must be {EXPLAINED}; got a folder without config.json.")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"view: {path} must be JSON; got what is not: {error}.") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"view: {path} must be a JSON object; got a {type(found).__name__}.")
-    return found
+    return read_json_object(path, "the settings of a run or of a model", "Give another folder.", where="view")

@@ -1,0 +1,58 @@
+"""Text that a user gives: arguments of a command and lines of the standard input, decoded in one place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import IO, TextIO
+
+LONGEST_LINE = 2**22
+"""Bytes of a line of the standard input."""
+
+
+def decode_argument(argument: str, name: str) -> str:
+    """Return a command-line argument as UTF-8 text, whatever the locale that Python decoded it by.
+
+    Raises:
+        ValueError: for an argument that is not UTF-8.
+
+    >>> decode_argument("Grüße", "TEXT")
+    'Grüße'
+    """
+    try:
+        return os.fsencode(argument).decode("utf-8")
+    except UnicodeEncodeError:  # text that no bytes stand for, given by a caller in Python
+        raise ValueError(f"{name} ({argument!r}) must be text; got half of a surrogate pair.") from None
+    except UnicodeDecodeError as error:
+        raise _not_utf8(name, error) from None
+
+
+def read_lines(stream: TextIO, name: str = "the standard input") -> Iterator[str]:
+    """Yield the lines of a stream without their ends, decoded as UTF-8; a byte order mark is dropped.
+
+    Raises:
+        ValueError: for a line that is not UTF-8 or longer than `LONGEST_LINE`, by its number.
+    """
+    source: IO[bytes] | None = getattr(stream, "buffer", None)
+    if source is None:  # text that is decoded already, as in a test
+        yield from (line.rstrip("\r\n") for line in stream)
+        return
+    number = 0
+    while line := source.readline(LONGEST_LINE + 1):
+        number += 1
+        where = f"line {number:,} of {name}"
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"{where} must have at most {LONGEST_LINE:,} bytes. Put each sentence on its own line.")
+        try:
+            yield (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise _not_utf8(where, error) from None
+
+
+def _not_utf8(name: str, error: UnicodeDecodeError) -> ValueError:
+    byte = error.object[error.start]
+    likely = "UTF-16" if error.object[:2] in (b"\xff\xfe", b"\xfe\xff") else "LATIN1"
+    return ValueError(
+        f"{name} must be text in UTF-8; got byte 0x{byte:02x} at position {error.start}. If it is {likely}, try `iconv "
+        f"-f {likely} -t UTF-8`."
+    )

@@ -1,0 +1,85 @@
+"""Bounds of the settings of models: one table for all, checked before anything is allocated, reported all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from typing import Any
+
+SIZES: Mapping[str, tuple[int, int]] = {
+    "width": (1, 2**16),
+    "hidden": (1, 2**18),
+    "encoder_hidden": (1, 2**16),
+    "heads": (1, 2**10),
+    "layers": (1, 2**10),
+    "encoder_layers": (1, 2**10),
+    "decoder_layers": (1, 2**10),
+    "blocks": (1, 2**10),
+    "positions": (1, 2**24),
+    "segments": (1, 2**16),
+    "vocabulary": (0, 2**22),
+    "source_vocabulary": (0, 2**22),
+    "target_vocabulary": (0, 2**22),
+    "classes": (0, 2**20),
+    "channels": (1, 2**12),
+    "patch": (1, 2**12),
+    "stem": (0, 2**12),
+    "kernel": (1, 2**12),
+}
+"""The least and the greatest size of each name. A vocabulary of 0 is taken from the data."""
+SHARES = ("dropout", "attention_dropout", "head_dropout")
+"""Settings from 0 to below 1."""
+PARAMETERS = 20_000_000_000
+"""Of a model: more fit into the memory of no machine that this trains on."""
+
+
+def out_of_bounds(where: str, config: Any) -> list[str]:
+    """A sentence for each size and share of a config that is out of its bounds.
+
+    >>> from regard.models import TransformerConfig
+    >>> out_of_bounds("transformer", TransformerConfig(width=0, heads=9999))
+    ['transformer: width (0) must be at least 1.', 'transformer: heads (9999) must be at most 1,024.']
+    """
+    problems = []
+    for name in (item.name for item in fields(config)):
+        value = getattr(config, name)
+        if name in SIZES:
+            low, high = SIZES[name]
+            if value < low:
+                problems.append(f"{where}: {name} ({value}) must be at least {low}.")
+            elif value > high:
+                problems.append(f"{where}: {name} ({value}) must be at most {high:,}.")
+        elif name in SHARES and value is not None and not 0 <= value < 1:
+            problems.append(f"{where}: {name} ({value}) must lie in [0, 1): it is the share that is dropped.")
+    return problems
+
+
+def unknown_name(where: str, config: Any, choices: Mapping[str, Collection[str]]) -> list[str]:
+    """A sentence for each setting that is none of its choices."""
+    return [
+        f"{where}: {name} ({value!r}) must be one of {', '.join(known)}."
+        for name, known in choices.items()
+        if (value := getattr(config, name)) not in known
+    ]
+
+
+def uneven_heads(where: str, width: int, heads: int) -> list[str]:
+    """A sentence if the width is not divisible by the heads."""
+    if heads < 1 or width < 1 or width % heads == 0:
+        return []
+    low = width // heads * heads
+    near = f"{low} or {low + heads}" if low else f"{heads}"
+    return [f"{where}: width ({width}) must be divisible by heads ({heads}); try {near}."]
+
+
+def too_large(where: str, parameters: int) -> list[str]:
+    """A sentence if a model has too many parameters to be built; `parameters` may leave out small ones."""
+    if parameters <= PARAMETERS:
+        return []
+    return [f"{where}: sizes must give a model of at most {PARAMETERS:,} parameters; got about {parameters:,}."]
+
+
+def refuse(problems: list[str]) -> None:
+    """Raise one ValueError that holds all problems, if there are any."""
+    if problems:
+        raise ValueError("\n".join(problems))
