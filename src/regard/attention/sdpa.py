@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from .derivatives import rerouted, unserved
 from .request import Request
 from .similarity import Additive, Dot, Pairwise
 
@@ -23,7 +24,7 @@ def refusal(request: Request) -> str | None:
         return "SDPA has no softcap"
     if isinstance(request.similarity, Additive | Pairwise):
         return "SDPA compares by dot products only"
-    return None
+    return unserved(request)
 
 
 def mask_pairs(request: Request) -> int:
@@ -69,7 +70,8 @@ def context(request: Request) -> tuple[Tensor, None]:
     )
     if out.shape[-1] != value_width:
         out = out[..., :value_width]
-    return (out if len(lead) == 2 else out.reshape(*lead, *out.shape[-2:])), None  # (*lead, Tq, Dv)
+    out = out if len(lead) == 2 else out.reshape(*lead, *out.shape[-2:])  # (*lead, Tq, Dv)
+    return (out if request.dropout_p else rerouted(out, request)), None  # SDPA differentiates dropout itself
 
 
 def _four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
