@@ -127,7 +127,10 @@ def test_second_derivatives_of_blocked_draw_the_same_dropout(weighting: str, mon
         torch.manual_seed(3)
         return regard.attend(*x, dropout_p=0.4, backend="blocked", weighting=weighting)
 
-    assert torch.autograd.gradgradcheck(fixed, inputs(2))
+    x = inputs(2)
+    first = torch.autograd.grad(fixed(*x).square().sum(), x)
+    torch.testing.assert_close(torch.autograd.grad(fixed(*x).square().sum(), x, create_graph=True), first)
+    assert torch.autograd.gradgradcheck(fixed, x)
 
 
 @pytest.mark.parametrize("case", ["plain", "boolean mask", "softcap", "additive"])
@@ -177,6 +180,18 @@ def test_forward_mode(case: str, dtype: torch.dtype) -> None:
             run(*x, backend="blocked")
             run(*x, backend="torch")
     assert wanted.any()
+
+
+def test_forward_mode_of_packed_sequences() -> None:
+    x = some(6, 2, D, dtype=torch.float32).detach()
+
+    def run(y: Tensor, backend: str = "auto") -> Tensor:
+        return regard.attend_packed(y, y, y, [4, 2], is_causal=True, backend=backend)
+
+    wanted = torch.func.jvp(lambda y: run(y, "reference"), (x,), (x,))[1]
+    torch.testing.assert_close(torch.func.jvp(run, (x,), (x,))[1], wanted)
+    with forward_ad.dual_level():
+        torch.testing.assert_close(forward_ad.unpack_dual(run(forward_ad.make_dual(x, x))).tangent, wanted)
 
 
 def test_forward_mode_is_right() -> None:

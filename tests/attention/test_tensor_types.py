@@ -57,7 +57,9 @@ def test_a_causal_bias_is_the_mask_it_stands_for(backend: str, corner: Any, quer
         reached = regard.attend(*x, mask, **options, return_map=True)[1].dense()
         torch.testing.assert_close(m.dense(), reached)
         for mine, other in zip(
-            torch.autograd.grad(got.square().sum(), ours), torch.autograd.grad(wanted.square().sum(), theirs), strict=True
+            torch.autograd.grad(got.square().sum(), ours),
+            torch.autograd.grad(wanted.square().sum(), theirs),
+            strict=True,
         ):
             torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
@@ -143,11 +145,12 @@ def nested(x: Tensor) -> Tensor:
     return torch.nested.nested_tensor([torch.randn(3, D), torch.randn(4, D)])
 
 
+NESTED = "{} must be a tensor of one shape; got a nested tensor. For sequences of different lengths try regard.att"
 REFUSED = [
     (lambda x: x.as_subclass(Overriding), "{} must be a plain tensor or nn.Parameter; got Overriding"),
     (lambda x: masked_tensor(x, x > 0), "{} must be a plain tensor or nn.Parameter; got MaskedTensor"),
-    (jagged, "{} must be a tensor of one shape; got a nested tensor. For sequences of different lengths try regard.att"),
-    (nested, "{} must be a tensor of one shape; got a nested tensor. For sequences of different lengths try regard.att"),
+    (jagged, NESTED),
+    (nested, NESTED),
     (lambda x: x.to_sparse(), "{} must be dense; got layout sparse_coo. Try {}.to_dense()"),
 ]
 

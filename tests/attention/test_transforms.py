@@ -78,7 +78,7 @@ class DataDependent(torch.nn.Module):
         self.mask, self.batch = mask, batch
 
     def forward(self, x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-        size = int(count.item())
+        size: Any = count.item()
         x = x[:size] if self.batch == "slice" else x.new_ones(size, *x.shape[1:]).cumsum(-1)
         keys = x.shape[-2]
         masks: dict[str, Any] = {

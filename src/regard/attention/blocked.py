@@ -185,7 +185,9 @@ def _kept(request: Request, seed: int) -> Tensor | None:
     for part in _parts(request):
         for rows in part.rows():
             for block in part.blocks(rows):
-                part.view(whole, 2)[..., rows, block.cols] = block.kept(part.request, seed)
+                kept = block.kept(part.request, seed)
+                assert kept is not None
+                part.view(whole, 2)[..., rows, block.cols] = kept
     return whole
 
 

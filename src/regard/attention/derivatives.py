@@ -145,7 +145,7 @@ class Rerouted(torch.autograd.Function):
         return context
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
         if grad is None or not torch.is_grad_enabled():
             return grad, None, *(None for _ in tensors)

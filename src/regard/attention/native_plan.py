@@ -76,7 +76,7 @@ class Plan(NamedTuple):
     def once(self) -> None:
         if torch.is_grad_enabled():  # only under create_graph=True
             raise RuntimeError(
-                "attend: backend (native) has first derivatives only; got create_graph=True. "
+                "attend_packed: backend (native) has first derivatives only; got create_graph=True. "
                 "Try backend='reference' for second ones."
             )
 

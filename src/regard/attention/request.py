@@ -65,9 +65,7 @@ class Request:
         check.tensors(query, key, value)
         query, key, value = _under_autocast(query, key, value)
         groups, lead = check.lead(query, key, value, enable_gqa)
-        attn_mask, is_causal, causal_offset = check.causal_bias(
-            attn_mask, is_causal, window, causal_offset, query, key
-        )
+        attn_mask, is_causal, causal_offset = check.causal_bias(attn_mask, is_causal, window, causal_offset, query, key)
         check.options(dropout_p, softcap, weighting, window)
         check.widths(query, key, similarity)
         resolved = resolve(
