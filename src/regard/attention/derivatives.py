@@ -11,6 +11,7 @@ has derivatives of any order. It stores all weights.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -134,31 +135,32 @@ class Rerouted(torch.autograd.Function):
     """Passes a context on whose own graph has first derivatives only.
 
     In a plain backward pass the gradient goes to that graph. Under create_graph=True it goes around it, straight to
-    the tensors of the request.
+    query, key, value and mask.
     """
 
     @staticmethod
-    def forward(ctx: Any, context: Tensor, request: Request, *tensors: Tensor | None) -> Tensor:
-        ctx.save_for_backward(*tensors)
-        ctx.request = request.with_tensors([_NOTHING if x is not None else None for x in tensors])
+    def forward(
+        ctx: Any, context: Tensor, q: Tensor, k: Tensor, v: Tensor, dense: Tensor | None, rest: tuple[Any, ...]
+    ) -> Tensor:
+        ctx.save_for_backward(q, k, v, dense)
+        ctx.rest = rest
         ctx.set_materialize_grads(False)
         return context
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-        tensors = ctx.saved_tensors
         if grad is None or not torch.is_grad_enabled():
-            return grad, None, *(None for _ in tensors)
-        request = ctx.request.with_tensors(tensors)
-        return None, None, *differentiable_gradients(request, ctx.needs_input_grad[2:], grad)
-
-
-_NOTHING = torch.empty(0)
+            return grad, *(None,) * 5
+        q, k, v, dense = ctx.saved_tensors
+        similarity, mask, softcap, groups, lead = ctx.rest
+        request = Request(q, k, v, similarity, False, replace(mask, dense=dense), softcap, 0.0, groups, lead)
+        return None, *differentiable_gradients(request, ctx.needs_input_grad[1:5], grad), None
 
 
 def rerouted(context: Tensor, request: Request) -> Tensor:
-    """The context with derivatives of any order, where its own graph may have the first alone."""
+    """The context of a dot-product request with derivatives of any order, if its own graph may have the first alone."""
     if not context.requires_grad or torch.compiler.is_compiling() or transformed():
         return context
-    result: Tensor = Rerouted.apply(context, request, *request.tensors)
+    rest = (request.similarity, request.mask, request.softcap, request.groups, request.lead)
+    result: Tensor = Rerouted.apply(context, *request.tensors, rest)
     return result

@@ -71,7 +71,8 @@ def context(request: Request) -> tuple[Tensor, None]:
     if out.shape[-1] != value_width:
         out = out[..., :value_width]
     out = out if len(lead) == 2 else out.reshape(*lead, *out.shape[-2:])  # (*lead, Tq, Dv)
-    return (out if request.dropout_p else rerouted(out, request)), None  # SDPA differentiates dropout itself
+    # only a fused kernel lacks second derivatives, and a dropout that was drawn inside cannot be drawn again
+    return (out if request.dropout_p or stored_weights(request) else rerouted(out, request)), None
 
 
 def _four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
