@@ -48,10 +48,7 @@ MESSAGES: list[tuple[dict[str, Any], str]] = [
         {"value": torch.randn(B, H, TK + 1, DV)},
         "value (2×3×8×6) must have one row for each key (2×3×7×4): 7 rows; got 8",
     ),
-    (
-        {"query": torch.randn(B, H, TQ, 0), "key": torch.randn(B, H, TK, 0)},
-        "query (2×3×5×0) and key (2×3×7×0) must be at least 1 wide; got 0",
-    ),
+    ({"query": torch.randn(B, H, TQ, 0)}, "key (2×3×7×4) must be as wide as query (0); got 4"),
     (
         {"key": torch.randn(5, H, TK, D)},
         "leading dimensions of query (2×3×5×4), key (5×3×7×4) and value (2×3×7×6) must broadcast.",
@@ -79,8 +76,8 @@ MESSAGES: list[tuple[dict[str, Any], str]] = [
         {"attn_mask": torch.ones(TQ, TK, dtype=torch.bool, device="meta")},
         "attn_mask must be on the device of query (cpu); got meta",
     ),
-    ({"dropout_p": 1.0}, "dropout_p (1.0) must lie in [0, 1)"),
-    ({"dropout_p": -0.1}, "dropout_p (-0.1) must lie in [0, 1)"),
+    ({"dropout_p": 1.1}, "dropout_p (1.1) must lie in [0, 1]"),
+    ({"dropout_p": -0.1}, "dropout_p (-0.1) must lie in [0, 1]"),
     ({"softcap": 0.0}, "softcap (0.0) must be a positive number. None leaves scores uncapped"),
     ({"softcap": -3}, "softcap (-3) must be a positive number"),
     ({"softcap": float("nan")}, "softcap (nan) must be a positive number"),

@@ -221,13 +221,26 @@ def test_the_log_sum_exp_wants_no_gradient() -> None:
 
 def test_tangents_are_refused_not_lost() -> None:
     q, k, v = (x.detach() for x in inputs(B))
-    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+    with forward_ad.dual_level(), pytest.raises(ValueError, match="it has no forward-mode derivatives"):
         regard.attend(forward_ad.make_dual(q, torch.ones_like(q)), k, v, backend="native")
 
 
-def test_a_second_derivative_says_that_there_is_none() -> None:
+def test_the_operator_has_second_derivatives() -> None:
+    x = inputs(B)
+
+    def second(context: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        gradients = torch.autograd.grad(context.square().sum(), x, create_graph=True)
+        return torch.autograd.grad(sum(gradient.square().sum() for gradient in gradients), x)
+
+    context, _ = torch.ops.regard.dot.default(*x, *(None,) * 5, 1, 1.0, None)
+    wanted = second(regard.attend(*x, scale=1.0, backend="reference"))
+    torch.testing.assert_close(second(context), wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_the_backward_operator_has_no_derivative() -> None:
     q, k, v = inputs(B)
-    context, _ = torch.ops.regard.dot.default(q, k, v, *(None,) * 5, 1, 1.0, None)
-    (grad,) = torch.autograd.grad(context.sum(), q, create_graph=True)
+    context, lse = torch.ops.regard.dot.default(q, k, v, *(None,) * 5, 1, 1.0, None)
+    plan = (q, k, v, *(None,) * 5, 1, 1.0, None)
+    dq, _, _ = torch.ops.regard.dot_backward.default(context.detach(), context.detach(), lse, *plan)
     with pytest.raises(RuntimeError, match=r"first derivatives only.*backend='reference'"):
-        grad.sum().backward()
+        dq.sum().backward()

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
+from regard.attention import choose
+from regard.attention.request import Request
 
 
 @st.composite
@@ -100,6 +102,66 @@ def test_dropout_of_the_blocked_backward_is_that_of_its_forward(
 
     wanted = (q, k, v) if weighting == "softmax" else (v,)  # hard weights have a gradient that no difference shows
     assert torch.autograd.gradcheck(lambda *x: fixed(*((q, k, v)[: 3 - len(x)]), *x), wanted)
+
+
+WIDTHS = {
+    "no width": ((2, 3, 5, 0), (2, 3, 7, 0), (2, 3, 7, 6)),
+    "no width, no heads": ((5, 0), (7, 0), (7, 6)),
+    "no width at all": ((2, 5, 0), (2, 7, 0), (2, 7, 0)),
+    "no value width": ((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 0)),
+    "width": ((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6)),
+}
+EXTREMES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"is_causal": True},
+    "boolean": {"attn_mask": torch.arange(35).reshape(5, 7) % 3 > 0},
+    "float": {"attn_mask": torch.linspace(-2, 2, 35).reshape(5, 7)},
+    "scaled": {"scale": 2.0},
+    "everything dropped": {"dropout_p": 1.0},
+    "everything dropped, causal": {"dropout_p": 1.0, "is_causal": True},
+}
+
+
+@pytest.mark.parametrize("backend", ["auto", "native", "torch", "blocked", "reference"])
+@pytest.mark.parametrize("case", EXTREMES)
+@pytest.mark.parametrize("widths", WIDTHS)
+def test_sdpa_without_width_and_with_everything_dropped(widths: str, case: str, backend: str) -> None:
+    """Scores of vectors without numbers are empty sums: zero, whatever the scale. SDPA divides by √0 and agrees."""
+    for dtype in (torch.float64, torch.float32):
+        options = dict(EXTREMES[case])
+        if case == "float":
+            options["attn_mask"] = options["attn_mask"].to(dtype)
+        theirs, ours = ([torch.ones(s, dtype=dtype).cumsum(-2).requires_grad_() for s in WIDTHS[widths]] for _ in "ab")
+        unserved = choose.BACKENDS[backend].refusal(Request.of(*ours, **options)) if backend != "auto" else None
+        if unserved:
+            continue
+        wanted = scaled_dot_product_attention(*theirs, **options)
+        got, m = regard.attend(*ours, **options, backend=backend, return_map=True)
+        torch.testing.assert_close(got, wanted)
+        assert m.dense().shape == (*wanted.shape[:-1], 7)
+        torch.testing.assert_close(m.dense().sum(-1), torch.ones(wanted.shape[:-1], dtype=dtype))
+        for mine, other in zip(
+            torch.autograd.grad(got.sum(), ours), torch.autograd.grad(wanted.sum(), theirs), strict=True
+        ):
+            torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["auto", "native", "torch", "blocked", "reference"])
+@pytest.mark.parametrize("kind", ["dot", "cosine", "additive", "bilinear", "uniform", "hard"])
+def test_no_width_means_equal_scores_for_every_similarity(kind: str, backend: str) -> None:
+    q, k, v = torch.randn(2, 5, 0), torch.randn(2, 7, 3 if kind == "bilinear" else 0), torch.randn(2, 7, 6)
+    parameters: dict[str, Any] = {
+        "additive": regard.Additive(torch.randn(0)),
+        "bilinear": regard.Bilinear(torch.randn(0, 3)),
+    }
+    if kind in ("uniform", "hard"):
+        options: dict[str, Any] = {"weighting": kind}
+    else:
+        options = {"similarity": parameters.get(kind, kind)}
+    if backend != "auto" and choose.BACKENDS[backend].refusal(Request.of(q, k, v, **options)):
+        pytest.skip("not served")
+    wanted = (v[:, :1] if kind == "hard" else v.mean(-2, keepdim=True)).expand(2, 5, 6)
+    torch.testing.assert_close(regard.attend(q, k, v, **options, backend=backend), wanted)
 
 
 @pytest.fixture(scope="module")

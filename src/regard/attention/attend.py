@@ -16,6 +16,7 @@ from .isolate import isolated
 from .map import AttentionMap
 from .request import Request, Weighting
 from .similarity import autocast_dtype
+from .tensor_types import is_causal_bias
 
 
 def attend(
@@ -49,8 +50,8 @@ def attend(
         query: (*lead, Tq, D); the leading dimensions are free (none, B, B×H, …) and broadcast as SDPA's do.
         key: (*lead, Tk, D).
         value: (*lead, Tk, Dv).
-        attn_mask: boolean (True = may attend) or float (added to the scores), broadcasting to (*lead, Tq, Tk).
-            Other polarities: `regard.masks`.
+        attn_mask: boolean (True = may attend) or float (added to the scores), broadcasting to (*lead, Tq, Tk), or a
+            `torch.nn.attention.bias.CausalBias`. Other polarities: `regard.masks`.
         dropout_p: share of weights dropped, whenever it is not 0.
         is_causal: query i, at position i + causal_offset, attends to no key after it. Joins any other mask.
         scale: multiplies dot, cosine and bilinear scores; default 1/√D for scaled_dot, 1 otherwise.
@@ -89,9 +90,11 @@ def attend(
         "lengths": lengths,
     }
     given = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    if has_torch_function_variadic(query, key, value):  # somebody sees calls, as `regard.watch` does
+    # a CausalBias knows SDPA alone: asked about another function, it would pass its own type on to the result
+    overriding = (query, key, value, None if is_causal_bias(attn_mask) else attn_mask)
+    if has_torch_function_variadic(*overriding):  # a subclass, or a mode such as that of `regard.watch`
         options.update(return_map=return_map, backend=backend)
-        return handle_torch_function(attend, (query, key, value), *given, **options)
+        return handle_torch_function(attend, overriding, *given, **options)
     request = Request.of(*given, **options)
     chosen = choose(request, backend).backend
     if autocast_dtype(request.device) is None:

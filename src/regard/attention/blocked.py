@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .derivatives import differentiable_gradients, unserved
 from .masks import take_block, transformed
 from .request import Request, block_shape, narrow, spread
 from .similarity import wide, widen
@@ -37,7 +38,7 @@ def refusal(request: Request) -> str | None:
     """Why it cannot serve a request, in words; None when it can."""
     if transformed():
         return "it has a backward pass of its own that torch.func (vmap, grad, jvp) cannot transform"
-    return None
+    return unserved(request)
 
 
 @torch.compiler.disable
@@ -92,7 +93,7 @@ class _Block:
         generator = torch.Generator(request.device).manual_seed((seed + self.number) % 2**63)
         shape = (*request.lead, self.rows.stop - self.rows.start, self.cols.stop - self.cols.start)
         drawn = torch.rand(shape, generator=generator, device=request.device, dtype=torch.float32)
-        return (drawn >= request.dropout_p).to(request.wide) / (1 - request.dropout_p)
+        return (drawn >= request.dropout_p).to(request.wide) / ((1 - request.dropout_p) or 1.0)
 
     def chosen(self, best: Tensor, dtype: torch.dtype) -> Tensor:
         """Hard weights of the block: 1 at the best key of each row, (..., rows, cols)."""
@@ -176,6 +177,20 @@ def _choose(request: Request, best: Tensor, seed: int) -> Tensor:
     return out
 
 
+def _kept(request: Request, seed: int) -> Tensor | None:
+    """What dropout multiplies all weights by, (*lead, Tq, Tk), as the blocks draw it; None without dropout."""
+    if not request.dropout_p:
+        return None
+    whole = torch.zeros(request.shape, dtype=request.wide, device=request.device)
+    for part in _parts(request):
+        for rows in part.rows():
+            for block in part.blocks(rows):
+                kept = block.kept(part.request, seed)
+                assert kept is not None
+                part.view(whole, 2)[..., rows, block.cols] = kept
+    return whole
+
+
 def _values(request: Request, block: _Block) -> Tensor:
     return widen(spread(request.value[..., block.cols, :], request.groups))  # (..., cols, Dv)
 
@@ -195,14 +210,13 @@ class _Blocked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # only under create_graph=True
-            raise RuntimeError(
-                "attend: backend (blocked) has first derivatives only; got create_graph=True. "
-                "Try backend='reference' for second ones."
-            )
         soft, lse, best, *tensors = ctx.saved_tensors
         if grad is None:
             return (None, None, *(None for _ in tensors))
+        if torch.is_grad_enabled():  # only under create_graph=True
+            request = ctx.request.with_tensors(tensors)
+            kept = _kept(request, ctx.seed)
+            return (None, None, *differentiable_gradients(request, ctx.needs_input_grad[2:], grad, kept))
         walk = _Backward(ctx.request.with_tensors(tensors), ctx.seed, ctx.needs_input_grad[2:])
         return (None, None, *walk.run(widen(grad), soft, lse, best))
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import guard_or_true
 
-from .masks import transformed
+from .masks import causal, transformed
 from .similarity import Additive, Bilinear, Similarity, autocast_dtype
+from .tensor_types import causal_bias_offset, is_causal_bias, require_supported
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 WEIGHTINGS = ("softmax", "hard", "uniform")
@@ -21,6 +23,7 @@ def tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, Tensor):
             raise ValueError(f"attend: {name} must be a tensor; got {type(x).__name__}. Try torch.as_tensor.")
+        require_supported("attend", name, x)
         if x.ndim < 2:
             raise ValueError(
                 f"attend: {name} ({shape(x)}) must have at least the dimensions (length, width); got {x.ndim}. "
@@ -47,8 +50,6 @@ def tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
             f"attend: value ({shape(value)}) must have one row for each key ({shape(key)}): "
             f"{key.shape[-2]} rows; got {value.shape[-2]}."
         )
-    if 0 in (query.shape[-1], key.shape[-1]):
-        raise ValueError(f"attend: query ({shape(query)}) and key ({shape(key)}) must be at least 1 wide; got 0.")
 
 
 def lead(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[int, tuple[int, ...]]:
@@ -96,8 +97,8 @@ def widths(query: Tensor, key: Tensor, similarity: Any) -> None:
 
 
 def options(dropout_p: float, softcap: float | None, weighting: str, window: Any) -> None:
-    if not 0.0 <= dropout_p < 1.0:
-        raise ValueError(f"attend: dropout_p ({dropout_p}) must lie in [0, 1): it is the share of weights dropped.")
+    if not 0.0 <= dropout_p <= 1.0:
+        raise ValueError(f"attend: dropout_p ({dropout_p}) must lie in [0, 1]: it is the share of weights dropped.")
     if softcap is not None and not (softcap > 0 and math.isfinite(softcap)):
         raise ValueError(f"attend: softcap ({softcap}) must be a positive number. None leaves scores uncapped.")
     if weighting not in WEIGHTINGS:
@@ -123,6 +124,7 @@ def _parameter(name: str, x: Tensor, tail: tuple[int, ...], query: Tensor, leadi
     rule = " × ".join(map(str, tail))
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise ValueError(f"attend: {name} must be a float tensor of shape {rule}; got {type(x).__name__}.")
+    require_supported("attend", name, x)
     ahead = x.shape[: x.ndim - len(tail)]
     if x.ndim < len(tail) or tuple(x.shape[len(ahead) :]) != tail or not broadcasts(ahead, leading):
         raise ValueError(
@@ -137,6 +139,8 @@ def attn_mask(mask: Tensor | None, query: Tensor, key: Tensor, leading: Sequence
     """The dense part of the mask, with at least two dimensions."""
     if mask is None:
         return None
+    if isinstance(mask, Tensor):
+        require_supported("attend", "attn_mask", mask)
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
         got = dtype(mask) if isinstance(mask, Tensor) else type(mask).__name__
         raise ValueError(
@@ -154,14 +158,28 @@ def attn_mask(mask: Tensor | None, query: Tensor, key: Tensor, leading: Sequence
     return mask if mask.ndim >= 2 else mask.reshape(1, -1)
 
 
+def causal_bias(
+    mask: Any, is_causal: bool, window: Any, offset: Any, query: Tensor, key: Tensor
+) -> tuple[Tensor | None, bool, Any]:
+    """attn_mask, is_causal and causal_offset, with a `CausalBias` translated to what it stands for."""
+    if not is_causal_bias(mask):
+        return mask, is_causal, offset
+    queries, keys = query.shape[-2], key.shape[-2]
+    diagonal = causal_bias_offset(mask, queries, keys)
+    if not is_causal and window is None:
+        return None, True, diagonal
+    return causal(queries, keys, offset=diagonal).to(query.device), is_causal, offset
+
+
 def per_entry(name: str, number: Any, leading: Sequence[int], device: torch.device) -> int | Tensor:
     """A whole number, or a tensor of them for the first leading dimensions, shaped to broadcast with the scores."""
     if isinstance(number, int) and not isinstance(number, bool):
         return number
     x = number if isinstance(number, Tensor) else torch.as_tensor(number)
+    require_supported("attend", name, x)
     if x.is_floating_point() or x.dtype == torch.bool:
         raise ValueError(f"attend: {name} ({shape(x)}) must be whole numbers; got {dtype(x)}.")
-    if x.ndim > len(leading) or any(n not in (1, size) for n, size in zip(x.shape, leading, strict=False)):
+    if x.ndim > len(leading) or any(not _fits(n, size) for n, size in zip(x.shape, leading, strict=False)):
         raise ValueError(
             f"attend: {name} ({shape(x)}) must be one number, or one per batch entry, leading dimensions "
             f"{tuple(leading)}; got {shape(x)}."
@@ -193,7 +211,14 @@ def broadcasts(given: Sequence[int], target: Sequence[int]) -> bool:
     """Whether a shape broadcasts to another without making it larger."""
     if len(given) > len(target):
         return False
-    return all(n in (1, size) for n, size in zip(reversed(given), reversed(target), strict=False))
+    return all(_fits(n, size) for n, size in zip(reversed(given), reversed(target), strict=False))
+
+
+def _fits(size: int, target: int) -> bool:
+    """Whether a dimension broadcasts to another. A size that depends on data is left to the operators that follow."""
+    if torch.compiler.is_compiling():
+        return guard_or_true(size == target) or guard_or_true(size == 1)
+    return size in (1, target)
 
 
 def shape(x: Tensor) -> str:

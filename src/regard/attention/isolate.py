@@ -98,6 +98,8 @@ def _reached(request: Request, found: Tensor) -> Tensor:
 def _reached_through(request: Request, found: Tensor) -> Tensor:
     """The same through a dense mask, some rows at a time."""
     step = max(1, BLOCK // max(1, request.keys * request.entries))
+    if torch.compiler.is_compiling():  # sizes may be symbols, which a loop cannot depend on
+        step = max(1, request.queries)
     parts = []
     for start in range(0, max(1, request.queries), step):
         rows = slice(start, min(start + step, request.queries))

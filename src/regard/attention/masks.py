@@ -21,6 +21,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from .tensor_types import causal_bias_offset, is_causal_bias, require_supported
+
 Span = slice | Tensor
 """Some rows or columns: a slice with start and stop, or a tensor of indices."""
 
@@ -289,7 +291,7 @@ def merge(*masks: Tensor | None) -> Tensor | None:
     >>> merge(causal(2), None, padding([1], 2)).int().tolist()
     [[1, 0], [1, 0]]
     """
-    given = [mask for mask in masks if mask is not None]
+    given = [_dense(mask) for mask in masks if mask is not None]
     allowed = [mask for mask in given if mask.dtype == torch.bool]
     added = [mask for mask in given if mask.dtype != torch.bool]
     keep = None
@@ -301,6 +303,15 @@ def merge(*masks: Tensor | None) -> Tensor | None:
     if bias is None or keep is None:
         return keep if bias is None else bias
     return torch.where(keep, bias, -torch.inf)
+
+
+def _dense(mask: Tensor) -> Tensor:
+    """The mask itself, or the boolean mask that a `CausalBias` stands for."""
+    if not is_causal_bias(mask):
+        require_supported("masks.merge", "mask", mask)
+        return mask
+    queries, keys = getattr(mask, "seq_len_q", 0), getattr(mask, "seq_len_kv", 0)
+    return causal(queries, keys, offset=causal_bias_offset(mask, queries, keys))
 
 
 def _shape(tensor: Tensor) -> str:

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from . import blocked, engine, native_additive
+from .derivatives import gradients_by_head, unserved
 from .isolate import Apart, isolated
-from .masks import transformed
+from .masks import Mask, transformed
 from .native_op import request_of, traced
 from .native_plan import (
     NUMBERS,
@@ -59,7 +59,7 @@ def unfit(request: Request) -> str | None:
         return "torch.func sees PyTorch's own operators only"
     if isinstance(request.similarity, Additive) and torch.compiler.is_compiling():
         return "torch.compile sees its dot products only"
-    return None if request.mask.open else _unfit_mask(request)
+    return unserved(request) or (None if request.mask.open else _unfit_mask(request))
 
 
 def _unfit_mask(request: Request) -> str | None:
@@ -108,7 +108,10 @@ def _serve(request: Request) -> tuple[Tensor, Tensor, bool]:
         shared = shared_lead(request)
         q = four(request.q, lead, plan)  # (B, H, Tq, D)
         k, v = four(request.k, shared, plan), four(request.value, shared, plan)  # (B, H / groups, Tk, ·)
-        found, lse, finite = (_Dot.apply if _wants_gradient(q, k, v) else _forward)(q, k, v, plan)
+        if _wants_gradient(q, k, v):
+            found, lse, finite = _Dot.apply(q, k, v, plan, request.mask, lead)
+        else:
+            found, lse, finite = _forward(q, k, v, plan)
     if len(lead) == 2:
         return found, lse, finite
     return found.reshape(*lead, *found.shape[-2:]), lse.reshape(*lead, request.queries), finite
@@ -124,13 +127,12 @@ def _additive(request: Request, plan: Plan) -> tuple[Tensor, Tensor, bool]:
     w = channel_weights(request, plan)
     if not _wants_gradient(q, k, v, w):
         return native_additive.forward(q, k, v, w, plan, prepared, keep=False)[:3]
-    return native_additive.AdditiveAttention.apply(q, k, v, w, plan, prepared)
+    return native_additive.AdditiveAttention.apply(q, k, v, w, plan, prepared, request.mask, request.lead)
 
 
 def _wants_gradient(*tensors: Tensor) -> bool:
-    """Whether autograd has to know of the call; a tangent of forward mode, which is not served, is for it to refuse."""
-    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    return wanted or forward_ad._current_level >= 0
+    """Whether autograd has to know of the call."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tensor, bool]:
@@ -150,9 +152,11 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tenso
 
 class _Dot(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tensor, bool]:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan, mask: Mask, lead: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor, bool]:
         found, lse, finite = _forward(q, k, v, plan)
-        ctx.plan = plan
+        ctx.plan, ctx.mask, ctx.lead = plan, mask, lead
         ctx.save_for_backward(q, k, v, found, lse)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(lse)
@@ -160,15 +164,18 @@ class _Dot(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *unused: Any) -> tuple[Tensor | None, ...]:
-        ctx.plan.once()
         if grad is None:
-            return None, None, None, None
+            return (None,) * 6
         q, k, v, found, lse = ctx.saved_tensors
+        if torch.is_grad_enabled():  # only under create_graph=True
+            plan, wanted = ctx.plan, ctx.needs_input_grad[:3]
+            numbers = (Dot(plan.scale), ctx.mask, plan.softcap, plan.groups, ctx.lead)
+            return *gradients_by_head((q, k, v), wanted, grad, *numbers), None, None, None
         dq, dk, dv, finite = _backward(ctx.plan, q, k, v, found, lse, grad)
         if ctx.plan.masked and not finite:
             q, k, v = (torch.where(x.isfinite(), x, 0) for x in (q, k, v))  # masked out, or lost in any case
             dq, dk, dv, _ = _backward(ctx.plan, q, k, v, found, lse, grad)
-        return dq, dk, dv, None
+        return dq, dk, dv, None, None, None
 
 
 def _backward(

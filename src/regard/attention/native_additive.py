@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .derivatives import gradients_by_head
+from .masks import Mask
 from .native_plan import Plan, kernels, pieces, view
-from .similarity import Prepared
+from .similarity import Additive, Prepared
 
 ROWS_PER_TASK = 64
 KEPT = 2
@@ -81,21 +83,32 @@ class AdditiveAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, w: Tensor, plan: Plan, prepared: Prepared | None
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        w: Tensor,
+        plan: Plan,
+        prepared: Prepared | None,
+        mask: Mask,
+        lead: tuple[int, ...],
     ) -> tuple[Tensor, Tensor, bool]:
         context, lse, served, saved = forward(q, k, v, w, plan, prepared, keep=True)
         ctx.plan, ctx.width, ctx.own = plan, q.shape[-1], saved.own
-        ctx.save_for_backward(*saved.tensors)
+        ctx.mask, ctx.lead = mask, lead
+        ctx.save_for_backward(*saved.tensors, q, k)  # the last two for second derivatives alone
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(lse)
         return context, lse, served
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-        ctx.plan.once()
         if grad is None:
-            return (None,) * 6
-        q, k, v, w, context, softmax, kept = ctx.saved_tensors  # q and k, or their exponentials
+            return (None,) * 8
+        q, k, v, w, context, softmax, kept, *given = ctx.saved_tensors  # q and k, or their exponentials
+        if torch.is_grad_enabled():  # only under create_graph=True
+            numbers = (Additive(w), ctx.mask, ctx.plan.softcap, ctx.plan.groups, ctx.lead)
+            return *gradients_by_head((*given, v, w), ctx.needs_input_grad[:4], grad, *numbers), *(None,) * 4
         plan, width, threads = ctx.plan, ctx.width, torch.get_num_threads()
         batches, heads, queries, keys = plan.batches, plan.heads, q.shape[2], k.shape[2]
         parts = kernels().additive_parts(batches * heads, keys, threads) if batches * heads else 1
@@ -123,7 +136,7 @@ class AdditiveAttention(torch.autograd.Function):
                 threads,
             )
         dk, dv = plan.ungroup(dk[..., :width]), plan.ungroup(dv)
-        return _joined(dq)[..., :width], dk, dv, _joined(dw)[..., :width], None, None
+        return _joined(dq)[..., :width], dk, dv, _joined(dw)[..., :width], *(None,) * 4
 
 
 def _joined(x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .derivatives import differentiable_gradients
 from .masks import Mask
 from .native_plan import entries, per_batch
 from .request import Request
@@ -118,6 +119,10 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _differentiate(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
     if grad is None:
         return (None,) * 11
+    if torch.is_grad_enabled():  # only under create_graph=True
+        request = request_of(*ctx.saved_tensors[2:], *ctx.numbers)
+        *gradients, _ = differentiable_gradients(request, (*ctx.needs_input_grad[:3], False), grad)
+        return *gradients, *(None,) * 8
     gradients = torch.ops.regard.dot_backward.default(grad, *ctx.saved_tensors, *ctx.numbers)
     return *gradients, *(None,) * 8
 

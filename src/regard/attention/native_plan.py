@@ -74,7 +74,7 @@ class Plan(NamedTuple):
     def once(self) -> None:
         if torch.is_grad_enabled():  # only under create_graph=True
             raise RuntimeError(
-                "attend: backend (native) has first derivatives only; got create_graph=True. "
+                "attend_packed: backend (native) has first derivatives only; got create_graph=True. "
                 "Try backend='reference' for second ones."
             )
 
@@ -217,9 +217,9 @@ def per_batch(number: int | Tensor, request: Request, batches: int) -> Tensor:
     """One int64 per batch entry."""
     if isinstance(number, int):
         return torch.full((batches,), number)
-    inner = request.lead if batches == math.prod(request.lead) else request.lead[:-1]
     lead = number.reshape(number.shape[: len(request.lead)])  # without the dimensions of rows and columns
-    lead = lead.expand(request.lead) if len(inner) == len(request.lead) else lead[..., 0].expand(inner)
+    headless = len(request.lead) < (2 if request.groups == 1 else 1)  # as in `entries`
+    lead = lead.expand(request.lead) if headless else lead[..., 0].expand(request.lead[:-1])
     return lead.reshape(batches).to(torch.int64).contiguous()
 
 

@@ -25,6 +25,7 @@ from .packed_maps import places as places
 from .packed_op import request_of, traceable, traced
 from .request import Request, Weighting
 from .similarity import autocast_dtype
+from .tensor_types import require_supported
 
 Lengths = Tensor | Sequence[int]
 
@@ -255,12 +256,13 @@ def _tensor(given: Lengths) -> Tensor:
 
 def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(x, Tensor) or x.ndim != 3:
+        if not isinstance(x, Tensor) or (x.ndim != 3 and not x.is_nested):
             got = check.shape(x) if isinstance(x, Tensor) else type(x).__name__
             raise ValueError(
                 f"attend_packed: {name} must be a tensor (tokens, heads, width); got {got}. For one head use "
                 "x[:, None]; regard.data.pack packs a padded batch."
             )
+        require_supported("attend_packed", name, x)
 
 
 def _told(

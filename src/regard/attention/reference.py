@@ -25,8 +25,11 @@ def refusal(request: Request) -> str | None:
     return None
 
 
-def context(request: Request) -> tuple[Tensor, Tensor | None]:
-    """The context, and the row statistic of its weights (see `weights`); a map finds it itself where all may attend."""
+def context(request: Request, kept: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """The context, and the row statistic of its weights (see `weights`); a map finds it itself where all may attend.
+
+    `kept` multiplies the weights in place of a dropout drawn here: (*lead, Tq, Tk).
+    """
     s, statistic = scores(request), None
     with stage("hard weighting" if request.hard else "weighting"):
         if request.mask.open and not request.hard:
@@ -34,7 +37,9 @@ def context(request: Request) -> tuple[Tensor, Tensor | None]:
         else:
             w, statistic = weights(request, s)
     with stage("weighted sum"):
-        if request.dropout_p:
+        if kept is not None:
+            w = w * kept
+        elif request.dropout_p:
             w = torch.nn.functional.dropout(w, request.dropout_p)
         v = widen(spread(request.value, request.groups))
         return (w @ v).to(request.value.dtype), statistic  # (*lead, Tq, Dv), (*lead, Tq)

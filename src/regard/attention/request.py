@@ -65,6 +65,7 @@ class Request:
         check.tensors(query, key, value)
         query, key, value = _under_autocast(query, key, value)
         groups, lead = check.lead(query, key, value, enable_gqa)
+        attn_mask, is_causal, causal_offset = check.causal_bias(attn_mask, is_causal, window, causal_offset, query, key)
         check.options(dropout_p, softcap, weighting, window)
         check.widths(query, key, similarity)
         resolved = resolve(
@@ -80,6 +81,8 @@ class Request:
         else:
             dense = check.attn_mask(attn_mask, query, key, lead)
             mask = Mask(dense, left, right, offset, None if lengths is None else check.lengths(lengths, key, lead))
+        if 0 in (query.shape[-1], key.shape[-1]) and not isinstance(resolved, Pairwise):
+            query, key, resolved = _without_width(query), _without_width(key), Dot()  # every score is an empty sum
         if weighting == "uniform":  # the softmax of equal scores: no backend needs to know it
             query, key, resolved, mask, softcap = _zero(query), _zero(key), Dot(), mask.without_bias(), None
         return cls(
@@ -272,6 +275,11 @@ def _select_parameters(similarity: Similarity, pick: _Picker) -> Similarity:
 def _zero(x: Tensor) -> Tensor:
     """Zeros in place of vectors that are ignored, one wide; joined to the graph, so that their gradient is zero."""
     return torch.where(torch.zeros((), dtype=torch.bool, device=x.device), x[..., :1], 0)  # (..., T, 1)
+
+
+def _without_width(x: Tensor) -> Tensor:
+    """A column of zeros in place of vectors of which one side has no numbers; joined to the graph as in `_zero`."""
+    return torch.nn.functional.pad(x[..., :0], (0, 1))  # (..., T, 1)
 
 
 def _under_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

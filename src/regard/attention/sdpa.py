@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from .derivatives import rerouted, unserved
 from .request import Request
 from .similarity import Additive, Dot, Pairwise
 
@@ -23,7 +24,7 @@ def refusal(request: Request) -> str | None:
         return "SDPA has no softcap"
     if isinstance(request.similarity, Additive | Pairwise):
         return "SDPA compares by dot products only"
-    return None
+    return unserved(request)
 
 
 def mask_pairs(request: Request) -> int:
@@ -69,7 +70,9 @@ def context(request: Request) -> tuple[Tensor, None]:
     )
     if out.shape[-1] != value_width:
         out = out[..., :value_width]
-    return (out if len(lead) == 2 else out.reshape(*lead, *out.shape[-2:])), None  # (*lead, Tq, Dv)
+    out = out if len(lead) == 2 else out.reshape(*lead, *out.shape[-2:])  # (*lead, Tq, Dv)
+    # only a fused kernel lacks second derivatives, and a dropout that was drawn inside cannot be drawn again
+    return (out if request.dropout_p or stored_weights(request) else rerouted(out, request)), None
 
 
 def _four(x: Tensor, lead: tuple[int, ...]) -> Tensor:

@@ -192,7 +192,7 @@ class Pairwise:
         similarity = cls(function, autocast=autocast_dtype(q.device))
         if not torch.is_grad_enabled() or 0 in q.shape or 0 in k.shape:
             return similarity
-        return replace(similarity, leaves=tuple(_leaves(similarity.scores(q.detach(), k.detach()))))
+        return replace(similarity, leaves=tuple(reachable_leaves(similarity.scores(q.detach(), k.detach()))))
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         if self.autocast is None:
@@ -251,7 +251,7 @@ def resolve(
 
 def _named(name: str, scale: float | None, width: int) -> Similarity:
     if name == "scaled_dot":
-        return Dot(1 / math.sqrt(width) if scale is None else float(scale))
+        return Dot(1 / math.sqrt(max(1, width)) if scale is None else float(scale))
     if name == "dot":
         return Dot(1.0 if scale is None else float(scale))
     if name == "cosine":
@@ -267,9 +267,11 @@ def _describe(similarity: object) -> str:
     return "an Additive similarity" if isinstance(similarity, Additive) else "a callable similarity"
 
 
-def _leaves(scores: Tensor) -> Iterator[Tensor]:
-    """The leaf tensors that want gradients, from a walk over the graph that made the scores."""
-    pending, seen = [scores.grad_fn], set()
+def reachable_leaves(x: Tensor) -> Iterator[Tensor]:
+    """The leaf tensors that require gradients and that x was computed from, or x itself."""
+    if x.is_leaf and x.requires_grad:
+        yield x
+    pending, seen = [x.grad_fn], set()
     while pending:
         node = pending.pop()
         if node is None or node in seen:

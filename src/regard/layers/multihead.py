@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..attention import attend as plain_attend
 from ..attention.check import shape
+from ..attention.tensor_types import is_causal_bias
 from .cache import Cache
 from .packed import Packing, operator, pair_of, refuse, tell
 from .projection import linear, project
@@ -232,7 +233,7 @@ class MultiHeadAttention(nn.Module):
         for name, x, layer in (("query", query, self.query), ("key", key, self.key), ("value", value, self.value)):
             if x is not None and (x.ndim < 2 or x.shape[-1] != layer.in_features):
                 raise ValueError(f"multihead: {name} ({shape(x)}) must be (batch, length, {layer.in_features}).")
-        if attn_mask is not None and 2 < attn_mask.ndim != query.ndim + 1:
+        if attn_mask is not None and not is_causal_bias(attn_mask) and 2 < attn_mask.ndim != query.ndim + 1:
             # (B, Tq, Tk) would broadcast as (H, Tq, Tk) and be wrong without a word where B = H
             raise ValueError(
                 f"multihead: attn_mask ({shape(attn_mask)}) must have 2 dimensions, (Tq, Tk), or {query.ndim + 1} with "

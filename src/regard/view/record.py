@@ -21,6 +21,7 @@ from ..attention.masks import OPEN, Mask, from_ignore, merge, padding
 from ..attention.packed import attend_packed, maps_of
 from ..attention.request import Request
 from ..attention.similarity import Dot, autocast_dtype
+from ..attention.tensor_types import is_plain
 from .call import Found, Plain, four
 
 CAUSAL = Mask(right=0)
@@ -47,7 +48,8 @@ def scaled_dot_product_attention(
     """As PyTorch's: a boolean mask has True = may attend."""
     if query.is_nested:
         raise ValueError("nested tensors have no one shape; pad them, torch.nested.to_padded_tensor")
-    if attn_mask is None and query.ndim == key.ndim == 4 and query.shape[:2] == key.shape[:2] and not _casts(query):
+    common = attn_mask is None and is_plain(query) and is_plain(key) and query.ndim == key.ndim == 4
+    if common and query.shape[:2] == key.shape[:2] and query.shape[-1] and not _casts(query):
         # most calls: PyTorch has checked them, and each function that runs cold between two products takes microseconds
         similarity = Dot(1 / math.sqrt(query.shape[-1]) if scale is None else float(scale))
         mask, lead = CAUSAL if is_causal else OPEN, tuple(query.shape[:2])
