@@ -38,8 +38,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C; the result is an exit status."""
+    from .attention.memory import limit_arenas
     from .view.server.target import open_target
 
+    limit_arenas(1)  # before any thread starts
     if not 0 <= options.port < 2**16:
         raise ValueError(f"port ({options.port}) must lie in 0…65535; 0 takes any that is free.")
     text = _text(options.file) if options.file else options.text

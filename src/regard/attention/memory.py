@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import ctypes
 
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
-"""M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of mallopt."""
+MMAP_THRESHOLD, TRIM_THRESHOLD, ARENA_MAX = -3, -1, -8
+"""M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_ARENA_MAX of mallopt."""
 LARGEST = 2**30
 _kept = 0
 """Bytes of the largest piece that is kept so far."""
+
+
+def limit_arenas(count: int) -> bool:
+    """Have the C library serve all threads from `count` arenas; returns whether it does.
+
+    By default each thread gets an arena of its own, and memory freed in one is not used by the others: a server whose
+    threads draw large pictures in turn keeps several times what one of them needs.
+    """
+    try:
+        return bool(ctypes.CDLL(None).mallopt(ARENA_MAX, count))
+    except (AttributeError, OSError):  # another C library
+        return False
 
 
 def release_freed() -> bool:
