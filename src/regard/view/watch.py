@@ -27,6 +27,7 @@ from ..attention.memory import keep_freed
 from ..attention.request import Request
 from .call import Call, Found, Kind, Plain, compact, place, storage_of
 from .flex import flex_attention, flex_call
+from .grouped import regrouped
 from .record import RECORDERS
 from .seen import Layers, Seen, choice
 from .steps import MaskCopies, Steps, same_bits
@@ -125,7 +126,7 @@ class Watch:
                 return
             name, learns = own or type(module).__name__, torch.is_grad_enabled()
             with torch.no_grad() if learns else nullcontext():
-                found: Found = recorder(*args, **kwargs)
+                found: Found = regrouped(recorder(*args, **kwargs), frame)
                 if found.below:
                     name = f"{own}.{found.below}".lstrip(".")
                 number = self._numbers.setdefault(name, len(self._numbers))
