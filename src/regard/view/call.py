@@ -84,9 +84,10 @@ class Call:
         self.storage: StorageWeakRef | None = None
         """The memory in which the model held its keys when the call was seen."""
         self.source = found.source
-        self._renew()
+        self.renew()
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Take everything it refers to as it is now for what was seen."""
         self._versions = [(x, version(x)) for x in self.tensors()]
         self._map: AttentionMap | None = None
         self._kind: Kind | None = None
@@ -100,7 +101,7 @@ class Call:
     def set(self, source: Source) -> None:
         """Tell the same, or more, from now on by other means."""
         self.source = source
-        self._renew()
+        self.renew()
 
     @property
     def request(self) -> Request:
