@@ -161,8 +161,8 @@ def shown(seen: Seen, kind: str, title: str, batch: int = 0) -> Shown:
         if len(map.shape) > 4:
             sizes = "×".join(str(size) for size in map.shape)
             raise ValueError(
-                f"view: map {name!r:.60} of {title} ({sizes}) must be batch × heads × queries × keys at most. Choose others: "
-                "seen.filter(…)."
+                f"view: map {name!r:.60} of {title} ({sizes}) must be batch × heads × queries × keys at most. "
+                "Choose others: seen.filter(…)."
             )
     found = [
         Layer(name, sort, map, batch)
