@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import regard
+from regard.view import capture
 from regard.view.seen import Patches, Seen
 
 
@@ -108,17 +109,38 @@ def test_files_that_are_no_captures(tmp_path: Path) -> None:
             regard.load_capture(tmp_path / name)
 
     def changed(**fields: Any) -> Path:
-        contents = json.loads(metadata["regard"])
-        contents.update(fields)
-        save_file(tensors, tmp_path / "other", {**metadata, "regard": json.dumps(contents)})
+        words = json.dumps({**json.loads(metadata["regard"]), **fields})
+        signed = {"regard": words, "regard_sha256": capture._digest(metadata["sha256"], words)}
+        save_file(tensors, tmp_path / "other", {**metadata, **signed})
         return tmp_path / "other"
 
     save_file(tensors, tmp_path / "foreign", {"format": "pt"})
     with pytest.raises(ValueError, match=r"must be a file that Seen.save wrote"):
         regard.load_capture(tmp_path / "foreign")
-    with pytest.raises(ValueError, match=r"must be of version 1 or before; got 2. Upgrade regard."):
-        regard.load_capture(changed(version=2))
+    with pytest.raises(ValueError, match=r"must be of version 2 or before; got 3. Upgrade regard."):
+        regard.load_capture(changed(version=3))
     (call,) = json.loads(metadata["regard"])["calls"]
     for wrong in ({"q": "9"}, {"lead": [3, 4]}, {"kind": "odd"}, {"query_tokens": 0}, {"similarity": {"kind": "x"}}):
         with pytest.raises(ValueError, match="must describe its maps"):
             regard.load_capture(changed(calls=[{**call, **wrong}]))
+
+
+def test_the_digest_covers_the_description_and_is_required(tmp_path: Path) -> None:
+    seen = seen_of({"scale": 0.25})
+    path = seen.save(tmp_path / "x.safetensors")
+    with safe_open(path, framework="pt") as file:
+        metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+    def loaded(**changes: str | None) -> Seen:
+        save_file(tensors, tmp_path / "y", {k: v for k, v in {**metadata, **changes}.items() if v is not None})
+        return regard.load_capture(tmp_path / "y")
+
+    other = metadata["regard"].replace('"scale": 0.25', '"scale": 0.65')
+    assert other != metadata["regard"] and len(loaded()) == 1
+    for changes in ({"regard": other}, {"regard_sha256": None}, {"sha256": None}, {"regard_sha256": "0" * 64}):
+        with pytest.raises(ValueError, match=r"capture: .*y must .*digest"):
+            loaded(**changes)
+    old = json.dumps({**json.loads(metadata["regard"]), "version": 1})  # as files written before are
+    assert torch.equal(loaded(regard=old, regard_sha256=None)[0].dense(), seen[0].dense())
+    with pytest.raises(ValueError, match=r"digest of the tensors is missing"):
+        loaded(regard=old, regard_sha256=None, sha256=None)

@@ -14,8 +14,10 @@ from .masks import Mask, transformed
 from .native_op import request_of, traced
 from .native_plan import (
     NUMBERS,
+    PLAIN,
     Gradients,
     Plan,
+    address,
     channel_weights,
     four,
     heads_inside,
@@ -30,8 +32,6 @@ from .similarity import Additive, Dot, Pairwise, widen
 name = "native"
 isolates = True
 
-PLAIN = (Tensor, torch.nn.Parameter)
-"""The tensors whose memory may be read: a subclass may hold it elsewhere, or none."""
 ROWS_PER_TASK = 192
 """Queries that share one transposition of the keys."""
 KEYS_PER_TASK = 256
@@ -146,7 +146,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tenso
         return found, lse, True
     threads = torch.get_num_threads()
     rows = plan.rows_per_task(queries, threads, ROWS_PER_TASK)
-    finite = kernels().dot_forward(*plan.arguments(q, k, v, width=width), view(found), lse.data_ptr(), rows, threads)
+    finite = kernels().dot_forward(*plan.arguments(q, k, v, width=width), view(found), address(lse), rows, threads)
     return found, lse, finite
 
 
@@ -189,7 +189,7 @@ def _backward(
             *plan.arguments(q, k, v, width=q.shape[-1]),
             view(grad),
             view(found),
-            lse.data_ptr(),
+            address(lse),
             parts,
             *room.arguments(),
             threads,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .derivatives import gradients_by_head
 from .masks import Mask
-from .native_plan import Plan, kernels, pieces, view
+from .native_plan import Plan, address, kernels, pieces, unit_rows, view
 from .similarity import Additive, Prepared
 
 ROWS_PER_TASK = 64
@@ -50,13 +50,13 @@ def forward(
         served = kernels().additive_forward(
             *plan.arguments(q, k, v, width=width),
             _weights(w),
-            0 if eq is None else eq.data_ptr(),
-            0 if ek is None else ek.data_ptr(),
+            address(eq),
+            address(ek),
             ready,
-            context.data_ptr(),
-            lse.data_ptr(),
-            softmax.data_ptr(),
-            kept.data_ptr() if keep else 0,
+            address(context),
+            address(lse),
+            address(softmax),
+            address(kept) if keep else 0,
             rows,
             threads,
         )
@@ -119,20 +119,20 @@ class AdditiveAttention(torch.autograd.Function):
         if empty:
             dq, dw, dk, dv = dq.zero_(), dw.zero_(), dk.zero_(), dv.zero_()
         else:  # the kernel writes all
-            grad = grad if grad.stride(-1) == 1 else grad.contiguous()
+            grad = unit_rows(grad)
             kernels().additive_backward(
                 *plan.arguments(q, k, v, width=width),
                 _weights(w),
                 *ctx.own,
                 view(grad),
                 view(context),
-                softmax.data_ptr(),
-                kept.data_ptr(),
+                address(softmax),
+                address(kept),
                 parts,
-                dq.data_ptr(),
-                dk.data_ptr(),
-                dv.data_ptr(),
-                dw.data_ptr(),
+                address(dq),
+                address(dk),
+                address(dv),
+                address(dw),
                 threads,
             )
         dk, dv = plan.ungroup(dk[..., :width]), plan.ungroup(dv)
@@ -146,4 +146,4 @@ def _joined(x: Tensor) -> Tensor:
 
 def _weights(w: Tensor) -> tuple[int, int, int, int]:
     """w (B, H, D): one row for each head."""
-    return w.data_ptr(), w.stride(0), w.stride(1), 0
+    return address(w), w.stride(0), w.stride(1), 0

@@ -16,7 +16,7 @@ from torch import Tensor
 from . import engine, native, observe
 from .cells import Cells, mean_
 from .masks import Mask, Span
-from .native_plan import Plan, channel_weights, four, kernels, shared_lead, view
+from .native_plan import Plan, address, addressable, channel_weights, four, kernels, shared_lead, view
 from .observe import Reduce
 from .request import Request
 from .shading import Shading
@@ -44,6 +44,8 @@ def refusal(request: Request, statistic: Tensor | None = None) -> str | None:
         return engine.reason
     if request.device.type != "cpu":
         return f"it is for the CPU, not for {request.device.type}"
+    if not _readable(request):
+        return "its tensors are not plain ones in memory"
     if request.wide != torch.float32:
         return f"it computes in float32, not in {str(request.wide).removeprefix('torch.')}"
     if isinstance(request.similarity, Additive) and not _within(request):
@@ -51,6 +53,12 @@ def refusal(request: Request, statistic: Tensor | None = None) -> str | None:
     if statistic is not None and bool(statistic.isnan().any()):
         return "some row attends to what is not finite"
     return native.unfit(request)
+
+
+def _readable(request: Request) -> bool:
+    """Whether all of its tensors are, as the kernels have them, plain ones in the memory of the CPU."""
+    numbers = (x for x in (request.mask.offset, request.mask.lengths) if isinstance(x, Tensor))
+    return all(x is None or addressable(x) for x in (*request.tensors, *numbers))
 
 
 def statistic(request: Request) -> Tensor:
@@ -238,7 +246,7 @@ class Ready(NamedTuple):
         sizes, told_q, told_k, _, *rest = plan.arguments(q, k, k, width=q.shape[-1])
         found = cls(plan, q, k, (sizes, told_q, told_k, *rest))
         dense = () if request.mask.dense is None else ((plan.held[-1], request.mask.dense),)
-        if all(told.data_ptr() == given.data_ptr() for told, given in ((q, request.q), (k, request.k), *dense)):
+        if all(address(told) == address(given) for told, given in ((q, request.q), (k, request.k), *dense)):
             _known[request] = found  # a copy, of another dtype or layout, is not worth its memory
         return found
 
@@ -274,11 +282,11 @@ def _run(
     served = kernels().observe(
         verb,
         *ready.arguments,
-        None if w is None else (w.data_ptr(), w.stride(0), w.stride(1), 0),
-        _address(eq),
-        _address(ek),
-        _address(lse),
-        (out.data_ptr(), head, out.stride(-2), _address(at), count),
+        None if w is None else (address(w), w.stride(0), w.stride(1), 0),
+        address(eq),
+        address(ek),
+        address(lse),
+        (address(out), head, out.stride(-2), address(at), count),
         (0, 0, 0, 0) if factor is None else view(factor),
         None if cells is None else tuple(n for side in cells for n in (side.start, side.stop, side.count)),
         None if shades is None else _told(*shades),
@@ -291,7 +299,7 @@ def _run(
 def _told(out: Tensor, shading: Shading) -> tuple[int | float, ...]:
     """Where shades go, (*lead, rows, cols), and how they are found."""
     *_, height, width = out.shape
-    return out.data_ptr(), height * width, width, int(shading.log), *shading.line
+    return address(out), height * width, width, int(shading.log), *shading.line
 
 
 def _additive(request: Request, ready: Ready) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -302,7 +310,3 @@ def _additive(request: Request, ready: Ready) -> tuple[Tensor | None, Tensor | N
     eq = q.new_empty(*q.shape[:-1], kernels().query_row(q.shape[-1]))
     ek = k.new_empty(*k.shape[:-1], kernels().key_row(k.shape[-1]))
     return channel_weights(request, ready.plan), eq, ek
-
-
-def _address(x: Tensor | None) -> int:
-    return 0 if x is None else x.data_ptr()

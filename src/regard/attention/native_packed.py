@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import native
-from .native_plan import NUMBERS, OPEN, Gradients, Plan, kernels, shared_lead, unit_rows, view
+from .native_plan import NUMBERS, OPEN, Gradients, Plan, address, kernels, shared_lead, unit_rows, view
 from .request import Request
 from .similarity import Additive, Dot
 
@@ -50,7 +50,7 @@ class Packed(NamedTuple):
         plan, layout = self
         sizes = (plan.heads, plan.groups, layout.most_queries, layout.most_keys, q.shape[-1], v.shape[-1])
         numbers = (NUMBERS[v.dtype], plan.scale, plan.softcap)
-        lengths = (layout.sequences, layout.queries.data_ptr(), layout.keys.data_ptr())
+        lengths = (layout.sequences, address(layout.queries), address(layout.keys))
         views = (view(q), view(k), view(v))
         return (layout.sequences, *sizes), *views, numbers, plan.mask, lengths, q.shape[1]
 
@@ -98,7 +98,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> tuple[Tensor, T
     threads = torch.get_num_threads()
     rows = plan.rows_per_task(packed.layout.most_queries, threads, native.ROWS_PER_TASK)
     context = view(found.transpose(0, 1))
-    finite = kernels().packed_forward(*packed.arguments(q, k, v), context, lse.data_ptr(), rows, threads)
+    finite = kernels().packed_forward(*packed.arguments(q, k, v), context, address(lse), rows, threads)
     return found, lse, finite
 
 
@@ -140,7 +140,7 @@ def _backward(
             *packed.arguments(q, k, v),
             view(grad.transpose(0, 1)),
             view(found.transpose(0, 1)),
-            lse.data_ptr(),
+            address(lse),
             parts,
             *room.arguments(),
             threads,

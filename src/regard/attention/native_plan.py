@@ -16,6 +16,8 @@ from .similarity import Additive, Dot
 
 NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """What the kernels read, and what they call it. They compute in float32."""
+PLAIN = (Tensor, torch.nn.Parameter)
+"""The tensors whose memory may be read: a subclass may hold it elsewhere, or none."""
 OPEN = 2**40
 """A window's side that is open: farther than any sequence is long."""
 LINE = 32
@@ -107,14 +109,15 @@ def four(x: Tensor, lead: tuple[int, ...], plan: Plan) -> Tensor:
 
 
 def unit_rows(x: Tensor) -> Tensor:
-    """The last dimension with unit stride."""
+    """The last dimension with unit stride, numbers as they lie in memory (a lazy negation is carried out)."""
+    x = x.resolve_neg()
     return x if x.stride()[-1] == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def channel_weights(request: Request, plan: Plan) -> Tensor:
     """The weights of additive scores, (B, H, D), broadcast by strides."""
     assert isinstance(request.similarity, Additive)
-    w = request.similarity.weight.to(torch.float32)
+    w = request.similarity.weight.to(torch.float32).resolve_neg()
     w = w.expand(*request.lead, w.shape[-1]).reshape(plan.batches, plan.heads, w.shape[-1])
     return w if w.stride(-1) == 1 or w.shape[-1] == 1 else w.contiguous()
 
@@ -129,10 +132,36 @@ def pieces(*shapes: tuple[int, ...], dtypes: Sequence[torch.dtype] | None = None
     return [piece.view(dtype)[:size].view(shape) for piece, dtype, size, shape in parts]
 
 
+def addressable(x: Tensor) -> bool:
+    """Whether the kernels can read a tensor: a plain one, dense, on the CPU, whose memory is there."""
+    if type(x) not in PLAIN or not x.is_cpu or x.is_neg():
+        return False
+    try:
+        return x.untyped_storage().nbytes() > 0 or not x.numel()
+    except (RuntimeError, NotImplementedError):  # sparse, or wrapped by torch.func: no memory of its own
+        return False
+
+
+def address(x: Tensor | None) -> int:
+    """Where a tensor lies in memory; 0 for none. Every address that the kernels get comes from here.
+
+    Raises:
+        ValueError: for a tensor that the kernels cannot read, where they would crash.
+    """
+    if x is None:
+        return 0
+    if not addressable(x):
+        raise ValueError(
+            f"native: a tensor ({'×'.join(map(str, x.shape))}) must be a plain, dense one in CPU memory; got "
+            f"{type(x).__name__} on {x.device}. Try backend='torch'."
+        )
+    return x.data_ptr()
+
+
 def view(x: Tensor) -> tuple[int, int, int, int]:
     """Pointer and strides of batch, head and row, of x (B, H, T, ·), or of packed x (H, N, ·)."""
     *batch, head, row, _ = x.stride()
-    return x.data_ptr(), batch[0] if batch else 0, head, row
+    return address(x), batch[0] if batch else 0, head, row
 
 
 def heads_inside(x: Tensor) -> bool:
@@ -200,7 +229,7 @@ def _mask_numbers(request: Request, batches: int, heads: int) -> tuple[tuple[int
 
     def pointer(number: int | Tensor) -> int:
         held.append(per_batch(number, request, batches))
-        return held[-1].data_ptr()
+        return address(held[-1])
 
     left = OPEN if mask.left is None else mask.left
     right = OPEN if mask.right is None else mask.right
@@ -210,7 +239,7 @@ def _mask_numbers(request: Request, batches: int, heads: int) -> tuple[tuple[int
         return (left, right, offset, length, 0, 0, 0, 0, 0, 0), tuple(held)
     dense, kind = _dense(mask, request, batches, heads)
     held.append(dense)
-    return (left, right, offset, length, kind, dense.data_ptr(), *dense.stride()), tuple(held)
+    return (left, right, offset, length, kind, address(dense), *dense.stride()), tuple(held)
 
 
 def per_batch(number: int | Tensor, request: Request, batches: int) -> Tensor:
@@ -226,7 +255,7 @@ def per_batch(number: int | Tensor, request: Request, batches: int) -> Tensor:
 def _dense(mask: Mask, request: Request, batches: int, heads: int) -> tuple[Tensor, int]:
     """The dense part (B, H, Tq, Tk), broadcast by strides, and its kind: 1 boolean, 2 added."""
     assert mask.dense is not None
-    dense = mask.dense.detach()
+    dense = mask.dense.detach().resolve_neg()
     dense, kind = (dense.view(torch.uint8), 1) if dense.dtype == torch.bool else (dense.to(torch.float32), 2)
     dense = dense.expand(*request.lead, request.queries, request.keys)
     return dense.reshape(batches, heads, request.queries, request.keys), kind

@@ -89,6 +89,23 @@ class Request:
             query, key, value, resolved, weighting == "hard", mask, softcap, float(dropout_p), groups, tuple(lead)
         )
 
+    @classmethod
+    def of_parts(
+        cls,
+        q: Tensor,
+        k: Tensor,
+        similarity: Similarity,
+        hard: bool,
+        mask: Mask,
+        softcap: float | None,
+        groups: int,
+        lead: tuple[int, ...],
+    ) -> Request:
+        """A request that was kept, from its parts, as a file holds them; raises ValueError where they do not fit."""
+        request = cls(q, k, None, similarity, hard, mask, softcap, 0.0, groups, lead)
+        check.kept(request)
+        return request
+
     @property
     def queries(self) -> int:
         return self.q.shape[-2]

@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from ..attention import engine
 from ..attention.masks import transformed
-from ..attention.native import PLAIN
-from ..attention.native_plan import kernels
+from ..attention.native_plan import PLAIN, address, kernels
 from .dropout import LEVELS, LOWEST, Dropout
 
 _WORD = 2**32 - 1
@@ -137,7 +136,7 @@ def _normed(
 
 
 def _pointers(*tensors: Tensor | None) -> tuple[int, ...]:
-    return tuple(0 if x is None else x.data_ptr() for x in tensors)
+    return tuple(map(address, tensors))
 
 
 class _AddNorm(torch.autograd.Function):

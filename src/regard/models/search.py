@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..attention import engine
+from ..attention.native_plan import address
 from ..data import BOS, EOS
 from .translator import Translator
 
@@ -228,8 +229,8 @@ def _best(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if engine.module is None or type(logits) is not Tensor or not logits.is_cpu or logits.stride(1) != 1:
         return _best_by_torch(logits, count)
     values, ids = logits.new_empty(len(logits), count), torch.empty(len(logits), count, dtype=torch.long)
-    places = values.data_ptr(), ids.data_ptr()
-    engine.module.best(logits.data_ptr(), *logits.shape, logits.stride(0), count, *places, torch.get_num_threads())
+    outputs = address(values), address(ids)
+    engine.module.best(address(logits), *logits.shape, logits.stride(0), count, *outputs, torch.get_num_threads())
     return values, ids
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import attend, engine
+from ..attention.native_plan import address
 from ..layers import DecoderBlock, FeedForward, MultiHeadAttention
 from ..layers.block import Residual
 from ..layers.similarity import asked
@@ -146,9 +147,9 @@ class _State:
         if not (own | (rows >= count)).all():
             return False
         every = (self.writers, *self.written)
-        tables = [(held.data_ptr(), held.stride(0), held.stride(1), held.itemsize) for held in every]
+        tables = [(address(held), held.stride(0), held.stride(1), held.itemsize) for held in every]
         rows = rows.contiguous()
-        module.move(tables, rows.data_ptr(), count, each, self.length, torch.get_num_threads())
+        module.move(tables, address(rows), count, each, self.length, torch.get_num_threads())
         self.writers, *self.written = (held[:count] for held in every)
         return True
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..attention.map import AttentionMap
 from ..attention.request import Request
@@ -80,12 +81,13 @@ class Call:
         self.query_tokens: list[str] | None = None
         self.key_tokens: list[str] | None = None
         self.sink = found.sink
-        self.storage = 0
-        """Where its keys lay when it was seen."""
+        self.storage: StorageWeakRef | None = None
+        """The memory in which the model held its keys when the call was seen."""
         self.source = found.source
-        self._renew()
+        self.renew()
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Take everything it refers to as it is now for what was seen."""
         self._versions = [(x, version(x)) for x in self.tensors()]
         self._map: AttentionMap | None = None
         self._kind: Kind | None = None
@@ -99,7 +101,7 @@ class Call:
     def set(self, source: Source) -> None:
         """Tell the same, or more, from now on by other means."""
         self.source = source
-        self._renew()
+        self.renew()
 
     @property
     def request(self) -> Request:
@@ -121,13 +123,19 @@ class Call:
             self.set(self.source.own(storage))
 
     def check(self) -> None:
-        """Raise RuntimeError if something was overwritten that is still needed."""
+        """Raise RuntimeError if something was overwritten or freed that is still needed."""
         for x, known in self._versions:
-            if version(x) != known:
+            change = "overwritten in place" if version(x) != known else "freed" if freed(x) else ""
+            if change:
                 raise RuntimeError(
                     f"watch: a tensor of {self.name} ({'×'.join(map(str, x.shape))}) must stay as it was when the call "
-                    "was seen; it was overwritten in place since. Pass keep='copy' to watch."
+                    f"was seen; it was {change} since. Pass keep='copy' to watch."
                 )
+
+    @property
+    def intact(self) -> bool:
+        """Whether everything it refers to is as it was when the call was seen."""
+        return all(version(x) == known and not freed(x) for x, known in self._versions)
 
     @property
     def map(self) -> AttentionMap:
@@ -227,6 +235,19 @@ def place(x: Tensor) -> int:
         return x.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):  # no storage: sparse, functional, fake
         return 0
+
+
+def storage_of(x: Tensor) -> StorageWeakRef | None:
+    """A weak reference to the memory of a tensor: while it is held, no other memory compares equal."""
+    try:
+        return StorageWeakRef(x.untyped_storage())
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def freed(x: Tensor) -> bool:
+    """Whether the memory of a tensor was given back, as FSDP does with weights that it gathered for one pass."""
+    return x.is_cpu and x.layout is torch.strided and bool(x.numel()) and not x.untyped_storage().nbytes()
 
 
 def apart(x: Tensor | None, storage: int) -> Tensor | None:

@@ -2,11 +2,17 @@
 
 The tensors are queries, keys and masks, each stored once however many maps share it; everything else is JSON in the
 file's metadata under "regard". Nothing in it is code, so a capture from a stranger is safe to open.
+
+    version   digest
+    1         "sha256": of the tensors
+    2         "sha256" likewise, and "regard_sha256": of that and the description together; both are required
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +20,21 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..attention.check import DTYPES, broadcasts
+from ..attention.check import broadcasts
 from ..attention.masks import Mask
 from ..attention.request import Request
 from ..attention.similarity import Additive, Dot, Similarity
 from ..data.files import replacing
 from ..training.files import Damaged, digest, read_tensors_and_metadata
 from .call import KINDS, Call, Found, Plain
+from .description import FLOATS, LARGEST, Fields
 from .seen import Patches, Seen
 
-VERSION = 1
+VERSION = 2
+MOST_ENTRIES = 2**16
+"""Batch entries times heads of a map."""
+WHOLE = (torch.int64, torch.int32)
+MASKS = (torch.bool, *FLOATS)
 
 
 def save(seen: Seen, path: Path) -> Path:
@@ -41,9 +52,16 @@ def save(seen: Seen, path: Path) -> Path:
         "missed": seen.missed,
     }
     words = json.dumps(contents, ensure_ascii=False)
+    of_tensors = digest(store.tensors)
+    metadata = {"format": "pt", "sha256": of_tensors, "regard": words, "regard_sha256": _digest(of_tensors, words)}
     with replacing(path) as made:
-        save_file(store.tensors, made, {"format": "pt", "sha256": digest(store.tensors), "regard": words})
+        save_file(store.tensors, made, metadata)
     return path
+
+
+def _digest(of_tensors: str, words: str) -> str:
+    """Of tensors and description together."""
+    return hashlib.sha256(f"{of_tensors}\n{words}".encode()).hexdigest()
 
 
 def load_capture(path: str | Path) -> Seen:
@@ -71,21 +89,26 @@ def load_capture(path: str | Path) -> Seen:
     if "regard" not in metadata:
         raise ValueError(f"capture: {path} must be a file that Seen.save wrote; got one with other tensors in it.")
     try:
-        contents = json.loads(metadata["regard"])
-        version = contents["version"]
-        if isinstance(version, int) and version > VERSION:
-            raise _Later(f"capture: {path} must be of version {VERSION} or before; got {version}. Upgrade regard.")
-        return _seen(contents, tensors)
-    except _Later as error:
-        raise ValueError(str(error)) from None
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError, RuntimeError) as error:
+        contents = Fields(json.loads(metadata["regard"]), tensors, "the description")
+        version = contents.integer("version")
+        if version <= VERSION:
+            _check_digest(version, metadata)
+            return _seen(contents)
+    except (ValueError, RecursionError) as error:
         raise Damaged(
             f"capture: {path} must describe its maps; got a description that does not hold: {error}."
         ) from error
+    raise ValueError(f"capture: {path} must be of version {VERSION} or before; got {version}. Upgrade regard.")
 
 
-class _Later(Exception):
-    pass
+def _check_digest(version: int, metadata: dict[str, str]) -> None:
+    if version < 1:
+        raise ValueError(f"version ({version}) must be at least 1")
+    of_tensors = metadata.get("sha256")
+    if of_tensors is None:
+        raise ValueError("the digest of the tensors is missing")
+    if version > 1 and metadata.get("regard_sha256") != _digest(of_tensors, metadata["regard"]):
+        raise ValueError("its digest is not the one written into the file: the contents changed")
 
 
 class _Store:
@@ -149,58 +172,86 @@ def _similarity(store: _Store, name: str, similarity: Similarity) -> dict[str, A
     )
 
 
-def _seen(contents: dict[str, Any], tensors: dict[str, Tensor]) -> Seen:
-    tables = contents["tokens"]
-    seen = Seen(missed=contents["missed"])
-    for fields in contents["calls"]:
-        call = Call(fields["module"], Found(Plain(_request(fields, tensors)), _optional(tensors, fields["sink"])))
-        if fields["kind"] not in KINDS:
-            raise ValueError(f"kind {fields['kind']!r}")
-        call.hint = fields["kind"]
-        for side, size in (("query_tokens", call.request.queries), ("key_tokens", call.request.keys)):
-            tokens = None if fields[side] is None else tables[fields[side]]
-            if tokens is not None and len(tokens) != size:
-                raise ValueError(f"{len(tokens)} tokens for {size} of {call.module}")
-            setattr(call, side, tokens)
+def _seen(contents: Fields) -> Seen:
+    tables = contents.tables("tokens")
+    seen = Seen(missed=contents.texts("missed"))
+    for fields in contents.objects("calls"):
+        call = Call(fields.text("module"), Found(Plain(_request(fields)), None))
+        call.sink = _sink(fields, call.request)
+        kind = fields.text("kind")
+        if kind not in KINDS:
+            raise fields.refuse("kind", f"one of {', '.join(KINDS)}")
+        call.hint = kind
+        call.query_tokens = _tokens(fields, "query_tokens", tables, call.request.queries)
+        call.key_tokens = _tokens(fields, "key_tokens", tables, call.request.keys)
+        call.name = fields.text("name")
+        call.renew()
         seen.calls.append(call)
-        call.name = str(fields["name"])
-    seen.image = _optional(tensors, contents["image"])
-    seen.patches = None if contents["patches"] is None else Patches(*map(int, contents["patches"]))
+    seen.image = None if contents.absent("image") else contents.tensor("image", (torch.uint8,))
+    if not contents.absent("patches"):
+        patches = contents.integers("patches", high=2**20)
+        if len(patches) != 3:
+            raise contents.refuse("patches", "rows, columns and the number of tokens before them")
+        seen.patches = Patches(*patches)
     return seen
 
 
-def _request(fields: dict[str, Any], tensors: dict[str, Tensor]) -> Request:
-    """A request whose shapes fit one another: a file may say anything."""
-    q, k = tensors[fields["q"]], tensors[fields["k"]]
-    lead, groups = tuple(map(int, fields["lead"])), int(fields["groups"])
-    dense = _optional(tensors, fields["dense"])
-    offset, lengths = (_number(tensors, fields[name]) for name in ("offset", "lengths"))
-    weights = (*lead, q.shape[-2], k.shape[-2])
-    spread = k.shape[:-2] if groups == 1 else (*k.shape[:-3], k.shape[-3] * groups)
-    fits = [broadcasts(q.shape[:-2], lead), broadcasts(spread, lead), q.dtype in DTYPES, k.dtype == q.dtype]
-    fits += [broadcasts(x.shape, weights) and x.ndim >= 2 for x in (dense, offset, lengths) if isinstance(x, Tensor)]
-    similarity = _similar(fields["similarity"], tensors)
-    fits += [q.shape[-1] == k.shape[-1]]
-    fits += [w.shape[-1] == q.shape[-1] and broadcasts(w.shape[:-1], lead) for w in similarity.parameters]
-    if not all(fits):
-        raise ValueError(f"shapes of {fields['name']} that do not fit one another")
-    left, right = (None if fields[side] is None else int(fields[side]) for side in ("left", "right"))
-    mask = Mask(dense, left, right, 0 if offset is None else offset, lengths)
-    softcap = None if fields["softcap"] is None else float(fields["softcap"])
-    return Request(q, k, None, similarity, bool(fields["hard"]), mask, softcap, 0.0, groups, lead)
+def _tokens(fields: Fields, name: str, tables: list[list[str]], size: int) -> list[str] | None:
+    if fields.absent(name):
+        return None
+    tokens = tables[fields.integer(name, high=len(tables) - 1)]
+    if len(tokens) != size:
+        raise fields.refuse(name, f"the index of a list of {size} tokens; got {len(tokens)}")
+    return tokens
 
 
-def _similar(fields: dict[str, Any], tensors: dict[str, Tensor]) -> Similarity:
-    if fields["kind"] == "dot":
-        return Dot(float(fields["scale"]))
-    if fields["kind"] == "additive":
-        return Additive(tensors[fields["weight"]])
-    raise ValueError(f"similarity {fields['kind']!r}")
+def _request(fields: Fields) -> Request:
+    """A request whose parts fit one another: a file may say anything."""
+    lead = fields.integers("lead")
+    if not 2 <= len(lead) <= 8 or math.prod(lead) > MOST_ENTRIES:
+        raise fields.refuse("lead", f"2 to 8 sizes, of batch and heads, for at most {MOST_ENTRIES:,} entries")
+    dense = None if fields.absent("dense") else fields.tensor("dense", MASKS)
+    left, right = (None if fields.absent(side) else fields.integer(side) for side in ("left", "right"))
+    offset = 0 if fields.absent("offset") else _number(fields, "offset", low=-LARGEST)
+    lengths = None if fields.absent("lengths") else _number(fields, "lengths", low=0)
+    softcap = None if fields.absent("softcap") else fields.number("softcap")
+    return Request.of_parts(
+        fields.tensor("q", FLOATS),
+        fields.tensor("k", FLOATS),
+        _similar(fields.object("similarity")),
+        fields.flag("hard"),
+        Mask(dense, left, right, offset, lengths),
+        softcap,
+        fields.integer("groups", low=1),
+        lead,
+    )
 
 
-def _optional(tensors: dict[str, Tensor], key: str | None) -> Tensor | None:
-    return None if key is None else tensors[key]
+def _similar(fields: Fields) -> Similarity:
+    kind = fields.text("kind")
+    if kind == "dot":
+        return Dot(fields.number("scale"))
+    if kind == "additive":
+        return Additive(fields.tensor("weight", FLOATS))
+    raise fields.refuse("kind", "dot or additive")
 
 
-def _number(tensors: dict[str, Tensor], value: Any) -> int | Tensor | None:
-    return tensors[value["tensor"]] if isinstance(value, dict) else None if value is None else int(value)
+def _number(fields: Fields, name: str, low: int) -> int | Tensor:
+    """A whole number, or a tensor of them."""
+    if not isinstance(fields.value(name), dict):
+        return fields.integer(name, low)
+    x = fields.object(name).tensor("tensor", WHOLE).to(torch.int64)
+    if x.numel() and not low <= int(x.min()) <= int(x.max()) <= LARGEST:
+        raise fields.refuse(name, f"whole numbers in {low:,}…{LARGEST:,}")
+    return x
+
+
+def _sink(fields: Fields, request: Request) -> Tensor | None:
+    if fields.absent("sink"):
+        return None
+    sink = fields.tensor("sink", FLOATS)
+    if request.hard:
+        raise fields.refuse("sink", "null for hard weights, which are not summed")
+    if not broadcasts(sink.shape, (*request.lead, request.queries)):
+        raise fields.refuse("sink", f"scores that broadcast to {(*request.lead, request.queries)}")
+    return sink

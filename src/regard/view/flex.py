@@ -17,6 +17,7 @@ from torch import Tensor
 from ..attention.masks import Mask
 from ..attention.request import Request
 from .call import Found, Plain, four
+from .record import plain
 
 _ARGUMENTS = ("query", "key", "value", "score_mod", "block_mask", "scale", "enable_gqa")
 _first: dict[Any, int] = {}
@@ -71,6 +72,7 @@ def flex_attention(
             f"the score_mod {score_mod.__name__!r} of FlexAttention changes scores by code; say it as softcap, window "
             "or an added mask of regard.attend"
         )
+    query, key, value = plain("query", query), plain("key", key), plain("value", value)
     request = four(Request.of(query, key, value, scale=scale, enable_gqa=enable_gqa).kept())
     if block_mask is None or block_mask.mask_mod.__name__ == "noop_mask":
         return Found(Plain(request))

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from ..attention.attend import attend
 from ..attention.masks import OPEN, Mask, from_ignore, merge, padding
 from ..attention.packed import attend_packed, maps_of
 from ..attention.request import Request
 from ..attention.similarity import Dot, autocast_dtype
-from ..attention.tensor_types import is_plain
+from ..attention.tensor_types import is_causal_bias
 from .call import Found, Plain, four
 
 CAUSAL = Mask(right=0)
@@ -32,7 +33,35 @@ def _casts(x: Tensor) -> bool:
 
 
 def kept(request: Request) -> Plain:
-    return Plain(four(request.kept()))
+    """The request as a source. Numbers per batch entry are copied: a decoder may count them up in place."""
+    request = four(request.kept())
+    mask = request.mask
+    if isinstance(mask.offset, Tensor):
+        mask = replace(mask, offset=mask.offset.clone())
+    if isinstance(mask.lengths, Tensor):
+        mask = replace(mask, lengths=mask.lengths.clone())
+    return Plain(request if mask is request.mask else replace(request, mask=mask))
+
+
+def plain(name: str, x: Tensor) -> Tensor:
+    """A tensor whose numbers lie in plain memory; raises ValueError for one that only stands for others."""
+    kind = type(x)
+    if kind is not Tensor and kind is not nn.Parameter:
+        if kind.__torch_dispatch__ is not Tensor.__torch_dispatch__:
+            raise ValueError(f"{name} is a {kind.__name__}, which has no numbers in memory of its own")
+        x = x.as_subclass(Tensor)
+    if is_functorch_wrapped_tensor(x):
+        raise ValueError(f"{name} is transformed by torch.func, which hides its numbers")
+    return x
+
+
+def plain_mask(mask: Tensor | None) -> Tensor | None:
+    """The same for a mask. A `CausalBias` is left to the request, which knows its meaning; other subclasses are refused."""
+    if mask is None or is_causal_bias(mask):
+        return mask
+    if type(mask) not in (Tensor, nn.Parameter):
+        raise ValueError(f"attn_mask is a {type(mask).__name__}, whose meaning is not known; pass a tensor")
+    return plain("attn_mask", mask)
 
 
 def scaled_dot_product_attention(
@@ -48,18 +77,30 @@ def scaled_dot_product_attention(
     """As PyTorch's: a boolean mask has True = may attend."""
     if query.is_nested:
         raise ValueError("nested tensors have no one shape; pad them, torch.nested.to_padded_tensor")
-    common = attn_mask is None and is_plain(query) and is_plain(key) and query.ndim == key.ndim == 4
-    if common and query.shape[:2] == key.shape[:2] and query.shape[-1] and not _casts(query):
+    query, key, attn_mask = plain("query", query), plain("key", key), plain_mask(attn_mask)
+    common = attn_mask is None and query.ndim == key.ndim == 4 and query.shape[:2] == key.shape[:2]
+    if common and query.shape[-1] and not _casts(query):
         # most calls: PyTorch has checked them, and each function that runs cold between two products takes microseconds
         similarity = Dot(1 / math.sqrt(query.shape[-1]) if scale is None else float(scale))
         mask, lead = CAUSAL if is_causal else OPEN, tuple(query.shape[:2])
         return Found(Plain(Request(query.detach(), key.detach(), None, similarity, False, mask, None, 0.0, 1, lead)))
+    value = plain("value", value)
     return Found(kept(Request.of(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)))
 
 
-def regard_attend(*args: Any, return_map: bool = False, backend: str = "auto", **kwargs: Any) -> Found:
+def regard_attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    *args: Any,
+    return_map: bool = False,
+    backend: str = "auto",
+    **kwargs: Any,
+) -> Found:
     """Our own."""
-    return Found(kept(Request.of(*args, **kwargs)))
+    query, key, value = plain("query", query), plain("key", key), plain("value", value)
+    return Found(kept(Request.of(query, key, value, plain_mask(attn_mask), *args, **kwargs)))
 
 
 def regard_attend_packed(*args: Any, return_maps: bool = False, backend: str = "auto", **kwargs: Any) -> Found:
@@ -88,6 +129,14 @@ class Projected:
     extra: tuple[Tensor, ...] = ()
     """Keys without a token, (width,) each, after the others."""
     dtype: torch.dtype | None = None
+    """What autocast made of inputs and weights."""
+
+    def __post_init__(self) -> None:
+        for x in self.tensors():
+            if not x.is_nested:
+                plain("an input or weight", x)
+        if self.dtype is None and self.query.dtype != self.weights[0].dtype:
+            raise ValueError(f"inputs are {self.query.dtype} and weights {self.weights[0].dtype}")
 
     def tensors(self) -> Sequence[Tensor]:
         given = (self.query, self.key, *self.weights, *self.biases, *self.masks, *(self.norm or ()), *self.extra)
@@ -97,6 +146,10 @@ class Projected:
         return Plain(self.request())
 
     def request(self) -> Request:
+        with torch.autocast(self.query.device.type, enabled=False):  # `dtype` is that of the call, not of this moment
+            return self._request()
+
+    def _request(self) -> Request:
         lengths, masks = None, [*self.masks]
         query, key = self.query, self.key
         if query.is_nested:
@@ -202,7 +255,13 @@ def native_multi_head_attention(
 ) -> Found:
     """The fast path of nn.MultiheadAttention."""
     source = Projected(
-        query.detach(), key.detach(), _two(qkv_weight), _two(qkv_bias), num_head, (_typed(mask, mask_type),)
+        query.detach(),
+        key.detach(),
+        _two(qkv_weight),
+        _two(qkv_bias),
+        num_head,
+        (_typed(mask, mask_type),),
+        dtype=autocast_dtype(query.device),
     )
     return Found(source)
 
@@ -232,8 +291,9 @@ def transformer_encoder_layer_fwd(
     """The fast path of nn.TransformerEncoderLayer, whose attention is the module `self_attn` below it."""
     norm = (norm_weight_1.detach(), norm_bias_1.detach(), eps) if norm_first else None
     src = src.detach()
-    masks = (_typed(mask, mask_type),)
-    return Found(Projected(src, src, _two(qkv_weight), _two(qkv_bias), num_heads, masks, norm=norm), below="self_attn")
+    masks, dtype = (_typed(mask, mask_type),), autocast_dtype(src.device)
+    source = Projected(src, src, _two(qkv_weight), _two(qkv_bias), num_heads, masks, norm=norm, dtype=dtype)
+    return Found(source, below="self_attn")
 
 
 def _two(x: Tensor) -> tuple[Tensor, Tensor]:

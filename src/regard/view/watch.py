@@ -11,23 +11,26 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from types import FrameType, TracebackType
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from ..attention.memory import keep_freed
 from ..attention.request import Request
-from .call import Call, Found, Kind, Plain, compact, place
+from .call import Call, Found, Kind, Plain, compact, place, storage_of
 from .flex import flex_attention, flex_call
+from .grouped import regrouped
 from .record import RECORDERS
 from .seen import Layers, Seen, choice
-from .steps import Steps
+from .steps import MaskCopies, Steps, same_bits
 
 Keep: TypeAlias = torch.dtype | torch.device | str | Sequence[torch.dtype | torch.device | str] | None
 
@@ -85,9 +88,12 @@ class Watch:
         if model is None:
             raise ValueError("watch: a watch must be entered once. Make another: regard.watch(model).")
         self._names, self._numbers = _names(model), dict[str, int]()
+        self._root = weakref.ref(model)
+        self._foreign: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._latest: dict[str, weakref.ref[Call]] = {}
         self._places: dict[int, list[weakref.ref[Call]]] = {}
         self._unsettled: list[weakref.ref[Call]] = []
+        self._masks = MaskCopies()
         self._mode = _Mode(self)
         keep_freed(KEPT)
         _fast_paths.open()
@@ -100,7 +106,7 @@ class Watch:
         _fast_paths.close()
         for reference in self._unsettled:
             if (call := reference()) is not None:
-                call.settle()
+                self._try(call, call.settle)
         if self._seen.missed and error is None:
             few = "; ".join(self._seen.missed[:3])
             warnings.warn(
@@ -110,38 +116,52 @@ class Watch:
         self._seen = Seen()  # whoever wanted it has it
 
     def saw(self, recorder: Any, args: Sequence[Any], kwargs: dict[str, Any], frame: FrameType | None) -> None:
-        """Keep a call that was made inside the model."""
-        if torch._C._current_graph_task_id() != -1:
-            return  # a checkpoint computes again in the backward pass what was seen in the forward pass
-        own, module = self._caller(frame)
-        if module is None:
-            return
-        name, learns = own or type(module).__name__, torch.is_grad_enabled()
+        """Keep a call that was made inside the model. It never raises: a model must not fail because it is watched."""
+        name = "the model"
         try:
+            if torch._C._current_graph_task_id() != -1:
+                return  # a checkpoint computes again in the backward pass what was seen in the forward pass
+            own, module = self._caller(frame)
+            if module is None:
+                return
+            name, learns = own or type(module).__name__, torch.is_grad_enabled()
             with torch.no_grad() if learns else nullcontext():
-                found: Found = recorder(*args, **kwargs)
+                found: Found = regrouped(recorder(*args, **kwargs), frame)
                 if found.below:
                     name = f"{own}.{found.below}".lstrip(".")
                 number = self._numbers.setdefault(name, len(self._numbers))
                 if self._wanted(name, number):
                     self._add(name, module, found, learns)
-        except Exception as error:  # a model must not fail because somebody looks
-            words = f"{name}: {error}"
-            if words not in self._seen.missed:
-                self._seen.missed.append(words)
+        except Exception as error:
+            self.miss(error, name)
+
+    def miss(self, error: Exception, name: str = "the model") -> None:
+        """List attention that could not be kept, with the reason."""
+        words = str(error) if isinstance(error, _Elsewhere) else f"{name}: {str(error) or type(error).__name__}"
+        if words not in self._seen.missed:
+            self._seen.missed.append(words)
+
+    def _try(self, call: Call, action: Callable[[], None]) -> None:
+        """Do what a call needs to stay readable. Where that fails, it is listed as missed, and not seen."""
+        try:
+            action()
+        except Exception as error:
+            self._seen.remove(call)
+            self.miss(error, call.name)
 
     def _add(self, name: str, module: nn.Module, found: Found, learns: bool) -> None:
-        source, storage = found.source, 0
+        source, storage = found.source, None
         if isinstance(source, Plain):
-            storage = place(source.found.k)
+            storage = storage_of(source.found.k)
             source = Plain(self._keeping(compact(_of_heads(source.found, self._heads))))
-        elif self._heads is not None or self._keeping.asked:
+        elif self._heads is not None or self._keeping.asked or _distributed():
             source = Plain(self._keeping(_of_heads(source.request(), self._heads)))
         before = self._latest.get(name, lambda: None)()
-        if isinstance(source, Plain) and before is not None and self._continues(before, source.found, storage):
+        found = replace(found, source=source)
+        if before is not None and self._continues(before, found, storage):
             self._refer(before)
             return
-        call = Call(name, Found(source, found.sink), _hint(name, module, found))
+        call = Call(name, found, _hint(name, module, found))
         call.storage = storage
         self._seen.add(call)
         self._latest[name] = weakref.ref(call)
@@ -149,13 +169,16 @@ class Watch:
         if learns and not isinstance(source, Plain):
             self._unsettled.append(weakref.ref(call))
 
-    def _continues(self, before: Call, new: Request, storage: int) -> bool:
+    def _continues(self, before: Call, found: Found, storage: StorageWeakRef | None) -> bool:
+        """Whether a call is a further step of a generation; then it is joined to those before."""
         source = before.source
         if isinstance(source, Plain):
             source = Steps.of(source.found, before.storage)
-        if not isinstance(source, Steps):
+        if not isinstance(source, Steps) or not isinstance(found.source, Plain):
             return False
-        after = source.followed(new, storage)
+        if not before.intact or not _same_sink(before.sink, found.sink):
+            return False
+        after = source.followed(found.source.found, storage, self._masks)
         if after is not None:
             before.set(after)
         return after is not None
@@ -173,19 +196,61 @@ class Watch:
             if isinstance(x, Tensor):
                 for reference in self._places.pop(place(x), ()):
                     if (call := reference()) is not None:
-                        call.own(place(x))
-                        self._refer(call)
+                        self._try(call, partial(self._own, call, place(x)))
+
+    def _own(self, call: Call, storage: int) -> None:
+        call.own(storage)
+        self._refer(call)
 
     def _caller(self, frame: FrameType | None) -> tuple[str, nn.Module | None]:
-        """The innermost module of the model on the stack: the first argument of a function, by whatever name."""
+        """The innermost module of the model on the stack: the first argument of a function, by whatever name.
+
+        None for a call outside the model: one in the forward pass of another model, even if a method of this one, such
+        as `generate`, called that. Raises _Elsewhere where modules of this model and of others are mixed up.
+        """
+        name, module, foreign = "", None, None
         while frame is not None:
             code = frame.f_code
-            if code.co_argcount:
-                first = frame.f_locals.get(code.co_varnames[0])
-                if isinstance(first, nn.Module) and first in self._names:
-                    return self._names[first], first
+            first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+            if isinstance(first, nn.Module):
+                known, runs = self._name(first), code is _CALL or code.co_name == "forward"
+                if known is None:
+                    foreign = foreign or (first if runs else None)
+                elif foreign is None:
+                    if module is None:
+                        name, module = known, first
+                    if not known:
+                        break  # the model itself
+                elif runs:  # another module, but inside the forward pass of this model
+                    if module is None:
+                        raise _Elsewhere(
+                            f"{known or type(first).__name__}: it calls a {type(foreign).__name__} which attends and "
+                            "is none of the model's modules; register it, as an attribute or in an nn.ModuleList"
+                        )
+                    return name, module
             frame = frame.f_back
-        return "", None
+        if module is not None and foreign is not None and frame is None:
+            raise _Elsewhere(
+                f"{name}: it was called by a {type(foreign).__name__}, outside the model; watch that instead"
+            )
+        return name, module
+
+    def _name(self, module: nn.Module) -> str | None:
+        """The name of a module in the model; None for a module of something else."""
+        if module not in self._names and module not in self._foreign:
+            root = self._root()
+            if root is not None:
+                self._names.update(_names(root))  # it may have been registered since the block was entered
+            if module not in self._names:
+                self._foreign.add(module)
+        return self._names.get(module)
+
+
+_CALL = nn.Module._call_impl.__code__
+
+
+class _Elsewhere(Exception):
+    """Attention of which it is unclear whether it belongs to the model."""
 
 
 class _Mode(TorchFunctionMode):
@@ -197,29 +262,40 @@ class _Mode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.compiler.is_compiling() or (func in _indifferent and "out" not in kwargs):
+        if torch.compiler.is_compiling():  # asked first: torch.compile traces what follows
             return func(*args, **kwargs)
-        watch = self._watch()
+        passed = func in _indifferent and "out" not in kwargs and func not in RECORDERS
+        watch = None if passed else self._watch()
         if watch is None:
             return func(*args, **kwargs)
+        recorder = _notice(watch, func, args, kwargs, sys._getframe(1))
+        result = func(*args, **kwargs)
+        if recorder is not None:
+            watch.saw(recorder, args, kwargs, sys._getframe(1))
+        return result
+
+
+def _notice(watch: Watch, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+    """Before a function runs: the recorder of one that attends; what it is about to overwrite is copied."""
+    try:
         if func is Tensor.dim:
-            flex = flex_call(sys._getframe(1))
+            flex = flex_call(frame)
             if flex is not None:
-                watch.saw(flex_attention, (), flex, sys._getframe(1))
+                watch.saw(flex_attention, (), flex, frame)
+            return None
         recorder = RECORDERS.get(func)
         if recorder is not None:
-            result = func(*args, **kwargs)
-            watch.saw(recorder, args, kwargs, sys._getframe(1))
-            return result
+            return recorder
         if _writes(func) or "out" in kwargs:
             targets = [kwargs.get("out"), *args[:1]]
             watch.writes(x for target in targets for x in (target if isinstance(target, list | tuple) else [target]))
-        elif func is not Tensor.dim and func not in _ATTENDING and len(_indifferent) < MOST_REMEMBERED:
+        elif len(_indifferent) < MOST_REMEMBERED:
             _indifferent.add(func)
-        return func(*args, **kwargs)
+    except Exception as error:
+        watch.miss(error)
+    return None
 
 
-_ATTENDING = frozenset(RECORDERS)
 MOST_REMEMBERED = 4096
 _indifferent: set[Any] = set()
 """Functions met so far that neither attend nor write: nearly all calls of a forward pass."""
@@ -314,6 +390,18 @@ class _Keeping:
             assert moved is not None
             self._moved[known] = (x, moved)  # the first is held, so that no other takes its place in memory
         return self._moved[known][1]
+
+
+def _distributed() -> bool:
+    """Whether weights may be gathered for one pass and freed after it (FSDP): what needs them is computed at once."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _same_sink(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether two sinks are the same score for every query."""
+    if one is None or other is None:
+        return one is other
+    return one.shape[-1] == 1 and one.shape == other.shape and one.dtype == other.dtype and same_bits(one, other)
 
 
 def _of_heads(request: Request, heads: tuple[int, ...] | None) -> Request:

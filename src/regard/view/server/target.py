@@ -158,6 +158,13 @@ class Seen(Protocol):
 
 def shown(seen: Seen, kind: str, title: str, batch: int = 0) -> Shown:
     """What was seen, as a page shows it. Maps without a cell are left out."""
+    for name, map in zip(seen.names, seen.maps, strict=True):
+        if len(map.shape) > 4:
+            sizes = "×".join(str(size) for size in map.shape)
+            raise ValueError(
+                f"view: map {name!r:.60} of {title} ({sizes}) must be batch × heads × queries × keys at most. "
+                "Choose others: seen.filter(…)."
+            )
     found = [
         Layer(name, sort, map, batch)
         for name, sort, map in zip(seen.names, seen.kinds, seen.maps, strict=True)

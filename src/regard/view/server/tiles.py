@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...attention import engine
+from ...attention.native_plan import address
 from ...attention.shading import Shading
 from .heads import Stretch
 
@@ -135,7 +136,7 @@ def pack(pixels: Tensor, effort: int = 1) -> bytes:
     height, width = pixels.shape[:2]
     if not effort and engine.module is not None:
         pixels = pixels.contiguous()
-        return engine.module.stored(pixels.data_ptr(), height, width, 1 if pixels.ndim == 2 else 3)
+        return engine.module.stored(address(pixels), height, width, 1 if pixels.ndim == 2 else 3)
     lines = torch.zeros(height, 1 + pixels[0].numel(), dtype=torch.uint8)  # each begins with its filter: none
     lines[:, 1:] = pixels.reshape(height, -1)
     return struct.pack(">II", width, height) + _chunk(b"IDAT", zlib.compress(lines.numpy().data, effort))

@@ -1,0 +1,199 @@
+"""Addresses for the kernels: a tensor that has no memory of its own is refused in words, and never reaches them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import regard
+from regard.attention import engine, native, native_additive, native_observe, native_packed
+from regard.attention.cells import Cells
+from regard.attention.native_plan import Plan, address, addressable
+from regard.attention.request import Request
+from regard.attention.similarity import Additive, Dot
+from regard.layers import between
+from regard.models import search
+from regard.view.server import tiles
+
+SOURCES = Path(regard.__file__).parent
+COMPUTE = {"dot_forward", "dot_backward", "packed_forward", "packed_backward", "additive_forward", "additive_backward"}
+COMPUTE |= {"observe", "gelu", "add_norm", "add_norm_backward", "best", "move", "stored", "large_pages"}
+needs_kernels = pytest.mark.skipif(engine.module is None, reason="there are no native kernels here")
+
+
+class Wrapper(Tensor):
+    """A tensor whose numbers are elsewhere, as a DTensor's are."""
+
+    @staticmethod
+    def __new__(cls, x: Tensor) -> Wrapper:
+        return Tensor._make_wrapper_subclass(cls, x.shape, dtype=x.dtype, device=x.device)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__name__.split(".")[0]
+        if name in ("detach", "expand", "view", "unsqueeze", "alias", "_unsafe_view"):
+            with torch._C._DisableTorchDispatch():
+                shape = func(torch.empty(args[0].shape, device="meta"), *args[1:], **(kwargs or {})).shape
+            return Wrapper(torch.empty(shape))
+        raise NotImplementedError(name)
+
+
+def freed(x: Tensor, copies: int = 1) -> Tensor:
+    """The last of some copies in one memory, which is then given back."""
+    x = torch.stack([x] * copies)[-1]
+    x.untyped_storage().resize_(0)
+    return x
+
+
+def fake(x: Tensor) -> Tensor:
+    return FakeTensorMode().from_tensor(x)
+
+
+UNREADABLE: dict[str, Callable[[Tensor], Tensor]] = {
+    "meta": lambda x: x.to("meta"),
+    "fake": fake,
+    "freed": freed,
+    "freed, a view": lambda x: freed(x, 2),
+    "wrapper": Wrapper,
+    "sparse": lambda x: x.to_sparse(),
+    "negated": torch._neg_view,
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_a_tensor_without_memory_has_no_address(kind: str) -> None:
+    x = torch.randn(2, 3)
+    assert address(x) == x.data_ptr() and address(None) == 0 and addressable(torch.nn.Parameter(x))
+    assert address(torch.empty(0, 3)) == torch.empty(0, 3).data_ptr()
+    bad = UNREADABLE[kind](x)
+    assert not addressable(bad)
+    with pytest.raises(ValueError, match=r"native: a tensor \(2×3\) must be a plain, dense one in CPU memory; got"):
+        address(bad)
+
+
+def test_a_tensor_inside_vmap_has_no_address() -> None:
+    known = []
+    torch.vmap(lambda x: (known.append(addressable(x)), x)[1])(torch.randn(2, 3))
+    assert known == [False]
+
+
+def test_every_address_for_the_kernels_comes_from_one_function() -> None:
+    """In files that call kernels, `data_ptr` stands in `native_plan.address` and nowhere else."""
+    users = []
+    for path in sorted(SOURCES.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        names = {node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
+        if names & COMPUTE and ("engine" in text or "kernels()" in text):
+            users.append(path.name)
+            assert ("data_ptr" in names) == (path.name == "native_plan.py"), path
+    assert {"native.py", "native_packed.py", "native_additive.py", "native_observe.py", "between.py"} <= set(users)
+    assert {"search.py", "transformer_inference.py", "tiles.py", "native_plan.py"} <= set(users)
+
+
+@pytest.fixture
+def unreached(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kernels that fail the test where they are called: with a wrong address they would end the process."""
+
+    def reached(*args: Any) -> None:
+        raise AssertionError("a kernel was called with a tensor that it cannot read")
+
+    known = {name: getattr(engine.module, name) for name in dir(engine.module) if not name.startswith("__")}
+    monkeypatch.setattr(engine, "module", SimpleNamespace(**{**known, **dict.fromkeys(COMPUTE, reached)}))
+    yield
+
+
+T, D = 6, 8
+PLAN = Plan(1, 2, 1, 1.0, 0.0, None, (), False)
+LAYOUT = native_packed.Layout(torch.tensor([T]), torch.tensor([T]), T, T, True)
+
+
+def request(q: Tensor, k: Tensor, additive: bool = False) -> Request:
+    similarity = Additive(torch.ones(D)) if additive else Dot(1.0)
+    return Request(q, k, None, similarity, False, regard.attention.masks.OPEN, None, 0.0, 1, (1, 2))
+
+
+def entry_points(bad: Callable[[Tensor], Tensor], at: int) -> dict[str, Callable[[], Any]]:
+    """Everything that calls a kernel, given a tensor that it cannot read as its first, second or third one."""
+    q, k, v = (bad(torch.randn(1, 2, T, D)) if i == at else torch.randn(1, 2, T, D) for i in range(3))
+    first, second, third = (bad(torch.randn(T, D)) if i == at else torch.randn(T, D) for i in range(3))
+    row = bad(torch.randn(D)) if at else torch.randn(D)
+    w, lse, grad, out = torch.ones(1, 2, D), torch.zeros(1, 2, T), torch.randn(1, 2, T, D), torch.randn(1, 2, T, D)
+    packed = native_packed.Packed(PLAN, LAYOUT)
+    cells, statistic = Cells(0, T, 2), torch.zeros(1, 2, T)
+    heads = [bad(torch.randn(2, T, D)) if i == at else torch.randn(2, T, D) for i in range(3)]
+    found: dict[str, Callable[[], Any]] = {
+        "dot forward": lambda: native._forward(q, k, v, PLAN),
+        "dot backward": lambda: native._backward(PLAN, q, k, v, out, lse, grad),
+        "additive forward": lambda: native_additive.forward(q, k, v, w, PLAN, None, keep=False),
+        "additive forward, kept": lambda: native_additive.forward(q, k, v, w, PLAN, None, keep=True),
+        "gelu": lambda: between.kernels().gelu(between._sizes(first), *between._pointers(first, row, second), 1),
+        "add and norm": lambda: between._normed(first, second, row, row, 1e-5, (0, 0), third),
+        "packed forward": lambda: native_packed._forward(*heads, packed),
+        "packed backward": lambda: native_packed._backward(
+            packed, *heads, torch.randn(T, 2, D), torch.zeros(2, T), torch.randn(T, 2, D)
+        ),
+    }
+    if at < 2:
+        for additive in (False, True):
+            r = request(q, k, additive)
+            found |= {
+                f"statistic {additive}": lambda r=r: native_observe.statistic(r),
+                f"weights {additive}": lambda r=r: native_observe.weights(r, statistic, slice(0, T)),
+                f"top {additive}": lambda r=r: native_observe.top(r, statistic, 2),
+                f"entropy {additive}": lambda r=r: native_observe.entropy(r, statistic),
+                f"received {additive}": lambda r=r: native_observe.received(r, statistic),
+                f"times {additive}": lambda r=r: native_observe.times(r, statistic, torch.randn(1, 2, T, 3)),
+                f"before {additive}": lambda r=r: native_observe.before(r, statistic, torch.randn(1, 2, 3, T)),
+                f"pool {additive}": lambda r=r: native_observe.pool(r, statistic, cells, cells, "max"),
+            }
+    if at == 0:
+        found["best"] = lambda: search._best(bad(torch.randn(2, 5)), 2)
+        found["tile"] = lambda: tiles.pack(bad(torch.zeros(4, 4, dtype=torch.uint8)), 0)
+    return found
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", ["freed", "freed, a view", "meta"])
+def test_every_entry_to_the_kernels_refuses_in_words(kind: str, unreached: None) -> None:
+    for at in range(3):
+        for name, enter in entry_points(UNREADABLE[kind], at).items():
+            if name in ("best", "tile") and kind == "meta":
+                continue  # PyTorch serves these
+            with pytest.raises(ValueError, match=r"native: a tensor .* must be a plain"):
+                enter()
+                pytest.fail(f"{name}: no refusal")
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", ["freed", "wrapper", "fake", "meta"])
+def test_maps_of_what_has_no_memory_are_not_for_the_kernels(kind: str, unreached: None) -> None:
+    q, k = torch.randn(1, 2, T, D), torch.randn(1, 2, T, D)
+    bad = UNREADABLE[kind]
+    for one, other in ((bad(q), k), (q, bad(k))):
+        assert native_observe.refusal(request(one, other)) is not None
+
+
+@needs_kernels
+@pytest.mark.parametrize("similarity", ["scaled_dot", "cosine", "additive"])
+def test_a_lazy_negation_is_carried_out(similarity: str) -> None:
+    """`torch._neg_view` marks a tensor as negated; its memory holds the other sign."""
+    torch.manual_seed(0)
+    chosen: Any = Additive(torch._neg_view(torch.randn(8))) if similarity == "additive" else similarity
+    results = []
+    for backend in ("native", "reference"):
+        torch.manual_seed(1)
+        q, k, v = (torch._neg_view(torch.randn(1, 2, 9, 8)).requires_grad_() for _ in range(3))
+        mask = torch._neg_view(torch.randn(9, 9))
+        context, m = regard.attend(q, k, v, mask, similarity=chosen, backend=backend, return_map=True)
+        gradients = torch.autograd.grad(context, (q, k, v), torch._neg_view(torch.randn(1, 2, 9, 8)))
+        results.append([context.detach(), m.dense(), m.received(), *gradients])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
