@@ -126,6 +126,10 @@ def attending() -> dict[str, tuple[nn.Module, Any]]:
         "aten": (Calls(lambda x: ops(x, x, x)), ops),
         "aten default": (Calls(lambda x: ops.default(x, x, x)), ops.default),
         "regard": (Calls(lambda x: regard.attend(x, x, x)), regard.attend),
+        "packed": (
+            Calls(lambda x: regard.attend_packed(*(x.reshape(14, 3, 4),) * 3, torch.tensor([7, 7]))),
+            regard.attend_packed,
+        ),
         "multi head": (Calls(lambda m, x: m(x, x.clone(), x)[0], attention), F.multi_head_attention_forward),
         "fast multi head": (Calls(lambda m, x: m(x, x, x)[0], attention), torch._native_multi_head_attention),
         "fast layer": (Calls(lambda m, x: m(x), layer), torch._transformer_encoder_layer_fwd),

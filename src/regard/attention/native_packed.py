@@ -70,7 +70,7 @@ def context(request: Request, layout: Layout) -> Tensor | None:
     assert isinstance(request.similarity, Dot)
     mask, softcap = request.mask, request.softcap or 0.0
     sides = (OPEN if mask.left is None else mask.left, OPEN if mask.right is None else mask.right)
-    offsets = 0 if layout.offsets is None else layout.offsets.data_ptr()  # the layout is kept as long as the plan is
+    offsets = address(layout.offsets)  # the layout is kept as long as the plan is
     numbers = None if mask.open else (*sides, offsets, 0, 0, 0, 0, 0, 0, 0)
     # as many sequences as the costliest stands for: what the costliest is cut into depends on the others
     plan = Plan(

@@ -22,6 +22,8 @@ OPEN = 2**40
 """A window's side that is open: farther than any sequence is long."""
 LINE = 32
 """Numbers between the starts of pieces of memory: a line of the cache, and more of it for float32."""
+HUGE_PAGES = 2**25
+"""Bytes of a block beyond which it asks for huge pages."""
 FEWEST_ROWS = 16
 """Queries of a task below which starting it costs more than it spreads."""
 
@@ -127,14 +129,20 @@ def pieces(*shapes: tuple[int, ...], dtypes: Sequence[torch.dtype] | None = None
     sizes = [math.prod(shape) for shape in shapes]
     types = [torch.float32] * len(sizes) if dtypes is None else dtypes
     room = [-(-size // LINE) * LINE * dtype.itemsize for size, dtype in zip(sizes, types, strict=True)]
-    whole = workspace.empty(sum(room))
+    whole = workspace.empty(sum(room), _use_huge_pages)
     parts = zip(whole.split(room), types, sizes, shapes, strict=True)
     return [piece.view(dtype)[:size].view(shape) for piece, dtype, size, shape in parts]
 
 
+def _use_huge_pages(block: Tensor) -> None:
+    """Large blocks ask the system for huge pages, which make the page faults of their first use few."""
+    if len(block) > HUGE_PAGES:
+        kernels().large_pages(address(block), len(block))
+
+
 def addressable(x: Tensor) -> bool:
     """Whether the kernels can read a tensor: a plain one, dense, on the CPU, whose memory is there."""
-    if type(x) not in PLAIN or not x.is_cpu or x.is_neg():
+    if type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__ or not x.is_cpu or x.is_neg():
         return False
     try:
         return x.untyped_storage().nbytes() > 0 or not x.numel()

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import engine
-
 SMALLEST = 2**17
 """Blocks of fewer bytes are not kept: the C library keeps those itself."""
 LIMIT = 2**27
 """Bytes of all kept blocks together. A block that is larger than this is allocated anew each time."""
-HUGE_PAGES = 2**25
-"""Blocks of more bytes ask the system for huge pages, which make the faults of the first use few."""
 
 _use_count: Any = getattr(torch._C, "_storage_Use_Count", None)
 _lock = threading.Lock()
@@ -51,8 +48,10 @@ _blocks: list[Block] = []
 """The most recently used last."""
 
 
-def empty(size: int) -> Tensor:
+def empty(size: int, allocated: Callable[[Tensor], None] = lambda block: None) -> Tensor:
     """Uninitialized memory of `size` bytes, (size,) uint8: a block that is free again, or a new one.
+
+    `allocated` is called with a new block before it is used.
 
     >>> first = empty(2**20)
     >>> address = first.data_ptr()
@@ -64,11 +63,11 @@ def empty(size: int) -> Tensor:
     True
     """
     if not SMALLEST <= size <= LIMIT or _use_count is None:
-        return _allocate(size)
+        return _allocate(size, allocated)
     with _lock:
         block = _take(size)
         if block is None:
-            block = _allocate(size)
+            block = _allocate(size, allocated)
             _keep(block)
         return block[:size]
 
@@ -96,9 +95,8 @@ def _keep(memory: Tensor) -> None:
         del _blocks[0]
 
 
-def _allocate(size: int) -> Tensor:
+def _allocate(size: int, allocated: Callable[[Tensor], None]) -> Tensor:
     with torch.inference_mode(False):  # a block outlives the mode of the call that allocates it
         block = torch.empty(size, dtype=torch.uint8, device="cpu")
-    if size > HUGE_PAGES and engine.module is not None:
-        engine.module.large_pages(block.data_ptr(), size)
+    allocated(block)
     return block

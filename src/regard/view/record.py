@@ -56,7 +56,7 @@ def plain(name: str, x: Tensor) -> Tensor:
 
 
 def plain_mask(mask: Tensor | None) -> Tensor | None:
-    """The same for a mask. A `CausalBias` is left to the request, which knows its meaning; other subclasses are refused."""
+    """The same for a mask. The request understands a `CausalBias`; other subclasses are refused."""
     if mask is None or is_causal_bias(mask):
         return mask
     if type(mask) not in (Tensor, nn.Parameter):
