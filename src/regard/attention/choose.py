@@ -1,7 +1,7 @@
 """Backends and the choice between them.
 
 A backend is a module with a `name`, a `refusal(request)`, which says in words why it cannot serve (or None), and a
-`context(request)`, which returns the context and each row's statistic (or None, when a map is to find it itself).
+`context(request)`, which returns the context and the statistic of its rows (or None, when a map is to find it itself).
 
 `auto` takes what was measured to be the fastest near the request (`measured.py`); where the table does not speak of
 it, the first that serves.
@@ -22,6 +22,7 @@ from .masks import OPEN, transformed
 from .measured import KINDS, Line, nearest
 from .request import Request
 from .similarity import Dot
+from .statistic import Statistic
 
 
 class Backend(Protocol):
@@ -31,7 +32,7 @@ class Backend(Protocol):
 
     def refusal(self, request: Request) -> str | None: ...
 
-    def context(self, request: Request) -> tuple[Tensor, Tensor | None]: ...
+    def context(self, request: Request) -> tuple[Tensor, Statistic | Tensor | None]: ...
 
 
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (native, sdpa, blocked, reference)}
@@ -67,7 +68,7 @@ def choose(request: Request, name: str = "auto") -> Choice:
     return ASKED[name]
 
 
-def observer(request: Request, statistic: Tensor | None = None) -> ModuleType:
+def observer(request: Request, statistic: Statistic | None = None) -> ModuleType:
     """Who computes the views of a map: a module with the verbs of `observe`; `statistic` where a view takes it."""
     return observe if native_observe.refusal(request, statistic) else native_observe
 
