@@ -55,7 +55,7 @@ VERBS: dict[str, Verb] = {
     "m @ x": lambda by, of, rows, x: by.times(of, rows, x),
     "x @ m": lambda by, of, rows, x: by.before(of, rows, x.mT[..., :16, :]),
     "weights of 256 rows": lambda by, of, rows, x: by.weights(
-        of.of_rows(slice(0, 256)), lse[..., :256], slice(0, of.keys)
+        of.of_rows(slice(0, 256)), rows[..., :256], slice(0, of.keys)
     ),
 }
 

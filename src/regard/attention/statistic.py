@@ -115,9 +115,11 @@ def large_rows(request: Request, highest: Tensor) -> Tensor:
     """
     eps, similarity = torch.finfo(request.wide).eps, request.similarity
     shape = (*request.lead, request.queries)
+    if not request.keys:
+        return torch.zeros(shape, dtype=torch.bool, device=request.device)
     if isinstance(similarity, Additive):
         size = widen(similarity.weight).abs().sum(-1, keepdim=True)  # (..., 1)
-    elif isinstance(similarity, Dot) and request.keys:
+    elif isinstance(similarity, Dot):
         keys = widen(request.k).nan_to_num(0.0, 0.0, 0.0).norm(dim=-1, keepdim=True)  # NaN and ∞ show in `highest`
         keys = spread(keys.amax(-2, keepdim=True), request.groups).squeeze(-1)  # (..., 1)
         size = abs(similarity.scale) * widen(request.q).norm(dim=-1) * keys  # (..., Tq)
