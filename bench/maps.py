@@ -23,6 +23,7 @@ from bench.parity import Parity
 from regard.attention import engine, native_observe, observe
 from regard.attention.cells import Cells
 from regard.attention.request import Request
+from regard.attention.statistic import Statistic
 
 PICTURE = 1024
 WIDTH = 64
@@ -44,18 +45,18 @@ def cases(options: Options) -> Iterator[Case]:
     yield from verb_cases(wide, None if options.quick else ">= 1.0", similarity=similarity)
 
 
-Verb = Callable[[ModuleType, Request, Tensor, Tensor], object]
+Verb = Callable[[ModuleType, Request, Statistic, Tensor], object]
 VERBS: dict[str, Verb] = {
-    "log-sum-exp": lambda by, of, lse, x: by.statistic(of),
-    "top(5)": lambda by, of, lse, x: by.top(of, lse, 5)[0],
-    "entropy": lambda by, of, lse, x: by.entropy(of, lse),
-    "received": lambda by, of, lse, x: by.received(of, lse),
-    "pool max": lambda by, of, lse, x: by.pool(of, lse, *_cells(of), "max"),
-    "pool mean": lambda by, of, lse, x: by.pool(of, lse, *_cells(of), "mean"),
-    "m @ x": lambda by, of, lse, x: by.times(of, lse, x),
-    "x @ m": lambda by, of, lse, x: by.before(of, lse, x.mT[..., :16, :]),
-    "weights of 256 rows": lambda by, of, lse, x: by.weights(
-        of.of_rows(slice(0, 256)), lse[..., :256], slice(0, of.keys)
+    "log-sum-exp": lambda by, of, rows, x: by.statistic(of).lse,
+    "top(5)": lambda by, of, rows, x: by.top(of, rows, 5)[0],
+    "entropy": lambda by, of, rows, x: by.entropy(of, rows),
+    "received": lambda by, of, rows, x: by.received(of, rows),
+    "pool max": lambda by, of, rows, x: by.pool(of, rows, *_cells(of), "max"),
+    "pool mean": lambda by, of, rows, x: by.pool(of, rows, *_cells(of), "mean"),
+    "m @ x": lambda by, of, rows, x: by.times(of, rows, x),
+    "x @ m": lambda by, of, rows, x: by.before(of, rows, x.mT[..., :16, :]),
+    "weights of 256 rows": lambda by, of, rows, x: by.weights(
+        of.of_rows(slice(0, 256)), rows[..., :256], slice(0, of.keys)
     ),
 }
 
@@ -65,17 +66,17 @@ def _cells(of: Request) -> tuple[Cells, Cells]:
 
 
 def verb_cases(shape: tuple[int, ...], bar: str | None, **asked: Any) -> Iterator[Case]:
-    """Each verb, both ways, from the same log-sum-exps."""
+    """Each verb, both ways, from the same statistic."""
     q, k, x = draw(shape, count=3)
     of = Request.of(q, k, k, **asked).kept()
-    lse = native_observe.statistic(of)
+    rows = native_observe.statistic(of)
     kind = " additive" if "similarity" in asked else " causal" if "is_causal" in asked else ""
     for name, verb in VERBS.items():
         ways = {"native": native_observe, "PyTorch": observe}
         yield Case(
             f"{name}{kind}",
             str(shape),
-            {way: partial(verb, by, of, lse, x) for way, by in ways.items()},
+            {way: partial(verb, by, of, rows, x) for way, by in ways.items()},
             versus=[Versus("native", "PyTorch", bar)],
             parity=Parity("PyTorch"),
         )

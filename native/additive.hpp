@@ -47,8 +47,7 @@ struct Additive {
 struct AdditiveForward {
     Additive of;
     float* context;   // (B, H, Tq, Dv), contiguous
-    float* lse;       // (B, H, Tq), contiguous
-    float* softmax;   // (B, H, Tq, 2), contiguous: the highest score and 1 / Σ e^{score − highest} of each row
+    Softmax<Output> softmax;
     float* kept;      // (B, H, Tq, Tk), contiguous: for the scores as `score` writes them; null: not wanted
     int32_t* beyond;  // set to 1 where the result is not to be used: a value that is ∞ or NaN under a mask
 };
@@ -58,7 +57,8 @@ struct AdditiveForward {
 struct AdditiveBackward {
     Additive of;
     View grad, context;    // (B, H, Tq, Dv)
-    const float *softmax, *kept;  // as the forward pass left them
+    Softmax<View> softmax;  // as the forward pass left it
+    const float* kept;      // likewise
     int64_t parts;
     float* dq;  // (B, H, parts, Tq, padded D)
     float* dk;  // (B, H, Tk, padded D)

@@ -107,7 +107,7 @@ struct Walk {
     Place at;
     Head head;
     int64_t start, stop;  // keys
-    const float *grad, *context, *softmax;
+    const float *grad, *context, *highest, *totals;
     float *dq, *dk, *dv, *dw;
     const float* kept;  // scores of the forward pass, (Tq, Tk), or null
     float *s, *dp, *capped, *vt, *dv_block, *grad_room, *delta, *k_room;
@@ -127,12 +127,13 @@ void differentiate(Walk& walk, const Block& block) {
     const float softcap = walk.job.of.of.softcap;
     vec all{};
     for (int i = 0; i < block.rows; ++i) {
-        const float* softmax = walk.softmax + 2 * (block.row + i);
+        const float highest = walk.highest[block.row + i], sums = walk.totals[block.row + i];
+        const float base = highest == -infinity ? 0.0f : highest, share = sums == 0 ? 0.0f : 1.0f / sums;
         for (int j = 0; j < block.cols; j += lanes) {
             const int at = i * grad_block + j;
             const vec x = load(walk.s + at), change = load(walk.dp + at);
             const ivec none = x == splat(-infinity);
-            const vec p = none ? vec{} : exponential(x - softmax[0]) * softmax[1];
+            const vec p = none ? vec{} : exponential(x - base) * share;
             vec ds = p * (change - walk.delta[i]);
             if (softcap > 0) {
                 const vec t = load(walk.capped + at) * (1.0f / softcap);
@@ -279,7 +280,8 @@ void additive_backward(const void* given, int64_t task, Scratch& scratch) {
     Walk walk{.job = job, .at = at, .head = head, .start = start, .stop = stop,
               .grad = job.grad.data + at.batch * job.grad.batch + at.head * job.grad.head,
               .context = job.context.data + at.batch * job.context.batch + at.head * job.context.head,
-              .softmax = job.softmax + 2 * entry * of.queries,
+              .highest = job.softmax.highest.data + at.batch * job.softmax.highest.batch + at.head * job.softmax.highest.head,
+              .totals = job.softmax.total.data + at.batch * job.softmax.total.batch + at.head * job.softmax.total.head,
               .dq = job.dq + task * of.queries * row, .dk = job.dk + entry * of.keys * row,
               .dv = job.dv + entry * of.keys * values, .dw = job.dw + task * row,
               .kept = job.kept ? job.kept + entry * of.queries * of.keys : nullptr,

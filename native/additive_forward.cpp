@@ -77,19 +77,6 @@ void keep(const AdditiveForward& job, const Place& at, const Block& block, const
     for (int i = 0; i < block.rows; ++i) std::memcpy(to + i * of.keys, s + i * key_block, sizeof(float) * block.cols);
 }
 
-// Log-sum-exps and what the backward pass needs of the softmax.
-void finish_softmax(const AdditiveForward& job, int64_t start, int rows, Rows state) {
-    for (int i = 0; i < rows; i += lanes) {
-        const int some = rows - i < lanes ? rows - i : lanes;
-        const vec sums = load_some(state.total + i, some), base = load_some(state.highest + i, some);
-        store_some(job.lse + start + i, sums == vec{} ? splat(-infinity) : base + logarithm(sums), some);
-    }
-    for (int i = 0; i < rows; ++i) {
-        job.softmax[2 * (start + i)] = state.highest[i] == -infinity ? 0.0f : state.highest[i];
-        job.softmax[2 * (start + i) + 1] = state.total[i] == 0 ? 0.0f : 1.0f / state.total[i];
-    }
-}
-
 // One task on its way.
 struct Walk {
     const AdditiveForward& job;
@@ -163,7 +150,8 @@ void finish(const Walk& walk) {
     const int width = int(job.of.of.value_width);
     float* total = walk.state.total;
     for (int i = 0; i < walk.at.rows && !walk.whole; ++i) total[i] = sum(load(total + i * lanes));
-    finish_softmax(job, walk.start(), walk.at.rows, walk.state);
+    std::memcpy(job.softmax.highest.at<float>(walk.at.batch, walk.at.head, walk.at.row), walk.state.highest, sizeof(float) * walk.at.rows);
+    std::memcpy(job.softmax.total.at<float>(walk.at.batch, walk.at.head, walk.at.row), total, sizeof(float) * walk.at.rows);
     if (walk.context != walk.state.summed) return;
     for (int i = 0; i < walk.at.rows; ++i) {
         const float share = walk.whole || total[i] == 0 ? 1.0f : 1.0f / total[i];

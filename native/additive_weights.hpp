@@ -21,12 +21,16 @@
 
 namespace regard {
 
+// Errors of a score are in proportion to Σ |w| (additive_scores.hpp). Beyond this they would show in a weight: the caller
+// then computes the explicit tanh.
+inline constexpr double most_weight = 1024;
+
 class Weights {
     std::vector<float> rows;
     View of;
 
    public:
-    bool finite = true;
+    bool in_range = true;  // Σ |w| ≤ most_weight in every head
 
     Weights(const View& w, const Dot& job, int lanes) {
         const int64_t batches = w.batch ? job.batches : 1, heads = w.head ? job.heads : 1, row = weight_row(job.width);
@@ -43,12 +47,13 @@ class Weights {
         const float share = job.softcap > 0 ? 1.0f / job.softcap : 1.0f;
         const int64_t whole = padded(job.width);
         float largest = 0;
-        double sum = 0;
+        double sum = 0, size = 0;
         for (int64_t c = 0; c < job.width; ++c) {
             largest = std::abs(w[c]) > largest ? std::abs(w[c]) : largest;
             sum += w[c];
+            size += std::abs(w[c]);
         }
-        finite &= std::isfinite(sum);
+        in_range &= size <= most_weight;  // not so for NaN
         if (!(largest > 0)) largest = 1;
         float* over = to + whole;
         for (int64_t c = 0; c < whole; ++c) {

@@ -103,22 +103,22 @@ Dot dot_of(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handl
 }
 
 bool dot_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                 nb::handle context, int64_t lse, int64_t rows_per_task, int threads) {
+                 nb::handle context, int64_t softmax, int64_t rows_per_task, int threads) {
     const Dot of = dot_of(sizes, q, k, v, numbers, mask);
-    const DotForward job{of, output("context", context), Output::contiguous(address<void>(lse), of.heads, of.queries, 1), nullptr};
+    const DotForward job{of, output("context", context), softmax_output(of, address<float>(softmax)), nullptr};
     if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
     nb::gil_scoped_release released;
     return calls::dot_forward(*active, job, rows_per_task, threads);
 }
 
-// Everything but where the log-sum-exps are.
+// Everything but where the softmax of each row is.
 DotBackward backward_of(const Dot& of, nb::handle grad, nb::handle context, int64_t parts, nb::handle dq, nb::handle dk,
                         nb::handle dv, int64_t dq_part, int dq_number, int dk_number) {
     return {
         .of = of,
         .grad = view("grad", grad),
         .context = view("context", context),
-        .lse = {},
+        .softmax = {},
         .parts = parts,
         .dq = output("dq", dq),
         .dk = output("dk", dk),
@@ -131,11 +131,11 @@ DotBackward backward_of(const Dot& of, nb::handle grad, nb::handle context, int6
 }
 
 bool dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                  nb::handle grad, nb::handle context, int64_t lse, int64_t parts, nb::handle dq, nb::handle dk,
+                  nb::handle grad, nb::handle context, int64_t softmax, int64_t parts, nb::handle dq, nb::handle dk,
                   nb::handle dv, int64_t dq_part, int dq_number, int dk_number, int threads) {
     const Dot of = dot_of(sizes, q, k, v, numbers, mask);
     DotBackward job = backward_of(of, grad, context, parts, dq, dk, dv, dq_part, dq_number, dk_number);
-    job.lse = {address<const float>(lse), of.heads * of.queries, of.queries, 1};
+    job.softmax = softmax_view(of, address<const float>(softmax));
     nb::gil_scoped_release released;
     return calls::dot_backward(*active, job, threads);
 }
@@ -146,9 +146,10 @@ calls::Packed packed_of(nb::handle lengths) {
 }
 
 bool packed_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                    nb::handle lengths, int64_t rows, nb::handle context, int64_t lse, int64_t rows_per_task, int threads) {
+                    nb::handle lengths, int64_t rows, nb::handle context, int64_t softmax, int64_t rows_per_task, int threads) {
     const Dot of = dot_of(sizes, q, k, v, numbers, mask);
-    const DotForward job{of, output("context", context), {address<void>(lse), 0, rows, 1}, nullptr};
+    float* both = address<float>(softmax);
+    const DotForward job{of, output("context", context), {{both, 0, rows, 1}, {both + of.heads * rows, 0, rows, 1}}, nullptr};
     const calls::Packed packed = packed_of(lengths);
     if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
     nb::gil_scoped_release released;
@@ -156,23 +157,23 @@ bool packed_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, 
 }
 
 bool packed_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                     nb::handle lengths, int64_t rows, nb::handle grad, nb::handle context, int64_t lse, int64_t parts,
+                     nb::handle lengths, int64_t rows, nb::handle grad, nb::handle context, int64_t softmax, int64_t parts,
                      nb::handle dq, nb::handle dk, nb::handle dv, int64_t dq_part, int dq_number, int dk_number, int threads) {
     DotBackward job = backward_of(dot_of(sizes, q, k, v, numbers, mask), grad, context, parts, dq, dk, dv, dq_part, dq_number, dk_number);
-    job.lse = {address<const float>(lse), 0, rows, 1};
+    const float* both = address<const float>(softmax);
+    job.softmax = {{both, 0, rows, 1}, {both + job.of.heads * rows, 0, rows, 1}};
     const calls::Packed packed = packed_of(lengths);
     nb::gil_scoped_release released;
     return calls::packed_backward(*active, job, packed, threads);
 }
 
 bool additive_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                      nb::handle w, int64_t eq, int64_t ek, bool ready, int64_t context, int64_t lse, int64_t softmax,
+                      nb::handle w, int64_t eq, int64_t ek, bool ready, int64_t context, int64_t softmax,
                       int64_t kept, int64_t rows_per_task, int threads) {
     AdditiveForward job{};
     job.of.of = dot_of(sizes, q, k, v, numbers, mask);
     job.context = address<float>(context);
-    job.lse = address<float>(lse);
-    job.softmax = address<float>(softmax);
+    job.softmax = softmax_output(job.of.of, address<float>(softmax));
     job.kept = address<float>(kept);
     const View weights = view("w", w);
     if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
@@ -183,11 +184,12 @@ bool additive_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v
 void additive_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
                        nb::handle w, bool own_queries, bool own_keys, nb::handle grad, nb::handle context, int64_t softmax,
                        int64_t kept, int64_t parts, int64_t dq, int64_t dk, int64_t dv, int64_t dw, int threads) {
+    const Dot of = dot_of(sizes, q, k, v, numbers, mask);
     const AdditiveBackward job{
-        .of = {dot_of(sizes, q, k, v, numbers, mask), {}, nullptr, nullptr},
+        .of = {of, {}, nullptr, nullptr},
         .grad = view("grad", grad),
         .context = view("context", context),
-        .softmax = address<const float>(softmax),
+        .softmax = softmax_view(of, address<const float>(softmax)),
         .kept = address<const float>(kept),
         .parts = parts,
         .dq = address<float>(dq),
@@ -239,13 +241,14 @@ Shades shades_of(nb::handle given) {
 }
 
 bool observe(const std::string& verb, nb::handle sizes, nb::handle q, nb::handle k, nb::handle numbers, nb::handle mask,
-             nb::handle w, int64_t eq, int64_t ek, int64_t lse, nb::handle out, nb::handle x, nb::handle cells, nb::handle shades,
+             nb::handle w, int64_t eq, int64_t ek, nb::handle softmax, nb::handle out, nb::handle x, nb::handle cells, nb::handle shades,
              nb::handle cut, int threads) {
-    Reader to("out", out, 5), share("cut", cut, 4);
+    Reader to("out", out, 5), share("cut", cut, 4), rows("softmax", softmax, 2);
     Observe job{};
     job.of.of = dot_of(sizes, q, k, k, numbers, mask);
     job.verb = verb_of(verb);
-    job.lse = address<const float>(lse);
+    job.highest = rows.pointer<float>();
+    job.total = rows.pointer<float>();
     job.out = to.pointer<float>();
     job.out_head = to.integer();
     job.out_row = to.integer();
@@ -309,23 +312,23 @@ NB_MODULE(_native, m) {
         "use_pool", [](int64_t region) { use_pool(address<void(void (*)(void*), void*, unsigned, unsigned)>(region)); },
         nb::arg("address"), "Run tasks by the GOMP_parallel at this address; 0: on threads of our own.");
     m.def("dot_forward", dot_forward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
-          nb::arg("mask").none(), nb::arg("context"), nb::arg("lse"), nb::arg("rows_per_task"), nb::arg("threads"),
+          nb::arg("mask").none(), nb::arg("context"), nb::arg("softmax"), nb::arg("rows_per_task"), nb::arg("threads"),
           "Whether every context is finite. sizes: batches, heads, groups, queries, keys, width, value_width; q, k, v and context: pointer and strides of "
-          "batch, head, row; lse (B, H, Tq); numbers: what q, k, v are (0 float32, 1 bfloat16, 2 float16), scale, softcap; mask: None, or left, right, offset, length, kind, dense, and its four strides.");
+          "batch, head, row; softmax (2, B, H, Tq): the highest score and the total Σ e^(score − highest) of each row; numbers: what q, k, v are (0 float32, 1 bfloat16, 2 float16), scale, softcap; mask: None, or left, right, offset, length, kind, dense, and its four strides.");
     m.def("dot_backward", dot_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
-          nb::arg("mask").none(), nb::arg("grad"), nb::arg("context"), nb::arg("lse"), nb::arg("parts"), nb::arg("dq"),
+          nb::arg("mask").none(), nb::arg("grad"), nb::arg("context"), nb::arg("softmax"), nb::arg("parts"), nb::arg("dq"),
           nb::arg("dk"), nb::arg("dv"), nb::arg("dq_part"), nb::arg("dq_number"), nb::arg("dk_number"), nb::arg("threads"),
           "Whether every gradient is finite. As dot_forward; dq, dk, dv, one per query head: rows of padded widths; dq_part: from one share's dq to the "
           "next's; dq_number, dk_number: "
           "what dq is to be, and dk and dv: float32, or what q, k, v are.");
     m.def("packed_forward", packed_forward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
-          nb::arg("mask").none(), nb::arg("lengths"), nb::arg("rows"), nb::arg("context"), nb::arg("lse"), nb::arg("rows_per_task"),
+          nb::arg("mask").none(), nb::arg("lengths"), nb::arg("rows"), nb::arg("context"), nb::arg("softmax"), nb::arg("rows_per_task"),
           nb::arg("threads"),
           "As dot_forward, for sequences one after the other. sizes: queries and keys are those of the longest; lengths: how many "
           "sequences, pointers to their numbers of queries and of keys; the mask's offset: 0, or a pointer to one number per "
-          "sequence; rows: all queries; context: strides of head and row; lse (H, rows).");
+          "sequence; rows: all queries; context: strides of head and row; softmax (2, H, rows).");
     m.def("packed_backward", packed_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
-          nb::arg("mask").none(), nb::arg("lengths"), nb::arg("rows"), nb::arg("grad"), nb::arg("context"), nb::arg("lse"),
+          nb::arg("mask").none(), nb::arg("lengths"), nb::arg("rows"), nb::arg("grad"), nb::arg("context"), nb::arg("softmax"),
           nb::arg("parts"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"), nb::arg("dq_part"), nb::arg("dq_number"), nb::arg("dk_number"), nb::arg("threads"),
           "As dot_backward and packed_forward. The gradients of a sequence without queries are not written.");
     m.def("large_pages", large_pages, nb::arg("start"), nb::arg("bytes"), "Ask for large pages in a piece of memory.");
@@ -336,7 +339,7 @@ NB_MODULE(_native, m) {
           "Shares of a head's keys in the backward pass.");
     m.def("additive_forward", additive_forward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
           nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("eq"), nb::arg("ek"), nb::arg("ready"),
-          nb::arg("context"), nb::arg("lse"), nb::arg("softmax"), nb::arg("kept"), nb::arg("rows_per_task"), nb::arg("threads"),
+          nb::arg("context"), nb::arg("softmax"), nb::arg("kept"), nb::arg("rows_per_task"), nb::arg("threads"),
           "Whether the result may be used. As dot_forward; w: pointer and strides; eq, ek: room for the exponentials of "
           "queries and keys, which are computed first, but those of keys not where they are ready; 0: every task computes "
           "those of its head for itself.");
@@ -347,10 +350,10 @@ NB_MODULE(_native, m) {
           "As dot_backward, with `parts` copies of dq and dw. q and k are exponentials, but not where own_queries or own_keys "
           "says that the tasks are to compute them.");
     m.def("observe", observe, nb::arg("verb"), nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("numbers"),
-          nb::arg("mask").none(), nb::arg("w").none(), nb::arg("eq"), nb::arg("ek"), nb::arg("lse"), nb::arg("out"),
+          nb::arg("mask").none(), nb::arg("w").none(), nb::arg("eq"), nb::arg("ek"), nb::arg("softmax"), nb::arg("out"),
           nb::arg("x"), nb::arg("cells").none(), nb::arg("shades").none(), nb::arg("cut"), nb::arg("threads"),
           "A view of the scores (observe.hpp); whether it may be used. w, eq, ek: as additive_forward, for additive scores; "
-          "None, 0, 0 for dot products. out: pointer, strides of head and row, pointer to indices, count; cells: None, or start, stop and number of cells "
+          "None, 0, 0 for dot products. softmax: two pointers, (B, H, Tq) each: where highest scores and totals go, or what is to be subtracted from the scores; out: pointer, strides of head and row, pointer to indices, count; cells: None, or start, stop and number of cells "
           "of rows and of columns; shades: None, or pointer, strides of head and row, log, slope, shift; cut: first and last column, units of a head, units of a task.");
     m.def("best", best, nb::arg("logits"), nb::arg("rows"), nb::arg("size"), nb::arg("row"), nb::arg("count"), nb::arg("values"),
           nb::arg("ids"), nb::arg("threads"),

@@ -103,7 +103,7 @@ bool additive_forward(const Kernels& kernels, AdditiveForward job, const View& w
     Dot& of = job.of.of;
     int32_t beyond = 0;
     const Weights weights(w, of, kernels.lanes);
-    if (!weights.finite) return false;
+    if (!weights.in_range) return false;
     const Both both(of, weights, room, &beyond);
     job.of.w = weights.view();
     job.of.queries = room.queries ? nullptr : &both.queries;
@@ -132,7 +132,7 @@ bool observe(const Kernels& kernels, Observe job, const std::optional<View>& w, 
     job.of.w = {};
     if (w) {
         weights.emplace(*w, of, kernels.lanes);
-        if (!weights->finite || !Both(of, *weights, room, &beyond).run(kernels, room.ready, threads)) return false;
+        if (!weights->in_range || !Both(of, *weights, room, &beyond).run(kernels, room.ready, threads)) return false;
         job.of.w = weights->view();
     }
     parallel(kernels.observe, &job, tasks, job.per_task, threads, Small::zero);

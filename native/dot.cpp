@@ -5,7 +5,7 @@
 //             Sᵀ = K · Qᵀ                       registers → the first-level cache, with the highest of each lane
 //             Pᵀ = e^(Sᵀ − highest so far)      sums are rescaled only when a score exceeds what was the highest
 //             O += P · V                        where the context belongs, if its rows are whole vectors
-//         context = O / Σ P,  lse = highest + log Σ P
+//         context = O / Σ P
 //
 // Where one block holds all keys, Pᵀ is divided by its sum before the product: O is the context at once.
 #include <cstring>
@@ -142,19 +142,21 @@ void meet(const Dot& of, const Field& at, const Keys& keys, const State& state, 
     }
 }
 
-// Context and log-sum-exp of a group.
+// Context and softmax of a group.
 bool finish(const DotForward& job, const Place& at, const Group& group, const State& state, const Room& room) {
     const Dot& of = job.of;
-    float* lse = job.lse.at<float>(at.batch, at.head, group.row);
+    float* highest = job.softmax.highest.at<float>(at.batch, at.head, group.row);
+    float* total = job.softmax.total.at<float>(at.batch, at.head, group.row);
     if (state.fresh) {
         std::memset(state.total, 0, sizeof(float) * group.width());
         for (int i = 0; i < group.rows; ++i) std::memset(state.summed + i * room.ld, 0, sizeof(float) * room.value_width);
     }
     float share[most_vectors * lanes];
     for (int i = 0; i < group.rows; i += lanes) {
-        const vec sums = load(state.total + i), base = load(state.highest + i);
-        const vec found = sums == sums ? base + logarithm(sums) : sums;  // NaN stays
-        store_some(lse + i, sums == vec{} ? splat(-infinity) : found, int(least(lanes, group.rows - i)));
+        const vec sums = load(state.total + i);
+        const int some = int(least(lanes, group.rows - i));
+        store_some(highest + i, sums == vec{} ? splat(-infinity) : load(state.highest + i), some);
+        store_some(total + i, sums, some);
         store(share + i, sums == vec{} ? splat(1.0f) : 1.0f / sums);
     }
     float* context = job.context.at<float>(at.batch, at.head, group.row);

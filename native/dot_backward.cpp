@@ -2,7 +2,7 @@
 //
 //     for some groups of queries:                                    one task: all of one head, or a share of its keys
 //         for blocks of keys, and each group that may attend to them:
-//             Sᵀ  = K · Qᵀ,   Pᵀ  = e^(Sᵀ − lse)                      scores once more, weights as they were
+//             Sᵀ  = K · Qᵀ,   Pᵀ  = e^(Sᵀ − highest) / total          scores once more, weights as they were
 //             dPᵀ = V · dOᵀ,  dSᵀ = scale · Pᵀ · (dPᵀ − δ)            δ = Σ dO · O = Σ P · dP, query by query
 //             dV += Pᵀ · dO,  dK += dSᵀ · Q,  dQ += dS · K
 //
@@ -34,7 +34,7 @@ struct Head {
     int64_t batch, head, part;
     int64_t first, last;              // its keys
     Source q, k, v, grad;
-    const float *context, *lse;
+    const float *context, *highest, *total;
     float *dq, *dk, *dv;              // in their place, or in the task's own memory; rows of keys count from 0
     ptrdiff_t dq_row, dk_row, dv_row; // from one of their rows to the next
     ptrdiff_t width, value_width;     // of rows of dq and dk, of dv
@@ -50,7 +50,7 @@ struct Queries {
     bool whole;   // one block holds all keys that they may attend to at all: δ can be found there
     bool fresh;   // dQ is not set yet
     Rectangle q, grad;
-    float *qt, *gt, *base, *delta;  // (width, group), (value width, group), (group) twice
+    float *qt, *gt, *base, *share, *delta;  // (width, group), (value width, group), (group) three times; share: 1 / total
     float *q_room, *grad_room;      // copies of rows that cannot be read where they lie
 };
 
@@ -79,8 +79,10 @@ void take_queries(const Head& head, Queries& queries) {
     pack_transposed(queries.q.data, queries.q.row, group.rows, width, queries.qt, group.width(), head.scale);
     pack_transposed(queries.grad.data, queries.grad.row, group.rows, value_width, queries.gt, group.width());
     for (int i = 0; i < group.rows; i += lanes) {
-        const vec lse = load_some(head.lse + group.row + i, int(least(lanes, group.rows - i)));
-        store(queries.base + i, lse == splat(-infinity) ? vec{} : lse);
+        const int some = int(least(lanes, group.rows - i));
+        const vec highest = load_some(head.highest + group.row + i, some), total = load_some(head.total + group.row + i, some);
+        store(queries.base + i, highest == splat(-infinity) ? vec{} : highest);
+        store(queries.share + i, total == vec{} ? vec{} : 1.0f / total);
     }
     if (!queries.whole) find_delta(head, queries);
 }
@@ -102,14 +104,15 @@ REGARD_INLINE void settle(float* p, float* ds, int keys, float scale, vec (&tota
         }
 }
 
-// Weights in place of scores, dS in place of dP. WHOLE: the block holds all keys. The weights are then made to add up to 1
-// once more, as the log-sum-exp of large scores is rounded by more than a weight is; δ is found from them.
+// Weights in place of scores, dS in place of dP. WHOLE: the block holds all keys. The weights are then divided by their own
+// sum, and δ is found from them.
 template <int NV, bool MASKED, bool WHOLE>
 void weigh(const Head& head, const Queries& queries, int keys) {
     const float scale = head.of->scale, softcap = head.of->softcap;
-    vec base[NV], delta[NV], total[NV] = {};
+    vec base[NV], share[NV], delta[NV], total[NV] = {};
     for (int j = 0; j < NV; ++j) {
         base[j] = load(queries.base + j * lanes);
+        share[j] = load(queries.share + j * lanes);
         delta[j] = WHOLE ? vec{} : load(queries.delta + j * lanes) * scale;
     }
     for (int i = 0; i < keys; ++i)
@@ -118,6 +121,7 @@ void weigh(const Head& head, const Queries& queries, int keys) {
             const int at = (i * NV + j) * lanes;
             const vec s = load(head.p + at);
             vec weight = exponential(s - base[j]), grad = load(head.ds + at);
+            if (!WHOLE) weight *= share[j];
             if (!WHOLE) grad = weight * (grad * scale - delta[j]);
             if (!WHOLE && softcap > 0) grad = grad * load(head.slope + at);
             if (MASKED) {
@@ -320,7 +324,7 @@ size_t room_of(const DotBackward& job) {
     const size_t width = padded(of.width), value_width = padded(of.value_width);
     const size_t queries = job.dq_number == Number::float32 ? 0 : of.queries;
     const size_t keys = job.dk_number == Number::float32 ? 0 : (of.keys + job.parts - 1) / job.parts;
-    return queries * width + keys * (width + value_width) + 3 * 32 + together * (2 * most_queries * (width + value_width) + 2 * most_queries + 6 * 32) +
+    return queries * width + keys * (width + value_width) + 3 * 32 + together * (2 * most_queries * (width + value_width) + 3 * most_queries + 7 * 32) +
            key_block * (width + value_width) + 3 * key_block * most_queries + 5 * 32;
 }
 
@@ -341,7 +345,8 @@ Head make_head(const DotBackward& job, int64_t task, Scratch& scratch) {
     head.v = source(of.v, of.number, batch, shared);
     head.grad = source(job.grad, Number::float32, batch, at);
     head.context = job.context.data + batch * job.context.batch + at * job.context.head;
-    head.lse = job.lse.data + batch * job.lse.batch + at * job.lse.head;
+    head.highest = job.softmax.highest.data + batch * job.softmax.highest.batch + at * job.softmax.highest.head;
+    head.total = job.softmax.total.data + batch * job.softmax.total.batch + at * job.softmax.total.head;
     head.width = padded(of.width);
     head.value_width = padded(of.value_width);
     head.scale = of.softcap > 0 ? of.scale / of.softcap : of.scale;
@@ -365,6 +370,7 @@ void dot_backward(const void* given, int64_t task, Scratch& scratch) {
         queries.qt = scratch.take(most_queries * head.width);
         queries.gt = scratch.take(most_queries * head.value_width);
         queries.base = scratch.take(most_queries);
+        queries.share = scratch.take(most_queries);
         queries.delta = scratch.take(most_queries);
         queries.q_room = scratch.take(most_queries * head.width);
         queries.grad_room = scratch.take(most_queries * head.value_width);

@@ -5,7 +5,7 @@
 //             S  = Q · Kᵀ                                  a vector of sums per key, `lanes` of them added up together
 //             P  = e^(S − highest so far)
 //             O += P · V
-//     context = O / Σ P,  lse = highest + log Σ P
+//     context = O / Σ P
 //
 // Every key and value is used once per query: what limits is how fast they can be read. Nothing is copied or transposed,
 // and query heads that share a key head read it once.
@@ -102,7 +102,8 @@ bool finish(const Few& few) {
         const Place at = few.place(r);
         float* context = few.job->context.at<float>(at.batch, at.head, at.row);
         const float total = few.total[r], share = total == 0 ? 0.0f : 1.0f / total;
-        *few.job->lse.at<float>(at.batch, at.head, at.row) = total == 0 ? -infinity : few.highest[r] + std::log(total);
+        *few.job->softmax.highest.at<float>(at.batch, at.head, at.row) = few.highest[r];
+        *few.job->softmax.total.at<float>(at.batch, at.head, at.row) = total;
         for (int c = 0; c < of.value_width; ++c) {
             const float x = few.summed[r * few.value_width + c] * share;
             context[c] = x;

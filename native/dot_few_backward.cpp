@@ -1,7 +1,7 @@
 // Scaled dot products: backward, for the few queries of a decoding step. The channels stand in the lanes (few.hpp).
 //
 //     for blocks of keys:                                  one task: a head, or a share of its keys
-//         S  = Q · Kᵀ,   P  = e^(S − lse)
+//         S  = Q · Kᵀ,   P  = e^(S − highest) / total
 //         dP = dO · Vᵀ,  dS = scale · P · (dP − δ)         δ = Σ dO · O, query by query
 //         dV = Pᵀ · dO,  dK = dSᵀ · Q,  dQ += dS · K       a row of dV and dK is written once, rounded if it is to be
 #include <cstring>
@@ -26,7 +26,7 @@ struct Few {
     Source k, v;
     float *q, *scaled, *grad, *dq;                // (rows, width) twice, (rows, value_width), (rows, width)
     float *p, *ds, *slope;                        // (rows, few_block); slope: of the softcap
-    float base[most_rows_of_few], delta[most_rows_of_few];
+    float base[most_rows_of_few], share[most_rows_of_few], delta[most_rows_of_few];  // share: 1 / total
     vec trace{};                                  // 0 · dK, added up: NaN where something is not finite
 };
 
@@ -43,9 +43,12 @@ void take_queries(Few& few) {
     for (int r = 0; r < few.rows; ++r) {
         float delta = 0;
         for (int c = 0; c < value_width; ++c) delta += grad[r * job.grad.row + c] * context[r * job.context.row + c];
-        const float lse = job.lse.data[few.batch * job.lse.batch + few.head * job.lse.head + r];
+        const auto [high, sums] = job.softmax;
+        const float highest = high.data[few.batch * high.batch + few.head * high.head + r];
+        const float total = sums.data[few.batch * sums.batch + few.head * sums.head + r];
         few.delta[r] = delta * of.scale;
-        few.base[r] = lse == -infinity ? 0.0f : lse;
+        few.base[r] = highest == -infinity ? 0.0f : highest;
+        few.share[r] = total == 0 ? 0.0f : 1.0f / total;
     }
     std::memset(few.dq, 0, sizeof(float) * few.rows * few.width);
 }
@@ -57,7 +60,7 @@ void weigh(const Few& few, int row, int keys) {
     for (int j = 0; j < keys; j += lanes) {
         const vec s = load(p + j);
         const ivec gone = s == splat(-infinity);
-        const vec weight = exponential(s - few.base[row]);
+        const vec weight = exponential(s - few.base[row]) * few.share[row];
         vec grad = weight * (load(ds + j) * of.scale - few.delta[row]);
         if (of.softcap > 0) grad = grad * load(few.slope + row * few_block + j);
         store(p + j, gone ? vec{} : weight);
@@ -118,7 +121,7 @@ Few make_few(const DotBackward& job, int64_t task, Scratch& scratch) {
             source(of.k, of.number, batch, head / of.groups), source(of.v, of.number, batch, head / of.groups),
             scratch.take(rows * width), scratch.take(rows * width), scratch.take(rows * value_width),
             scratch.take(rows * width), scratch.take(rows * few_block), scratch.take(rows * few_block),
-            scratch.take(rows * few_block), {}, {}};
+            scratch.take(rows * few_block), {}, {}, {}};
 }
 
 // Zeros in rows `first` … `last` − 1 of dK and dV.

@@ -12,39 +12,30 @@ namespace regard::REGARD_ISA {
 
 namespace {
 
-// The highest score stands in `out` until the end, the sum of e^(score − highest) in `total`.
+// The highest score of each row so far, and the sum of e^(score − highest).
 struct Statistic : Sight {
-    int64_t first, last;
-    float* total;  // of the task's rows
-
-    Statistic(const Observe& job, const Part& part, Scratch& scratch)
-        : Sight(job, part), first(part.row), last(part.row_end), total(scratch.take(part.row_end - part.row)) {
-        std::fill(total, total + (last - first), 0.0f);
-        for (int64_t i = first; i < last; ++i) *row(i) = -infinity;
+    Statistic(const Observe& job, const Part& part) : Sight(job, part) {
+        std::fill(highest + part.row, highest + part.row_end, -infinity);
+        std::fill(total + part.row, total + part.row_end, 0.0f);
     }
 
     void operator()(const Block& block, const float* s) const {
         for (int i = 0; i < block.rows; ++i, s += key_block) {
-            float &risen = *row(block.row + i), &sums = total[block.row + i - first];
+            float &risen = highest[block.row + i], &sums = total[block.row + i];
             vec most = load(s), found{};
             for (int j = lanes; j < block.cols; j += lanes) most = maximum(most, load(s + j));
             if (any(most > splat(risen))) {
-                const float now = highest(most);
+                const float now = REGARD_ISA::highest(most);
                 sums *= risen == -infinity ? 0.0f : std::exp(risen - now);
                 risen = now;
             }
-            const vec base = splat(base_of(risen));
+            const vec base = splat(risen == -infinity ? 0.0f : risen);
             for (int j = 0; j < block.cols; j += lanes) found += weight(load(s + j) - base);
             sums += sum(found);
         }
     }
 
-    void finish() const {
-        for (int64_t i = first; i < last; ++i) {
-            const float sums = total[i - first];
-            *row(i) = sums == 0 ? -infinity : *row(i) + std::log(sums);
-        }
-    }
+    void finish() const {}
 };
 
 // The best scores of a row so far stand in `out`, the highest first; among equal ones the first key leads.
@@ -71,10 +62,10 @@ struct Top : Sight {
 
     void finish() const {
         for (int64_t i = first; i < last; ++i) {
-            const vec base = splat(base_of(lse[i]));
+            const Row log = logs(i);
             for (int64_t n = 0; n < job.count; n += lanes) {
                 const int some = int(least(lanes, job.count - n));
-                store_some(row(i) + n, weight(load_some(row(i) + n, some) - base), some);
+                store_some(row(i) + n, weight(log(load_some(row(i) + n, some))), some);
             }
         }
     }
@@ -87,11 +78,11 @@ struct Entropy : Sight {
 
     void operator()(const Block& block, const float* s) const {
         for (int i = 0; i < block.rows; ++i, s += key_block) {
-            const vec base = splat(base_of(lse[block.row + i]));
+            const Row log = logs(block.row + i);
             vec sums{};
             for (int j = 0; j < block.cols; j += lanes) {
-                const vec log = maximum(load(s + j) - base, splat(-1e4f));  // in place of log 0, which 0 multiplies
-                sums += weight(log) * log;
+                const vec x = maximum(log(load(s + j)), splat(-1e4f));  // in place of log 0, which 0 multiplies
+                sums += weight(x) * x;
             }
             *row(block.row + i) -= sum(sums);
         }
@@ -108,10 +99,10 @@ struct Weights : Sight {
 
     void operator()(const Block& block, const float* s) const {
         for (int i = 0; i < block.rows; ++i, s += key_block) {
-            const vec base = splat(base_of(lse[block.row + i]));
+            const Row log = logs(block.row + i);
             float* to = row(block.row + i) + (block.col - job.first);
             for (int j = 0; j < block.cols; j += lanes)
-                store_some(to + j, weight(load(s + j) - base), int(least(lanes, block.cols - j)));
+                store_some(to + j, weight(log(load(s + j))), int(least(lanes, block.cols - j)));
         }
     }
     void finish() const {}
@@ -198,7 +189,7 @@ void observe(const void* given, int64_t task, Scratch& scratch) {
     const bool pictured = job.verb == Verb::largest || job.verb == Verb::sums;
     if (pictured && Shaded::serves(job)) return look(job, part, scratch, Shaded(job, part));
     switch (job.verb) {
-        case Verb::statistic: return look(job, part, scratch, Statistic(job, part, scratch));
+        case Verb::statistic: return look(job, part, scratch, Statistic(job, part));
         case Verb::top: return look(job, part, scratch, Top(job, part));
         case Verb::entropy: return look(job, part, scratch, Entropy(job, part));
         case Verb::weights: return look(job, part, scratch, Weights(job, part));
@@ -213,7 +204,6 @@ size_t observe_room(const void* given, int64_t) {
     const Observe& job = *static_cast<const Observe*>(given);
     const size_t walked = walk_room(job.of.of, job.verb == Verb::before ? Before::strips : 1), width = round_up(int(job.count));
     switch (job.verb) {
-        case Verb::statistic: return walked + job.per_task + 32;
         case Verb::times: return walked + (key_block + job.per_task) * width + 2 * 32;
         case Verb::before: return walked + 2 * job.count * key_block + 2 * 32;
         case Verb::largest:

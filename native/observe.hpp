@@ -12,9 +12,9 @@
 
 namespace regard {
 
-// With w the weight e^(score − lse) of a pair (i, j), and what a task is `per_task` of:
+// With w the weight e^((score − highest) − log total) of a pair (i, j), and what a task is `per_task` of:
 enum class Verb : int32_t {
-    statistic,  // lse_i = log Σ_j e^score       rows
+    statistic,  // highest_i, total_i            rows
     top,        // the `count` largest w_i       rows
     entropy,    // −Σ_j w log w                  rows
     weights,    // w                             rows
@@ -42,7 +42,9 @@ struct Shades {
 struct Observe {
     Additive of;  // w null: dot products; v is not used
     Verb verb;
-    const float* lse;            // (B, H, Tq), contiguous; not for statistic
+    // (B, H, Tq), contiguous. statistic: where highest scores and totals are written, as in Softmax. Else what is subtracted
+    // from the scores of a row, one after the other: its highest score and the logarithm of its total; 0 where it has no keys
+    float *highest, *total;
     float* out;                  // of each head: numbers of rows, rows of numbers, or a picture
     ptrdiff_t out_head, out_row;  // strides
     int64_t* at;                 // top: the keys, as `out`

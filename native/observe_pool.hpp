@@ -2,7 +2,7 @@
 //
 // Rows first: the strips of a block become one line of numbers per row of cells, vectors all the way, and only the line
 // is cut at the edges of the columns. The exponential is monotone, so the largest weight needs one per cell, at the end:
-// until then a cell holds the largest score − lse; a shade on the log scale needs none at all.
+// until then a cell holds the largest logarithm of a weight; a shade on the log scale needs none at all.
 #pragma once
 
 #include <algorithm>
@@ -59,10 +59,10 @@ struct Shaded : Sight {
     void shade(const Block& block, const float* s) const {
         const vec slope = splat(job.shades.slope), shift = splat(job.shades.shift);
         for (int i = 0; i < block.rows; ++i, s += key_block) {
-            const vec base = splat(base_of(lse[block.row + i]));
+            const Row log = logs(block.row + i);
             uint8_t* to = line(block.row + i) + (block.col - job.first);
             for (int j = 0; j < block.cols; j += lanes) {
-                const vec x = load(s + j) - base;
+                const vec x = log(load(s + j));
                 store_shades(to + j, (LOG ? x : weight(x)) * slope + shift, int(least(lanes, block.cols - j)));
             }
         }
@@ -122,8 +122,8 @@ struct Pool : Sight {
         for (int j = 0; j < block.cols; j += lanes) {
             vec found = splat(LARGEST ? -infinity : 0.0f);
             for (int i = m; i < stop; ++i) {
-                const vec log = load(s + i * key_block + j) - splat(base_of(lse[block.row + i]));
-                found = LARGEST ? maximum(found, log) : found + weight(log);
+                const vec x = logs(block.row + i)(load(s + i * key_block + j));
+                found = LARGEST ? maximum(found, x) : found + weight(x);
             }
             store(line + j, found);
         }

@@ -98,29 +98,36 @@ inline size_t walk_room(const Dot& of, int strips) { return Scorer::room(of) + s
 // e^x for x ≤ 0 or near it; 0 below the smallest normal number, and so for −∞.
 REGARD_INLINE vec weight(vec x) { return x < splat(-87.3f) ? vec{} : exponential(x); }
 
-// What is subtracted from the scores of a row: 0 where it has no keys, so that its weights are 0 and not NaN.
-REGARD_INLINE float base_of(float lse) { return lse == -infinity ? 0.0f : lse; }
-
 // What all views of one head know.
 struct Sight {
     const Observe& job;
-    const float* lse;
+    float *highest, *total;  // of its rows
     float* out;
     static constexpr int strips = 1;
 
     Sight(const Observe& job, const Part& part)
-        : job(job), lse(job.lse + (part.batch * job.of.of.heads + part.head) * job.of.of.queries),
+        : job(job), highest(job.highest + (part.batch * job.of.of.heads + part.head) * job.of.of.queries),
+          total(job.total + (part.batch * job.of.of.heads + part.head) * job.of.of.queries),
           out(job.out + (part.batch * job.of.of.heads + part.head) * job.out_head) {}
 
     void keys(int64_t, int) {}
     float* row(int64_t i) const { return out + i * job.out_row; }
 
+    // Scores of a row → logarithms of its weights. First the highest is subtracted, then the logarithm of the total: their
+    // sum would be rounded like the highest.
+    struct Row {
+        vec base, log_total;
+
+        REGARD_INLINE vec operator()(vec s) const { return (s - base) - log_total; }
+    };
+    Row logs(int64_t i) const { return {splat(highest[i]), splat(total[i])}; }
+
     // Weights in place of the scores of a block.
     void weigh(const Block& block, float* s) const {
         for (int i = 0; i < block.rows; ++i) {
-            const vec base = splat(base_of(lse[block.row + i]));
+            const Row log = logs(block.row + i);
             float* row = s + i * key_block;
-            for (int j = 0; j < block.cols; j += lanes) store(row + j, weight(load(row + j) - base));
+            for (int j = 0; j < block.cols; j += lanes) store(row + j, weight(log(load(row + j))));
         }
     }
 };

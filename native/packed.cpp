@@ -56,15 +56,19 @@ Dot cut(const Dot& of, const Entry& entry) {
     if (of.mask.offset) one.mask.offset = of.mask.offset + entry.sequence;
     return one;
 }
+template <typename T>
+Softmax<T> cut(const Softmax<T>& softmax, const Entry& entry) {
+    return {from(softmax.highest, entry.query), from(softmax.total, entry.query)};
+}
 DotForward cut(const DotForward& job, const Entry& entry) {
-    return {cut(job.of, entry), from(job.context, entry.query), from(job.lse, entry.query), job.lost};
+    return {cut(job.of, entry), from(job.context, entry.query), cut(job.softmax, entry), job.lost};
 }
 DotBackward cut(const DotBackward& job, const Entry& entry) {
     DotBackward one = job;
     one.of = cut(job.of, entry);
     one.grad = from(job.grad, entry.query);
     one.context = from(job.context, entry.query);
-    one.lse = from(job.lse, entry.query);
+    one.softmax = cut(job.softmax, entry);
     one.dq = from(job.dq, entry.query, job.dq_number);
     one.dk = from(job.dk, entry.key, job.dk_number);
     one.dv = from(job.dv, entry.key, job.dk_number);

@@ -55,10 +55,18 @@ struct Output {
     }
 };
 
+// What turns the scores of a row into weights: weight = e^(score − highest) / total, total = Σ e^(score − highest). The two
+// are never joined to a log-sum-exp, which is rounded like the highest score: at −1e9 to multiples of 64.
+// A row without keys has −∞ and 0.
+template <typename T>
+struct Softmax {
+    T highest, total;  // (B, H, Tq, 1), float32, the rows side by side
+};
+
 struct DotForward {
     Dot of;
     Output context;  // (B, H, Tq, Dv), float32
-    Output lse;      // (B, H, Tq, 1), float32, the rows side by side
+    Softmax<Output> softmax;
     int32_t* lost;   // set to 1 where a context is not finite
 };
 
@@ -70,7 +78,7 @@ inline int64_t padded(int64_t width) { return (width + 15) / 16 * 16; }
 struct DotBackward {
     Dot of;
     View grad, context;  // (B, H, Tq, Dv)
-    View lse;            // (B, H, Tq, 1), the rows side by side
+    Softmax<View> softmax;
     int64_t parts;
     Output dq, dk, dv;   // (B, H, Tq, padded D), (B, H, Tk, padded D), (B, H, Tk, padded Dv)
     ptrdiff_t dq_part;   // from one share's copy of dq to the next
@@ -78,14 +86,24 @@ struct DotBackward {
     int32_t* lost;       // set to 1 where a gradient may not be finite
 };
 
-// Where nothing lies between the rows of a result: (B, H, Tq, Dv), (B, H, Tq), and (B, H, parts, Tq, padded D) for dq.
-inline DotForward contiguous_forward(const Dot& of, float* context, float* lse) {
-    return {of, Output::contiguous(context, of.heads, of.queries, of.value_width), Output::contiguous(lse, of.heads, of.queries, 1), nullptr};
+// (2, B, H, Tq), contiguous: the highest scores, then the totals.
+inline Softmax<Output> softmax_output(const Dot& of, float* both) {
+    const int64_t rows = of.batches * of.heads * of.queries;
+    return {Output::contiguous(both, of.heads, of.queries, 1), Output::contiguous(both + rows, of.heads, of.queries, 1)};
 }
-inline DotBackward contiguous_backward(const Dot& of, const View& grad, const View& context, const float* lse, int64_t parts,
+inline Softmax<View> softmax_view(const Dot& of, const float* both) {
+    const int64_t rows = of.batches * of.heads * of.queries;
+    return {{both, of.heads * of.queries, of.queries, 1}, {both + rows, of.heads * of.queries, of.queries, 1}};
+}
+
+// Where nothing lies between the rows of a result: (B, H, Tq, Dv), (2, B, H, Tq), and (B, H, parts, Tq, padded D) for dq.
+inline DotForward contiguous_forward(const Dot& of, float* context, float* softmax) {
+    return {of, Output::contiguous(context, of.heads, of.queries, of.value_width), softmax_output(of, softmax), nullptr};
+}
+inline DotBackward contiguous_backward(const Dot& of, const View& grad, const View& context, const float* softmax, int64_t parts,
                                        void* dq, void* dk, void* dv, Number dq_number, Number dk_number) {
     const int64_t width = padded(of.width), head = parts * of.queries * width;
-    return {of, grad, context, {lse, of.heads * of.queries, of.queries, 1}, parts, {dq, of.heads * head, head, width},
+    return {of, grad, context, softmax_view(of, softmax), parts, {dq, of.heads * head, head, width},
             Output::contiguous(dk, of.heads, of.keys, width), Output::contiguous(dv, of.heads, of.keys, padded(of.value_width)),
             of.queries * width, dq_number, dk_number, nullptr};
 }

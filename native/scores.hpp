@@ -64,9 +64,10 @@ inline bool inside(const Dot& of, const Place& at, const Block& block) {
 }
 
 // Scores, already divided by the cap → cap · tanh(scores).
+// Rows have room for whole vectors.
 inline void cap(float* s, ptrdiff_t ld, int rows, int cols, float softcap) {
     for (int i = 0; i < rows; ++i)
-        for (int j = 0; j < cols; ++j) s[i * ld + j] = softcap * std::tanh(s[i * ld + j]);
+        for (int j = 0; j < cols; j += lanes) store(s + i * ld + j, softcap * hyperbolic_tangent(load(s + i * ld + j)));
 }
 
 inline void mask_block(const Dot& of, const Place& at, const Block& block, float* s, ptrdiff_t ld) {

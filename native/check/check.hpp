@@ -37,6 +37,7 @@ struct Problem {
     int64_t left = open, right = open;
     std::vector<int64_t> offset{}, length{};  // one for each batch entry, or none
     MaskKind kind = MaskKind::none;
+    bool large_rows = false;              // the added mask holds large finite numbers: over some keys, and over whole rows
     std::vector<uint8_t> allowed{};       // (H, Tq, Tk), the same for each batch entry
     std::vector<float> added{};           // likewise
     Tensor q{}, k{}, v{}, w{}, grad{};    // w: (B, H, 1, D)
@@ -50,7 +51,8 @@ struct Problem {
 // Everything about a problem, contiguous.
 struct Truth {
     std::vector<double> weights;            // (B, H, Tq, Tk)
-    std::vector<double> context, lse;       // (B, H, Tq, Dv), (B, H, Tq)
+    std::vector<double> context;            // (B, H, Tq, Dv)
+    std::vector<double> softmax;            // (2, B, H, Tq): the highest score of each row, and Σ e^(score − highest)
     std::vector<double> dq, dk, dv, dw;     // (B, H, Tq, D), (B, H, Tk, D), (B, H, Tk, Dv), (B, H, D): one for each query head
 };
 Truth truth_of(const Problem&);
@@ -60,6 +62,8 @@ Truth truth_of(const Problem&);
 // a sum of many such, which may cancel.
 void agree(const std::string& what, const float* found, int64_t row, const std::vector<double>& truth, int64_t width,
            double tolerance = 1e-5);
+
+void agree_softmax(const std::string& name, const std::vector<float>& found, const Truth& truth);
 
 void check_dot(const Kernels&, const Problem&, const Truth&, int threads);
 void check_additive(const Kernels&, const Problem&, const Truth&, int threads);

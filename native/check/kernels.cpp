@@ -49,15 +49,22 @@ void agree(const std::string& what, const float* found, int64_t row, const std::
     std::printf("%-90s within %.1e\n", what.c_str(), worst);
 }
 
+// Highest scores and totals, each by its own size: the former may be −3e38.
+void agree_softmax(const std::string& name, const std::vector<float>& found, const Truth& truth) {
+    const auto middle = truth.softmax.begin() + ptrdiff_t(truth.softmax.size() / 2);
+    agree(name + "highest scores", found.data(), 1, {truth.softmax.begin(), middle}, 1);
+    agree(name + "totals", found.data() + found.size() / 2, 1, {middle, truth.softmax.end()}, 1);
+}
+
 void check_dot(const Kernels& kernels, const Problem& p, const Truth& truth, int threads) {
     const std::string name = std::string(kernels.name) + ", " + std::to_string(threads) + " threads, " + p.name + ": ";
     const int64_t entries = p.batches * p.heads, d = padded(p.width), dv_row = padded(p.value_width), parts = threads;
-    Floats context(truth.context.size(), NAN), lse(truth.lse.size(), NAN);
-    demand(calls::dot_forward(kernels, contiguous_forward(p.dot(), context.data(), lse.data()), 43, threads), name + "forward");
+    Floats context(truth.context.size(), NAN), softmax(truth.softmax.size(), NAN);
+    demand(calls::dot_forward(kernels, contiguous_forward(p.dot(), context.data(), softmax.data()), 43, threads), name + "forward");
     agree(name + "context", context.data(), p.value_width, truth.context, p.value_width);
-    agree(name + "log-sum-exp", lse.data(), 1, truth.lse, 1);
+    agree_softmax(name, softmax, truth);
     Floats dq(entries * parts * p.queries * d, NAN), dk(entries * p.keys * d, NAN), dv(entries * p.keys * dv_row, NAN);
-    const DotBackward job = contiguous_backward(p.dot(), p.grad.view(), contiguous(context, p), lse.data(), parts, dq.data(), dk.data(),
+    const DotBackward job = contiguous_backward(p.dot(), p.grad.view(), contiguous(context, p), softmax.data(), parts, dq.data(), dk.data(),
                                                 dv.data(), Number::float32, Number::float32);
     demand(calls::dot_backward(kernels, job, threads), name + "backward");
     agree(name + "dq", joined(dq, entries, parts).data(), d, truth.dq, p.width);
@@ -71,22 +78,21 @@ void check_additive(const Kernels& kernels, const Problem& p, const Truth& truth
     for (const bool keep : {false, true}) {
         const std::string name = std::string(kernels.name) + ", " + std::to_string(threads) + " threads, " + p.name +
                                  (keep ? ", scores kept: " : ": ");
-        Floats context(truth.context.size(), NAN), lse(truth.lse.size(), NAN), softmax(2 * lse.size(), NAN);
+        Floats context(truth.context.size(), NAN), softmax(truth.softmax.size(), NAN);
         Floats kept(keep ? truth.weights.size() : 0, NAN);
         AdditiveForward forward{};
         forward.of.of = p.dot();
         forward.context = context.data();
-        forward.lse = lse.data();
-        forward.softmax = softmax.data();
+        forward.softmax = softmax_output(forward.of.of, softmax.data());
         forward.kept = keep ? kept.data() : nullptr;
         const bool own = keep && p.groups == 1;  // a task has a head for itself, and makes its exponentials
         const calls::Room room = own ? calls::Room{nullptr, nullptr} : calls::Room{eq.data(), ek.data()};
         demand(calls::additive_forward(kernels, forward, p.w.view(), room, own ? p.queries : 43, threads), name + "forward");
         agree(name + "context", context.data(), p.value_width, truth.context, p.value_width);
-        agree(name + "log-sum-exp", lse.data(), 1, truth.lse, 1);
+        agree_softmax(name, softmax, truth);
         Floats dq(entries * parts * p.queries * d, NAN), dk(entries * p.keys * d, NAN);
         Floats dv(truth.dv.size(), NAN), dw(entries * parts * d, NAN);
-        AdditiveBackward backward{{p.dot(), {}, nullptr, nullptr}, p.grad.view(), contiguous(context, p), softmax.data(), forward.kept,
+        AdditiveBackward backward{{p.dot(), {}, nullptr, nullptr}, p.grad.view(), contiguous(context, p), softmax_view(p.dot(), softmax.data()), forward.kept,
                                   parts, dq.data(), dk.data(), dv.data(), dw.data()};
         Dot& of = backward.of.of;
         if (!own) of.q = calls::query_exponentials(of, eq.data());
@@ -107,8 +113,8 @@ void check_halves(const Kernels& kernels, Number number) {
         std::vector<double> wanted;
         for (int n = 0; n < 1 << 16; ++n) p.v.halves[n] = uint16_t(n);
         for (int64_t n = 0; n < (1 << 16) * queries; ++n) wanted.push_back(value_of(uint16_t(n / 256 / queries * 256 + n % 256), number));
-        Floats context(wanted.size(), 0.0f), lse(256 * queries, 0.0f);
-        calls::dot_forward(kernels, contiguous_forward(p.dot(), context.data(), lse.data()), 43, 1);
+        Floats context(wanted.size(), 0.0f), softmax(2 * 256 * queries, 0.0f);
+        calls::dot_forward(kernels, contiguous_forward(p.dot(), context.data(), softmax.data()), 43, 1);
         const char* kind = number == Number::float16 ? "float16" : "bfloat16";
         agree(std::string(kernels.name) + ", every " + kind + " read by " + std::to_string(queries) + " queries", context.data(), 1, wanted, 1, 0.0);
     }

@@ -38,6 +38,7 @@ std::vector<Problem> problems(const Sizes& sizes, bool additive) {
     add("window", [&](Problem& p) { p.left = 11, p.right = 3, p.offset = {lag, -2}; });
     add("boolean mask", [](Problem& p) { p.kind = MaskKind::boolean; });
     add("added mask, capped", [](Problem& p) { p.kind = MaskKind::added, p.softcap = 2.5f; });
+    add("added mask of large numbers", [](Problem& p) { p.kind = MaskKind::added, p.large_rows = true; });
     add("grouped heads, causal", [](Problem& p) { p.heads = 6, p.groups = 3, p.right = 5; });
     add("all together", [&](Problem& p) {
         p.heads = 4, p.groups = 2, p.left = 41, p.right = 2, p.offset = {lag, 3}, p.length = {sizes.keys - 1, sizes.keys / 2 + 1};

@@ -60,13 +60,14 @@ void check_packed(const Kernels& kernels, const std::vector<Problem>& sequences,
     of.k = heads_inside(k, shared, like.width);
     of.v = heads_inside(v, shared, like.value_width);
     const calls::Packed packed{of.batches, queries.data(), keys.data()};
-    Floats context(rows * heads * like.value_width, NAN), lse(heads * rows, NAN);
-    const DotForward forward{of, heads_inside(context, heads, like.value_width), {lse.data(), 0, rows, 1}, nullptr};
+    Floats context(rows * heads * like.value_width, NAN), softmax(2 * heads * rows, NAN);
+    float* const totals = softmax.data() + heads * rows;
+    const DotForward forward{of, heads_inside(context, heads, like.value_width), {{softmax.data(), 0, rows, 1}, {totals, 0, rows, 1}}, nullptr};
     calls::packed_forward(kernels, forward, packed, 43, threads);
     const int64_t parts = threads;
     Floats dq(parts * rows * heads * d, NAN), dk(all_keys * heads * d, NAN), dv(all_keys * heads * dv_row, NAN);
     const DotBackward backward{of, heads_inside(grad, heads, like.value_width), heads_inside(static_cast<const Floats&>(context), heads, like.value_width),
-                               {lse.data(), 0, rows, 1}, parts, heads_inside(dq, heads, d), heads_inside(dk, heads, d),
+                               {{softmax.data(), 0, rows, 1}, {totals, 0, rows, 1}}, parts, heads_inside(dq, heads, d), heads_inside(dk, heads, d),
                                heads_inside(dv, heads, dv_row), rows * heads * d, Number::float32, Number::float32, nullptr};
     calls::packed_backward(kernels, backward, packed, threads);
     for (int64_t n = rows * heads * d; n < int64_t(dq.size()); ++n) dq[n % (rows * heads * d)] += dq[n];

@@ -1,4 +1,5 @@
 // Attention in plain loops, for reading.
+#include <algorithm>
 #include <cmath>
 
 #include "check.hpp"
@@ -26,7 +27,7 @@ struct Row {
 
     void attend() {
         double* weights = truth.weights.data() + row * p.keys;
-        double total = 0;
+        double total = 0, highest = -INFINITY;
         slope.assign(p.keys, 1.0);
         for (int64_t j = 0; j < p.keys; ++j) {
             double score = raw_score(j);
@@ -35,11 +36,13 @@ struct Row {
                 score = p.softcap * bent;
                 slope[j] = 1 - bent * bent;
             }
-            if (p.kind == MaskKind::added) score += p.added[(head * p.queries + query) * p.keys + j];
-            weights[j] = p.may(batch, head, query, j) ? std::exp(score) : 0.0;
-            total += weights[j];
+            if (p.kind == MaskKind::added) score = float(score) + p.added[(head * p.queries + query) * p.keys + j];  // rounded
+            weights[j] = p.may(batch, head, query, j) ? score : -INFINITY;
+            highest = std::max(highest, weights[j]);
         }
-        truth.lse[row] = std::log(total);
+        for (int64_t j = 0; j < p.keys; ++j) total += weights[j] = highest == -INFINITY ? 0.0 : std::exp(weights[j] - highest);
+        truth.softmax[row] = highest;
+        truth.softmax[truth.softmax.size() / 2 + row] = total;
         for (int64_t j = 0; j < p.keys; ++j) {
             if (total > 0) weights[j] /= total;
             for (int64_t c = 0; c < p.value_width; ++c)
@@ -86,7 +89,7 @@ Truth truth_of(const Problem& p) {
     Truth truth;
     truth.weights.assign(rows * p.keys, 0.0);
     truth.context.assign(rows * p.value_width, 0.0);
-    truth.lse.assign(rows, 0.0);
+    truth.softmax.assign(2 * rows, 0.0);
     truth.dq.assign(rows * p.width, 0.0);
     truth.dk.assign(columns * p.width, 0.0);
     truth.dv.assign(columns * p.value_width, 0.0);

@@ -17,9 +17,29 @@ struct Viewer {
     int64_t entries = p.batches * p.heads;
     std::vector<float> eq = std::vector<float>(entries * p.queries * query_row(p.width));
     std::vector<float> ek = std::vector<float>(entries / p.groups * p.keys * key_row(p.width));
-    std::vector<float> lse = std::vector<float>(truth.lse.begin(), truth.lse.end());
+    std::vector<float> base{}, log_total{};  // what is subtracted from the scores of each row
 
     double weight(int64_t entry, int64_t i, int64_t j) const { return truth.weights[(entry * p.queries + i) * p.keys + j]; }
+
+    // The softmax of each row, which the other views start from.
+    void softmax() {
+        const int64_t all = entries * p.queries;
+        std::vector<float> found(2 * all, NAN);
+        Observe job{};
+        job.of.of = p.dot();
+        job.verb = Verb::statistic;
+        job.highest = found.data();
+        job.total = found.data() + all;
+        job.last = p.keys;
+        job.units = p.queries;
+        job.per_task = 53;
+        calls::observe(kernels, job, p.additive ? std::optional(p.w.view()) : std::nullopt, {eq.data(), ek.data()}, threads);
+        agree_softmax(std::string(kernels.name) + ", " + std::to_string(threads) + " threads, " + p.name + ": ", found, truth);
+        for (int64_t n = 0; n < all; ++n) {
+            base.push_back(found[all + n] == 0 ? 0.0f : found[n]);
+            log_total.push_back(found[all + n] == 0 ? 0.0f : std::log(found[all + n]));
+        }
+    }
 
     // Of each head (rows, width) numbers.
     void compare(Verb verb, int64_t rows, int64_t width, int64_t units, int64_t per_task, const std::vector<double>& wanted,
@@ -28,7 +48,8 @@ struct Viewer {
         Observe job = more;
         job.of.of = p.dot();
         job.verb = verb;
-        job.lse = lse.data();
+        job.highest = base.data();
+        job.total = log_total.data();
         job.out = out.data();
         job.out_head = rows * width;
         job.out_row = width;
@@ -52,7 +73,6 @@ struct Viewer {
             std::sort(w.rbegin(), w.rend());
             for (size_t m = 0; m < 5; ++m) top.push_back(m < w.size() ? w[m] : 0);
         }
-        compare(Verb::statistic, p.queries, 1, p.queries, 53, truth.lse);
         compare(Verb::entropy, p.queries, 1, p.queries, 53, entropy);
         compare(Verb::weights, p.queries, p.keys, p.queries, 53, truth.weights);
         Observe more{};
@@ -88,7 +108,8 @@ struct Viewer {
         Observe job = more;
         job.of.of = p.dot();
         job.verb = verb;
-        job.lse = lse.data();
+        job.highest = base.data();
+        job.total = log_total.data();
         job.shades = {out.data(), tall * wide, wide, log, log ? 37.0f : 255.0f, log ? 255.5f : 0.5f};
         job.count = wide;
         job.last = p.keys;
@@ -137,6 +158,7 @@ struct Viewer {
 
 void check_views(const Kernels& kernels, const Problem& p, const Truth& truth, int threads) {
     Viewer viewer{kernels, p, truth, threads};
+    viewer.softmax();
     viewer.rows();
     viewer.products();
     viewer.picture(11, 7);

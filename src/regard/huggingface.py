@@ -94,9 +94,10 @@ def attend_with_sink(
         request = Request.of(query, key, value, **options).kept()
         return _with_sink_key(query, key, value, sink, **options), SinkMap(request, sink.detach()[:, None])
     context, m = attend(query, key, value, **options, return_map=True)
-    with_sink = torch.logaddexp(m.statistic, sink.detach().to(m.dtype)[:, None])  # (B, H, Tq)
-    context = context * torch.exp(m.statistic - with_sink).unsqueeze(-1).to(context.dtype)
-    return context, AttentionMap(m.request, with_sink)
+    rows = m.given if m.given is not None else m.statistic  # that of the context itself
+    shared = sink.detach()[:, None]  # (H, 1), for every query of a head
+    kept = rows.with_sink(shared).weights(rows.highest.unsqueeze(-1)) * rows.total.unsqueeze(-1)  # (B, H, Tq, 1)
+    return context * kept.to(context.dtype), SinkMap(m.request, shared, m)
 
 
 def _with_sink_key(query: Tensor, key: Tensor, value: Tensor, sink: Tensor, **options: Any) -> Tensor:

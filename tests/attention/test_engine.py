@@ -33,7 +33,7 @@ def module() -> Iterator[ModuleType]:
 
 def dot_forward(module: ModuleType, q: Tensor, k: Tensor, v: Tensor, threads: int, rows_per_task: int = 5) -> Tensor:
     (b, h, tq, d), (tk, dv) = q.shape, v.shape[-2:]
-    context, lse = torch.full((b, h, tq, dv), torch.nan), torch.full((b, h, tq), torch.nan)
+    context, softmax = torch.full((b, h, tq, dv), torch.nan), torch.full((2, b, h, tq), torch.nan)
     views = [(x.data_ptr(), *x.stride()[:3]) for x in (q, k, v, context)]
     module.dot_forward(
         (b, h, 1, tq, tk, d, dv),
@@ -41,7 +41,7 @@ def dot_forward(module: ModuleType, q: Tensor, k: Tensor, v: Tensor, threads: in
         (0, d**-0.5, 0.0),
         OPEN,
         views[3],
-        lse.data_ptr(),
+        softmax.data_ptr(),
         rows_per_task,
         threads,
     )

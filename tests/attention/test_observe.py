@@ -281,7 +281,7 @@ def test_what_is_attended_to_shows(way: str) -> None:
     k[2] = torch.nan
     m = regard.AttentionMap(Request.of(q, k, k, is_causal=True).kept())
     for name in ("statistic", "entropy"):
-        found = m.statistic if name == "statistic" else m.entropy()
+        found = m.statistic.lse if name == "statistic" else m.entropy()
         assert found[:2].isfinite().all() and found[2:].isnan().all(), name
     assert m.pool(5, 1)[:2].isfinite().all() and m.pool(5, 1)[2:].isnan().all()
     assert m.top(1).values[2:].isnan().all() and (m @ torch.ones(5))[2:].isnan().all()
@@ -294,7 +294,7 @@ def test_no_keys_allowed(way: str, options: dict[str, Any]) -> None:
     for similarity in ("scaled_dot", "additive"):
         m, _ = observed(problem(similarity, options))
         assert_way(m, way)
-        assert (m.statistic == -torch.inf).all()
+        assert (m.statistic.highest == -torch.inf).all() and not m.statistic.total.any()
         found = views(m)
         assert (found.pop("keys of top") == -1).all()
         assert not any(view.any() for view in found.values())

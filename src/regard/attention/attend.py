@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from . import native_observe
-from .check import readable
-from .choose import Backend, choose, observer
+from . import native
+from .choose import Backend, choose
 from .isolate import isolated
 from .map import AttentionMap
 from .request import Request, Weighting
 from .similarity import autocast_dtype
+from .statistic import Statistic
 from .tensor_types import is_causal_bias
 
 
@@ -104,7 +104,7 @@ def attend(
 
 
 def serve(request: Request, backend: Backend, return_map: bool) -> Any:
-    statistic: Tensor | None = None
+    statistic: Statistic | Tensor | None = None
     if request.q.is_meta:
         context = request.value.new_empty(*request.lead, request.queries, request.value.shape[-1])
     elif backend.isolates or request.mask.open:
@@ -113,19 +113,5 @@ def serve(request: Request, backend: Backend, return_map: bool) -> Any:
         context, statistic = isolated(request, backend.context)
     if not return_map:
         return context
-    kept = request.kept()
-    return context, AttentionMap(kept, statistic if _fits(statistic, backend, kept) else None)
-
-
-def _fits(statistic: Tensor | None, backend: Backend, kept: Request) -> bool:
-    """Whether the log-sum-exps of a backend fit the scores that the map computes; else it finds its own.
-
-    Two ways to sum q·k differ by roundings of the score: at 1,000 by 2^-13, and e^(score − lse) by 10^-4 of itself.
-    So both have to be native or neither, and large scores are never taken from elsewhere.
-    """
-    if statistic is None or not statistic.is_floating_point() or not readable(statistic) or not statistic.numel():
-        return True
-    if (backend.name == "native") != (observer(kept) is native_observe):
-        return False
-    largest = statistic.detach().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).abs().amax()
-    return bool(largest < 2**-13 / torch.finfo(statistic.dtype).eps)
+    same = backend.name == "native" and native.scores_as_viewed(request)
+    return context, AttentionMap.of(request.kept(), Statistic.unpack(statistic), same=same)

@@ -4,7 +4,7 @@
         for cols in blocks of the keys they may attend to:
             scores  = similarity(q[rows], k[cols]), softcap, mask
             fold scores and v[cols] into a running softmax           (Milakov & Gimelshein 2018; Dao et al. 2022)
-        context[rows], log-sum-exp[rows] = what was folded
+        context[rows], highest[rows], total[rows] = what was folded
 
 The backward pass walks the same blocks, computes their scores again with autograd on, and sends through them
 dscores = weights · (dweights − Σ weights · dweights). So it serves any similarity that PyTorch can differentiate.
@@ -23,6 +23,7 @@ from .derivatives import differentiable_gradients, unserved
 from .masks import take_block, transformed
 from .request import Request, block_shape, narrow, spread
 from .similarity import wide, widen
+from .statistic import Statistic
 
 name = "blocked"
 isolates = False
@@ -42,12 +43,12 @@ def refusal(request: Request) -> str | None:
 
 
 @torch.compiler.disable
-def context(request: Request) -> tuple[Tensor, Tensor]:
-    """The context and the row statistic: log-sum-exp, or the index of the best key under hard weighting."""
+def context(request: Request) -> tuple[Tensor, Statistic]:
+    """The context and the statistic of its rows."""
     request = request.reduced()
     seed = int(torch.randint(2**62, ())) if request.dropout_p else 0
-    out, statistic = _Blocked.apply(request, seed, *request.tensors)
-    return out, statistic
+    out, highest, total, best = _Blocked.apply(request, seed, *request.tensors)
+    return out, Statistic.hard(best, request.wide) if request.hard else Statistic(highest, total)
 
 
 def _shape(request: Request) -> tuple[int, int]:
@@ -140,16 +141,12 @@ class _Fold:
     def context(self) -> Tensor:
         return self.summed / torch.where(self.total == 0, 1, self.total)
 
-    @property
-    def lse(self) -> Tensor:
-        return torch.where(self.total == 0, 0, self.highest) + self.total.log()
 
-
-def _forward(request: Request, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Soft context (*lead, Tq, Dv), log-sum-exp (*lead, Tq), best key (*lead, Tq)."""
+def _forward(request: Request, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Soft context (*lead, Tq, Dv), highest score, total, best key (*lead, Tq) each."""
     lead = (*request.lead, request.queries)
     soft = torch.zeros(*lead, request.value.shape[-1], dtype=request.wide, device=request.device)
-    lse = soft.new_full(lead, -torch.inf)
+    highest, total = soft.new_full(lead, -torch.inf), soft.new_zeros(lead)
     best = torch.full(lead, -1, device=request.device)
     for part in _parts(request):
         for rows in part.rows():
@@ -159,9 +156,10 @@ def _forward(request: Request, seed: int) -> tuple[Tensor, Tensor, Tensor]:
                 kept = block.kept(part.request, seed)
                 fold.add(part.request.scores(block.rows, block.cols), v, kept, block.cols.start)
             part.view(soft, 2)[..., rows, :] = fold.context
-            part.view(lse, 1).unsqueeze(-1)[..., rows, :] = fold.lse
+            part.view(highest, 1).unsqueeze(-1)[..., rows, :] = fold.highest
+            part.view(total, 1).unsqueeze(-1)[..., rows, :] = fold.total
             part.view(best, 1).unsqueeze(-1)[..., rows, :] = fold.best
-    return soft, lse, best
+    return soft, highest, total, best
 
 
 def _choose(request: Request, best: Tensor, seed: int) -> Tensor:
@@ -197,20 +195,19 @@ def _values(request: Request, block: _Block) -> Tensor:
 
 class _Blocked(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, request: Request, seed: int, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, request: Request, seed: int, *tensors: Tensor | None) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         request = request.with_tensors([x if x is None else x.detach() for x in tensors])
-        soft, lse, best = _forward(request, seed)
+        soft, highest, total, best = _forward(request, seed)
         out = _choose(request, best, seed) if request.hard else soft
-        statistic = best if request.hard else lse
         ctx.request, ctx.seed = request, seed
-        ctx.save_for_backward(soft, lse, best, *tensors)
-        ctx.mark_non_differentiable(statistic)
-        return out.to(request.value.dtype), statistic
+        ctx.save_for_backward(soft, highest, total, best, *tensors)
+        ctx.mark_non_differentiable(highest, total, best)
+        return out.to(request.value.dtype), highest, total, best
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
-        soft, lse, best, *tensors = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        soft, highest, total, best, *tensors = ctx.saved_tensors
         if grad is None:
             return (None, None, *(None for _ in tensors))
         if torch.is_grad_enabled():  # only under create_graph=True
@@ -218,7 +215,7 @@ class _Blocked(torch.autograd.Function):
             kept = _kept(request, ctx.seed)
             return (None, None, *differentiable_gradients(request, ctx.needs_input_grad[2:], grad, kept))
         walk = _Backward(ctx.request.with_tensors(tensors), ctx.seed, ctx.needs_input_grad[2:])
-        return (None, None, *walk.run(widen(grad), soft, lse, best))
+        return (None, None, *walk.run(widen(grad), soft, Statistic(highest, total), best))
 
 
 class _Backward:
@@ -232,20 +229,22 @@ class _Backward:
             for x, want in zip(self.tensors, wanted, strict=True)
         ]
 
-    def run(self, grad: Tensor, soft: Tensor, lse: Tensor, best: Tensor) -> list[Tensor | None]:
+    def run(self, grad: Tensor, soft: Tensor, statistic: Statistic, best: Tensor) -> list[Tensor | None]:
         delta = (grad * soft).sum(-1, keepdim=True)  # Σⱼ weightᵢⱼ · dweightᵢⱼ, (*lead, Tq, 1)
-        lse = torch.where(lse == -torch.inf, 0, lse)
         for part in _parts(self.request):
-            g, d, l, b = (part.view(x, n) for x, n in ((grad, 2), (delta, 2), (lse, 1), (best, 1)))
+            g, d, b = (part.view(x, n) for x, n in ((grad, 2), (delta, 2), (best, 1)))
+            of_part = Statistic(part.view(statistic.highest, 1), part.view(statistic.total, 1))
             for rows in part.rows():
                 for block in part.blocks(rows):
-                    self._block(part, block, g[..., rows, :], d[..., rows, :], l[..., rows].unsqueeze(-1), b)
+                    self._block(part, block, g[..., rows, :], d[..., rows, :], of_part[..., rows], b)
         return [s if s is None or x is None else s.to(x.dtype) for s, x in zip(self.sums, self.tensors, strict=True)]
 
-    def _block(self, part: _Part, block: _Block, grad: Tensor, delta: Tensor, lse: Tensor, best: Tensor) -> None:
+    def _block(
+        self, part: _Part, block: _Block, grad: Tensor, delta: Tensor, statistic: Statistic, best: Tensor
+    ) -> None:
         request = part.request
         scores, leaves = self._scores(part, block)
-        soft = torch.exp(scores.detach() - lse)  # (..., rows, cols)
+        soft = statistic.weights(scores.detach())  # (..., rows, cols)
         kept = block.kept(request, self.seed)
         if self.sums[2] is not None:
             weights = block.chosen(best, request.wide) if request.hard else soft

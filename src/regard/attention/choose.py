@@ -1,7 +1,7 @@
 """Backends and the choice between them.
 
 A backend is a module with a `name`, a `refusal(request)`, which says in words why it cannot serve (or None), and a
-`context(request)`, which returns the context and each row's statistic (or None, when a map is to find it itself).
+`context(request)`, which returns the context and the statistic of its rows (or None, when a map is to find it itself).
 
 `auto` takes the native kernels wherever they serve, as they were the fastest at nearly every size on every instruction
 set (`python -m bench auto`). The one exception is a rule about the processor, not about sizes: see `_sdpa_is_faster`.
@@ -20,6 +20,7 @@ from torch import Tensor
 from . import blocked, native, native_observe, observe, reference, sdpa
 from .masks import transformed
 from .request import Request
+from .statistic import Statistic
 
 
 class Backend(Protocol):
@@ -29,7 +30,7 @@ class Backend(Protocol):
 
     def refusal(self, request: Request) -> str | None: ...
 
-    def context(self, request: Request) -> tuple[Tensor, Tensor | None]: ...
+    def context(self, request: Request) -> tuple[Tensor, Statistic | Tensor | None]: ...
 
 
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (native, sdpa, blocked, reference)}
@@ -61,7 +62,7 @@ def choose(request: Request, name: str = "auto") -> Choice:
     return ASKED[name]
 
 
-def observer(request: Request, statistic: Tensor | None = None) -> ModuleType:
+def observer(request: Request, statistic: Statistic | None = None) -> ModuleType:
     """Who computes the views of a map: a module with the verbs of `observe`; `statistic` where a view takes it."""
     return observe if native_observe.refusal(request, statistic) else native_observe
 

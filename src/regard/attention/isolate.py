@@ -15,8 +15,9 @@ from torch import Tensor
 
 from .check import readable
 from .request import Request, spread
+from .statistic import Statistic
 
-Served = tuple[Tensor, Tensor | None]
+Served = tuple[Tensor, Statistic | Tensor | None]
 """A context and, where the backend has it, its row statistic."""
 
 BLOCK = 2**24
@@ -55,14 +56,15 @@ class Apart:
         anything = _reached(self.request, torch.ones_like(self.k))
         return _reached(self.request, self.k) | (self.q & anything)
 
-    def returned(self, context: Tensor, statistic: Tensor | None) -> Served:
+    def returned(self, context: Tensor, statistic: Statistic | Tensor | None) -> Served:
         """The context of the clean request with the rest put back where it is attended to."""
         v, lost = self.request.value, self.lost()
         for found, poison in ((v.isnan(), torch.nan), (v == torch.inf, torch.inf), (v == -torch.inf, -torch.inf)):
             context = torch.where(_reached(self.request, found), context + poison, context)  # ∞ − ∞ is NaN, as it ought
         context = torch.where(lost, torch.nan, context)
-        if statistic is not None and statistic.is_floating_point():
-            statistic = torch.where(lost.squeeze(-1), torch.nan, statistic)
+        statistic = Statistic.unpack(statistic)
+        if statistic is not None and not self.request.hard:
+            statistic = statistic.map(lambda x: torch.where(lost.squeeze(-1), torch.nan, x))
         return context, statistic
 
 

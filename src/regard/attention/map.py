@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import native_observe
 from .cells import Cells
 from .check import broadcasts, shape_of
 from .choose import observer
@@ -19,6 +20,7 @@ from .index import Lookup, span
 from .masks import Span
 from .observe import Reduce
 from .request import Index, Request, take_lead
+from .statistic import Statistic, examined
 from .tensorlike import TensorLike
 
 DENSE_LIMIT = 2**30
@@ -31,8 +33,8 @@ pictures: Callable[[], Any] | None = None
 class AttentionMap(TensorLike):
     """The weights of one call of `attend`, before dropout, computed where they are looked at.
 
-    It keeps queries, keys, the mask's description and one number per row (the log-sum-exp of its scores). Every cell
-    of every view is the exact weight; memory grows with Tq + Tk and the size of what was asked for.
+    It keeps queries, keys, the mask's description and two numbers per row (`Statistic`). Every cell of every view is
+    the exact weight; memory grows with Tq + Tk and the size of what was asked for.
 
     >>> import regard
     >>> q = k = v = torch.eye(3)
@@ -47,18 +49,37 @@ class AttentionMap(TensorLike):
 
     __array_ufunc__ = None  # NumPy leaves `array @ map` to us
 
-    def __init__(self, request: Request, statistic: Tensor | None = None) -> None:
+    def __init__(self, request: Request, statistic: Statistic | None = None) -> None:
         self.request = request
         self.query_tokens: list[str] | None = None
         self.key_tokens: list[str] | None = None
+        self.given: Statistic | None = None
+        """What a backend found along with the context. Views use it where it fits the scores they compute."""
+        self._same = False
         if statistic is not None:
-            self.__dict__["statistic"] = statistic.detach()
+            self.__dict__["statistic"] = statistic.map(Tensor.detach)
+
+    @classmethod
+    def of(cls, request: Request, given: Statistic | None, *, same: bool) -> AttentionMap:
+        """The map of a call. `same`: the scores behind the statistic are those of native views, bit for bit."""
+        made = cls(request)
+        made.given, made._same = None if given is None else given.map(Tensor.detach), same
+        return made
 
     @cached_property
-    def statistic(self) -> Tensor:
-        """One number per row that turns scores into weights, (*lead, Tq): found now if the kernel did not tell."""
+    def statistic(self) -> Statistic:
+        """What turns scores into weights, (*lead, Tq): that of the backend, if it fits; else it is found now."""
         with torch.no_grad():
-            return observer(self.request).statistic(self.request)
+            given, by = self.given, observer(self.request, self.given)
+            if by is native_observe:
+                fits = given is not None and native_observe.fits(self.request, given, same=self._same)
+                return given if given is not None and fits else native_observe.statistic(self.request)
+            return examined(self.request, by.statistic(self.request) if given is None else given)
+
+    @property
+    def known(self) -> Statistic | None:
+        """The statistic, if it need not be computed from all scores."""
+        return self.statistic if "statistic" in self.__dict__ or self.given is not None else None
 
     @property
     def _observer(self) -> ModuleType:
@@ -122,12 +143,12 @@ class AttentionMap(TensorLike):
             weights = observer(request, statistic).weights(request, statistic, span(lookup.cols))
         return lookup.squeeze(weights)
 
-    def _rows(self, request: Request, lead: tuple[Index, ...], rows: Span) -> tuple[Request, Tensor]:
+    def _rows(self, request: Request, lead: tuple[Index, ...], rows: Span) -> tuple[Request, Statistic]:
         """Some rows and their statistic; where it is not known for all, it is found for these alone."""
-        request = request.of_rows(rows)
-        if "statistic" not in self.__dict__:
+        request, known = request.of_rows(rows), self.known
+        if known is None:
             return request, observer(request).statistic(request)
-        return request, take_lead(self.statistic, lead)[..., rows]
+        return request, known.map(lambda x: take_lead(x, lead)[..., rows])
 
     def at(self, *entry: int) -> AttentionMap:
         """The map of one entry of the first leading dimensions, still lazy: `m.at(0, 3)` is batch 0, head 3."""
@@ -139,7 +160,7 @@ class AttentionMap(TensorLike):
         if len(entry) > len(lead):
             raise IndexError(f"map: at() takes at most {len(lead)} numbers, the leading dimensions; got {len(entry)}.")
         index = Lookup.of(entry, self.shape).lead
-        known = take_lead(self.statistic, index) if "statistic" in self.__dict__ else None
+        known = None if self.known is None else self.known.map(lambda x: take_lead(x, index))
         found = AttentionMap(self.request.select(index), known)
         return found.tokens(query=self.query_tokens, key=self.key_tokens)
 
@@ -191,7 +212,7 @@ class AttentionMap(TensorLike):
         col_cells = _cells("cols", cols, self.shape[-1], out[1])
         if not row_cells.entries or not col_cells.entries:
             return torch.zeros(*self.request.lead, *out, dtype=self.dtype, device=self.device)
-        if "statistic" in self.__dict__ or row_cells.entries == self.shape[-2]:
+        if self.known is not None or row_cells.entries == self.shape[-2]:
             return self._observer.pool(self.request, self.statistic, row_cells, col_cells, reduce)
         request, statistic = self._rows(self.request, (), row_cells.region)
         return observer(request, statistic).pool(

@@ -28,10 +28,13 @@ from .native_plan import (
 )
 from .request import Request
 from .similarity import Additive, Dot, Pairwise, widen
+from .statistic import Statistic
 
 name = "native"
 isolates = True
 
+FEW_QUERIES = 4
+"""Up to which the kernels for few queries serve (few_queries in native/calls.hpp)."""
 ROWS_PER_TASK = 192
 """Queries that share one transposition of the keys."""
 KEYS_PER_TASK = 256
@@ -73,20 +76,28 @@ def _unfit_mask(request: Request) -> str | None:
     return None
 
 
-def context(request: Request) -> tuple[Tensor, Tensor]:
-    """The context and each row's log-sum-exp."""
+def context(request: Request) -> tuple[Tensor, Statistic | Tensor]:
+    """The context and the statistic of its rows (`Statistic.unpack`)."""
     request = request.reduced()
     through = _through_dispatcher(request) and isinstance(request.similarity, Dot)
-    found, lse = traced(request) if through else _eager(request)
-    return (found, lse) if request.value.dtype == torch.float32 else (found.to(request.value.dtype), lse)
+    found, statistic = traced(request) if through else _eager(request)
+    return (found, statistic) if request.value.dtype == torch.float32 else (found.to(request.value.dtype), statistic)
 
 
-def _eager(request: Request) -> tuple[Tensor, Tensor]:
+def _eager(request: Request) -> tuple[Tensor, Statistic | Tensor]:
     """In float32. A masked number that is not finite shows as a context that is not: only then are such taken out."""
-    found, lse, finite = _serve(request)
+    found, statistic, finite = _serve(request)
     if finite or request.mask.open:
-        return found, lse
+        return found, statistic
     return isolated(request, lambda clean: _serve(clean)[:2])  # type: ignore[return-value]
+
+
+def scores_as_viewed(request: Request) -> bool:
+    """Whether its scores are those of the views of a map (`native_observe`), bit for bit.
+
+    Both add up the products of a pair one by one; but the kernels for few queries do so lane by lane.
+    """
+    return isinstance(request.similarity, Additive) or request.queries > FEW_QUERIES
 
 
 def _through_dispatcher(request: Request) -> bool:
@@ -96,29 +107,29 @@ def _through_dispatcher(request: Request) -> bool:
     return not (type(request.q) in PLAIN and type(request.k) in PLAIN and type(request.v) in PLAIN)
 
 
-def _serve(request: Request) -> tuple[Tensor, Tensor, bool]:
-    """Context, log-sum-exp, and whether every context is finite."""
+def _serve(request: Request) -> tuple[Tensor, Statistic | Tensor, bool]:
+    """Context, the statistic of its rows, and whether every context is finite."""
     plan = Plan.of(request)
     lead, finite = request.lead, True
     if isinstance(request.similarity, Additive):
-        found, lse, served = _additive(request, plan)
+        found, softmax, served = _additive(request, plan)
         if not served:  # |x| > 43, or not finite: rare, and then the explicit tanh
-            found, lse = isolated(request, blocked.context)  # type: ignore[assignment]
+            return *isolated(request, blocked.context), True  # type: ignore[return-value]
     else:
         shared = shared_lead(request)
         q = four(request.q, lead, plan)  # (B, H, Tq, D)
         k, v = four(request.k, shared, plan), four(request.value, shared, plan)  # (B, H / groups, Tk, ·)
         if _wants_gradient(q, k, v):
-            found, lse, finite = _Dot.apply(q, k, v, plan, request.mask, lead)
+            found, softmax, finite = _Dot.apply(q, k, v, plan, request.mask, lead)
         else:
-            found, lse, finite = _forward(q, k, v, plan)
+            found, softmax, finite = _forward(q, k, v, plan)
     if len(lead) == 2:
-        return found, lse, finite
-    return found.reshape(*lead, *found.shape[-2:]), lse.reshape(*lead, request.queries), finite
+        return found, softmax, finite
+    return found.reshape(*lead, *found.shape[-2:]), softmax.reshape(2, *lead, request.queries), finite
 
 
 def _additive(request: Request, plan: Plan) -> tuple[Tensor, Tensor, bool]:
-    """Context, log-sum-exp, and whether the kernels could serve."""
+    """Context, softmax (2, B, H, Tq), and whether the kernels could serve."""
     assert isinstance(request.similarity, Additive)
     prepared, shared = request.similarity.prepared, shared_lead(request)
     q = four(widen(request.q), request.lead, plan)  # (B, H, Tq, D)
@@ -136,18 +147,18 @@ def _wants_gradient(*tensors: Tensor) -> bool:
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tensor, bool]:
-    """Context (B, H, Tq, Dv), log-sum-exp (B, H, Tq), and whether every context is finite."""
+    """Context (B, H, Tq, Dv), softmax (2, B, H, Tq), and whether every context is finite."""
     batches, heads, queries, width = q.shape
     order = (batches, queries, heads) if heads_inside(q) else (batches, heads, queries)  # as q lies
     found = q.new_empty(*order, v.shape[-1], dtype=torch.float32)
     found = found.transpose(1, 2) if heads_inside(q) else found
-    lse = q.new_empty(batches, heads, queries, dtype=torch.float32)
-    if not lse.numel():
-        return found, lse, True
+    softmax = q.new_empty(2, batches, heads, queries, dtype=torch.float32)
+    if not softmax.numel():
+        return found, softmax, True
     threads = torch.get_num_threads()
     rows = plan.rows_per_task(queries, threads, ROWS_PER_TASK)
-    finite = kernels().dot_forward(*plan.arguments(q, k, v, width=width), view(found), address(lse), rows, threads)
-    return found, lse, finite
+    finite = kernels().dot_forward(*plan.arguments(q, k, v, width=width), view(found), address(softmax), rows, threads)
+    return found, softmax, finite
 
 
 class _Dot(torch.autograd.Function):
@@ -155,31 +166,31 @@ class _Dot(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan, mask: Mask, lead: tuple[int, ...]
     ) -> tuple[Tensor, Tensor, bool]:
-        found, lse, finite = _forward(q, k, v, plan)
+        found, softmax, finite = _forward(q, k, v, plan)
         ctx.plan, ctx.mask, ctx.lead = plan, mask, lead
-        ctx.save_for_backward(q, k, v, found, lse)
+        ctx.save_for_backward(q, k, v, found, softmax)
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(lse)
-        return found, lse, finite
+        ctx.mark_non_differentiable(softmax)
+        return found, softmax, finite
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *unused: Any) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 6
-        q, k, v, found, lse = ctx.saved_tensors
+        q, k, v, found, softmax = ctx.saved_tensors
         if torch.is_grad_enabled():  # only under create_graph=True
             plan, wanted = ctx.plan, ctx.needs_input_grad[:3]
             numbers = (Dot(plan.scale), ctx.mask, plan.softcap, plan.groups, ctx.lead)
             return *gradients_by_head((q, k, v), wanted, grad, *numbers), None, None, None
-        dq, dk, dv, finite = _backward(ctx.plan, q, k, v, found, lse, grad)
+        dq, dk, dv, finite = _backward(ctx.plan, q, k, v, found, softmax, grad)
         if ctx.plan.masked and not finite:
             q, k, v = (torch.where(x.isfinite(), x, 0) for x in (q, k, v))  # masked out, or lost in any case
-            dq, dk, dv, _ = _backward(ctx.plan, q, k, v, found, lse, grad)
+            dq, dk, dv, _ = _backward(ctx.plan, q, k, v, found, softmax, grad)
         return dq, dk, dv, None, None, None
 
 
 def _backward(
-    plan: Plan, q: Tensor, k: Tensor, v: Tensor, found: Tensor, lse: Tensor, grad: Tensor
+    plan: Plan, q: Tensor, k: Tensor, v: Tensor, found: Tensor, softmax: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     finite, grad, threads = True, unit_rows(grad), torch.get_num_threads()
     parts = plan.shares(k.shape[-2], threads, KEYS_PER_TASK)
@@ -189,7 +200,7 @@ def _backward(
             *plan.arguments(q, k, v, width=q.shape[-1]),
             view(grad),
             view(found),
-            address(lse),
+            address(softmax),
             parts,
             *room.arguments(),
             threads,
@@ -202,22 +213,23 @@ def _backward(
 @torch.library.impl("regard::dot", "CPU")
 @torch.no_grad()
 def _dot(*plan: Any) -> tuple[Tensor, Tensor]:
-    found, lse = _eager(request_of(*plan))
-    return found.contiguous(), lse  # as was foretold
+    found, statistic = _eager(request_of(*plan))
+    rows = statistic if isinstance(statistic, Tensor) else torch.stack((statistic.highest, statistic.total))
+    return found.contiguous(), rows  # as was foretold
 
 
 @torch.library.impl("regard::dot_backward", "CPU")
 @torch.no_grad()
-def _dot_backward(grad: Tensor, found: Tensor, lse: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _dot_backward(grad: Tensor, found: Tensor, softmax: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     request = request_of(*arguments)
     plan = Plan.of(request)
     q, k, v, found = (unit_rows(x) for x in (request.q, request.k, request.value, found))
-    dq, dk, dv, finite = _backward(plan, q, k, v, found, lse.contiguous(), grad)
+    dq, dk, dv, finite = _backward(plan, q, k, v, found, softmax.contiguous(), grad)
     if finite or not plan.masked:
         return dq.contiguous(), dk.contiguous(), dv.contiguous()
     apart = Apart.of(request)  # as `isolated` and its gradient do in an eager call
     q, k, v = (unit_rows(x) for x in (apart.clean.q, apart.clean.k, apart.clean.value))
-    found, lse, _ = _forward(q, k, v, plan)
-    dq, dk, dv, _ = _backward(plan, q, k, v, found, lse, torch.where(apart.lost(), 0, grad))
+    found, softmax, _ = _forward(q, k, v, plan)
+    dq, dk, dv, _ = _backward(plan, q, k, v, found, softmax, torch.where(apart.lost(), 0, grad))
     dv = torch.where(request.value.isfinite(), dv, 0)
     return dq.contiguous(), dk.contiguous(), dv.contiguous()  # a query or key taken out weighs nothing any more

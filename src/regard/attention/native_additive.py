@@ -29,7 +29,7 @@ class Saved(NamedTuple):
 def forward(
     q: Tensor, k: Tensor, v: Tensor, w: Tensor, plan: Plan, prepared: Prepared | None, keep: bool
 ) -> tuple[Tensor, Tensor, bool, Saved]:
-    """Context (B, H, Tq, Dv), log-sum-exp (B, H, Tq), whether the kernels could serve, and what a backward pass needs.
+    """Context (B, H, Tq, Dv), softmax (2, B, H, Tq), whether the kernels could serve, and what a backward pass needs.
 
     Where they could not, nothing else is to be used. `keep`: there will be a backward pass.
     """
@@ -43,10 +43,10 @@ def forward(
     eq = None if alone else q.new_empty(batches, heads, queries, of_queries)
     ek, ready = _exponentials(k, (batches, k.shape[1], keys, of_keys), prepared, alone)
     rows_of = (batches, heads, queries)
-    shapes = (rows_of, (*rows_of, 2), (*rows_of, keys if keep else 0))
-    lse, softmax, kept = pieces(*shapes) if keep else map(q.new_empty, shapes)
+    shapes = ((2, *rows_of), (*rows_of, keys if keep else 0))
+    softmax, kept = pieces(*shapes) if keep else map(q.new_empty, shapes)
     served = True
-    if lse.numel():
+    if softmax.numel():
         served = kernels().additive_forward(
             *plan.arguments(q, k, v, width=width),
             _weights(w),
@@ -54,7 +54,6 @@ def forward(
             address(ek),
             ready,
             address(context),
-            address(lse),
             address(softmax),
             address(kept) if keep else 0,
             rows,
@@ -64,7 +63,7 @@ def forward(
         prepared.found = ek
     own = eq is None, ek is None
     saved = (q if eq is None else eq, k if ek is None else ek, v, w, context, softmax, kept)
-    return context, lse, served, Saved(own, saved)
+    return context, softmax, served, Saved(own, saved)
 
 
 def _exponentials(
@@ -93,13 +92,13 @@ class AdditiveAttention(torch.autograd.Function):
         mask: Mask,
         lead: tuple[int, ...],
     ) -> tuple[Tensor, Tensor, bool]:
-        context, lse, served, saved = forward(q, k, v, w, plan, prepared, keep=True)
+        context, softmax, served, saved = forward(q, k, v, w, plan, prepared, keep=True)
         ctx.plan, ctx.width, ctx.own = plan, q.shape[-1], saved.own
         ctx.mask, ctx.lead = mask, lead
         ctx.save_for_backward(*saved.tensors, q, k)  # the last two for second derivatives alone
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(lse)
-        return context, lse, served
+        ctx.mark_non_differentiable(softmax)
+        return context, softmax, served
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:

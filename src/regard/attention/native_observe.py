@@ -21,9 +21,14 @@ from .observe import Reduce
 from .request import Request
 from .shading import Shading
 from .similarity import Additive
+from .statistic import Statistic, large_rows
 
 RANGE = 43
 """|x| beyond which e^{2x} leaves the range of the additive kernels."""
+WEIGHTS = 2**10
+"""Σ |w| up to which additive scores of blocks that start at different keys agree well enough."""
+HIGHEST = 2**6
+"""Likewise for the highest score of a row, with what a mask adds to it."""
 ROWS = 192
 """Queries of a task, as many as share one transposition of the keys."""
 COLUMNS = 128
@@ -38,7 +43,7 @@ TASKS = 64
 """Tasks into which the tall cells of a picture are cut."""
 
 
-def refusal(request: Request, statistic: Tensor | None = None) -> str | None:
+def refusal(request: Request, statistic: Statistic | None = None) -> str | None:
     """Why it cannot serve a request, in words; None when it can."""
     if engine.module is None:
         return engine.reason
@@ -49,9 +54,11 @@ def refusal(request: Request, statistic: Tensor | None = None) -> str | None:
     if request.wide != torch.float32:
         return f"it computes in float32, not in {str(request.wide).removeprefix('torch.')}"
     if isinstance(request.similarity, Additive) and not _within(request):
-        return f"its additive scores are for |query| and |key| up to {RANGE} and finite weights"
+        return f"its additive scores are for |query| and |key| up to {RANGE} and weights that add up to {WEIGHTS}"
     if statistic is not None and bool(statistic.isnan().any()):
         return "some row attends to what is not finite"
+    if statistic is not None and isinstance(request.similarity, Additive) and _beyond(statistic.highest):
+        return f"its additive scores are for rows whose highest is at most {HIGHEST}"
     return native.unfit(request)
 
 
@@ -61,20 +68,23 @@ def _readable(request: Request) -> bool:
     return all(x is None or addressable(x) for x in (*request.tensors, *numbers))
 
 
-def statistic(request: Request) -> Tensor:
-    """The log-sum-exp of every row, (*lead, Tq)."""
-    out = torch.empty(*request.lead, request.queries)
+def statistic(request: Request) -> Statistic:
+    """The statistic of every row, (*lead, Tq)."""
+    both = torch.empty(2, *request.lead, request.queries)
+    out = Statistic(*both.unbind(0))
     if not _scattered(request):
-        _rows(request, "statistic", out)
+        if both.numel():
+            _run(request, "statistic", None, request.queries, ROWS, out)
         return out
     step = max(1, SPELLED // max(1, request.keys * request.entries))
     for start in range(0, request.queries, step):
         rows = slice(start, min(start + step, request.queries))
-        out[..., rows] = statistic(_spelled(request, rows, slice(0, request.keys)))
+        found = statistic(_spelled(request, rows, slice(0, request.keys)))
+        out.highest[..., rows], out.total[..., rows] = found.highest, found.total
     return out
 
 
-def weights(request: Request, statistic: Tensor, cols: Span) -> Tensor:
+def weights(request: Request, statistic: Statistic, cols: Span) -> Tensor:
     """The weights of all rows and some columns, (*lead, Tq, cols)."""
     if isinstance(cols, Tensor) or _scattered(request):
         request = _spelled(request, slice(0, request.queries), cols)
@@ -84,7 +94,7 @@ def weights(request: Request, statistic: Tensor, cols: Span) -> Tensor:
     return out
 
 
-def top(request: Request, statistic: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def top(request: Request, statistic: Statistic, count: int) -> tuple[Tensor, Tensor]:
     """The strongest keys of each query, values and indices (*lead, Tq, count); 0 and −1 where there are fewer."""
     if count > MOST_TOP:
         return observe.top(request, observe.statistic(request), count)
@@ -94,14 +104,14 @@ def top(request: Request, statistic: Tensor, count: int) -> tuple[Tensor, Tensor
     return out, at
 
 
-def entropy(request: Request, statistic: Tensor) -> Tensor:
+def entropy(request: Request, statistic: Statistic) -> Tensor:
     """−Σⱼ weightᵢⱼ log weightᵢⱼ in nats, (*lead, Tq)."""
     out = torch.empty(*request.lead, request.queries)
     _rows(request, "entropy", out, statistic)
     return out
 
 
-def received(request: Request, statistic: Tensor) -> Tensor:
+def received(request: Request, statistic: Statistic) -> Tensor:
     """Σᵢ weightᵢⱼ: what each key receives, (*lead, Tk): a picture of one row, a cell for each key."""
     if not request.queries or not request.keys:
         return torch.zeros(*request.lead, request.keys)
@@ -110,7 +120,7 @@ def received(request: Request, statistic: Tensor) -> Tensor:
     )
 
 
-def times(request: Request, statistic: Tensor, x: Tensor) -> Tensor:
+def times(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
     """weights · x, x (*lead, Tk, E) → (*lead, Tq, E)."""
     out = torch.empty(*request.lead, request.queries, x.shape[-1])
     for start in range(0, x.shape[-1], PANEL):
@@ -119,7 +129,7 @@ def times(request: Request, statistic: Tensor, x: Tensor) -> Tensor:
     return out
 
 
-def before(request: Request, statistic: Tensor, x: Tensor) -> Tensor:
+def before(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
     """x · weights, x (*lead, E, Tq) → (*lead, E, Tk)."""
     out = torch.empty(*request.lead, x.shape[-2], request.keys)
     for start in range(0, x.shape[-2], PANEL):
@@ -128,7 +138,7 @@ def before(request: Request, statistic: Tensor, x: Tensor) -> Tensor:
     return out
 
 
-def pool(request: Request, statistic: Tensor, rows: Cells, cols: Cells, reduce: Reduce) -> Tensor:
+def pool(request: Request, statistic: Statistic, rows: Cells, cols: Cells, reduce: Reduce) -> Tensor:
     """A region as a picture of (rows.wanted, cols.wanted) cells, (*lead, rows.wanted, cols.wanted)."""
     parts = _parts(request, rows)
     # a cell of m · p over n entries lies in one of m: ⌊c·p·n / (m·p)⌋ = ⌊c·n / m⌋
@@ -142,7 +152,9 @@ def pool(request: Request, statistic: Tensor, rows: Cells, cols: Cells, reduce: 
     return cols.enlarge(rows.enlarge(out, -2), -1)
 
 
-def shades(request: Request, statistic: Tensor, rows: Cells, cols: Cells, reduce: Reduce, shading: Shading) -> Tensor:
+def shades(
+    request: Request, statistic: Statistic, rows: Cells, cols: Cells, reduce: Reduce, shading: Shading
+) -> Tensor:
     """The same picture in shades, uint8: found where the numbers of a cell are, unless a cell is cut into parts."""
     if reduce == "sum" or _parts(request, rows) > 1:
         return shading.of(pool(request, statistic, rows, cols, reduce))
@@ -163,7 +175,7 @@ def _height(rows: Cells) -> int:
 
 def _picture(
     request: Request,
-    statistic: Tensor,
+    statistic: Statistic,
     rows: Cells,
     cols: Cells,
     reduce: Reduce,
@@ -191,9 +203,20 @@ def _shares(tasks: int) -> int:
 def _within(request: Request) -> bool:
     """Whether the kernels of additive scores hold all of its numbers; NaN is not held."""
     (w,) = request.similarity.parameters
-    return bool(w.to(torch.float32).isfinite().all()) and all(
+    return bool((w.to(torch.float32).abs().sum(-1) <= WEIGHTS).all()) and all(
         bool((x.abs() <= RANGE).all()) for x in (request.q, request.k)
     )
+
+
+def _beyond(highest: Tensor) -> bool:
+    return bool(((highest.abs() > HIGHEST) & (highest != -torch.inf)).any())
+
+
+def fits(request: Request, statistic: Statistic, *, same: bool) -> bool:
+    """Whether views may use a statistic that was found along with the context. `same`: by scores of the same bits."""
+    if same:
+        return True
+    return not bool(large_rows(request, statistic.highest).any())
 
 
 def _scattered(request: Request) -> bool:
@@ -213,7 +236,7 @@ def _rows(
     request: Request,
     verb: str,
     out: Tensor,
-    statistic: Tensor | None = None,
+    statistic: Statistic,
     *,
     at: Tensor | None = None,
     x: Tensor | None = None,
@@ -258,10 +281,10 @@ _known: WeakKeyDictionary[Request, Ready] = WeakKeyDictionary()
 def _run(
     request: Request,
     verb: str,
-    out: Tensor,
+    out: Tensor | None,
     units: int,
     per_task: int,
-    statistic: Tensor | None,
+    statistic: Statistic,
     *,
     at: Tensor | None = None,
     x: Tensor | None = None,
@@ -269,14 +292,18 @@ def _run(
     cells: tuple[Cells, Cells] | None = None,
     shades: tuple[Tensor, Shading] | None = None,
 ) -> None:
-    """Run the kernel into out (*lead, rows, n), whose leading dimensions are contiguous."""
-    if not out.numel():
+    """Run the kernel into out (*lead, rows, n), whose leading dimensions are contiguous; None: into the statistic."""
+    if out is not None and not out.numel():
         return
     ready = Ready.of(request)
     factor = None if x is None else four(x, request.lead, ready.plan)
-    lse = None if statistic is None else statistic.to(torch.float32).contiguous()
-    head = out.stride(-3) if request.lead else 0
-    count = out.shape[-2] if verb == "before" else out.shape[-1]
+    if out is None:
+        rows, into = (statistic.highest, statistic.total), (0, 0, 0, 0, 0)
+    else:
+        highest, log_total = statistic.subtracted()
+        rows = highest.to(torch.float32).contiguous(), log_total.to(torch.float32).contiguous()
+        count = out.shape[-2] if verb == "before" else out.shape[-1]
+        into = (address(out), out.stride(-3) if request.lead else 0, out.stride(-2), address(at), count)
     columns = slice(0, request.keys) if cols is None else cols
     w, eq, ek = _additive(request, ready)
     served = kernels().observe(
@@ -285,8 +312,8 @@ def _run(
         None if w is None else (address(w), w.stride(0), w.stride(1), 0),
         address(eq),
         address(ek),
-        address(lse),
-        (address(out), head, out.stride(-2), address(at), count),
+        (address(rows[0]), address(rows[1])),
+        into,
         (0, 0, 0, 0) if factor is None else view(factor),
         None if cells is None else tuple(n for side in cells for n in (side.start, side.stop, side.count)),
         None if shades is None else _told(*shades),

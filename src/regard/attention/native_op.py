@@ -25,14 +25,15 @@ _PLAN = (
     "Tensor q, Tensor k, Tensor v, Tensor? dense, Tensor? offset, Tensor? lengths, SymInt? left, SymInt? right, "
     "SymInt groups, float scale, float? softcap"
 )
-torch.library.define("regard::dot", f"({_PLAN}) -> (Tensor context, Tensor lse)")
+torch.library.define("regard::dot", f"({_PLAN}) -> (Tensor context, Tensor softmax)")
 torch.library.define(
-    "regard::dot_backward", f"(Tensor grad, Tensor context, Tensor lse, {_PLAN}) -> (Tensor dq, Tensor dk, Tensor dv)"
+    "regard::dot_backward",
+    f"(Tensor grad, Tensor context, Tensor softmax, {_PLAN}) -> (Tensor dq, Tensor dk, Tensor dv)",
 )
 
 
 def traced(request: Request) -> tuple[Tensor, Tensor]:
-    """Context and log-sum-exp of a request by the operator, in float32; its similarity is `Dot`."""
+    """Context and softmax (2, *lead, Tq) of a request by the operator, in float32; its similarity is `Dot`."""
     assert isinstance(request.similarity, Dot)
     mask, lead = request.mask, request.lead
     batches, heads = entries(request)
@@ -42,7 +43,7 @@ def traced(request: Request) -> tuple[Tensor, Tensor]:
     dense = None if mask.dense is None else _four_or_broadcast(mask.dense, request, batches, heads)
     offset = per_batch(mask.offset, request, batches) if isinstance(mask.offset, Tensor) or mask.offset else None
     lengths = None if mask.lengths is None else per_batch(mask.lengths, request, batches)
-    context, lse = torch.ops.regard.dot.default(
+    context, softmax = torch.ops.regard.dot.default(
         q,
         k,
         v,
@@ -56,8 +57,8 @@ def traced(request: Request) -> tuple[Tensor, Tensor]:
         request.softcap,
     )
     if len(lead) == 2:
-        return context, lse
-    return context.reshape(*lead, *context.shape[-2:]), lse.reshape(*lead, request.queries)
+        return context, softmax
+    return context.reshape(*lead, *context.shape[-2:]), softmax.reshape(2, *lead, request.queries)
 
 
 def request_of(
@@ -100,20 +101,22 @@ def _four_or_broadcast(dense: Tensor, request: Request, batches: int, heads: int
 @torch.library.register_fake("regard::dot")
 def _(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, Tensor]:
     wide = torch.float32
-    return q.new_empty(*q.shape[:-1], v.shape[-1], dtype=wide), q.new_empty(q.shape[:-1], dtype=wide)
+    return q.new_empty(*q.shape[:-1], v.shape[-1], dtype=wide), q.new_empty(2, *q.shape[:-1], dtype=wide)
 
 
 @torch.library.register_fake("regard::dot_backward")
-def _(grad: Tensor, context: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:
+def _(
+    grad: Tensor, context: Tensor, softmax: Tensor, q: Tensor, k: Tensor, v: Tensor, *plan: Any
+) -> tuple[Tensor, ...]:
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    context, lse = output
+    context, softmax = output
     q, k, v, dense, offset, lengths, *ctx.numbers = inputs
-    ctx.save_for_backward(context, lse, q, k, v, dense, offset, lengths)
+    ctx.save_for_backward(context, softmax, q, k, v, dense, offset, lengths)
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(lse)
+    ctx.mark_non_differentiable(softmax)
 
 
 def _differentiate(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:

@@ -89,25 +89,25 @@ def context(request: Request, layout: Layout) -> Tensor | None:
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> tuple[Tensor, Tensor, bool]:
-    """Context (Nq, H, Dv), log-sum-exp (H, Nq), and whether every context is finite."""
+    """Context (Nq, H, Dv), softmax (2, H, Nq), and whether every context is finite."""
     (heads, queries, _), plan = q.shape, packed.plan
     found = q.new_empty(queries, heads, v.shape[-1], dtype=torch.float32)
-    lse = q.new_empty(heads, queries, dtype=torch.float32)
-    if not lse.numel():
-        return found, lse, True
+    softmax = q.new_empty(2, heads, queries, dtype=torch.float32)
+    if not softmax.numel():
+        return found, softmax, True
     threads = torch.get_num_threads()
     rows = plan.rows_per_task(packed.layout.most_queries, threads, native.ROWS_PER_TASK)
     context = view(found.transpose(0, 1))
-    finite = kernels().packed_forward(*packed.arguments(q, k, v), context, address(lse), rows, threads)
-    return found, lse, finite
+    finite = kernels().packed_forward(*packed.arguments(q, k, v), context, address(softmax), rows, threads)
+    return found, softmax, finite
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> tuple[Tensor, bool]:
-        found, lse, finite = _forward(q, k, v, packed)
+        found, softmax, finite = _forward(q, k, v, packed)
         ctx.packed = packed
-        ctx.save_for_backward(q, k, v, found, lse)
+        ctx.save_for_backward(q, k, v, found, softmax)
         ctx.set_materialize_grads(False)
         return found, finite
 
@@ -117,16 +117,16 @@ class _Attention(torch.autograd.Function):
         plan.once()
         if grad is None:
             return None, None, None, None
-        q, k, v, found, lse = ctx.saved_tensors
-        *gradients, finite = _backward(ctx.packed, q, k, v, found, lse, grad)
+        q, k, v, found, softmax = ctx.saved_tensors
+        *gradients, finite = _backward(ctx.packed, q, k, v, found, softmax, grad)
         if plan.masked and not finite:
             q, k, v = (torch.where(x.isfinite(), x, 0) for x in (q, k, v))  # masked out, or lost in any case
-            *gradients, _ = _backward(ctx.packed, q, k, v, found, lse, grad)
+            *gradients, _ = _backward(ctx.packed, q, k, v, found, softmax, grad)
         return *gradients, None
 
 
 def _backward(
-    packed: Packed, q: Tensor, k: Tensor, v: Tensor, found: Tensor, lse: Tensor, grad: Tensor
+    packed: Packed, q: Tensor, k: Tensor, v: Tensor, found: Tensor, softmax: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     """The gradients of q, k and v, (H, N, ·) each, and whether all are finite."""
     plan, layout, finite, threads = packed.plan, packed.layout, True, torch.get_num_threads()
@@ -140,7 +140,7 @@ def _backward(
             *packed.arguments(q, k, v),
             view(grad.transpose(0, 1)),
             view(found.transpose(0, 1)),
-            address(lse),
+            address(softmax),
             parts,
             *room.arguments(),
             threads,

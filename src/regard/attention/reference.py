@@ -15,6 +15,7 @@ from torch import Tensor
 from .request import Request, spread
 from .similarity import widen
 from .stage import stage
+from .statistic import Statistic
 
 name = "reference"
 isolates = False
@@ -25,7 +26,7 @@ def refusal(request: Request) -> str | None:
     return None
 
 
-def context(request: Request, kept: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+def context(request: Request, kept: Tensor | None = None) -> tuple[Tensor, Statistic | None]:
     """The context, and the row statistic of its weights (see `weights`); a map finds it itself where all may attend.
 
     `kept` multiplies the weights in place of a dropout drawn here: (*lead, Tq, Tk).
@@ -51,27 +52,22 @@ def scores(request: Request) -> Tensor:
     return s if s.shape == request.shape else s.expand(request.shape)
 
 
-def weights(request: Request, s: Tensor) -> tuple[Tensor, Tensor]:
-    """Stage 2, and one number per row that gives any weight from its score s: (*lead, Tq, Tk), (*lead, Tq).
+def weights(request: Request, s: Tensor) -> tuple[Tensor, Statistic]:
+    """Stage 2, and what gives any weight from its score s: (*lead, Tq, Tk), (*lead, Tq).
 
-    Soft: the log-sum-exp L, weight = e^(score − L); −∞ in a row without keys.
-    Hard: the index of the best key, the first of equals; −1 in a row without keys. Its weights are 1 and 0, with the
-    gradient of the soft ones (straight-through, Bengio et al. 2013).
+    Hard: the best key, the first of equals. Its weights are 1 and 0, with the gradient of the soft ones
+    (straight-through, Bengio et al. 2013).
     """
     if request.keys == 0:
-        return s, s.new_full(s.shape[:-1], -1 if request.hard else -torch.inf, dtype=_kind(request))
+        none = s.new_full(s.shape[:-1], -torch.inf)
+        return s, Statistic.hard(none.fill_(-1).long(), s.dtype) if request.hard else Statistic(none, none.exp())
     highest = s.detach().amax(-1, keepdim=True)
-    highest = torch.where(highest == -torch.inf, 0, highest)
-    e = torch.exp(s - highest)
+    e = torch.exp(s - torch.where(highest == -torch.inf, 0, highest))
     total = e.sum(-1, keepdim=True)
     soft = e / torch.where(total == 0, 1, total)  # a row without keys has weights of zero, not NaN
     if not request.hard:
-        return soft, (highest + total.detach().log()).squeeze(-1)
+        return soft, Statistic(highest.squeeze(-1), total.detach().squeeze(-1))
     best = s.detach().argmax(-1, keepdim=True)
     best = torch.where(total == 0, -1, best)
     chosen = (torch.arange(request.keys, device=s.device) == best).to(s.dtype)
-    return (soft - soft.detach()) + chosen, best.squeeze(-1)
-
-
-def _kind(request: Request) -> torch.dtype:
-    return torch.int64 if request.hard else request.wide
+    return (soft - soft.detach()) + chosen, Statistic.hard(best.squeeze(-1), s.dtype)

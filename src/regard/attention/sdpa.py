@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from .check import readable
 from .derivatives import rerouted, unserved
 from .request import Request
-from .similarity import Additive, Dot, Pairwise
+from .similarity import Additive, Dot, Pairwise, widen
 
 name = "torch"
 isolates = False
+
+LARGEST_SCORE = 2**8
+"""Above it, gradients come from SDPA's unfused kernel: the backward pass of the fused one recomputes weights from a
+log-sum-exp, which is rounded like the highest score of its row. Here that is by 2^-16, but at 1e8 by 8."""
 
 
 def refusal(request: Request) -> str | None:
@@ -40,8 +47,32 @@ def stored_weights(request: Request) -> int:
     """How many weights SDPA would store because no fused kernel of a CPU takes the request; 0 where one does."""
     dense = request.mask.dense
     learned = dense is not None and dense.requires_grad and torch.is_grad_enabled()
-    slow = request.device.type == "cpu" and (learned or request.dropout_p > 0)
+    slow = request.device.type == "cpu" and (learned or request.dropout_p > 0 or large(request, _mask(request)))
     return request.entries * request.queries * request.keys if slow else 0
+
+
+def large(request: Request, mask: Tensor | None) -> bool:
+    """Whether gradients are wanted, on a CPU, of rows whose highest score may exceed LARGEST_SCORE in size.
+
+    Scores are bounded by ‖q‖ ‖k‖, so two norms decide. A float mask (`_mask`) counts by the highest number of each row:
+    what it holds over some keys is harmless, what it holds over all is not.
+    """
+    tensors = (request.q, request.k, request.v)
+    wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    if not wanted or request.device.type != "cpu" or not readable(*tensors):
+        return False
+    request = request.reduced()
+    assert isinstance(request.similarity, Dot)
+    with torch.no_grad():
+        if not request.q.numel() or not request.k.numel():
+            return False
+        norms = (widen(x).nan_to_num(0.0, 0.0, 0.0).norm(dim=-1).amax() for x in (request.q, request.k))
+        if not bool(abs(request.similarity.scale) * math.prod(norms) <= LARGEST_SCORE):
+            return True
+        if mask is None or mask.dtype == torch.bool:
+            return False
+        highest = mask.amax(-1)
+        return bool(((highest.abs() > LARGEST_SCORE) & (highest != -torch.inf)).any())
 
 
 def context(request: Request) -> tuple[Tensor, None]:
@@ -58,16 +89,18 @@ def context(request: Request) -> tuple[Tensor, None]:
     if q.shape[-1] != value_width:  # nor do they take different widths; zeros add nothing
         width = max(q.shape[-1], value_width)
         q, k, v = (pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
-    out = scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=_mask(request),
-        dropout_p=request.dropout_p,
-        is_causal=request.mask.only_causal,
-        scale=scale,
-        enable_gqa=request.groups > 1,
-    )
+    mask = _mask(request)
+    with sdpa_kernel(SDPBackend.MATH) if large(request, mask) else nullcontext():
+        out = scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            dropout_p=request.dropout_p,
+            is_causal=request.mask.only_causal,
+            scale=scale,
+            enable_gqa=request.groups > 1,
+        )
     if out.shape[-1] != value_width:
         out = out[..., :value_width]
     out = out if len(lead) == 2 else out.reshape(*lead, *out.shape[-2:])  # (*lead, Tq, Dv)
@@ -91,7 +124,8 @@ def _mask(request: Request) -> Tensor | None:
     rows, cols = slice(0, request.queries), slice(0, request.keys)
     bias, dense = mask.bias(rows, cols), mask.allowed(rows, cols, request.device)
     if bias is not None:
-        bias = bias.to(request.q.dtype)
+        # float16 and bfloat16 have no room for the finite numbers that a float32 mask may hold: they would become −∞
+        bias = bias.to(request.wide if request.device.type == "cpu" else request.q.dtype)
         dense = bias if dense is None else torch.where(dense, bias, -torch.inf)
     if dense is None:
         return None

@@ -18,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..attention.map import AttentionMap
 from ..attention.request import Request
+from ..attention.statistic import Statistic
 
 Kind: TypeAlias = Literal["self", "causal", "cross"]
 KINDS: tuple[Kind, ...] = ("self", "causal", "cross")
@@ -157,22 +158,22 @@ class Call:
 class SinkMap(AttentionMap):
     """A map whose rows lose weight to a score that belongs to no key; they sum to less than one.
 
-    sink: broadcasting to (*lead, Tq).
+    sink: broadcasting to (*lead, Tq); without: the map of the same request without the sink, where there is one.
     """
 
-    def __init__(self, request: Request, sink: Tensor) -> None:
+    def __init__(self, request: Request, sink: Tensor, without: AttentionMap | None = None) -> None:
         super().__init__(request)
         self.sink = sink
+        self.without = AttentionMap(request) if without is None else without
 
     @cached_property
-    def statistic(self) -> Tensor:
-        found = AttentionMap(self.request).statistic
-        return torch.logaddexp(found, self.sink.to(found.dtype))
+    def statistic(self) -> Statistic:
+        return self.without.statistic.with_sink(self.sink)
 
     def at(self, *entry: int) -> AttentionMap:
         return self._plain().at(*entry)
 
-    def _rows(self, *given: Any) -> tuple[Request, Tensor]:
+    def _rows(self, *given: Any) -> tuple[Request, Statistic]:
         return self._plain()._rows(*given)
 
     def _with(self, request: Request) -> Any:

@@ -122,7 +122,7 @@ def totals(m: AttentionMap, ahead: int) -> Tensor:
     total = torch.zeros(*request.lead, 3, dtype=torch.float64, device=request.device)  # distance, previous, same
     alike = isinstance(request.mask.offset, int)
     known: tuple[slice, slice, Tensor] | None = None
-    for block in blocks(request):
+    for block in blocks(request, m.statistic):
         if known is None or not alike or known[:2] != (block.rows, block.cols):
             known = block.rows, block.cols, _away(block, ahead)  # the same for every head
         sums = (_alike if alike else _apart)(block.weights(m.statistic), known[2])

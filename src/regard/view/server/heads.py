@@ -1,13 +1,14 @@
 """The numbers of one head, or of the mean of several: computed in bands of rows, each short enough to be stopped after.
 
-A map keeps queries and keys; the log-sum-exps of its rows are found here, band by band, when a view first needs those
-rows, and kept: a tile of a long map needs those of its own rows only, and work that was stopped is not done again.
+A map keeps queries and keys; the statistic of its rows is found here, band by band, when a view first needs those
+rows, and kept: a tile of a long map needs that of its own rows only, and work that was stopped is not done again.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from ...attention.choose import observer
 from ...attention.map import AttentionMap
 from ...attention.request import Request
 from ...attention.shading import Shading
+from ...attention.statistic import Statistic, examined
 from .work import Task
 
 PAIRS = 2**25
@@ -77,33 +79,39 @@ class Head:
         self.request = map.request
         self.queries, self.keys = map.shape
         self.height = max(1, min(self.queries, PAIRS // max(1, self.keys)))
-        """Rows whose log-sum-exps are found together."""
+        """Rows whose statistic is found together."""
         self._found = [False] * -(-self.queries // self.height)
-        """Of each such band, whether they are known."""
-        self._statistic = torch.empty(
-            self.queries, dtype=torch.int64 if self.request.hard else self.request.wide, device=self.request.device
-        )
+        """Of each such band, whether it is known."""
+        kinds = (torch.int64 if self.request.hard else self.request.wide, self.request.wide, torch.bool)
+        highest, total, large = (torch.zeros(self.queries, dtype=kind, device=self.request.device) for kind in kinds)
+        self._statistic = Statistic(highest, total, large=large)
         self._observer = observer(self.request)
         self._lock = threading.Lock()
-        if "statistic" in map.__dict__:
-            self.know(0, map.statistic)
+        known = map.known
+        if known is not None:
+            self._statistic = replace(self._statistic, sink=known.sink)
+            self.know(0, known)
 
     def part(self, start: int, stop: int, task: Task) -> AttentionMap:
-        """The map of some rows with their log-sum-exps, (rows, Tk)."""
+        """The map of some rows with their statistic, (rows, Tk)."""
         self._find(start, stop, task)
         return AttentionMap(self.request.of_rows(slice(start, stop)), self._statistic[start:stop])
 
-    def know(self, band: int, statistic: Tensor) -> None:
-        """Take the log-sum-exps of the rows from a band on."""
-        start = band * self.height
-        self._statistic[start : start + len(statistic)] = statistic
-        if not self.request.hard and bool(statistic.isnan().any()):
+    def know(self, band: int, statistic: Statistic) -> None:
+        """Take the statistic of the rows from a band on."""
+        rows = slice(band * self.height, band * self.height + statistic.shape[0])
+        held = self._statistic
+        held.highest[rows], held.total[rows] = statistic.highest, statistic.total
+        large = examined(self.request.of_rows(rows), statistic).large
+        if large is not None and held.large is not None:
+            held.large[rows] = large
+        if bool(statistic.isnan().any()):
             self._observer = observe  # the kernels do not serve a row that attends to what is not finite
-        for at in range(band, band + -(-len(statistic) // self.height)):
+        for at in range(band, band + -(-statistic.shape[0] // self.height)):
             self._found[at] = True
 
     def _find(self, start: int, stop: int, task: Task) -> None:
-        """See that the log-sum-exps of some rows are known."""
+        """See that the statistic of some rows is known."""
         for band in range(start // self.height, -(-stop // self.height)):
             task.check()
             if self._found[band]:
@@ -116,7 +124,7 @@ class Head:
 
     @property
     def known(self) -> float:
-        """The share of rows whose log-sum-exps are found."""
+        """The share of rows whose statistic is found."""
         return sum(self._found) / max(1, len(self._found))
 
     def parts(self, task: Task) -> Iterator[tuple[int, int, AttentionMap]]:
@@ -174,7 +182,7 @@ class Head:
             pieces.append(_beside(found))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
-    def _asked(self, band: Band, cols: Stretch) -> tuple[Request, Tensor, Cells, Cells]:
+    def _asked(self, band: Band, cols: Stretch) -> tuple[Request, Statistic, Cells, Cells]:
         """What an observer is told of a picture."""
         return self.request, self._statistic, Cells(band.start, band.stop, band.pixels), Cells(*cols)
 

@@ -1,0 +1,269 @@
+"""Weights never exceed 1 and rows add up to 1: for scores up to 1e12, and for float masks of large finite numbers.
+
+Queries and keys hold such numbers that every score is exact in float32, in any order of summation: the float64
+reference is then the softmax of the very scores that every backend and every view computes, on every host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from regard.attention import engine, native_observe
+from regard.attention.request import Request
+from regard.attention.similarity import Dot, widen
+from tests.attention.test_observe import ISAS, assert_exact, way  # noqa: F401
+
+LOWEST = torch.finfo(torch.float32).min
+SIZES = [(3, 150), (37, 150), (150, 5)]
+"""Queries and keys: few queries, more keys than one block, fewer than one vector."""
+SIZE = {"ordinary": 2.0**-4, "large": 2.0**10, "huge": 2.0**34}
+"""Factors of scores that are whole numbers up to about 100: squares, as SDPA may multiply both sides by a root."""
+SIMILARITIES = ["dot", "cosine", "bilinear", "additive", "callable"]
+MASKS: dict[str, Any] = {
+    "open": lambda queries, keys: {},
+    "causal": lambda queries, keys: {"is_causal": True},
+    "finfo.min": lambda queries, keys: {"attn_mask": held(queries, keys, LOWEST)},
+    "-1e9": lambda queries, keys: {"attn_mask": held(queries, keys, -1e9)},
+    "-1e4": lambda queries, keys: {"attn_mask": held(queries, keys, -1e4)},
+    "finfo.min, causal": lambda queries, keys: {"attn_mask": held(queries, keys, LOWEST), "is_causal": True},
+    "-1e9, lengths": lambda queries, keys: {"attn_mask": held(queries, keys, -1e9), "lengths": [keys // 2, 0]},
+}
+
+
+def held(queries: int, keys: int, number: float) -> Tensor:
+    """A mask that holds one number over whole rows and over some keys of others, and −∞ over a row."""
+    mask = torch.zeros(queries, keys)
+    mask[:, 1::4] = number
+    mask[1::3] = number
+    mask[2::17] = -torch.inf
+    return mask
+
+
+def given(similarity: str, size: float, queries: int, keys: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Queries (2, 2, Tq, 8), keys (2, 2, Tk, 8) and options whose scores are exact: whole numbers times size."""
+    generator = torch.Generator().manual_seed(queries)
+
+    def whole(*shape: int) -> Tensor:
+        return torch.randint(-3, 4, shape, generator=generator).float()
+
+    q, k = whole(2, 2, queries, 8), whole(2, 2, keys, 8)
+    if similarity == "cosine":  # four of eight are ±1: the norm is 2
+        q, k = (torch.where(x >= 0, 1.0, -1.0) * four(x.shape, generator) for x in (q, k))
+        return q, k, {"similarity": "cosine", "scale": size * 16}
+    if similarity == "bilinear":
+        return q, k, {"similarity": regard.Bilinear(whole(8, 8)), "scale": size / 4}
+    if similarity == "additive":  # tanh is −1, 0 or 1
+        return q.sign() * 20, k.sign() * 20, {"similarity": regard.Additive(whole(8) * size)}
+    if similarity == "callable":
+        return q, k, {"similarity": lambda q, k: size * (q @ k.mT)}
+    return q, k, {"similarity": "dot", "scale": size}
+
+
+def four(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return (torch.rand(shape, generator=generator).argsort(-1) < 4).float()
+
+
+def reference(q: Tensor, k: Tensor, options: dict[str, Any]) -> Tensor:
+    """The weights in float64, (2, 2, Tq, Tk), of scores that are rounded as float32 where the mask is added."""
+    options = dict(options)
+    mask, lengths = options.pop("attn_mask", None), options.pop("lengths", None)
+    causal = options.pop("is_causal", False)
+    similarity = options["similarity"]
+    if isinstance(similarity, regard.Bilinear):
+        options["similarity"] = regard.Bilinear(similarity.weight.double())
+    if isinstance(similarity, regard.Additive):
+        options["similarity"] = regard.Additive(similarity.weight.double())
+    request = Request.of(q, k, k, **options)
+    scores = request.scores(slice(0, q.shape[-2]), slice(0, k.shape[-2]))
+    if mask is not None:
+        scores = scores + ((scores.float() + mask).double() - scores).nan_to_num(neginf=-torch.inf).detach()
+    allowed = torch.ones(*scores.shape, dtype=torch.bool)
+    if causal:
+        allowed = allowed.tril()
+    if lengths is not None:
+        allowed &= torch.arange(k.shape[-2]) < torch.tensor(lengths).reshape(2, 1, 1, 1)
+    scores = torch.where(allowed, scores, -torch.inf)
+    highest = scores.detach().amax(-1, keepdim=True)
+    e = torch.exp(scores - torch.where(highest == -torch.inf, 0, highest))
+    return e / torch.where(highest == -torch.inf, 1, e.sum(-1, keepdim=True))
+
+
+def assert_rows(w: Tensor, rows: Tensor) -> None:
+    """No weight exceeds 1; rows add up to 1, or to 0 where `rows` is False."""
+    assert w.max() <= 1 + 1e-5 and w.min() >= 0
+    torch.testing.assert_close(w.sum(-1), rows.to(w.dtype), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", SIZE)
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("mask", MASKS)
+def test_views(way: str, similarity: str, size: str, mask: str) -> None:  # noqa: F811
+    for queries, keys in SIZES[1:]:
+        q, k, options = given(similarity, SIZE[size], queries, keys)
+        options |= MASKS[mask](queries, keys)
+        w = reference(q.double(), k.double(), options)
+        m = regard.AttentionMap(Request.of(q, k, k, **options).kept())
+        assert_exact(m, w)
+        assert_rows(m.dense(), w.sum(-1) > 0)
+        for index in ((1, 1, [2, 0, 4]), (..., [4, 0], 3), (0, 1, 2), (..., slice(1, 3), slice(2, 5)), (..., [4, 1])):
+            for known in (m, regard.AttentionMap(m.request)):  # with the statistic of all rows, and of these alone
+                torch.testing.assert_close(known[index].double(), w[index], rtol=0, atol=1e-6)
+        if similarity != "callable":
+            torch.testing.assert_close(m.at(1, 0).dense().double(), w[1, 0], rtol=0, atol=1e-6)
+        torch.testing.assert_close(m.top(200).values.sum(-1).double(), w.sum(-1), rtol=0, atol=1e-5)
+
+
+BACKENDS = [*(f"native {isa}" for isa in ISAS), "torch", "blocked", "reference"]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    name, *isa = request.param.split()
+    if not isa:
+        yield name
+        return
+    assert engine.module is not None
+    before = engine.module.isa()
+    engine.module.use_isa(isa[0])
+    yield name
+    engine.module.use_isa(before)
+
+
+@pytest.mark.parametrize("size", SIZE)
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("mask", MASKS)
+def test_contexts_gradients_and_maps(backend: str, similarity: str, size: str, mask: str) -> None:
+    if (backend, similarity) in REFUSED:
+        pytest.skip("it serves dot products")
+    for queries, keys in SIZES:
+        q, k, options = given(similarity, SIZE[size], queries, keys)
+        options |= MASKS[mask](queries, keys)
+        v, grad = (torch.randn(2, 2, n, 6, generator=torch.Generator().manual_seed(n)) for n in (keys, queries))
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        exact = [x.double().requires_grad_() for x in (q, k, v)]
+        w = reference(*exact[:2], options)
+        wanted = w @ exact[2]
+        context, m = regard.attend(*leaves, **options, backend=backend, return_map=True)
+        torch.testing.assert_close(context.double(), wanted, rtol=0, atol=1e-5)
+        assert_rows(m.dense(), w.sum(-1) > 0)
+        torch.testing.assert_close(m.dense().double(), w.detach(), rtol=0, atol=1e-6)
+        found = torch.autograd.grad(context, leaves, grad)
+        for one, true in zip(found, torch.autograd.grad(wanted, exact, grad.double()), strict=True):
+            # of a sum of terms as large as a score's slope, each rounded
+            torch.testing.assert_close(one.double(), true, rtol=1e-5, atol=1e-4 * max(1.0, SIZE[size] * 16))
+
+
+REFUSED = {("native", "callable"), ("torch", "callable"), ("torch", "additive")}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("mask", ["open", "finfo.min", "-1e9, lengths"])
+@pytest.mark.parametrize("size", SIZE)
+def test_other_dtypes(backend: str, dtype: torch.dtype, size: str, mask: str) -> None:
+    if dtype == torch.float64 and (backend == "native" or mask != "open"):
+        pytest.skip("it computes in float32" if backend == "native" else "the sum with a mask is rounded otherwise")
+    for queries, keys in SIZES:
+        q, k, options = given("dot", SIZE[size], queries, keys)
+        options |= MASKS[mask](queries, keys)
+        w = reference(q.double(), k.double(), options)
+        v = torch.randn(2, 2, keys, 6, generator=torch.Generator().manual_seed(3)).to(dtype)
+        leaves = [x.to(dtype).requires_grad_() for x in (q, k, v)]
+        context, m = regard.attend(*leaves, **options, backend=backend, return_map=True)
+        torch.testing.assert_close(context.double(), w @ v.double(), rtol=0, atol=1e-5 if dtype.itemsize > 2 else 3e-2)
+        torch.testing.assert_close(m.dense().double(), w, rtol=0, atol=1e-6)
+        context.float().sum().backward()
+        torch.testing.assert_close(
+            leaves[2].grad.double(), w.sum(-2).unsqueeze(-1).expand(v.shape), rtol=1e-2, atol=1e-2
+        )
+
+
+@pytest.mark.skipif(engine.module is None, reason=f"native: {engine.reason}")
+@pytest.mark.parametrize("size", SIZE)
+def test_packed(size: str) -> None:
+    lengths = [3, 150, 37]
+    q, k, options = given("dot", SIZE[size], sum(lengths), sum(lengths))
+    q, k = q[0].transpose(0, 1), k[0].transpose(0, 1)  # (N, H, D)
+    leaves = [x.clone().requires_grad_() for x in (q, k, k)]
+    context, maps = regard.attend_packed(*leaves, lengths, **options, is_causal=True, return_maps=True)
+    grad = torch.randn(context.shape, generator=torch.Generator().manual_seed(0))
+    found = torch.autograd.grad(context, leaves, grad)
+    for rows, m in zip(parts(lengths), maps, strict=True):
+        exact = [x[rows].transpose(0, 1).double().expand(2, 2, -1, 8).requires_grad_() for x in (q, k, k)]
+        w = reference(*exact[:2], options | {"is_causal": True})
+        assert_rows(m.dense(), torch.ones(m.shape[:-1]))
+        torch.testing.assert_close(m.dense().double(), w[0].detach(), rtol=0, atol=1e-6)
+        wanted = (w @ exact[2])[0]  # (H, T, D)
+        torch.testing.assert_close(context[rows].transpose(0, 1).double(), wanted, rtol=0, atol=2e-5)
+        true = torch.autograd.grad(wanted, exact, grad[rows].transpose(0, 1).double())
+        for one, other in zip(found, true, strict=True):
+            atol = 1e-4 * max(1.0, SIZE[size] * 16)
+            torch.testing.assert_close(one[rows].transpose(0, 1).double(), other[0], rtol=1e-5, atol=atol)
+
+
+def parts(lengths: list[int]) -> list[slice]:
+    ends = torch.tensor(lengths).cumsum(0).tolist()
+    return [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
+
+
+def rounded_by_shape(self: Dot, q: Tensor, k: Tensor) -> Tensor:
+    """A dot product that sums in an order which depends on the shapes, as libraries do that choose kernels by shape."""
+    q, k = widen(q) * self.scale, widen(k)
+    order = (torch.arange(q.shape[-1]) * 3 + q.shape[-2] + 5 * k.shape[-2]) % q.shape[-1]
+    total = torch.zeros(())
+    for channel in order.tolist():
+        total = total + q[..., channel, None] * k[..., None, :, channel]
+    return total
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0, 1e2, 1e4, 1e6])
+@pytest.mark.parametrize("backend", ["blocked", "reference", "torch"])
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"softcap": 1e7}], ids=["open", "causal", "softcap"])
+def test_a_library_that_rounds_by_shape(
+    monkeypatch: pytest.MonkeyPatch, size: float, backend: str, options: dict[str, Any]
+) -> None:
+    """Whatever the shapes that a view computes its scores in. The scores reach 1e13."""
+    if backend == "torch" and "softcap" in options:
+        pytest.skip("SDPA has no softcap")
+    monkeypatch.setattr(Dot, "scores", rounded_by_shape)
+    monkeypatch.setattr(native_observe, "refusal", lambda *_: "switched off")
+    generator = torch.Generator().manual_seed(int(size))
+    q, k = (size * (torch.randn(2, n, 8, generator=generator) + 1) for n in (211, 223))
+    _, m = regard.attend(q, k, k, similarity="dot", backend=backend, return_map=True, **options)
+    ones = torch.ones(2, 211)
+    for known in (m, regard.AttentionMap(m.request)):
+        assert_rows(known.dense(), ones)
+        assert_rows(known[1, [3, 210, 7]], ones[1, :3])
+        assert_rows(known[:, 5:6], ones[:, :1])
+        assert_rows(known.at(1).dense(), ones[1])
+        assert known[..., [9, 1, 100]].max() <= 1 + 1e-5 and known[..., 3].max() <= 1 + 1e-5
+        assert_rows(known.top(223).values, ones)
+        assert known.tile((5, 100), (7, 90), (13, 11)).max() <= 1 + 1e-5
+        sums = known.tile((5, 100), (0, 223), (95, 3), "sum")
+        torch.testing.assert_close(sums.sum(-1), ones[:, :95], rtol=0, atol=1e-5)
+        torch.testing.assert_close(known.received().sum(-1), torch.full((2,), 211.0), rtol=1e-5, atol=0)
+        torch.testing.assert_close(known @ torch.ones(223), ones, rtol=0, atol=1e-5)
+        torch.testing.assert_close((torch.ones(211) @ known).sum(-1), torch.full((2,), 211.0), rtol=1e-5, atol=0)
+        assert known.entropy().min() >= -1e-4 and known.entropy().max() <= math.log(223) + 1e-4
+
+
+def test_one_pass_for_ordinary_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A map takes the statistic that came with the context: no second pass over the scores."""
+    for name in ("blocked", "native"):
+        if name == "native" and engine.module is None:
+            continue
+        q, k = torch.randn(2, 50, 64), torch.randn(2, 60, 64)
+        _, m = regard.attend(q, k, k, backend=name, return_map=True)
+        monkeypatch.setattr("regard.attention.observe.statistic", None)
+        monkeypatch.setattr("regard.attention.native_observe.statistic", None)
+        if name == "blocked":
+            monkeypatch.setattr(native_observe, "refusal", lambda *_: "switched off")
+            assert not m.statistic.large.any()
+        assert_rows(m.dense(), torch.ones(2, 50))
+        monkeypatch.undo()
