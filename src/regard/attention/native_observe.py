@@ -54,7 +54,7 @@ def refusal(request: Request, statistic: Statistic | None = None) -> str | None:
     if request.wide != torch.float32:
         return f"it computes in float32, not in {str(request.wide).removeprefix('torch.')}"
     if isinstance(request.similarity, Additive) and not _within(request):
-        return f"its additive scores are for |query| and |key| up to {RANGE} and weights that add up to {WEIGHTS}"
+        return f"its additive scores are for |query| and |key| up to {RANGE} and finite weights, Σ|w| up to {WEIGHTS}"
     if statistic is not None and bool(statistic.isnan().any()):
         return "some row attends to what is not finite"
     if statistic is not None and isinstance(request.similarity, Additive) and _beyond(statistic.highest):

@@ -18,9 +18,10 @@ from .similarity import Additive, Dot, Pairwise, widen
 name = "torch"
 isolates = False
 
-LARGEST_SCORE = 2**8
-"""Above it, gradients come from SDPA's unfused kernel: the backward pass of the fused one recomputes weights from a
-log-sum-exp, which is rounded like the highest score of its row. Here that is by 2^-16, but at 1e8 by 8."""
+ROUNDING = 2**-15
+"""By how much, relatively, the weights of a backward pass may be off because of large scores. The fused kernel of a CPU
+recomputes them from a log-sum-exp, which is rounded like the highest score of its row: at 256 by 2^-15, at 1e8 by 8.
+Beyond it, gradients come from SDPA's unfused kernel."""
 
 
 def refusal(request: Request) -> str | None:
@@ -52,7 +53,7 @@ def stored_weights(request: Request) -> int:
 
 
 def large(request: Request, mask: Tensor | None) -> bool:
-    """Whether gradients are wanted, on a CPU, of rows whose highest score may exceed LARGEST_SCORE in size.
+    """Whether gradients are wanted, on a CPU, of rows whose highest score may be rounded by more than ROUNDING.
 
     Scores are bounded by ‖q‖ ‖k‖, so two norms decide. A float mask (`_mask`) counts by the highest number of each row:
     what it holds over some keys is harmless, what it holds over all is not.
@@ -61,18 +62,19 @@ def large(request: Request, mask: Tensor | None) -> bool:
     wanted = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     if not wanted or request.device.type != "cpu" or not readable(*tensors):
         return False
+    most = ROUNDING / torch.finfo(request.wide).eps
     request = request.reduced()
     assert isinstance(request.similarity, Dot)
     with torch.no_grad():
         if not request.q.numel() or not request.k.numel():
             return False
         norms = (widen(x).nan_to_num(0.0, 0.0, 0.0).norm(dim=-1).amax() for x in (request.q, request.k))
-        if not bool(abs(request.similarity.scale) * math.prod(norms) <= LARGEST_SCORE):
+        if not bool(abs(request.similarity.scale) * math.prod(norms) <= most):
             return True
         if mask is None or mask.dtype == torch.bool:
             return False
         highest = mask.amax(-1)
-        return bool(((highest.abs() > LARGEST_SCORE) & (highest != -torch.inf)).any())
+        return bool(((highest.abs() > most) & (highest != -torch.inf)).any())
 
 
 def context(request: Request) -> tuple[Tensor, None]:
