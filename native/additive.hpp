@@ -33,7 +33,8 @@ struct Exponentials {
     View x;           // (B, H, T, D)
     View w;           // (B, H, weight_row), no rows; without data where x are keys
     float* e;         // (B, H, T, query_row or key_row), contiguous
-    int32_t* beyond;  // set to 1 where some |x| > 43 or x is NaN: additive kernels must not be given this e
+    int32_t* beyond;  // set to 1 where some |x| > 43 or x is NaN: additive kernels must not be given this e. Null in a backward
+                      // pass: the forward pass checked every key that is attended to, and the others become neutral
 };
 
 // A Dot whose q and k are exponentials of the queries and keys; its scale is not used.

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import blocked, engine, native_additive
+from .check import PLAIN
 from .isolate import Apart, isolated
 from .masks import transformed
 from .native_op import request_of, traced
@@ -30,8 +31,6 @@ from .similarity import Additive, Dot, Pairwise, widen
 name = "native"
 isolates = True
 
-PLAIN = (Tensor, torch.nn.Parameter)
-"""The tensors whose memory may be read: a subclass may hold it elsewhere, or none."""
 ROWS_PER_TASK = 192
 """Queries that share one transposition of the keys."""
 KEYS_PER_TASK = 256

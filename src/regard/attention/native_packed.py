@@ -63,7 +63,10 @@ def refusal(request: Request) -> str | None:
 
 
 def context(request: Request, layout: Layout) -> Tensor | None:
-    """The context (Nq, H, Dv); None where a masked number that is not finite may have shown."""
+    """The context (Nq, H, Dv); None if it is not finite and a mask, or the end of a sequence, may have to keep that out.
+
+    The gradient of a similarity's parameters is a sum over all sequences: NaN in one must not reach the others.
+    """
     request = request.reduced()
     assert isinstance(request.similarity, Dot)
     mask, softcap = request.mask, request.softcap or 0.0
@@ -82,7 +85,8 @@ def context(request: Request, layout: Layout) -> Tensor | None:
         found, finite = _Attention.apply(q, k, v, packed)
     else:
         found, _, finite = _forward(q, k, v, packed)
-    return found.to(request.value.dtype) if finite or mask.open else None
+    alone = mask.open and layout.sequences == 1
+    return found.to(request.value.dtype) if finite or alone else None
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, packed: Packed) -> tuple[Tensor, Tensor, bool]:

@@ -103,8 +103,7 @@ def four(x: Tensor, lead: tuple[int, ...], plan: Plan) -> Tensor:
     if len(lead) == 1 and plan.batches == lead[0]:
         x = x.unsqueeze(1)
     elif len(lead) != 2:
-        heads = math.prod(lead) // plan.batches if plan.batches else 0
-        x = x.reshape(plan.batches, heads, *x.shape[-2:])
+        x = x.reshape(plan.batches, lead[-1] if lead else 1, *x.shape[-2:])
     return unit_rows(x)
 
 

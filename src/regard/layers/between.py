@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ..attention import engine
 from ..attention.masks import transformed
-from ..attention.native import PLAIN
+from ..attention.check import PLAIN
 from ..attention.native_plan import kernels
 from .dropout import LEVELS, LOWEST, Dropout
 
