@@ -51,7 +51,7 @@ struct AdditiveForward {
     float* lse;       // (B, H, Tq), contiguous
     float* softmax;   // (B, H, Tq, 2), contiguous: the highest score and 1 / Σ e^{score − highest} of each row
     float* kept;      // (B, H, Tq, Tk), contiguous: for the scores as `score` writes them; null: not wanted
-    int32_t* beyond;  // set to 1 where the result is not to be used: a value that is ∞ or NaN under a mask
+    int32_t* beyond;  // set to 1 where the result is not to be used: it is not finite, under a mask
 };
 
 // A task is one of `parts` equal shares of the keys of one head. Tasks of one head meet in dq and dw only, where each

@@ -200,7 +200,7 @@ def _options(draw: Draw, similarity: str, lead: tuple[int, ...], queries: int, k
     if draw.chance(0.3):
         options["is_causal"] = True
     if draw.chance(0.2):
-        options["window"] = (draw.choice((None, 0, 1, 3)), draw.choice((None, 0, 1, 3)))
+        options["window"] = draw.choice(((0, None), (None, 0), (1, None), (None, 3), (1, 2), (3, 0), (0, 3)))
     if ("is_causal" in options or "window" in options) and draw.chance(0.5):
         options["causal_offset"] = _per_entry(draw, lead, -3, keys + 1)
     if draw.chance(0.3):
@@ -262,9 +262,11 @@ def _plant(draw: Draw, case: Case) -> None:
     pairs = reachable(case)
     case.lost = torch.zeros((*pairs.shape[:-1], 1), dtype=torch.bool)
     masked = "mask" in case.x or case.options.keys() & {"attn_mask", "lengths", "is_causal", "window"}
-    if not (masked or (case.lengths and len(case.lengths[0]) > 1)) or not draw.chance(0.6):
+    several = case.lengths is not None and len(case.lengths[0]) > 1
+    if not (masked or several) or not draw.chance(0.6):
         return
-    partly = draw.chance(0.3) and case.options["weighting"] != "uniform"
+    # without a mask NaN may reach the gradients of its own sequence, but not those of parameters that all share
+    partly = draw.chance(0.3) and case.options["weighting"] != "uniform" and (masked or "W" in case.x)
     groups = q.shape[-3] // k.shape[-3] if case.options.get("enable_gqa") else 1
     seen_k, seen_q = pairs.any(-2), pairs.any(-1)  # (*lead, Tk), (*lead, Tq)
     for name, x, seen in (("q", q, seen_q), ("k", k, seen_k), ("v", v, seen_k)):

@@ -51,7 +51,7 @@ def _learned(request: Request) -> bool:
 def context(request: Request) -> tuple[Tensor, None]:
     """The context alone: SDPA returns no log-sum-exp, so a map finds its own when it is first looked at."""
     request = request.reduced()
-    if _learned(request) and 0 in request.shape[:-1]:  # SDPA would leave the mask out of the graph
+    if _learned(request) and 0 in request.shape:  # SDPA would leave the mask out of the graph
         return reference.context(request)[0], None
     assert isinstance(request.similarity, Dot)
     scale, lead, value_width = request.similarity.scale, request.lead, request.value.shape[-1]
