@@ -139,6 +139,9 @@ def _plain(draw: Draw, number: int) -> Case:
     if grouped:
         options["enable_gqa"] = True
     mask = _dense_mask(draw, lead, queries, keys)
+    if mask is not None and mask.dtype != torch.bool and (mask < -1e3).logical_and(mask > -torch.inf).any():
+        hidden = () if EXTREMES else ("is_causal", "window", "causal_offset", "lengths")  # or a row may lose its key
+        options = {name: option for name, option in options.items() if name not in hidden}
     if mask is not None and mask.dtype == torch.bool:
         options["attn_mask"] = mask
     elif mask is not None:
@@ -180,9 +183,7 @@ def _broadcast(draw: Draw, lead: tuple[int, ...], grouped: bool) -> tuple[int, .
     return (*free[draw.randint(0, len(free)) :], *fixed)
 
 
-def _parameters(
-    draw: Draw, similarity: str, lead: tuple[int, ...], width: int, key_width: int
-) -> dict[str, Tensor]:
+def _parameters(draw: Draw, similarity: str, lead: tuple[int, ...], width: int, key_width: int) -> dict[str, Tensor]:
     ahead = lead[-1:] if draw.chance(0.4) else ()  # one for each head
     if similarity == "bilinear":
         return {"W": draw.normal(*ahead, width, key_width) / width**0.5}
@@ -232,7 +233,7 @@ def _dense_mask(draw: Draw, lead: tuple[int, ...], queries: int, keys: int) -> T
     if kind == "large":
         if not EXTREMES and cols:  # each row keeps a key
             allowed[..., draw.randrange(cols)] = True
-        return torch.where(allowed, added, draw.choice((-1e4, -3e4)))
+        return torch.where(allowed, added, draw.choice((-1e4, -1e9, torch.finfo(torch.float32).min)))
     return added
 
 

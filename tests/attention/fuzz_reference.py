@@ -29,9 +29,10 @@ class Truth:
         ds      = p (g·v − Σ p g·v)       by eps · p (1 + A) |g|·|v| =: e, whatever cancels in it
 
     The gradients of queries, keys, mask and parameters are linear in ds: they are computed once more from e, through
-    scores of absolute values in which nothing cancels (`_terms`). Every bound is the largest over the tensor times FACTOR, as several roundings of eps add up: those of
-    inputs that are brought to dot products, of scores, weights, sums and the result. eps is that of the call's dtype;
-    backends that compute in float32 stay far below it in half precision.
+    scores of absolute values in which nothing cancels (`_terms`). Every bound is the largest over the tensor times
+    FACTOR, as several roundings of eps add up: those of inputs that are brought to dot products, of scores, weights,
+    sums and the result. eps is that of the call's dtype; backends that compute in float32 stay far below it in half
+    precision. However large the scores, a context is a mean of values, and so is off by at most twice the largest.
     """
 
     context: Tensor
@@ -61,6 +62,7 @@ def solve(case: Case) -> Truth:
     bounds["v"] = _largest(_gradients(used @ terms["v"], sizes, reading.abs())["v"])
     bounds["context"] = _largest((used @ terms["v"]).detach())
     eps = FACTOR * torch.finfo(case.dtype).eps
+    bounds["context"] = min(bounds["context"], 2 * _largest(terms["v"].detach()) / eps)
     if case.lengths is not None:
         context, reading = context.transpose(0, 1), reading.transpose(0, 1)  # (Nq, H, Dv)
     return Truth(context.detach(), reading, gradients, {name: eps * bound for name, bound in bounds.items()})

@@ -3,6 +3,9 @@
 A kernel multiplies a masked value by a weight of zero, and 0 · NaN is NaN; its backward pass does so again with masked
 keys. So the numbers that are not finite are taken out before a backend sees them, and put back afterwards into the rows
 that really attend to them, where they belong. One place does it for every backend and both directions.
+
+The native kernels run first and report whether their results are finite; only if not does this module run. What they
+do not see is the reduction of cosine and bilinear scores to dot products, which `Request.reduced` guards by itself.
 """
 
 from __future__ import annotations

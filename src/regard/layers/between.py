@@ -10,8 +10,8 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from ..attention import engine
-from ..attention.masks import transformed
 from ..attention.check import PLAIN
+from ..attention.masks import transformed
 from ..attention.native_plan import kernels
 from .dropout import LEVELS, LOWEST, Dropout
 
