@@ -69,8 +69,8 @@ def solve(case: Case) -> Truth:
 
 
 def _heads_first(case: Case, x: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Keys and values with as many heads as queries, and packed tokens as (H, N, ·)."""
-    dense = dict(x)
+    """Keys and values with as many heads as queries, packed tokens as (H, N, ·), and w as (..., 1, 1, D)."""
+    dense = {name: tensor[..., None, None, :] if name == "w" else tensor for name, tensor in x.items()}
     if case.lengths is not None:
         dense |= {name: x[name].transpose(0, 1) for name in ("q", "k", "v")}
     if case.options.get("enable_gqa"):
@@ -101,7 +101,7 @@ def _terms(case: Case, x: dict[str, Tensor], pairs: Tensor) -> Tensor:
     scale = None if case.options.get("scale") is None else abs(case.options["scale"])
     if case.similarity == "additive":
         inner = x["q"].unsqueeze(-2) + x["k"].unsqueeze(-3) + 1  # (..., Tq, Tk, D)
-        terms = (inner * x["w"][..., None, None, :]).sum(-1)
+        terms = (inner * x["w"]).sum(-1)
     elif case.similarity == "cosine":
         unit = {name: x[name] / x[name].detach().norm(dim=-1, keepdim=True) for name in ("q", "k")}
         terms = dense_scores(unit, "dot", scale)

@@ -65,8 +65,7 @@ def dense_scores(x: dict[str, Tensor], similarity: str, scale: float | None = No
     if similarity == "bilinear":
         return (q @ x["W"]) @ k.transpose(-1, -2) * (1.0 if scale is None else scale)
     if similarity == "additive":
-        w = x["w"][..., None, None, :]  # (D,) or one per head, (H, D)
-        return (torch.tanh(q[..., :, None, :] + k[..., None, :, :]) * w).sum(-1)
+        return (torch.tanh(q[..., :, None, :] + k[..., None, :, :]) * x["w"]).sum(-1)
     assert similarity == "mlp"
     return mlp(q, k, x["w1"], x["w2"])
 

@@ -262,7 +262,8 @@ def test_gradients_of_empty_leading_dimensions(backend: str, name: str, lead: tu
     similarity, parameters = similarity_of(name)
     q, k, v = (torch.randn(*lead, n, D, requires_grad=True) for n in (TQ, TK, TK))
     mask = torch.zeros(TQ, TK, requires_grad=True)
-    out = regard.attend(q, k, v, mask, similarity=similarity, backend=backend)
-    gradients = torch.autograd.grad(out.sum(), [q, k, v, mask, *parameters])
-    for gradient, leaf in zip(gradients, (q, k, v, mask, *parameters), strict=True):
-        assert gradient.shape == leaf.shape and not gradient.any()
+    for masks in ([], [mask]):  # native serves the first only
+        leaves = [q, k, v, *masks, *parameters]
+        out = regard.attend(q, k, v, *masks, similarity=similarity, backend=backend)
+        for gradient, leaf in zip(torch.autograd.grad(out.sum(), leaves), leaves, strict=True):
+            assert gradient.shape == leaf.shape and not gradient.any()
