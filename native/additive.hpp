@@ -33,7 +33,8 @@ struct Exponentials {
     View x;           // (B, H, T, D)
     View w;           // (B, H, weight_row), no rows; without data where x are keys
     float* e;         // (B, H, T, query_row or key_row), contiguous
-    int32_t* beyond;  // set to 1 where some |x| > 43 or x is NaN: additive kernels must not be given this e
+    int32_t* beyond;  // set to 1 where some |x| > 43 or x is NaN: additive kernels must not be given this e. Null in a backward
+                      // pass: the forward pass checked every key that is attended to, and the others become neutral
 };
 
 // A Dot whose q and k are exponentials of the queries and keys; its scale is not used.
@@ -49,7 +50,7 @@ struct AdditiveForward {
     float* context;   // (B, H, Tq, Dv), contiguous
     Softmax<Output> softmax;
     float* kept;      // (B, H, Tq, Tk), contiguous: for the scores as `score` writes them; null: not wanted
-    int32_t* beyond;  // set to 1 where the result is not to be used: a value that is ∞ or NaN under a mask
+    int32_t* beyond;  // set to 1 where the result is not to be used: it is not finite, under a mask
 };
 
 // A task is one of `parts` equal shares of the keys of one head. Tasks of one head meet in dq and dw only, where each

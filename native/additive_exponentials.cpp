@@ -50,6 +50,13 @@ REGARD_INLINE bool exponential_row(const float* x, int width, const float* over,
     return !any(seen.size > reinterpret_cast<ivec>(splat(43.0f)));
 }
 
+// A key that no query attends to, in place of one that is out of range: e^{2·0}, so that 0 times it is 0.
+void neutral_key(int width, float* e) {
+    const int whole = int(padded(width));
+    for (int c = 0; c < whole; ++c) e[c] = c < width ? 1.0f : 0.0f;
+    e[whole] = 1.0f;
+}
+
 }  // namespace
 
 bool exponential_rows(const Exponentials& job, int64_t first, int64_t last, float* e) {
@@ -61,9 +68,12 @@ bool exponential_rows(const Exponentials& job, int64_t first, int64_t last, floa
         const int64_t rows = least(last - n, job.rows - row);  // of one head
         const float* x = job.x.data + batch * job.x.batch + head * job.x.head + row * job.x.row;
         const float* over = queries ? job.w.data + batch * job.w.batch + head * job.w.head + padded(width) : nullptr;
-        for (int64_t i = 0; i < rows; ++i, e += stride)
-            served &= queries ? exponential_row<true>(x + i * job.x.row, int(width), over, e)
-                              : exponential_row<false>(x + i * job.x.row, int(width), over, e);
+        for (int64_t i = 0; i < rows; ++i, e += stride) {
+            const bool within = queries ? exponential_row<true>(x + i * job.x.row, int(width), over, e)
+                                        : exponential_row<false>(x + i * job.x.row, int(width), over, e);
+            if (!within && !queries && !job.beyond) neutral_key(int(width), e);
+            served &= within;
+        }
         n += rows;
     }
     return served;

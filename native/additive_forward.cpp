@@ -110,14 +110,13 @@ void meet_block(const Walk& walk, const Block& block, const Rectangle& values) {
     }
 }
 
-// All queries of the task against some keys; false: they are beyond range, or a masked value is not finite.
+// All queries of the task against some keys; false: they are out of range.
 bool meet_keys(Walk& walk, int64_t first, int cols) {
     const Dot& of = walk.job.of.of;
     const Place& at = walk.at;
     const float* v = walk.head.v + first * walk.head.v_row;
     const int values = int(of.value_width), step = (strip(at.rows, most_queries) + 3) / 4 * 4;
     if (!take_keys(walk.job.of, at, first, cols, walk.head, walk.k_room)) return false;
-    if (!inside(of, at, {at.row, at.rows, first, cols}) && !finite(v, cols, values, walk.head.v_row)) return false;
     const Rectangle rows = rectangle(v, walk.head.v_row, cols, values, walk.v_room);
     for (int m = 0; m < at.rows; m += step) {
         const Block block{at.row + m, int(least(at.rows - m, step)), first, cols};
@@ -175,10 +174,11 @@ void additive_forward(const void* given, int64_t task, Scratch& scratch) {
     bool served = take_queries(job.of, at, walk.head, room);
     for (int64_t first = columns.first; served && first < columns.last; first += key_block)
         served = meet_keys(walk, first, int(least(columns.last - first, key_block)));
-    if (served)
-        finish(walk);
-    else
-        __atomic_store_n(job.beyond, 1, __ATOMIC_RELAXED);
+    if (served) {
+        finish(walk);  // a value that is not finite shows in the context, masked or not: 0 · NaN is NaN
+        served = !of.mask.any || finite(job.context + walk.start() * of.value_width, at.rows, int(of.value_width), of.value_width);
+    }
+    if (!served) __atomic_store_n(job.beyond, 1, __ATOMIC_RELAXED);
 }
 
 size_t additive_forward_room(const void* given, int64_t rows) {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 import regard
-from regard.attention import blocked
+from regard.attention import blocked, engine
 
 BACKENDS = ["reference", "blocked", "torch", "auto"]
 B, H, TQ, TK, D, DV = 2, 3, 5, 7, 4, 6
@@ -132,3 +133,137 @@ def test_uniform_weighting_ignores_what_a_query_holds() -> None:
     for backend in BACKENDS:
         got = regard.attend(bad, k, v, weighting="uniform", backend=backend)
         torch.testing.assert_close(got, v.mean(-2, keepdim=True).expand_as(got))
+
+
+SIMILARITIES = ["dot", "cosine", "bilinear", "additive", "callable"]
+ISAS = engine.module.isas() if engine.module else []
+SERVERS = [*(f"native {isa}" for isa in ISAS), *BACKENDS]
+
+
+@pytest.fixture
+def isa() -> Iterator[None]:
+    """Restore the instruction set of the kernels."""
+    used = engine.module.isa() if engine.module else ""
+    yield
+    if engine.module:
+        engine.module.use_isa(used)
+
+
+def assert_near(got: torch.Tensor, wanted: torch.Tensor) -> None:
+    """In float32, relative to the largest number: scores of about 10 and sums of some 100 pairs lose 1e-5."""
+    torch.testing.assert_close(got, wanted, rtol=0, atol=5e-5 * max(1.0, float(wanted.abs().max())))
+
+
+def similarity_of(name: str) -> tuple[Any, list[torch.Tensor]]:
+    """A similarity and its parameters."""
+    generator = torch.Generator().manual_seed(1)
+    w, matrix = torch.randn(D, generator=generator), torch.randn(H, D, D, generator=generator)
+    w, matrix = w.requires_grad_(), matrix.requires_grad_()
+    kinds: dict[str, tuple[Any, list[torch.Tensor]]] = {
+        "bilinear": (regard.Bilinear(matrix), [matrix]),
+        "additive": (regard.Additive(w), [w]),
+        "callable": (lambda q, k: (q * w) @ k.mT, [w]),
+    }
+    return kinds.get(name, (name, []))
+
+
+def all_gradients(x: list[torch.Tensor], name: str, server: str, **options: Any) -> list[torch.Tensor]:
+    """Context, and gradients of q, k, v and the similarity's parameters; skips what the backend does not serve."""
+    backend, *level = server.split()
+    if level and engine.module:
+        engine.module.use_isa(level[0])
+    leaves = [y.detach().float().requires_grad_() for y in x]
+    similarity, parameters = similarity_of(name)
+    try:
+        out = regard.attend(*leaves, similarity=similarity, backend=backend, **options)
+    except ValueError as error:
+        assert "cannot serve this request" in str(error)
+        pytest.skip(str(error))
+    return [out, *torch.autograd.grad((out * out).sum(), [*leaves, *parameters])]
+
+
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf, 1e30])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", SIMILARITIES)
+@pytest.mark.parametrize("server", SERVERS)
+def test_masked_numbers_reach_no_gradient(server: str, name: str, case: str, junk: float, isa: None) -> None:
+    options, hidden = CASES[case]
+    options = {n: x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for n, x in options.items()}
+    q, k, v = (x.detach() for x in inputs())
+    dirty_k, dirty_v = k.clone(), v.clone()
+    for entry, keys in enumerate(hidden):
+        dirty_k[entry, :, keys] = junk
+        dirty_v[entry, :, keys[0]] = junk
+    clean = all_gradients([q, k, v], name, "reference", **options)
+    for dirty in ([q, dirty_k, v], [q, k, dirty_v]):
+        for wanted, got in zip(clean, all_gradients(dirty, name, server, **options), strict=True):
+            assert_near(got, wanted)
+
+
+@pytest.mark.parametrize("name", SIMILARITIES)
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_query_that_attends_to_nothing_reaches_no_gradient(server: str, name: str, isa: None) -> None:
+    mask = torch.ones(TQ, TK, dtype=torch.bool)
+    mask[1] = False
+    q, k, v = (x.detach() for x in inputs())
+    dirty = q.clone()
+    dirty[..., 1, 0] = torch.nan
+    clean = all_gradients([q, k, v], name, "reference", attn_mask=mask)
+    for wanted, got in zip(clean, all_gradients([dirty, k, v], name, server, attn_mask=mask), strict=True):
+        assert_near(got, wanted)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("backend", ["native", *BACKENDS])
+def test_nan_in_one_packed_sequence_leaves_shared_parameters_alone(backend: str, is_causal: bool) -> None:
+    if backend == "native" and engine.module is None:
+        pytest.skip(engine.reason)
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(9, 2, 16, generator=generator) for _ in range(3))
+    weight = torch.randn(16, 16, generator=generator).div(4).requires_grad_()
+
+    def gradient(key: torch.Tensor, using: str) -> torch.Tensor:
+        options: dict[str, Any] = {"similarity": regard.Bilinear(weight), "is_causal": is_causal, "backend": using}
+        out = regard.attend_packed(q, key, v, [3, 2, 4], **options)
+        return torch.autograd.grad((out[3:] ** 2).sum(), weight)[0]
+
+    dirty = k.clone()
+    dirty[1] = torch.nan
+    assert_near(gradient(dirty, backend), gradient(k, "reference"))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_lengths_broadcast_against_shared_keys_that_hold_nan(backend: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(*lead, 5, 4, generator=generator) for lead in ((2, 1), (1,), (1,)))
+    dirty = k.clone()
+    dirty[:, 4] = torch.nan
+    wanted = regard.attend(q, k, v, lengths=[4, 3], backend="reference")
+    torch.testing.assert_close(regard.attend(q, dirty, v, lengths=[4, 3], backend=backend), wanted)
+
+
+@pytest.mark.parametrize("name", SIMILARITIES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_uniform_weighting_ignores_has_zero_gradients(backend: str, name: str) -> None:
+    similarity, parameters = similarity_of(name)
+    q, k, v = (x.detach().float().requires_grad_() for x in inputs())
+    mask = torch.zeros(TQ, TK, requires_grad=True)
+    out = regard.attend(q, k, v, mask, similarity=similarity, weighting="uniform", backend=backend)
+    for gradient in torch.autograd.grad(out.sum(), [q, k, mask, *parameters]):
+        assert not gradient.any()
+
+
+@pytest.mark.parametrize("lead", [(0,), (2, 0, 3), (0, 2)])
+@pytest.mark.parametrize("name", ["dot", "cosine", "additive", "callable"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_of_empty_leading_dimensions(backend: str, name: str, lead: tuple[int, ...]) -> None:
+    if backend == "torch" and name in ("additive", "callable"):
+        pytest.skip("SDPA compares by dot products only")
+    similarity, parameters = similarity_of(name)
+    q, k, v = (torch.randn(*lead, n, D, requires_grad=True) for n in (TQ, TK, TK))
+    mask = torch.zeros(TQ, TK, requires_grad=True)
+    for masks in ([], [mask]):  # native serves the first only
+        leaves = [q, k, v, *masks, *parameters]
+        out = regard.attend(q, k, v, *masks, similarity=similarity, backend=backend)
+        for gradient, leaf in zip(torch.autograd.grad(out.sum(), leaves), leaves, strict=True):
+            assert gradient.shape == leaf.shape and not gradient.any()

@@ -11,13 +11,15 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 from .masks import causal, transformed
-from .similarity import Additive, Bilinear, Similarity, autocast_dtype
+from .similarity import Additive, Bilinear, Similarity, autocast_dtype, wide
 from .tensor_types import causal_bias_offset, is_causal_bias, require_supported
 
 if TYPE_CHECKING:
     from .request import Request
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+PLAIN = (Tensor, torch.nn.Parameter)
+"""The tensors whose memory may be read: a subclass may hold it elsewhere, or have none."""
 WEIGHTINGS = ("softmax", "hard", "uniform")
 
 
@@ -247,6 +249,23 @@ def readable(*given: Tensor | None) -> bool:
     if torch.compiler.is_compiling():
         return False
     return not transformed() and not any(x is not None and x.is_meta for x in given)
+
+
+def finite(*given: Tensor) -> bool:
+    """Whether every number is finite, read from one sum per tensor.
+
+    False where reading would stall a device or break a trace, and where a sum overflows: callers then take the path
+    that is correct for all numbers.
+    """
+    if not readable(*given) or not all(x.is_cpu and type(x) in PLAIN for x in given):
+        return False
+    with torch.no_grad():
+        return all(math.isfinite(x.sum(dtype=wide(x.dtype)).item()) for x in given)
+
+
+def nonfinite_rows(x: Tensor) -> Tensor:
+    """Which rows of x (..., T, D) hold NaN or ∞: (..., T, 1)."""
+    return ~x.isfinite().all(-1, keepdim=True)
 
 
 def broadcasts(given: Sequence[int], target: Sequence[int]) -> bool:

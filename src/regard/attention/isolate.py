@@ -3,6 +3,9 @@
 A kernel multiplies a masked value by a weight of zero, and 0 · NaN is NaN; its backward pass does so again with masked
 keys. So the numbers that are not finite are taken out before a backend sees them, and put back afterwards into the rows
 that really attend to them, where they belong. One place does it for every backend and both directions.
+
+The native kernels run first and report whether their results are finite; only if not does this module run. What they
+do not see is the reduction of cosine and bilinear scores to dot products, which `Request.reduced` guards by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .check import readable
+from .check import finite, nonfinite_rows
 from .request import Request, spread
 from .statistic import Statistic
 
@@ -26,7 +29,7 @@ BLOCK = 2**24
 
 def isolated(request: Request, serve: Callable[[Request], Served]) -> Served:
     """What `serve` gives for the request, untouched by what its mask excludes."""
-    if request.mask.open or _finite(request):
+    if request.mask.open or finite(request.q, request.k, request.value):
         return serve(request)
     apart = Apart.of(request)
     return apart.returned(*serve(apart.clean))
@@ -45,8 +48,7 @@ class Apart:
 
     @classmethod
     def of(cls, request: Request) -> Apart:
-        bad_q = ~request.q.isfinite().all(-1, keepdim=True)  # (..., Tq, 1)
-        bad_k = ~request.k.isfinite().all(-1, keepdim=True)  # (..., Tk, 1)
+        bad_q, bad_k = nonfinite_rows(request.q), nonfinite_rows(request.k)  # (..., Tq, 1), (..., Tk, 1)
         q, k = torch.where(bad_q, 0, request.q), torch.where(bad_k, 0, request.k)
         v = torch.where(request.value.isfinite(), request.value, 0)
         return cls(request, replace(request, q=q, k=k, v=v), bad_q, bad_k)
@@ -68,16 +70,6 @@ class Apart:
         return context, statistic
 
 
-def _finite(request: Request) -> bool:
-    """Whether all is finite, read from three sums; where reading would stall a device or a trace, "no" is safe."""
-    tensors = (request.q, request.k, request.value)
-    if not readable(*tensors) or request.device.type != "cpu":
-        return False
-    with torch.no_grad():
-        total = sum(x.sum(dtype=request.wide) for x in tensors)
-    return bool(torch.as_tensor(total).isfinite())
-
-
 def _reached(request: Request, found: Tensor) -> Tensor:
     """Which queries may attend to a key where `found` (..., Tk, n) is True: (..., Tq, n)."""
     found = spread(found, request.groups)
@@ -91,7 +83,7 @@ def _reached(request: Request, found: Tensor) -> Tensor:
         last = last.minimum(torch.as_tensor(mask.lengths, device=device))
     first, last = first.clamp(0, keys), last.clamp(0, keys)
     count = torch.nn.functional.pad(found.to(torch.int32).cumsum(-2), (0, 0, 1, 0))  # (..., Tk + 1, n)
-    lead = torch.broadcast_shapes(count.shape[:-2], first.shape[:-2])
+    lead = torch.broadcast_shapes(count.shape[:-2], first.shape[:-2], last.shape[:-2])
     shape = (*lead, request.queries, count.shape[-1])
     count = count.expand(*lead, *count.shape[-2:])
     return count.gather(-2, last.expand(shape)) > count.gather(-2, first.minimum(last).expand(shape))

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from . import blocked, engine, native_additive
+from .check import PLAIN
 from .derivatives import gradients_by_head, unserved
 from .isolate import Apart, isolated
 from .masks import Mask, transformed
 from .native_op import request_of, traced
 from .native_plan import (
     NUMBERS,
-    PLAIN,
     Gradients,
     Plan,
     address,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import native
+from . import check, native
 from .native_plan import NUMBERS, OPEN, Gradients, Plan, address, kernels, shared_lead, unit_rows, view
 from .request import Request
 from .similarity import Additive, Dot
@@ -65,7 +65,8 @@ def refusal(request: Request) -> str | None:
 
 
 def context(request: Request, layout: Layout) -> Tensor | None:
-    """The context (Nq, H, Dv); None where a masked number that is not finite may have shown."""
+    """The context (Nq, H, Dv); None if NaN or infinity has to be kept from what may not attend to it."""
+    learned = any(x.requires_grad for x in request.similarity.parameters) and torch.is_grad_enabled()
     request = request.reduced()
     assert isinstance(request.similarity, Dot)
     mask, softcap = request.mask, request.softcap or 0.0
@@ -85,6 +86,8 @@ def context(request: Request, layout: Layout) -> Tensor | None:
         found, finite = _Attention.apply(q, k, v, packed)
     else:
         found, _, finite = _forward(q, k, v, packed)
+    if mask.open and learned and layout.sequences > 1:  # one gradient for all sequences: NaN in one would reach it
+        return found.to(request.value.dtype) if check.finite(found) else None
     return found.to(request.value.dtype) if finite or mask.open else None
 
 

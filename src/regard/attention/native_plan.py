@@ -16,8 +16,6 @@ from .similarity import Additive, Dot
 
 NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """What the kernels read, and what they call it. They compute in float32."""
-PLAIN = (Tensor, torch.nn.Parameter)
-"""The tensors whose memory may be read: a subclass may hold it elsewhere, or none."""
 OPEN = 2**40
 """A window's side that is open: farther than any sequence is long."""
 LINE = 32
@@ -105,8 +103,7 @@ def four(x: Tensor, lead: tuple[int, ...], plan: Plan) -> Tensor:
     if len(lead) == 1 and plan.batches == lead[0]:
         x = x.unsqueeze(1)
     elif len(lead) != 2:
-        heads = math.prod(lead) // plan.batches if plan.batches else 0
-        x = x.reshape(plan.batches, heads, *x.shape[-2:])
+        x = x.reshape(plan.batches, lead[-1] if lead else 1, *x.shape[-2:])
     return unit_rows(x)
 
 

@@ -84,7 +84,9 @@ class Request:
         if 0 in (query.shape[-1], key.shape[-1]) and not isinstance(resolved, Pairwise):
             query, key, resolved = _without_width(query), _without_width(key), Dot()  # every score is an empty sum
         if weighting == "uniform":  # the softmax of equal scores: no backend needs to know it
-            query, key, resolved, mask, softcap = _zero(query), _zero(key), Dot(), mask.without_bias(), None
+            ignored = (*resolved.parameters, mask.dense)
+            query, key, resolved, softcap = _zero(query, *ignored), _zero(key), Dot(), None
+            mask = mask.without_bias()
         return cls(
             query, key, value, resolved, weighting == "hard", mask, softcap, float(dropout_p), groups, tuple(lead)
         )
@@ -138,13 +140,29 @@ class Request:
         return self.v
 
     def reduced(self) -> Request:
-        """The same request with its similarity brought to dot products where that can be done."""
+        """Return an equivalent request whose similarity is a dot product, or `self` if there is none.
+
+        The reduction runs under autograd, outside every kernel. Its gradient multiplies masked rows by zero, and
+        0 · NaN is NaN. So rows of q and k that are not finite bypass it and come out as rows of NaN.
+        """
         q, k, similarity = self.similarity.reduce(self.q, self.k)
-        return self if similarity is self.similarity else replace(self, q=q, k=k, similarity=similarity)
+        if similarity is self.similarity:
+            return self
+        changed = [(x, y) for x, y in ((self.q, q), (self.k, k)) if x is not y]
+        if any(y.requires_grad for _, y in changed) and not check.finite(*(x for x, _ in changed)):
+            return self._reduced_around_nonfinite()
+        return replace(self, q=q, k=k, similarity=similarity)
+
+    def _reduced_around_nonfinite(self) -> Request:
+        bad_q, bad_k = check.nonfinite_rows(self.q), check.nonfinite_rows(self.k)  # (..., Tq, 1), (..., Tk, 1)
+        q, k, similarity = self.similarity.reduce(torch.where(bad_q, 0, self.q), torch.where(bad_k, 0, self.k))
+        q, k = torch.where(bad_q, torch.nan, q), torch.where(bad_k, torch.nan, k)
+        return replace(self, q=q, k=k, similarity=similarity)
 
     def kept(self) -> Request:
         """What a map keeps: no value, no graph."""
-        reduced = self.reduced()
+        with torch.no_grad():
+            reduced = self.reduced()
         similarity = reduced.similarity.with_parameters(tuple(p.detach() for p in reduced.similarity.parameters))
         mask = reduced.mask if reduced.mask.dense is None else replace(reduced.mask, dense=reduced.mask.dense.detach())
         return replace(
@@ -289,9 +307,18 @@ def _select_parameters(similarity: Similarity, pick: _Picker) -> Similarity:
     return similarity
 
 
-def _zero(x: Tensor) -> Tensor:
-    """Zeros in place of vectors that are ignored, one wide; joined to the graph, so that their gradient is zero."""
-    return torch.where(torch.zeros((), dtype=torch.bool, device=x.device), x[..., :1], 0)  # (..., T, 1)
+def _zero(x: Tensor, *others: Tensor | None) -> Tensor:
+    """Zeros in place of vectors that are ignored, (..., T, 1).
+
+    They depend on x and on the others in the graph, so that the gradient of each is zero, not None.
+    """
+    never = torch.zeros((), dtype=torch.bool, device=x.device)
+    zeros = torch.where(never, x[..., :1], 0)  # (..., T, 1)
+    for other in others:
+        if other is not None and other.requires_grad and torch.is_grad_enabled():
+            one = other[(slice(0, 1),) * other.ndim].sum()  # ()
+            zeros = zeros + torch.where(never, one, 0).to(zeros.dtype)
+    return zeros
 
 
 def _without_width(x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from . import reference
 from .check import readable
 from .derivatives import rerouted, unserved
 from .request import Request
@@ -46,9 +47,9 @@ def mask_pairs(request: Request) -> int:
 
 def stored_weights(request: Request) -> int:
     """How many weights SDPA would store because no fused kernel of a CPU takes the request; 0 where one does."""
-    dense = request.mask.dense
-    learned = dense is not None and dense.requires_grad and torch.is_grad_enabled()
-    slow = request.device.type == "cpu" and (learned or request.dropout_p > 0 or large(request, _mask(request)))
+    if request.device.type != "cpu":
+        return 0
+    slow = _learned(request) or request.dropout_p > 0 or large(request, _mask(request))
     return request.entries * request.queries * request.keys if slow else 0
 
 
@@ -77,9 +78,17 @@ def large(request: Request, mask: Tensor | None) -> bool:
         return bool(((highest.abs() > most) & (highest != -torch.inf)).any())
 
 
+def _learned(request: Request) -> bool:
+    """Whether a float mask wants a gradient."""
+    dense = request.mask.dense
+    return dense is not None and dense.requires_grad and torch.is_grad_enabled()
+
+
 def context(request: Request) -> tuple[Tensor, None]:
     """The context alone: SDPA returns no log-sum-exp, so a map finds its own when it is first looked at."""
     request = request.reduced()
+    if _learned(request) and 0 in request.shape:  # SDPA would leave the mask out of the graph
+        return reference.context(request)[0], None
     assert isinstance(request.similarity, Dot)
     scale, lead, value_width = request.similarity.scale, request.lead, request.value.shape[-1]
     shared = (*lead[:-1], lead[-1] // request.groups) if request.groups > 1 else lead

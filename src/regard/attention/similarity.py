@@ -188,11 +188,15 @@ class Pairwise:
 
     @classmethod
     def of(cls, function: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor) -> Pairwise:
-        """Find the leaves by a trial on one pair, q (..., 1, D) and k (..., 1, D): whatever parameters f reads."""
+        """Find the leaves by a trial on one pair, q (..., 1, D) and k (..., 1, D): the parameters that f reads.
+
+        If there is no pair, because a size is 0, the trial is on a pair of zeros.
+        """
         similarity = cls(function, autocast=autocast_dtype(q.device))
-        if not torch.is_grad_enabled() or 0 in q.shape or 0 in k.shape:
+        if not torch.is_grad_enabled():
             return similarity
-        return replace(similarity, leaves=tuple(reachable_leaves(similarity.scores(q.detach(), k.detach()))))
+        q, k = (x.new_zeros([max(1, n) for n in x.shape]) if 0 in x.shape else x.detach() for x in (q, k))
+        return replace(similarity, leaves=tuple(reachable_leaves(similarity.scores(q, k))))
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         if self.autocast is None:

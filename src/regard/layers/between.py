@@ -10,8 +10,9 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from ..attention import engine
+from ..attention.check import PLAIN
 from ..attention.masks import transformed
-from ..attention.native_plan import PLAIN, address, kernels
+from ..attention.native_plan import address, kernels
 from .dropout import LEVELS, LOWEST, Dropout
 
 _WORD = 2**32 - 1

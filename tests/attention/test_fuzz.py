@@ -1,0 +1,124 @@
+"""Random calls against a dense float64 reference, on every backend and instruction set, forward and backward.
+
+    REGARD_FUZZ_CASES=5000 pytest tests/attention/test_fuzz.py        more cases than the few hundred of the suite
+    REGARD_FUZZ_EXTREMES=1                                            also rows masked by large finite numbers
+
+A failure names its case. `fuzz_cases.make(number)` makes it again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from regard.attention import blocked, engine
+
+from . import fuzz_cases
+from .fuzz_cases import Case, arrange
+from .fuzz_reference import Truth, solve
+from .oracle import mlp
+
+CASES = int(os.environ.get("REGARD_FUZZ_CASES", "300"))
+STEP = 25
+ISAS = engine.module.isas() if engine.module else []
+BACKENDS = [*(f"native {isa}" for isa in ISAS), "torch", "blocked", "reference", "auto"]
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Several blocks even for small sizes; the instruction set is restored."""
+    monkeypatch.setitem(blocked.BLOCK, "cpu", 400)
+    used = engine.module.isa() if engine.module else ""
+    yield
+    if engine.module:
+        engine.module.use_isa(used)
+
+
+@pytest.mark.parametrize("first", range(0, CASES, STEP))
+def test_random_calls_agree_with_the_reference(first: int) -> None:
+    wrong = []
+    for number in range(first, min(first + STEP, CASES)):
+        case = fuzz_cases.make(number)
+        truth = solve(case)
+        for backend in BACKENDS:
+            found = failure(case, truth, backend)
+            if found is not None:
+                wrong.append(f"{backend}: {found}\n    {case.describe()}")
+    assert not wrong, f"{len(wrong)} failures\n" + "\n".join(wrong)
+
+
+def failure(case: Case, truth: Truth, backend: str) -> str | None:
+    """What is wrong with one backend's answer; None if nothing is, or if it does not serve such requests."""
+    name, *isa = backend.split()
+    if engine.module and isa:
+        engine.module.use_isa(isa[0])
+    leaves = _leaves(case)
+    try:
+        context = _call(case, leaves, name)
+    except ValueError as error:
+        if name in ("native", "torch") and "cannot serve this request" in str(error):
+            return None
+        return f"raised {error!r}"
+    except Exception as error:  # every crash is a finding
+        return f"raised {error!r}"
+    wrong = _compare("context", context, truth.context, truth.bounds["context"], case, lost=case.lost)
+    wanted = {n: leaves[n] for n in case.wanted}
+    if wrong or not wanted:
+        return wrong
+    layout = "plain" if case.lost.any() and case.layouts["grad"] == "expanded" else case.layouts["grad"]
+    reading = truth.reading.to(case.dtype)
+    reading = torch.ones((), dtype=case.dtype).expand_as(reading) if layout == "expanded" else arrange(reading, layout)
+    try:
+        gradients = torch.autograd.grad(context, list(wanted.values()), reading)
+    except Exception as error:
+        return f"backward raised {error!r}"
+    for n, gradient in zip(wanted, gradients, strict=True):
+        wrong = wrong or _compare(f"gradient of {n}", gradient, truth.gradients[n], truth.bounds[n], case)
+    return wrong
+
+
+def _leaves(case: Case) -> dict[str, Tensor]:
+    leaves = {}
+    for name, x in case.x.items():
+        if name in case.junk:
+            x = torch.where(case.junk[name] != 0, case.junk[name], x)
+        x = arrange(x.to(case.dtype), case.layouts.get(name, "plain")).detach()
+        leaves[name] = x.requires_grad_() if name in case.wanted else x
+    return leaves
+
+
+def _call(case: Case, x: dict[str, Tensor], backend: str) -> Tensor:
+    kinds = {
+        "additive": lambda: regard.Additive(x["w"]),
+        "bilinear": lambda: regard.Bilinear(x["W"]),
+        "mlp": lambda: lambda q, k: mlp(q, k, x["w1"], x["w2"]),
+    }
+    similarity = kinds[case.similarity]() if case.similarity in kinds else case.similarity
+    options = {**case.options, "similarity": similarity, "backend": backend}
+    if "mask" in x:
+        options["attn_mask"] = x["mask"]
+    if case.lengths is None:
+        return regard.attend(x["q"], x["k"], x["v"], **options)
+    return regard.attend_packed(x["q"], x["k"], x["v"], *case.lengths, **options)
+
+
+def _compare(
+    what: str, got: Tensor | None, wanted: Tensor, bound: float, case: Case, lost: Tensor | None = None
+) -> str | None:
+    if got is None:
+        return f"{what} is None"
+    if got.shape != wanted.shape or got.dtype != case.dtype:
+        return f"{what} is {tuple(got.shape)} {got.dtype}, not {tuple(wanted.shape)} {case.dtype}"
+    error = (got.detach().double() - wanted).abs()
+    if lost is not None:
+        lost = lost.transpose(0, 1) if case.lengths is not None else lost
+        if not got.detach().isnan().any(-1, keepdim=True)[lost].all():
+            return f"{what} is finite in a row that attends to NaN"
+        error = torch.where(lost, 0, error)
+    worst = float(error.max()) if error.numel() else 0.0
+    return None if worst <= bound else f"{what} is off by {worst:.3g}, more than {bound:.3g}"
