@@ -75,6 +75,8 @@ def make(number: int) -> Case:
     case = _packed(draw, number) if draw.chance(0.15) else _plain(draw, number)
     if case.options.get("weighting") == "hard":  # the best of two close scores depends on rounding
         case.dtype = torch.float64
+    if not case.x["q"].to(case.dtype).isfinite().all():  # float16 ends at 65504
+        case.dtype = torch.float32
     case.x = {name: x.to(case.dtype).double() for name, x in case.x.items()}
     case.wanted = tuple(case.x) if draw.chance(0.7) else tuple(name for name in case.x if draw.chance(0.5))
     _plant(draw, case)

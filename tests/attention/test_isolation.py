@@ -151,7 +151,7 @@ def isa() -> Iterator[None]:
 
 def assert_near(got: torch.Tensor, wanted: torch.Tensor) -> None:
     """In float32, relative to the largest number: scores of about 10 and sums of some 100 pairs lose 1e-5."""
-    torch.testing.assert_close(got, wanted, rtol=0, atol=5e-5 * max(1.0, float(wanted.abs().max())))
+    torch.testing.assert_close(got, wanted, rtol=0, atol=5e-5 * max(1.0, float(wanted.detach().abs().max())))
 
 
 def similarity_of(name: str) -> tuple[Any, list[torch.Tensor]]:
