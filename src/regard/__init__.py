@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from types import ModuleType
 from typing import Any
 
+from . import _register
 from .attention import Additive, AttentionMap, Bilinear, attend, attend_packed, masks
 from .attention import map as _map
 
@@ -32,9 +31,7 @@ def _pictures() -> ModuleType:
 
 _map.pictures = _pictures
 
-if "transformers" in sys.modules:
-    with contextlib.suppress(ImportError):  # a version before attention could be registered
-        from . import huggingface as huggingface
+_register.after_import("transformers.modeling_utils", "regard.huggingface")
 
 
 def __getattr__(name: str) -> Any:
