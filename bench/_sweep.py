@@ -47,6 +47,7 @@ def examine(name: str) -> dict[str, str]:
     """Verdicts for a class whose implementation is set afterwards and for one that is built with it.
 
     equal     the same output within 1e-5, through our attention
+    sdpa      the same as with "sdpa", from which "eager" of that class differs
     own       the same output; the class computes its attention itself, or has none
     refused   refused with a message that names the class
     wrong     another output
@@ -54,15 +55,20 @@ def examine(name: str) -> dict[str, str]:
     skipped   no tiny model of the class runs with its own attention
     """
     cls = getattr(transformers, name)
+    model: Any
     try:
         model, config, inputs = _running(cls)
     except Unbuildable as error:
         return {"name": name, **dict.fromkeys(WAYS, "skipped"), "detail": str(error)}
     result = {"name": name, "detail": ""}
     ways = {"set": lambda: _set(model), "built": lambda: _built(cls, config, model)}
-    expected = {dtype: _expected(model, inputs, dtype) for dtype in (torch.float64, torch.float32)}
+    eager = _expected(model, inputs)
     for way in WAYS:
-        result[way], detail = _verdict(ways[way], inputs, expected)
+        result[way], detail = _verdict(ways[way], inputs, eager)
+        if result[way] == "wrong" and cls._supports_sdpa:
+            model.set_attn_implementation("sdpa")
+            if _verdict(ways[way], inputs, _expected(model, inputs))[0] == "equal":
+                result[way] = "sdpa"
         result["detail"] += f"{way}: {detail} " if detail else ""
     return result
 
@@ -73,24 +79,24 @@ class Unbuildable(Exception):
 
 def _running(cls: Any) -> tuple[nn.Module, Any, dict[str, Tensor]]:
     """A tiny model of the class with eager attention, its config, and inputs that it accepts."""
-    reason = "no config"
+    reasons = []
     for config in _tiny.configs(cls):
         try:
             model = _tiny.build(cls, config, "eager")
         except Exception as error:
-            reason = _short(error)
+            reasons.append(_short(error))
             continue
         _tiny.randomize(model)
         for inputs in _tiny.candidates(model):
             try:
                 output = _run(model, inputs, torch.float32)
             except Exception as error:
-                reason = _short(error)
+                reasons.append(_short(error))
                 continue
             if output and all(x.isfinite().any() for x in output):
                 return model, config, inputs
-            reason = "output without finite numbers"
-    raise Unbuildable(reason)
+            reasons.append("output without finite numbers")
+    raise Unbuildable(next(iter(reasons), "no config"))
 
 
 def _set(model: Any) -> nn.Module:
@@ -133,11 +139,15 @@ def _verdict(
         transformers.AttentionInterface.register("regard", attention)
 
 
-def _expected(model: nn.Module, inputs: dict[str, Tensor], dtype: torch.dtype) -> Any:
-    try:
-        return _run(model.to(dtype), inputs, dtype)
-    except Exception as error:  # code that is written for float32 alone
-        return error
+def _expected(model: nn.Module, inputs: dict[str, Tensor]) -> dict[torch.dtype, Any]:
+    """The output in float64 and float32, or the exception of code that is written for float32 alone."""
+    outputs: dict[torch.dtype, Any] = {}
+    for dtype in (torch.float64, torch.float32):
+        try:
+            outputs[dtype] = _run(model.to(dtype), inputs, dtype)
+        except Exception as error:
+            outputs[dtype] = error
+    return outputs
 
 
 @torch.no_grad()

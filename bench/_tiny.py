@@ -7,6 +7,7 @@ the model runs.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import re
@@ -113,17 +114,18 @@ def _size(name: str, config: Any, careful: bool) -> int | None:
 def configs(cls: Any) -> Iterator[Any]:
     """Shrunken configs of a model class, the smallest first; those that cannot be constructed are left out."""
     for careful, layers, width in ((False, 2, 32), (True, 2, 32), (False, 8, 32), (False, 2, 64)):
-        base = cls.config_class()
+        try:
+            base = cls.config_class()
+        except Exception:  # a class whose config has no default
+            return
         changed = _widened(overrides(base, careful), width)
         if "num_hidden_layers" in changed:
             changed["num_hidden_layers"] = layers  # hybrid models: few layers may be all of one kind
         try:
             yield cls.config_class(**copy.deepcopy(changed))
         except Exception:  # a combination that the class refuses: write the sizes into a finished config
-            try:
+            with contextlib.suppress(Exception):
                 yield _written(base, changed)
-            except Exception:
-                continue
 
 
 def _widened(changed: dict[str, Any], width: int) -> dict[str, Any]:

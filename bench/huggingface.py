@@ -25,7 +25,7 @@ from bench.harness import Figure, Options, Result
 SECONDS = 120.0
 FEW = 25
 WAYS = ("set", "built")
-VERDICTS = ("equal", "own", "refused", "wrong", "error", "timeout", "skipped")
+VERDICTS = ("equal", "sdpa", "own", "refused", "wrong", "error", "timeout", "skipped")
 
 
 def figures(options: Options) -> Iterator[Figure]:

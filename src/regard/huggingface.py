@@ -8,9 +8,9 @@ Encoders, decoders, cross-attention, grouped heads, sliding windows, soft caps, 
 computed by `regard.attend`. What a model asks beyond that is refused by name, and so is a model class that does not
 call the attention interface of transformers.
 
-"regard" follows the conventions of "eager": masks are added to the scores, and no mask means that every key is visible.
-Boolean masks, which "sdpa" uses, are wrong for the many models that add the mask themselves, and a mask that is left
-out in favour of `is_causal` is wrong for models that drop queries.
+Masks are boolean, as those of "sdpa", for classes that declare to support it, and additive, as those of "eager", for
+all others: these add the mask to scores of their own. As under "eager", a causal mask is never left out in favour of
+`is_causal`, and no mask means that every key is visible.
 """
 
 from __future__ import annotations
@@ -46,30 +46,49 @@ REFUSED = {
 
 
 class Meaning(NamedTuple):
-    """What a float mask of `mask` expresses, so that the kernels need not read it."""
+    """What a mask of `mask` expresses, so that the kernels need not read it."""
 
     version: int
-    """The version counter of the float mask: a later one means that a model has changed it in place."""
+    """The version counter of the mask: a later one means that a model has changed it in place."""
     allowed: Tensor | None
     """The same as a boolean mask; None for a mask that is causal from the first query and key on."""
 
 
-def mask(allow_is_causal_skip: bool = True, **options: Any) -> Tensor | None:
-    """The mask of transformers' "eager", (B, 1, Tq, Tk) of 0 and the lowest number, with its `Meaning` attached.
+def mask(config: Any = None, allow_is_causal_skip: bool = True, **options: Any) -> Tensor | None:
+    """A mask (B, 1, Tq, Tk) of the kind that models of `config` expect, with its `Meaning` attached.
 
-    A model may do with it what it would do with the mask of "eager". Where it arrives in `attention` unchanged, its
-    meaning is used in its place.
+    A model may do anything with it. Where it arrives in `attention` unchanged, its meaning is used in its place.
     """
+    make = sdpa_mask if takes_boolean(type(config)) else eager_mask
     if torch.compiler.is_compiling():
-        return eager_mask(**options)
+        return make(**options, allow_is_causal_skip=False)
     _seen.mask = True
     with torch.inference_mode(False):  # tensors of inference mode have no version counter
-        allowed = sdpa_mask(allow_is_causal_skip=allow_is_causal_skip, **options)
-        causal = allowed is None and allow_is_causal_skip
-        additive = eager_mask(**options)
-        if additive is not None:
-            additive._regard_meaning = Meaning(additive._version, None if causal else allowed)  # type: ignore[attr-defined]
-        return additive
+        allowed = sdpa_mask(**options, allow_is_causal_skip=allow_is_causal_skip)
+        if allowed is None and not allow_is_causal_skip:
+            return None  # every key is visible
+        if allowed is None or make is eager_mask:
+            result = make(**options, allow_is_causal_skip=False)
+            assert result is not None
+            result._regard_meaning = Meaning(result._version, allowed)  # type: ignore[attr-defined]
+            return result
+        return allowed
+
+
+@torch.compiler.assume_constant_result
+def takes_boolean(config: type) -> bool:
+    """Whether all model classes of a config support the boolean masks of "sdpa" and call the attention interface."""
+    if config not in _boolean:
+        classes, models = [PreTrainedModel], []
+        for cls in classes:  # grows
+            classes += cls.__subclasses__()
+            models += [cls] if cls.config_class is config else []
+        supported = (cls._supports_sdpa and cls._can_set_attn_implementation() for cls in models)
+        _boolean[config] = bool(models) and all(supported)
+    return _boolean[config]
+
+
+_boolean: dict[type, bool] = {}
 
 
 def _meaning(attention_mask: Tensor | None, queries: int, keys: int) -> Meaning | None:
