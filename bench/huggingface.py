@@ -23,6 +23,7 @@ from pathlib import Path
 from bench.harness import Figure, Options, Result
 
 SECONDS = 120.0
+COMMAND = [sys.executable, "-m", "bench._sweep"]
 FEW = 25
 WAYS = ("set", "built")
 VERDICTS = ("equal", "sdpa", "own", "refused", "wrong", "error", "timeout", "skipped")
@@ -80,7 +81,11 @@ def examined(names: Sequence[str], seconds: float) -> Iterator[dict[str, str]]:
         if row is None:
             worker.stop()
             worker = None
-            row = {"name": name, **dict.fromkeys(WAYS, "timeout"), "detail": f"no answer within {seconds:g} seconds"}
+            row = {
+                "name": name,
+                **dict.fromkeys(WAYS, "timeout"),
+                "detail": f"no answer within {seconds:g} s, or the worker died",
+            }
         yield row
     if worker:
         worker.stop()
@@ -92,7 +97,7 @@ class Worker:
     def __init__(self) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench._sweep"],
+            COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -112,7 +112,10 @@ def attention(
     s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, AttentionMap | None]:
-    """Attention as transformers calls it: query (B, H, Tq, D) → context (B, Tq, H, Dv) and its map (B, H, Tq, Tk)."""
+    """Attention as transformers calls it: query (B, H, Tq, D) → context (B, Tq, H, Dv) and its map (B, H, Tq, Tk).
+
+    The mask alone says which keys are visible: `is_causal` and `sliding_window` are not used, as under "eager".
+    """
     _check(module, kwargs)
     _note_call()
     queries, keys = query.shape[-2], key.shape[-2]
