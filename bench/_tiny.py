@@ -20,6 +20,7 @@ from torch import Tensor, nn
 VOCABULARY = 128
 LENGTH, IMAGE, PATCH, FRAMES, WIDTH = 10, 32, 8, 64, 32
 MOST_PARAMETERS = 60_000_000
+MOST_PIXELS = 256  # of a side; a class that takes larger images alone is not tiny
 
 SIZES: dict[str, int] = {
     "vocab_size": VOCABULARY,
@@ -93,6 +94,8 @@ def overrides(config: Any, careful: bool) -> dict[str, Any]:
             tokens += name not in fixed
         elif name == "depths":
             result[name] = [1] * len(value)
+        elif name == "image_size" and isinstance(value, list | tuple):
+            result[name] = [IMAGE] * len(value)
         elif type(value) is int and value > 0 and not name.startswith("_"):
             size = _size(name, config, careful)
             if size is not None and size < value:
@@ -194,7 +197,8 @@ def text(config: Any) -> dict[str, Tensor]:
 
 def images(config: Any) -> dict[str, Tensor]:
     size = find(config, "image_size", "pretrain_image_size", default=IMAGE)
-    height, width = (size[0], size[-1]) if isinstance(size, tuple | list) else (size, size)
+    sides = size if isinstance(size, tuple | list) else [size]
+    height, width = min(sides[0], MOST_PIXELS), min(sides[-1], MOST_PIXELS)
     channels = find(config, "num_channels", "in_channels", "in_chans", default=3)
     channels = channels if isinstance(channels, int) else 3
     pixels = torch.randn(2, channels, height, width, generator=torch.Generator().manual_seed(2))

@@ -161,6 +161,29 @@ def test_a_model_that_makes_masks_but_never_calls_is_an_error() -> None:
     model(**text())
 
 
+class Composite(transformers.LlamaModel):
+    """A model one part of which computes its attention itself."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.part = Unfaithful(config)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, part: bool = True) -> Any:
+        if part:
+            self.part(input_ids, attention_mask)
+        return super().forward(input_ids, attention_mask)
+
+
+@pytest.mark.parametrize("part", [True, False])
+def test_a_part_of_a_model_may_compute_its_attention_itself(part: bool) -> None:
+    model = Composite._from_config(transformers.LlamaConfig(**SMALL), attn_implementation="regard").eval()
+    with torch.no_grad():
+        ours = model(**text(), part=part)[0]
+        model(**text())
+        model.set_attn_implementation("eager")
+        torch.testing.assert_close(ours, model(**text())[0])
+
+
 def test_the_check_ends_with_the_first_call_and_survives_errors_and_copies() -> None:
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
     model = build("BartForConditionalGeneration", "regard", d_model=24, encoder_layers=1, decoder_layers=1, **heads)

@@ -204,12 +204,12 @@ def _check(module: nn.Module, kwargs: dict[str, Any]) -> None:
 
 
 class _Seen(threading.local):
-    """What happened in this thread since the innermost verified model began its forward pass."""
+    """What happened in this thread since the innermost model that is being verified began its forward pass."""
 
     def __init__(self) -> None:
         self.mask = self.call = False
-        self.outer: dict[int, tuple[bool, bool]] = {}
-        """The same of the model around it, by the `id` of the inner one."""
+        self.outer: list[tuple[bool, bool]] = []
+        """The same of the models around it, the outermost first."""
 
 
 class _Process:
@@ -224,28 +224,31 @@ _handles: weakref.WeakKeyDictionary[nn.Module, tuple[RemovableHandle, ...]] = we
 def verify(model: nn.Module) -> None:
     """Check in the next forward passes of `model` that its attention layers call `attention`.
 
-    A pass that makes masks and ends without a call raises ValueError. The first pass with a call ends the check.
+    A pass that makes masks and ends without a call raises ValueError; a part of a larger model may do so, as long as
+    another part calls. The first pass with a call ends the check of the model and its parts.
     """
     if model not in _handles:
-        _handles[model] = (model.register_forward_pre_hook(_begin), model.register_forward_hook(_end))
+        end = model.register_forward_hook(_end, always_call=True)
+        _handles[model] = (model.register_forward_pre_hook(_begin), end)
 
 
 def _begin(model: nn.Module, args: Any) -> None:
     if not torch.compiler.is_compiling():
-        _seen.outer[id(model)] = _seen.mask, _seen.call
+        _seen.outer.append((_seen.mask, _seen.call))
         _seen.mask = _seen.call = False
 
 
 def _end(model: nn.Module, args: Any, output: Any) -> None:
-    if torch.compiler.is_compiling() or id(model) not in _seen.outer:
+    if torch.compiler.is_compiling() or not _seen.outer:
         return
     mask, call = _seen.mask, _seen.call or _process.compiled
-    _seen.mask, outer_call = _seen.outer.pop(id(model))
-    _seen.call = outer_call or call
+    outer_mask, outer_call = _seen.outer.pop()
+    _seen.mask, _seen.call = outer_mask or mask, outer_call or call
     if call:
-        for handle in _handles.pop(model, ()):
-            handle.remove()
-    elif mask:
+        for module in model.modules():
+            for handle in _handles.pop(module, ()):
+                handle.remove()
+    elif mask and not _seen.outer and output is not None:  # None: the pass has failed already
         raise ValueError(
             f"huggingface: {type(model).__name__} must call the attention interface of transformers under "
             f"attn_implementation={NAME!r}; got masks, but no call: it computes its attention itself. Use "
