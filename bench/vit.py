@@ -85,7 +85,7 @@ def transformers_vit(ours: ViT) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
     kind = load("transformers").ViTForImageClassification
     with tempfile.TemporaryDirectory() as folder:
         save_vit(ours, Path(folder))
-        model = kind.from_pretrained(folder, attn_implementation="sdpa")
+        model = kind.from_pretrained(folder, attn_implementation="sdpa", trust_remote_code=False)
     return model, lambda images: model(pixel_values=images).logits
 
 

@@ -38,8 +38,10 @@ def finetune(
         raise ValueError(
             f"the peer must be installed; got {error}. Try pip install transformers accelerate."
         ) from error
-    tokens = AutoTokenizer.from_pretrained(model)
-    network = AutoModelForSequenceClassification.from_pretrained(model, num_labels=2, attention_probs_dropout_prob=0.0)
+    tokens = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    network = AutoModelForSequenceClassification.from_pretrained(
+        model, num_labels=2, attention_probs_dropout_prob=0.0, trust_remote_code=False
+    )
     rows = [_encoded(tokens, examples, longest) for examples in (train, valid)]
     clock = _clock(60 * minutes)
     settings = Arguments(

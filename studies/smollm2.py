@@ -83,8 +83,9 @@ def _read(options: argparse.Namespace) -> tuple[Any, Tensor, list[str]]:
     from regard.view.server.model import readable
 
     file = smollm2(options.packages)
-    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    model = AutoModel.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
+    source: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, **source)
+    model = AutoModel.from_pretrained(file.parent, **source, dtype=torch.float32).eval()
     longest = model.config.max_position_embeddings
     if not 2 <= options.tokens <= longest:
         raise ValueError(f"tokens ({options.tokens}) must lie in 2 … {longest}, what the model was made for.")

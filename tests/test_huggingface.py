@@ -13,6 +13,7 @@ import regard
 
 transformers = pytest.importorskip("transformers")
 import regard.huggingface  # noqa: E402  registers
+from bench import _sweep  # noqa: E402
 
 WITHIN = 1e-5
 SMALL: dict[str, Any] = {
@@ -224,3 +225,29 @@ def test_what_is_not_served_is_refused_by_name() -> None:
     x = torch.randn(1, 4, 3, 6)
     with pytest.raises(ValueError, match=r"indices of LlamaModel must be None .* sparse attention to chosen keys"):
         regard.huggingface.attention(model, x, x, x, indices=torch.zeros(1))
+
+
+CLASSES = {
+    "equal, equal": (
+        "BertModel", "GPT2LMHeadModel", "LlamaForCausalLM", "T5ForConditionalGeneration", "BartModel", "WhisperModel",
+        "ViTModel", "Gemma3ForCausalLM", "Gemma3Model", "Gemma4Model", "NllbMoeModel", "BridgeTowerModel",
+    ),
+    "equal, refused": ("GitModel",),
+    "own, refused": (
+        "BloomForCausalLM", "BlipModel", "MPNetModel", "LongformerModel", "LEDModel", "LayoutLMv3Model", "CodeGenModel",
+        "XGLMModel", "TrOCRForCausalLM", "FalconModel",
+    ),
+}  # fmt: skip
+"""What `python -m bench huggingface` finds for classes with "regard" set and built with it."""
+
+
+@pytest.mark.parametrize(("verdict", "name"), [(verdict, name) for verdict in CLASSES for name in CLASSES[verdict]])
+def test_every_way_to_regard_gives_the_output_of_eager_or_is_refused(verdict: str, name: str) -> None:
+    found = _sweep.examine(name)
+    assert f"{found['set']}, {found['built']}" == verdict, found["detail"]
+
+
+def test_boolean_masks_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    masks = transformers.AttentionMaskInterface._global_mapping
+    monkeypatch.setitem(masks, "regard", transformers.masking_utils.sdpa_mask)
+    assert _sweep.examine("NllbMoeModel")["set"] == "wrong"

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -32,9 +36,37 @@ def _pictures() -> ModuleType:
 
 _map.pictures = _pictures
 
-if "transformers" in sys.modules:
-    with contextlib.suppress(ImportError):  # a version before attention could be registered
-        from . import huggingface as huggingface
+
+class _Registration(MetaPathFinder):
+    """Imports `regard.huggingface` once transformers has imported the module of its attention interface."""
+
+    AWAITED = "transformers.modeling_utils"
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname == self.AWAITED else None
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            self.register()
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    @staticmethod
+    def register() -> None:
+        with contextlib.suppress(ImportError):  # a version before attention could be registered
+            importlib.import_module("regard.huggingface")
+
+
+if _Registration.AWAITED in sys.modules:
+    _Registration.register()
+else:
+    sys.meta_path.insert(0, _Registration())
 
 
 def __getattr__(name: str) -> Any:

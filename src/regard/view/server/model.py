@@ -106,8 +106,9 @@ def _load(folder: Path, config: Mapping[str, Any], sees: bool) -> tuple[Any, Any
         ) from None
     kind = transformers.AutoModelForSeq2SeqLM if config.get("is_encoder_decoder") else transformers.AutoModel
     try:
-        model: nn.Module = kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        reader = None if sees else transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        safe = {"local_files_only": True, "trust_remote_code": False}
+        model: nn.Module = kind.from_pretrained(folder, **safe)
+        reader = None if sees else transformers.AutoTokenizer.from_pretrained(folder, **safe)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ValueError(f"view: {folder} must be a whole model directory; transformers says: {error}") from error
     return model.eval(), reader
