@@ -74,11 +74,3 @@ def differing(a: dict[str, Tensor], b: dict[str, Tensor]) -> int:
     """How many tensors differ in any bit."""
     names = a.keys() | b.keys()
     return sum(name not in a or name not in b or not torch.equal(a[name], b[name]) for name in names)
-
-
-def leftovers(run: Path) -> list[str]:
-    """Temporary files and folders that are left in a run; locks stay."""
-    kept = {".lock", ".making"}
-    return sorted(
-        str(path.relative_to(run)) for path in run.rglob(".*") if path.name not in kept and path.name.startswith(".")
-    )

@@ -22,10 +22,11 @@ from pathlib import Path
 from bench import _runs
 from bench.harness import Figure, Options
 from regard.data.digests import file_digest, json_digest
+from regard.tasks.preparation import RECORD
 from regard.training.files import read_tensors_and_metadata
 
 STEPS = 24
-PAIRS = 3000
+PAIRS = 6000
 """Enough for preparation to take about as long as training."""
 CLOCKED = {"metrics.jsonl", "curves.png", "progress.json"}
 """Files that hold times of the clock."""
@@ -44,53 +45,59 @@ def campaign(kills: int, seed: int = 0, recipes: tuple[str, ...] = tuple(_runs.R
     drawn, phases, wrong, number = random.Random(seed), Counter[str](), 0, 0
     with tempfile.TemporaryDirectory() as place:
         inputs = Path(place)
+        run = inputs / "broken"
         _runs.write_inputs(inputs, pairs)
-        unbroken: dict[str, dict[str, str]] = {}
-        lasted: dict[str, tuple[float, float]] = {}
-        for recipe in recipes:
-            lasted[recipe] = timed(inputs, recipe)
-            unbroken[recipe] = contents(inputs / "unbroken")
-            shutil.rmtree(inputs / "unbroken")
-        while sum(phases.values()) < kills or (inputs / "broken").exists():
+        unbroken = {recipe: Unbroken(inputs, recipe) for recipe in recipes}
+        while (left := kills - sum(phases.values())) > 0 or run.exists():
             recipe = recipes[number % len(recipes)]
-            preparing = drawn.random() < 0.5 and not (inputs / "broken/config.json").exists()
-            longest = lasted[recipe][0 if preparing else 1]
-            after = drawn.uniform(0.0, longest) if sum(phases.values()) < kills else None
-            if life(inputs, recipe, "broken", after) == -signal.SIGKILL:
-                phases[phase(inputs / "broken")] += 1
+            preparing = not (run / "config.json").exists() and drawn.random() < 0.7
+            moment = (RECORD if preparing else "config.json", unbroken[recipe].lasts(preparing) * drawn.random())
+            if life(inputs, recipe, run, moment if left > 0 else None) == -signal.SIGKILL:
+                phases[phase(run)] += 1
                 continue
-            wrong += differing(recipe, unbroken[recipe], contents(inputs / "broken"))
-            shutil.rmtree(inputs / "broken")
+            wrong += differing(recipe, unbroken[recipe].contents, contents(run))
+            shutil.rmtree(run)
             number += 1
     print(f"kills during {dict(phases)}; {number} runs compared")
     return wrong
 
 
-def timed(inputs: Path, recipe: str) -> tuple[float, float]:
-    """Train an unbroken run; returns the seconds of its preparation and of all of it."""
-    began = time.monotonic()
-    assert life(inputs, recipe, "unbroken", None) == 0
-    ended = time.monotonic()
-    written = (inputs / "unbroken/config.json").stat().st_mtime
-    return ended - began - (time.time() - written), ended - began
+class Unbroken:
+    """A run that nothing killed: what is in its folder, and how long it took."""
+
+    def __init__(self, inputs: Path, recipe: str) -> None:
+        run = inputs / f"unbroken-{recipe}"
+        assert life(inputs, recipe, run, None) == 0
+        self.contents = contents(run)
+        began, prepared = (run / "data/.making").stat().st_mtime, (run / "config.json").stat().st_mtime
+        self.preparation = prepared - began
+        self.training = max(path.stat().st_mtime for path in run.iterdir()) - prepared
+        shutil.rmtree(run)
+
+    def lasts(self, preparing: bool) -> float:
+        return self.preparation if preparing else self.training
 
 
-def life(inputs: Path, recipe: str, run: str, after: float | None) -> int:
-    """A process that trains; killed after so many seconds, if it has not ended before. Returns its exit status."""
+def life(inputs: Path, recipe: str, run: Path, moment: tuple[str, float] | None) -> int:
+    """A process that trains; killed so many seconds after a file is there, unless it ends before. Its exit status."""
     context = multiprocessing.get_context("forkserver")  # one process imports torch; those to be killed are its forks
     context.set_forkserver_preload(["bench.kills", "regard.cli", "regard.training.translate", "regard.training.images"])
     process = context.Process(target=train, args=(inputs, recipe, run))
     process.start()
-    process.join(after)
-    if process.is_alive():
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
+    if moment is not None:
+        name, seconds = moment
+        while process.is_alive() and not (run / name).exists():
+            time.sleep(0.002)
+        process.join(seconds)
+        if process.is_alive():
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
     process.join()
     assert process.exitcode in (0, -signal.SIGKILL), f"{recipe} ended with {process.exitcode}"
     return process.exitcode
 
 
-def train(inputs: Path, recipe: str, run: str) -> None:
+def train(inputs: Path, recipe: str, run: Path) -> None:
     """In its own process: the command of a user."""
     import torch
 
@@ -100,14 +107,14 @@ def train(inputs: Path, recipe: str, run: str) -> None:
     os.chdir(inputs)
     torch.set_num_threads(1)
     logbook.draw = lambda records, goal: b""  # takes longer than all the rest
-    with Path(f"{run}.log").open("a") as log:
+    with Path("output.txt").open("a") as log:
         os.dup2(log.fileno(), 1)
-        sys.exit(main(_runs.command(recipe, Path(run), STEPS)))
+        sys.exit(main(_runs.command(recipe, Path(run.name), STEPS)))
 
 
 def phase(run: Path) -> str:
     """What a killed process was doing."""
-    if not (run / "data/prepared.json").exists():
+    if not (run / RECORD).exists():
         return "start"
     if (run / "config.json").exists():
         return "training"
