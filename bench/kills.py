@@ -44,17 +44,18 @@ def campaign(kills: int, seed: int = 0, recipes: tuple[str, ...] = tuple(_runs.R
     """Kill that many processes; returns how many files of the runs differ from those of unbroken ones."""
     drawn, phases, wrong, number = random.Random(seed), Counter[str](), 0, 0
     with tempfile.TemporaryDirectory() as place:
-        inputs = Path(place)
-        run = inputs / "broken"
+        inputs, run = Path(place), Path(place, "broken")
         _runs.write_inputs(inputs, pairs)
         unbroken = {recipe: Unbroken(inputs, recipe) for recipe in recipes}
-        while (left := kills - sum(phases.values())) > 0 or run.exists():
+        while sum(phases.values()) < kills:
             recipe = recipes[number % len(recipes)]
-            preparing = not (run / "config.json").exists() and drawn.random() < 0.7
-            moment = (RECORD if preparing else "config.json", unbroken[recipe].lasts(preparing) * drawn.random())
-            if life(inputs, recipe, run, moment if left > 0 else None) == -signal.SIGKILL:
-                phases[phase(run)] += 1
-                continue
+            # several lives end during preparation, then some during training; the last one is left to its end
+            moments = [RECORD] * drawn.randint(1, 4) + ["config.json"] * drawn.randint(1, 2)
+            for file in moments:
+                seconds = unbroken[recipe].lasts(file == RECORD) * drawn.random()
+                if life(inputs, recipe, run, (file, seconds)) == -signal.SIGKILL:
+                    phases[phase(run)] += 1
+            assert life(inputs, recipe, run, None) == 0
             wrong += differing(recipe, unbroken[recipe].contents, contents(run))
             shutil.rmtree(run)
             number += 1
