@@ -1,11 +1,14 @@
 """Files that are there whole or not at all."""
 
+import multiprocessing
+import os
+import signal
 import threading
 from pathlib import Path
 
 import pytest
 
-from regard.data.files import one_at_a_time, replacing
+from regard.data.files import TEMPORARY, one_at_a_time, remove_stale, replacing
 
 
 @pytest.mark.parametrize("former", [None, "old"])
@@ -50,3 +53,57 @@ def test_one_goes_first_and_the_other_waits(tmp_path: Path) -> None:
         order.append("first")
     waiting.join(10)
     assert order == ["first", "second"]
+
+
+def leave_half_written(path: Path) -> None:
+    """In a process of its own: kill −9 while a file is being written."""
+    with replacing(path) as temporary:
+        temporary.write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_killed_process_left_is_removed_and_what_is_in_use_stays(tmp_path: Path) -> None:
+    killed = multiprocessing.get_context("fork").Process(target=leave_half_written, args=(tmp_path / "a.txt",))
+    killed.start()
+    killed.join(60)
+    (stale,) = tmp_path.iterdir()
+    assert killed.exitcode == -signal.SIGKILL and stale.name.startswith(".a.txt.") and stale.suffix == TEMPORARY
+    with replacing(tmp_path / "b.txt") as temporary:
+        assert not stale.exists()
+        remove_stale(tmp_path)
+        temporary.write_text("whole")  # its folder is still there
+    assert [path.name for path in tmp_path.iterdir()] == ["b.txt"]
+
+
+def replace_folder_until_killed(path: Path) -> None:
+    """In a process of its own: kill −9 between the two renames that replace a folder by another."""
+    rename = Path.rename
+
+    def killed(self: Path, target: Path) -> None:
+        rename(self, target)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with replacing(path) as temporary:
+        temporary.mkdir()
+        (temporary / "x").write_text("second")
+        Path.rename = killed  # type: ignore[method-assign,assignment]
+
+
+def test_a_folder_is_never_lost_between_its_two_renames(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    with replacing(path) as temporary:
+        temporary.mkdir()
+        (temporary / "x").write_text("first")
+    process = multiprocessing.get_context("fork").Process(target=replace_folder_until_killed, args=(path,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL and not path.exists()
+    remove_stale(tmp_path)
+    assert (path / "x").read_text() == "second" and [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def test_folders_of_others_stay(tmp_path: Path) -> None:
+    for name in (".git", ".cache.part", "a.regard-part"):
+        (tmp_path / name).mkdir()
+    remove_stale(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3

@@ -22,7 +22,7 @@ def two(folder: Path, source: bytes, target: bytes) -> list[Path]:
     return [write(folder, "a.de", source), write(folder, "a.en", target)]
 
 
-sentence = st.text(st.characters(exclude_characters="\n\t", codec="utf-8"), max_size=20)
+sentence = st.text(st.characters(exclude_characters="\n\t\0", codec="utf-8"), max_size=20)
 
 
 @settings(max_examples=60, deadline=None)

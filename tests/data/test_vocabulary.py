@@ -3,10 +3,12 @@
 import json
 import multiprocessing
 import os
+import random
 import re
 import subprocess
 import sys
 import unicodedata
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import BOS, EOS, PAD, UNK, Characters, Subwords, Vocabulary, load_vocabulary
+from regard.data import (
+    BOS,
+    EOS,
+    PAD,
+    UNK,
+    Characters,
+    Subwords,
+    Vocabulary,
+    WordPiece,
+    load_vocabulary,
+    wordpiece,
+)
+from regard.data import subwords as trainers
 from regard.data.vocabulary import NAMES
 
 TEXT = [
@@ -144,14 +158,51 @@ def test_saved_and_loaded(vocabulary: Vocabulary, tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["vocabulary.json"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_another_process_finds_the_same(kind: str, tmp_path: Path) -> None:
-    """Hash maps of the trainer are ordered anew in each process."""
-    TRAINED[kind].save(tmp_path / "here.json")
-    code = f"import sys; from tests.data.test_vocabulary import TRAINED; TRAINED[{kind!r}].save(sys.argv[1])"
-    for name in ("there", "elsewhere"):
-        subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], check=True)
-        assert (tmp_path / name).read_bytes() == (tmp_path / "here.json").read_bytes()
+def vocabularies_of_ties() -> list[str]:
+    """Vocabularies as text; of some, every character occurs four times, so ties decide which of them get a piece."""
+    shuffled = random.Random(1)
+    characters = [chr(0x4E00 + number) for number in range(600)]
+    lines = []
+    for _ in range(4):
+        shuffled.shuffle(characters)
+        lines += ["".join(characters[start : start + 9]) for start in range(0, 600, 9)]
+    trained = [Subwords.train(lines, 40), Subwords.train(lines, 300), WordPiece.train(lines, 300)]
+    trained += [Subwords.train(lines, 700, "unigram"), *TRAINED.values()]
+    return [one._tokenizer.to_str() for one in trained]
+
+
+def test_every_process_finds_the_same() -> None:
+    """Rust's hash maps are seeded anew in each process, whatever PYTHONHASHSEED says."""
+    code = "import json; from tests.data.test_vocabulary import vocabularies_of_ties as f; print(json.dumps(f()))"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "PYTHONHASHSEED": n})
+        for n in ("0", "1", "2")
+    ]
+    for process in processes:
+        assert json.loads(process.communicate()[0]) == vocabularies_of_ties()
+
+
+def test_of_equally_frequent_characters_the_lower_code_points_get_a_piece() -> None:
+    subwords = Subwords.train(["zyxwvutsrqponmlkjihgfedcba" * 3, "ö ö ö ö"], 12)  # nine of 28 characters
+    assert "".join(sorted(set("".join(subwords.pieces(range(4, len(subwords))))) - {"▁"})) == "abcdefgö"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece"])
+def test_a_very_long_word_is_cut_for_the_trainers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take time quadratic in its length: 31 seconds for twice this length."""
+    words: list[str] = []
+    train = trainers.train_on_words
+
+    def recorded(model: object, trainer: object, counted: Counter[str]) -> object:
+        words.extend(counted)
+        return train(model, trainer, counted)
+
+    for module in (trainers, wordpiece):
+        monkeypatch.setattr(module, "train_on_words", recorded)
+    text = "".join(chr(97 + number % 7) + chr(97 + number % 11) for number in range(40_000))
+    vocabulary = WordPiece.train([text], 60) if kind == "wordpiece" else Subwords.train([text], 60, kind)  # type: ignore[arg-type]
+    longest = 100 if kind == "wordpiece" else trainers.LONGEST_WORD  # beyond 100 characters, a BERT reads [UNK]
+    assert max(map(len, words)) == longest and len(vocabulary) == 60
 
 
 def test_more_characters_than_pieces() -> None:

@@ -139,4 +139,4 @@ def test_data_that_does_not_fit(tmp_path: Path) -> None:
     assert Pictures(tmp_path).errors() == []
     (tmp_path / "test").mkdir()
     with pytest.raises(ValueError, match=r"must hold images to learn from \(train\); got others alone"):
-        prepare(Pictures(tmp_path))
+        prepare(Pictures(tmp_path), tmp_path / "run")

@@ -129,8 +129,9 @@ def test_data_made_by_other_settings_is_made_again(tmp_path: Path) -> None:
         for longest in (24, 12)
     ]
     assert lengths[0] > 10 >= lengths[1]
-    (tmp_path / "run/config.json").write_text("{}")  # begun: nothing of it is touched
-    assert int(prepare(config, tmp_path / "run", 60, 0, lambda _: None).train.lengths[:, 0].max()) <= 10
+    (tmp_path / "run/config.json").write_text("{}")  # begun: other settings are refused
+    with pytest.raises(ValueError, match=r"settings of .*run \(longest\) must be those its data were prepared by"):
+        prepare(config, tmp_path / "run", 60, 0, lambda _: None)
 
 
 def test_too_little_text_is_named(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import kills
 from regard.training import Silent, checkpoint, fit
 from regard.training.signals import SAME, Signals
 from tests.training.processes import Command
@@ -96,3 +97,8 @@ def test_a_second_signal_too_soon_is_the_first(monkeypatch: pytest.MonkeyPatch) 
             assert signals.asked
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_preparation_and_training_may_be_killed_at_any_moment() -> None:
+    """`python -m bench kills` does so forty times, for every recipe."""
+    assert kills.campaign(4, recipes=("translate",), pairs=300) == 0

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and text files as they are found."""
+"""Files that are written atomically, and text files of unknown origin."""
 
 from __future__ import annotations
 
@@ -17,31 +17,112 @@ try:
 except ImportError:  # not on Windows: there processes that start together do the same work twice
     fcntl = None  # type: ignore[assignment]
 
+TEMPORARY = ".regard-part"
+"""How the names of temporary folders end: `.name.xxxxxxxx.regard-part`."""
+FORMER = "former"
+"""In a temporary folder: the folder that is being replaced."""
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A place beside `path` to write to; it becomes `path` when the block ends, and vanishes when the block fails.
+    """Write a file or a folder atomically: yields a temporary path that becomes `path` when the block ends.
 
-    A folder is written as a folder: `with replacing(out) as made: made.mkdir()`. What was at `path` stays readable to
-    whoever has it open, and is gone for everybody else.
+    If the block raises, `path` stays as it was. A folder is written as a folder:
+    `with replacing(out) as temporary: temporary.mkdir()`. Processes that have the former file open can read on.
+    What a killed process left half-written beside `path` is removed.
 
     >>> folder = Path(tempfile.mkdtemp())
-    >>> with replacing(folder / "a.txt") as made:
-    ...     _ = made.write_text("whole")
+    >>> with replacing(folder / "a.txt") as temporary:
+    ...     _ = temporary.write_text("whole")
     >>> [p.name for p in folder.iterdir()]
     ['a.txt']
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    workshop = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    remove_stale(path.parent)
+    with _workspace(path) as workspace:
+        temporary = workspace / path.name
+        yield temporary
+        _sync_all(temporary)
+        if temporary.is_dir() and path.exists():
+            _replace_folder(temporary, path, workspace / FORMER)
+        else:
+            temporary.replace(path)
+        sync(path.parent)
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove the temporary folders that killed processes left in a folder; those in use are locked, and stay."""
+    if fcntl is None:
+        return
+    for workspace in folder.glob(f".*{TEMPORARY}"):
+        try:
+            with _locked(workspace, wait=False):
+                _finish(workspace)
+                shutil.rmtree(workspace, ignore_errors=True)
+        except OSError:  # in use, or gone
+            continue
+
+
+def sync(folder: Path) -> None:
+    """Wait until the disk has the names in a folder: without it a rename may be lost though the contents are not."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        made = workshop / path.name
-        yield made
-        _settle(made)
-        if made.is_dir() and path.exists():  # a folder cannot replace another at one stroke
-            path.rename(workshop / "former")
-        made.replace(path)
+        os.fsync(handle)
     finally:
-        shutil.rmtree(workshop, ignore_errors=True)
+        os.close(handle)
+
+
+@contextmanager
+def _workspace(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path`, locked: the lock tells that its process is alive."""
+    with ExitStack() as stack:
+        while True:
+            workspace = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.parent))
+            stack.callback(shutil.rmtree, workspace, ignore_errors=True)
+            try:
+                stack.enter_context(_locked(workspace, wait=True))
+                break
+            except FileNotFoundError:  # taken for a stale one before it was locked
+                continue
+        yield workspace
+
+
+@contextmanager
+def _locked(folder: Path, wait: bool) -> Iterator[None]:
+    """Lock a folder; raises OSError if another process holds it (unless `wait`) or removed it meanwhile."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            if not wait:
+                raise  # a file system without locks: nothing is taken for stale there
+        if not os.path.samestat(os.fstat(handle), folder.stat()):
+            raise FileNotFoundError(folder)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _replace_folder(new: Path, path: Path, former: Path) -> None:
+    """A folder cannot replace another in one step; if the process is killed in between, `_finish` takes the second."""
+    path.rename(former)
+    try:
+        new.rename(path)
+    except OSError:
+        former.rename(path)
+        raise
+
+
+def _finish(workspace: Path) -> None:
+    """Complete the replacement of a folder that was killed between its two renames; the new folder was complete."""
+    names = [path.name for path in workspace.iterdir() if path.name != FORMER]
+    if len(names) == 1 and (workspace / FORMER).exists() and not (workspace.parent / names[0]).exists():
+        (workspace / names[0]).rename(workspace.parent / names[0])
+        sync(workspace.parent)
 
 
 @contextmanager
@@ -73,17 +154,24 @@ def opened(path: Path, where: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
             file = stack.enter_context(gzip.GzipFile(path))
         file.seek(0)
         try:
-            if (mark := file.read(3)) != b"\xef\xbb\xbf":
-                file.seek(0)
-            if mark[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                raise ValueError(f"{where}: {path} must be UTF-8; got UTF-16. Try `iconv -f UTF-16 -t UTF-8`.")
+            mark = file.read(4)
+            file.seek(3 if mark[:3] == b"\xef\xbb\xbf" else 0)
+            if wide := _wide(mark):
+                raise ValueError(f"{where}: {path} must be UTF-8; got {wide}. Try `iconv -f {wide} -t UTF-8`.")
             yield file
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(f"{where}: {path} must be whole gzip; got {error}. Fetch it again.") from error
 
 
-def _settle(made: Path) -> None:
+def _wide(mark: bytes) -> str:
+    """The encoding that a byte order mark stands for, if it is not UTF-8."""
+    if mark in (b"\xff\xfe\0\0", b"\0\0\xfe\xff"):
+        return "UTF-32"
+    return "UTF-16" if mark[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+
+
+def _sync_all(path: Path) -> None:
     """Have the contents on the disk before the name points at them: else a power cut can leave an empty file."""
-    for part in (p for p in (made, *made.rglob("*")) if p.is_file()):
+    for part in (p for p in (path, *path.rglob("*")) if p.is_file()):
         with part.open("rb+") as file:
             os.fsync(file.fileno())

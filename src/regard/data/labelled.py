@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .encodings import Lines, is_utf8
 from .files import opened
 from .json_files import parse_json
 from .parallel import Report
@@ -61,7 +62,11 @@ class Columns:
 
 
 def read_labelled(
-    path: str | Path, report: Report | None = None, *, columns: Columns | None = None
+    path: str | Path,
+    report: Report | None = None,
+    *,
+    columns: Columns | None = None,
+    badly_encoded: float = 1.0,
 ) -> Iterator[Example]:
     """The examples of a file, one at a time.
 
@@ -72,10 +77,12 @@ def read_labelled(
             .jsonl: an object a line. Plain or gzip, UTF-8.
         report: counts what is kept and what is left out (empty text, missing label, …).
         columns: which to read.
+        badly_encoded: share of lines that may be other than UTF-8; texts on such lines are left out.
 
     Raises:
         ValueError: for another ending, a column that is not there, UTF-16, damaged gzip, a quote that never ends, a
-            file of which nothing is kept.
+            file of which nothing is kept, and (after the last line) for more than the share of badly encoded lines,
+            with the encoding that the file is likely to have.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "some.tsv"
@@ -90,22 +97,28 @@ def read_labelled(
         ends = ", ".join(READERS)
         raise ValueError(f"labelled: {path} must end in {ends} (or that and .gz); got {suffix or 'none'}.")
     report = Report(what="texts") if report is None else report
-    return _examples(path, READERS[suffix], report, columns or Columns())
+    return _examples(path, READERS[suffix], report, columns or Columns(), Lines([path], badly_encoded, "labelled"))
 
 
-def _examples(path: Path, reader: Reader, report: Report, columns: Columns) -> Iterator[Example]:
+def _examples(path: Path, reader: Reader, report: Report, columns: Columns, counted: Lines) -> Iterator[Example]:
     with opened(path, "labelled") as file:
-        # what is not UTF-8 becomes lone surrogates, and is left out where it stands in a text or a label
-        lines = (line.decode("utf-8", "surrogateescape") for line in file)
-        for line, *found in reader(lines, path, columns):
+        for line, *found in reader(_decoded(file, counted), path, columns):
             judged = _judged(found)
             if isinstance(judged, str):
                 report.add(judged, line)
             else:
                 report.kept += 1
                 yield Example(*judged, line)
+    counted.refuse()
     if not report.kept:
         raise ValueError(f"labelled: {path} must hold at least one text with a label; got {report}.")
+
+
+def _decoded(file: Iterable[bytes], counted: Lines) -> Iterator[str]:
+    """What is not UTF-8 becomes lone surrogates, and is left out if it is part of a text or a label."""
+    for line in file:
+        counted.add(not is_utf8(line))
+        yield line.decode("utf-8", "surrogateescape")
 
 
 def _judged(found: Sequence[str | None]) -> tuple[str, str] | str:
@@ -113,7 +126,7 @@ def _judged(found: Sequence[str | None]) -> tuple[str, str] | str:
     if len(found) == 1:
         return str(found[0])
     text, label = ((value or "").strip() for value in found)
-    if any("\ud800" <= character <= "\udfff" for character in text + label):
+    if any("\ud800" <= character <= "\udfff" or character == "\0" for character in text + label):
         return "badly encoded"
     if not text:
         return "empty"

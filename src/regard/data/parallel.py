@@ -9,6 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, get_args
 
+from .encodings import Lines
 from .files import opened
 
 Fault = Literal["empty", "too long", "badly encoded", "without exactly one tab"]
@@ -58,7 +59,11 @@ class Report:
 
 
 def read_pairs(
-    paths: str | Path | Sequence[str | Path], report: Report | None = None, *, longest: int = LONGEST
+    paths: str | Path | Sequence[str | Path],
+    report: Report | None = None,
+    *,
+    longest: int = LONGEST,
+    badly_encoded: float = 1.0,
 ) -> Iterator[tuple[str, str]]:
     """The pairs of a parallel text, one at a time.
 
@@ -67,13 +72,15 @@ def read_pairs(
             first bytes), UTF-8, with or without byte order mark, carriage returns and a last newline.
         report: counts what is kept and what is left out.
         longest: characters of a sentence; pairs with a longer one are left out.
+        badly_encoded: share of pairs that may be left out because they are not UTF-8.
 
     Yields:
         Source and target without white space at the ends, and otherwise as they stand.
 
     Raises:
         ValueError: for files of different numbers of lines, a file in UTF-16, damaged gzip, a TSV file without a
-            single good line, a text of which nothing is kept.
+            single good line, a text of which nothing is kept, and (after the last pair) for more than the share of
+            badly encoded pairs, with the encoding that the file is likely to have.
     """
     files = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     if not 1 <= len(files) <= 2:
@@ -81,20 +88,23 @@ def read_pairs(
     if longest < 1:
         raise ValueError(f"parallel: longest ({longest}) must be at least 1, the characters of a sentence.")
     report = Report() if report is None else report
-    return _pairs(files, report, longest)
+    return _pairs(files, report, longest, badly_encoded)
 
 
-def _pairs(files: list[Path], report: Report, longest: int) -> Iterator[tuple[str, str]]:
+def _pairs(files: list[Path], report: Report, longest: int, badly_encoded: float) -> Iterator[tuple[str, str]]:
+    lines = Lines(files, badly_encoded, "parallel")
     bound = (longest + 2) * 4 * (2 if len(files) == 1 else 1)  # bytes: four a character; with tab and line end
     with ExitStack() as stack:
         rows = (_tsv if len(files) == 1 else _two)([_lines(path, bound, stack) for path in files], files)
         for number, pair in enumerate(rows, 1):
             found = _judged(pair, longest)
+            lines.add(found == "badly encoded")
             if isinstance(found, str):
                 report.add(found, number)
             else:
                 report.kept += 1
                 yield found
+    lines.refuse()
     names = " and ".join(map(str, files))
     if len(files) == 1 and 0 < report.read == report.left_out["without exactly one tab"]:
         raise ValueError(
@@ -137,6 +147,8 @@ def _judged(pair: tuple[Line, ...], longest: int) -> tuple[str, str] | Fault:
     try:
         source, target = (line.decode("utf-8").strip() for line in pair if line is not None)
     except UnicodeDecodeError:
+        return "badly encoded"
+    if "\0" in source + target:  # UTF-16
         return "badly encoded"
     if max(len(source), len(target)) > longest:
         return "too long"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from .corpus import Pair
+from .encodings import Lines, is_utf8
 from .files import opened
 from .parallel import Report
 from .wordpiece import WordPiece
@@ -23,7 +24,11 @@ LEAST = 2
 
 
 def read_documents(
-    paths: str | Path | Sequence[str | Path], documents: Documents = "blank", report: Report | None = None
+    paths: str | Path | Sequence[str | Path],
+    documents: Documents = "blank",
+    report: Report | None = None,
+    *,
+    badly_encoded: float = 1.0,
 ) -> Iterator[list[str]]:
     """The documents of text files, one at a time, each as its sentences.
 
@@ -31,11 +36,13 @@ def read_documents(
         paths: plain or gzip, UTF-8.
         documents: what ends one: a blank line ("blank"), every line ("line"), the end of its file ("file").
         report: counts documents that are kept, and lines that are left out.
+        badly_encoded: share of a file's lines that may be left out because they are not UTF-8.
 
     Sentences end with their line, and after . ! ? and the like within it.
 
     Raises:
-        ValueError: for UTF-16, damaged gzip, no text at all.
+        ValueError: for UTF-16, damaged gzip, no text at all, and (after the last line) for more than the share of
+            badly encoded lines, with the encoding that the file is likely to have.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "text"
@@ -46,19 +53,22 @@ def read_documents(
     if documents not in get_args(Documents):
         raise ValueError(f"plain: documents ({documents!r}) must be one of {', '.join(get_args(Documents))}.")
     files = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
-    return _documents(files, documents, Report(what="documents") if report is None else report)
+    report = Report(what="documents") if report is None else report
+    return _documents(files, documents, report, badly_encoded)
 
 
-def _documents(files: list[Path], documents: Documents, report: Report) -> Iterator[list[str]]:
+def _documents(files: list[Path], documents: Documents, report: Report, badly_encoded: float) -> Iterator[list[str]]:
     for path in files:
+        lines = Lines([path], badly_encoded, "plain")
         with ExitStack() as stack:
             held: list[str] = []
             for number, raw in enumerate(stack.enter_context(opened(path, "plain")), 1):
-                try:
-                    line = raw.decode("utf-8").strip()
-                except UnicodeDecodeError:
+                good = is_utf8(raw)
+                lines.add(not good)
+                if not good:
                     report.add("badly encoded", number)
                     continue
+                line = raw.decode("utf-8").strip()
                 held += sentences(line)
                 if held and (documents == "line" or (documents == "blank" and not line)):
                     report.kept += 1
@@ -67,6 +77,7 @@ def _documents(files: list[Path], documents: Documents, report: Report) -> Itera
             if held:
                 report.kept += 1
                 yield held
+        lines.refuse()
     if not report.kept:
         raise ValueError(f"plain: {', '.join(map(str, files))} must hold some text; got {report}.")
 

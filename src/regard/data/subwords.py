@@ -33,6 +33,8 @@ SPACE = "▁"
 STORED = ("< pad >", "< unk >", "< s >", "< /s >")
 """The four in the file: with a space inside, which no piece can have, so that no text is ever taken for one of them."""
 LONGEST_PIECE = 16
+LONGEST_WORD = 256
+"""Characters. Trainers take time quadratic in the length of a word, so longer ones are cut."""
 ROUNDS = 3
 
 
@@ -79,12 +81,11 @@ class Subwords:
             raise ValueError(f"subwords: kind ({kind!r}) must be one of {', '.join(get_args(Kind))}.")
         if size <= len(NAMES) + 1:
             raise ValueError(f"subwords: size ({size}) must be at least {len(NAMES) + 2}; some thousands are usual.")
-        counted: Counter[str] = Counter()
-        with _threads():
-            tokenizer = _bpe(_counting(lines, counted), size) if kind == "bpe" else _unigram(lines, counted, size)
+        counted = _count_words(lines)
         if not counted:
             raise ValueError("subwords: lines (0 words) must hold some text; got none.")
-        return cls(tokenizer)
+        with _threads():
+            return cls(_bpe(counted, size) if kind == "bpe" else _unigram(counted, size))
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -160,12 +161,39 @@ def _threads() -> Iterator[None]:
         os.environ["TOKENIZERS_PARALLELISM"] = before
 
 
-def _counting(lines: Iterable[str], counted: Counter[str]) -> Iterator[str]:
-    """The lines; what pieces are looked for in (▁word, a mark) is counted on the way."""
+def _count_words(lines: Iterable[str]) -> Counter[str]:
+    """How often each word occurs, as the splitter gives them: ▁word, the rest of a word, a punctuation mark."""
+    counted: Counter[str] = Counter()
     for line in lines:
         text = unicodedata.normalize("NFC", line).replace(SPACE, "_")
-        counted.update(part for part, _ in SPLITTER.pre_tokenize_str(text) if part != SPACE)
-        yield text
+        for word, _ in SPLITTER.pre_tokenize_str(text):
+            if word != SPACE:
+                counted.update(cut_word(word))
+    return counted
+
+
+def cut_word(word: str) -> list[str]:
+    """The word, or consecutive parts of `LONGEST_WORD` characters."""
+    return [word[start : start + LONGEST_WORD] for start in range(0, len(word), LONGEST_WORD)]
+
+
+def train_on_words(model: models.Model, trainer: trainers.Trainer, counted: Counter[str]) -> models.Model:
+    """Train a model of `tokenizers` on words that are counted already; they are neither normalised nor split again."""
+    bare = Tokenizer(model)
+    bare.train_from_iterator((word for word in sorted(counted) for _ in range(counted[word])), trainer)
+    return bare.model
+
+
+def most_frequent_characters(counted: Counter[str], limit: int) -> list[str]:
+    """At most `limit` characters, the most frequent first and among equals the one of the lower code point.
+
+    The trainers would break ties by the order of a hash map, which differs from process to process.
+    """
+    characters: Counter[str] = Counter()
+    for word, times in counted.items():
+        for character in word:
+            characters[character] += times
+    return sorted(characters, key=lambda character: (-characters[character], character))[:limit]
 
 
 # no piece is part word, part punctuation: "dog" before a full stop is the "dog" it is elsewhere
@@ -185,27 +213,28 @@ def _tokenizer(model: models.Model) -> Tokenizer:
     return tokenizer
 
 
-def _bpe(lines: Iterator[str], size: int) -> Tokenizer:
-    tokenizer = _tokenizer(models.BPE(unk_token=STORED[UNK]))
+def _bpe(counted: Counter[str], size: int) -> Tokenizer:
+    limit = max(1, 3 * size // 4)
+    alphabet = [SPACE, *(c for c in most_frequent_characters(counted, limit) if c != SPACE)][:limit]
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=list(STORED),
-        limit_alphabet=max(1, 3 * size // 4),
-        initial_alphabet=[SPACE],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(lines, trainer)
+    tokenizer = _tokenizer(train_on_words(models.BPE(unk_token=STORED[UNK]), trainer, counted))
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in STORED])
     return tokenizer
 
 
-def _unigram(lines: Iterable[str], counted: Counter[str], size: int) -> Tokenizer:
+def _unigram(counted: Counter[str], size: int) -> Tokenizer:
     """The pieces as `tokenizers` finds them, with probabilities of our own.
 
     Its trainer adds up floats in the order of a hash map that differs from process to process: which pieces are kept
     comes out the same, their scores and order do not. So each piece starts with the logarithm of how often it occurs,
     and a few rounds of segmenting all words by the best path and counting (whole numbers) settle the rest.
     """
-    found = _tokenizer(models.Unigram())
     trainer = trainers.UnigramTrainer(
         vocab_size=size,
         special_tokens=list(STORED),
@@ -215,7 +244,7 @@ def _unigram(lines: Iterable[str], counted: Counter[str], size: int) -> Tokenize
         show_progress=False,
     )
     try:
-        found.train_from_iterator(_counting(lines, counted), trainer)
+        found = Tokenizer(train_on_words(models.Unigram(), trainer, counted))
     except Exception as error:  # plain Exception is what tokenizers raises
         least = len({character for word in counted for character in word}) + len(STORED) + 1
         raise ValueError(

@@ -14,14 +14,12 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from .files import replacing
-from .subwords import _threads
+from .subwords import _threads, most_frequent_characters, train_on_words
 from .vocabulary import check_ids, read_json
 
 SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 """What the five are called unless `tokenizer_config.json` says otherwise; in a trained vocabulary, ids 0 to 4."""
 INSIDE = "##"
-LINES = 1000
-"""Lines that are normalised at a time."""
 TOKENIZER, CONFIG, PLAIN = "tokenizer.json", "tokenizer_config.json", "vocab.txt"
 # settings of the normaliser: their name in tokenizer_config.json → in tokenizer.json
 _SETTINGS = {
@@ -92,9 +90,9 @@ class WordPiece:
         """
         if size <= len(SPECIAL):
             raise ValueError(f"wordpiece: size ({size}) must be more than {len(SPECIAL)}; some thousands are usual.")
-        text = list(lines)  # read twice
         tokenizer = _tokenizer(models.WordPiece(unk_token=SPECIAL["unk"]), lowercase=lower)
-        first, inside = _alphabet(text, tokenizer, max(1, (size - len(SPECIAL)) // 2))
+        counted = _count_words(lines, tokenizer)
+        first, inside = _alphabet(counted, tokenizer, max(1, (size - len(SPECIAL)) // 2))
         # the trainer numbers characters in the order of a hash map, and breaks ties by number: so they get theirs here
         known = [*SPECIAL.values(), *first, *inside][:size]
         trainer = trainers.WordPieceTrainer(
@@ -106,8 +104,8 @@ class WordPiece:
             show_progress=False,
         )
         with _threads():
-            tokenizer.train_from_iterator(text, trainer)
-        pieces = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+            trained = Tokenizer(train_on_words(models.WordPiece(unk_token=SPECIAL["unk"]), trainer, counted))
+        pieces = sorted(trained.get_vocab().items(), key=lambda item: item[1])
         model = models.WordPiece(dict(pieces), unk_token=SPECIAL["unk"])
         return cls(_tokenizer(model, lowercase=lower))
 
@@ -260,15 +258,22 @@ def _inside(piece: str) -> bool:
     return piece.startswith(INSIDE) and piece != INSIDE
 
 
-def _alphabet(text: list[str], tokenizer: Tokenizer, most: int) -> tuple[list[str], list[str]]:
-    """The characters of a text, the `most` frequent of them, as beginnings of words and as pieces inside words."""
+def _count_words(lines: Iterable[str], tokenizer: Tokenizer) -> Counter[str]:
+    """How often each word occurs. Of a word too long to be encoded, which the model reads as [UNK], only the beginning
+    counts: trainers take time quadratic in the length of a word."""
+    split, normal = tokenizer.pre_tokenizer.pre_tokenize_str, tokenizer.normalizer.normalize_str
+    longest = tokenizer.model.max_input_chars_per_word
     counted: Counter[str] = Counter()
-    for start in range(0, len(text), LINES):
-        counted.update(tokenizer.normalizer.normalize_str("\n".join(text[start : start + LINES])))
-    found = sorted((c for c in counted if not c.isspace()), key=lambda c: (-counted[c], c))
-    if not found:
+    for line in lines:
+        counted.update(word[:longest] for word, _ in split(normal(line)))
+    return counted
+
+
+def _alphabet(counted: Counter[str], tokenizer: Tokenizer, most: int) -> tuple[list[str], list[str]]:
+    """The `most` frequent characters, as beginnings of words and as pieces inside words."""
+    if not counted:
         raise ValueError("wordpiece: lines (0 words) must hold some text; got none.")
-    kept = sorted(found[:most])
+    kept = sorted(most_frequent_characters(counted, most))
     # punctuation and Chinese characters are words of their own: they are never inside one
     split, normal = tokenizer.pre_tokenizer.pre_tokenize_str, tokenizer.normalizer.normalize_str
     joins = [c for c in kept if len(split(normal(f"a{c}a"))) == 1]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from ..models.search import evaluating
 from ..models.vit import ViT
 from .limits import outside
 from .metrics import confusion, f1_of
+from .preparation import prepare_once
 
 SAMPLES = 8
 FILE = "images.json"
@@ -146,9 +147,14 @@ class ImageClassifier:
 
     def save(self, folder: Path) -> None:
         """All but the weights."""
-        told = {"classes": self.classes, "shape": asdict(self.shape), "normal": asdict(self.normal)}
-        with replacing(folder / FILE) as made:
-            made.write_text(json.dumps(told, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        write_about(folder, self.classes, self.shape, self.normal)
+
+
+def write_about(folder: Path, classes: Sequence[str], shape: Shape, normal: Normal) -> None:
+    """Write classes, shape and scale of the images of a run."""
+    about = {"classes": list(classes), "shape": asdict(shape), "normal": asdict(normal)}
+    with replacing(folder / FILE) as temporary:
+        temporary.write_text(json.dumps(about, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
 
 def read_about(folder: Path) -> tuple[list[str], Shape, Normal]:
@@ -246,10 +252,35 @@ def figures(matrix: Tensor) -> dict[str, float]:
     return {"accuracy": float(matrix.diagonal().sum() / matrix.sum()), "f1": f1_of(matrix).macro}
 
 
-def prepare(data: Pictures, seed: int = 0) -> tuple[Images, Images, Images | None]:
-    """Images to learn from, held-out ones, and those of the test, where there are any."""
+class Prepared(NamedTuple):
+    """Images to learn from, held-out ones, those of the test where there are any, and how they are scaled."""
+
+    train: Images
+    valid: Images
+    test: Images | None
+    normal: Normal
+    digests: Mapping[str, str]
+    """Of images.json and of the inputs."""
+
+
+def prepare(data: Pictures, folder: Path, seed: int = 0) -> Prepared:
+    """Read the images; write their classes, shape and scale to the folder of the run, or check those that are there."""
+    read: list[tuple[Images, Images, Images | None, Normal]] = []
+
+    def make() -> None:
+        read.append(_read(data, seed))
+        train, _, _, normal = read[0]
+        write_about(folder, train.classes, train.shape, normal)
+
+    settings, inputs = {**asdict(data), "seed": seed}, (data.images,)
+    digests = prepare_once(folder, settings=settings, inputs=inputs, outputs=(FILE,), make=make)
+    return Prepared(*(read[0] if read else _read(data, seed)), digests)
+
+
+def _read(data: Pictures, seed: int) -> tuple[Images, Images, Images | None, Normal]:
     everything = read_images(data.images, shape=data.shape)
     if everything is None:
         raise ValueError(f"images: {data.images} must hold images to learn from (train); got others alone.")
     train, valid = split(everything, data.held_out, seed)
-    return train, valid, read_images(data.images, "test", shape=everything.shape, classes=everything.classes)
+    test = read_images(data.images, "test", shape=everything.shape, classes=everything.classes)
+    return train, valid, test, Normal.of(train)

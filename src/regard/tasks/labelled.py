@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..data import Corpus, Report
 from ..data.corpus import CHUNK, Pair
-from ..data.files import one_at_a_time, replacing
+from ..data.encodings import allowed, check_share
+from ..data.files import replacing
 from ..data.json_files import read_json_object
 from ..data.labelled import Columns, Example, labels_of, numbers_of, read_labelled, split
 from ..data.texts import TextBatches
-from ..data.vocabulary import read_json
-from ..data.wordpiece import WordPiece
+from ..data.wordpiece import CONFIG, TOKENIZER, WordPiece
 from .limits import outside
+from .preparation import Say, prepare_once
 
-Say = Callable[[str], None]
 Vocabulary = Callable[[Iterable[str]], WordPiece]
 """Makes the vocabulary, given the texts to learn from."""
-LABELS = "labels.json"
+LABELS, TRAIN, VALID = "labels.json", "data/train", "data/valid"
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,8 @@ class Texts:
     """Pieces of a text that are read, [CLS] and [SEP] counted; the end of a longer one is not."""
     tokens: int = 1000
     """Pieces of a batch."""
+    badly_encoded: float | None = None
+    """Share of lines that may be badly encoded (not UTF-8) and are left out; more are refused. Default 0.01."""
 
     def errors(self) -> list[str]:
         """Everything that is wrong, a sentence each."""
@@ -51,7 +52,8 @@ class Texts:
         found = [f"data: {name} ({path}) must be a file; got none there." for name, path in given if not path.is_file()]
         if not 0 < self.hold_out < 1:
             found.append(f"data: hold_out ({self.hold_out}) must be a share above 0 and below 1. Try 0.1.")
-        return [*found, *outside("longest", self.longest, 3, 2**20), *outside("tokens", self.tokens, 1, 2**30)]
+        found += [*outside("longest", self.longest, 3, 2**20), *outside("tokens", self.tokens, 1, 2**30)]
+        return found + check_share(self.badly_encoded)
 
     @property
     def columns(self) -> Columns:
@@ -65,6 +67,8 @@ class Prepared(NamedTuple):
     labels: list[str]
     train: Corpus
     valid: Corpus
+    digests: Mapping[str, str]
+    """Of each file that was prepared, by its name, and of the inputs."""
 
     def batches(self, tokens: int, seed: int) -> tuple[TextBatches, TextBatches]:
         """Those to learn from, and the held-out ones."""
@@ -72,19 +76,22 @@ class Prepared(NamedTuple):
         return TextBatches(self.train, tokens, pad=self.words.pad, seed=seed), valid
 
 
-def prepare(config: Texts, folder: Path, vocabulary: Vocabulary, seed: int, say: Say = print) -> Prepared:
-    """Vocabulary, labels and corpora, from the folder if they are there, else made; `say` is told what was left out.
+def prepare(
+    config: Texts, folder: Path, vocabulary: Vocabulary, seed: int, say: Say = print, *, sources: Sequence[Path] = ()
+) -> Prepared:
+    """Vocabulary, labels and corpora, from the folder if they are there, else made; `say` reports what was left out.
 
-    Each file appears when it is whole, so that what
-    is there after an interruption can be used; of several processes one makes them.
+    sources: files that `vocabulary` reads, if it reads any.
     """
-    with one_at_a_time(folder / "data"):
-        renew(folder, {**asdict(config), "seed": seed}, (LABELS,))
-        if not (folder / LABELS).exists():
-            _make(config, folder, vocabulary, seed, say)
-        labels = read_labels(folder)
-        corpora = (Corpus.open(folder / "data" / name) for name in ("train", "valid"))
-        return Prepared(WordPiece.load(folder), list(labels), *corpora)
+    digests = prepare_once(
+        folder,
+        settings={**asdict(config), "seed": seed},
+        inputs=[path for path in (config.data, config.valid, *sources) if path is not None],
+        outputs=(TOKENIZER, CONFIG, TRAIN, VALID, LABELS),
+        make=lambda: _make(config, folder, vocabulary, seed, say),
+    )
+    train, valid = (Corpus.open(folder / name) for name in (TRAIN, VALID))
+    return Prepared(WordPiece.load(folder), read_labels(folder), train, valid, digests)
 
 
 def read_labels(folder: Path) -> list[str]:
@@ -96,21 +103,7 @@ def read_labels(folder: Path) -> list[str]:
     return labels
 
 
-def renew(folder: Path, settings: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Remove files of these names that were made by other settings, unless a run was begun with them."""
-    told, path = json.loads(json.dumps(settings, default=str)), folder / "data/settings.json"
-    if (folder / "config.json").exists() or (path.exists() and read_json(path) == told):
-        return
-    for name in names:
-        if (folder / name).is_dir():
-            shutil.rmtree(folder / name)
-        (folder / name).unlink(missing_ok=True)
-    with replacing(path) as made:
-        made.write_text(json.dumps(told) + "\n", encoding="utf-8")
-
-
 def _make(config: Texts, folder: Path, vocabulary: Vocabulary, seed: int, say: Say) -> None:
-    """Everything; labels.json comes last."""
     learn, held = _sides(config, seed, say)
     labels = labels_of(learn)
     numbers = numbers_of(learn, labels, config.data), numbers_of(held, labels, config.valid or config.data)
@@ -127,11 +120,11 @@ def _make(config: Texts, folder: Path, vocabulary: Vocabulary, seed: int, say: S
 
 def _sides(config: Texts, seed: int, say: Say) -> tuple[list[Example], list[Example]]:
     """What is learnt from, and what is held out."""
-    found = []
+    found, share = [], allowed(config.badly_encoded)
     for path in (config.data, config.valid):
         if path is not None:
             report = Report(what="texts")
-            found.append(list(read_labelled(path, report, columns=config.columns)))
+            found.append(list(read_labelled(path, report, columns=config.columns, badly_encoded=share)))
             say(f"{path.name}: {report}")
     return (found[0], found[1]) if len(found) == 2 else split(found[0], config.hold_out, seed)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ..data import Batches, Characters, Corpus, Report, Subwords, Vocabulary, encode_pairs, load_vocabulary, read_pairs
-from ..data.files import one_at_a_time
+from ..data.encodings import allowed, check_share
 from .limits import outside
+from .preparation import Say, prepare_once
 
-Say = Callable[[str], None]
+SOURCE, TARGET, TRAIN, VALID = "source.json", "target.json", "data/train", "data/valid"
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Parallel:
     """Subwords of a sentence; pairs with a longer one are left out of training."""
     tokens: int = 1500
     """Subwords of a batch, padding counted, of source and of target alike."""
+    badly_encoded: float | None = None
+    """Share of lines that may be badly encoded (not UTF-8) and are left out; more are refused. Default 0.01."""
 
     def errors(self) -> list[str]:
         """Everything that is wrong, a sentence each."""
@@ -45,6 +48,7 @@ class Parallel:
             *outside("vocabulary", self.vocabulary, 16, 2**20),
             *outside("longest", self.longest, 1, 2**20),
             *outside("tokens", self.tokens, 1, 2**30),
+            *check_share(self.badly_encoded),
         ]
 
 
@@ -57,6 +61,8 @@ class Prepared(NamedTuple):
     valid: Corpus
     texts: list[tuple[str, str]]
     """The held-out pairs as they are written."""
+    digests: Mapping[str, str]
+    """Of each file that was prepared, by its name, and of the inputs."""
 
     def batches(self, tokens: int, seed: int) -> tuple[Batches, Batches]:
         """Those to learn from, and the held-out ones."""
@@ -64,40 +70,32 @@ class Prepared(NamedTuple):
 
 
 def prepare(config: Parallel, folder: Path, say: Say = print) -> Prepared:
-    """Vocabularies and corpora, from the folder if they are there, else made; `say` is told what was left out.
-
-    Each file appears when it is whole, so that what is there after an interruption can be used; of several processes
-    one makes them.
-    """
-    with one_at_a_time(folder / "data"):
-        source, target = _vocabularies(config, folder, say)
-        train = _corpus(folder / "data/train", config.train, source, target, config.longest, say)
-        # held-out pairs are never left out for their length: what is hard counts too
-        valid = _corpus(folder / "data/valid", config.valid, source, target, None, say)
-    return Prepared(source, target, train, valid, list(read_pairs(config.valid)))
-
-
-def _corpus(
-    place: Path, paths: Sequence[Path], source: Vocabulary, target: Vocabulary, longest: int | None, say: Say
-) -> Corpus:
-    if not place.exists():
-        report = Report()
-        Corpus.write(place, encode_pairs(read_pairs(paths, report), source, target, longest=longest, report=report))
-        say(f"{place.name}: {report}")
-    return Corpus.open(place)
+    """Vocabularies and corpora, from the folder if they are there, else made; `say` reports what was left out."""
+    digests = prepare_once(
+        folder,
+        settings=asdict(config),
+        inputs=(*config.train, *config.valid),
+        outputs=(SOURCE, TARGET, TRAIN, VALID),
+        make=lambda: _make(config, folder, say),
+    )
+    source, target = (load_vocabulary(folder / name) for name in (SOURCE, TARGET))
+    train, valid = (Corpus.open(folder / name) for name in (TRAIN, VALID))
+    return Prepared(source, target, train, valid, list(_pairs(config, config.valid)), digests)
 
 
-def _vocabularies(config: Parallel, folder: Path, say: Say) -> tuple[Vocabulary, Vocabulary]:
-    paths = folder / "source.json", folder / "target.json"
-    if all(path.exists() for path in paths):
-        return load_vocabulary(paths[0]), load_vocabulary(paths[1])
+def _make(config: Parallel, folder: Path, say: Say) -> None:
     sides: Sequence[Sequence[int]] = ((0, 1),) if config.joint else ((0,), (1,))
-    made = [_trained(config, _lines(config.train, chosen)) for chosen in sides]
-    source, target = made[0], made[-1]
-    source.save(paths[0])
-    target.save(paths[1])
+    trained = [_trained(config, _lines(config, chosen)) for chosen in sides]
+    source, target = trained[0], trained[-1]
+    source.save(folder / SOURCE)
+    target.save(folder / TARGET)
     say(f"vocabulary: {len(source):,} subwords for both" if config.joint else _sizes(source, target))
-    return source, target
+    # held-out pairs are never left out for their length: what is hard counts too
+    for name, paths, longest in ((TRAIN, config.train, config.longest), (VALID, config.valid, None)):
+        report = Report()
+        pairs = _pairs(config, paths, report)
+        Corpus.write(folder / name, encode_pairs(pairs, source, target, longest=longest, report=report))
+        say(f"{Path(name).name}: {report}")
 
 
 def _trained(config: Parallel, lines: Iterator[str]) -> Vocabulary:
@@ -110,5 +108,9 @@ def _sizes(source: Vocabulary, target: Vocabulary) -> str:
     return f"vocabularies: {len(source):,} and {len(target):,} subwords"
 
 
-def _lines(paths: Sequence[Path], sides: Sequence[int]) -> Iterator[str]:
-    return (pair[side] for pair in read_pairs(paths) for side in sides)
+def _lines(config: Parallel, sides: Sequence[int]) -> Iterator[str]:
+    return (pair[side] for pair in _pairs(config, config.train) for side in sides)
+
+
+def _pairs(config: Parallel, paths: Sequence[Path], report: Report | None = None) -> Iterator[tuple[str, str]]:
+    return read_pairs(paths, report, badly_encoded=allowed(config.badly_encoded))

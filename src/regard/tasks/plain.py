@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from ..data import Corpus, Report
-from ..data.files import one_at_a_time
+from ..data.encodings import allowed, check_share
 from ..data.masking import MaskedBatches
 from ..data.plain import Documents, encode_passages, read_documents
-from ..data.wordpiece import TOKENIZER, WordPiece
-from .labelled import Say, renew
+from ..data.wordpiece import CONFIG, TOKENIZER, WordPiece
 from .limits import outside
+from .preparation import Say, prepare_once
 
-MADE = (TOKENIZER, "data/train", "data/valid")
+TRAIN, VALID = "data/train", "data/valid"
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class Plain:
     """All pieces of a word are to be said, or none."""
     next_sentence: bool = False
     """Also tell whether the second part of a passage follows the first, or comes from another document."""
+    badly_encoded: float | None = None
+    """Share of lines that may be badly encoded (not UTF-8) and are left out; more are refused. Default 0.01."""
 
     def errors(self) -> list[str]:
         """Everything that is wrong, a sentence each."""
@@ -54,7 +56,8 @@ class Plain:
             found.append(f"data: hold_out ({self.hold_out}) must be a share above 0 and below 1. Try 0.02.")
         if not 0 < self.mask <= 1:
             found.append(f"data: mask ({self.mask}) must lie in (0, 1]. Try 0.15.")
-        return [*found, *outside("longest", self.longest, 5, 2**20), *outside("tokens", self.tokens, 1, 2**30)]
+        found += [*outside("longest", self.longest, 5, 2**20), *outside("tokens", self.tokens, 1, 2**30)]
+        return found + check_share(self.badly_encoded)
 
 
 class Prepared(NamedTuple):
@@ -63,6 +66,8 @@ class Prepared(NamedTuple):
     words: WordPiece
     train: Corpus
     valid: Corpus
+    digests: Mapping[str, str]
+    """Of each file that was prepared, by its name, and of the inputs."""
 
     def batches(self, config: Plain, seed: int) -> tuple[MaskedBatches, MaskedBatches]:
         """Those to learn from, and the held-out ones, of which the same places are hidden in every run."""
@@ -74,49 +79,52 @@ class Prepared(NamedTuple):
 
 
 def prepare(config: Plain, folder: Path, vocabulary: int, seed: int, say: Say = print) -> Prepared:
-    """Vocabulary (of at most so many pieces) and passages, from the folder if they are there, else made.
-
-    Each file appears when it is whole, so that what is there after an interruption can be used; of several processes
-    one makes them.
-    """
-    with one_at_a_time(folder / "data"):
-        renew(folder, {**asdict(config), "vocabulary": vocabulary, "seed": seed}, MADE)
-        if not (folder / TOKENIZER).exists():
-            lines = (sentence for document in _documents(config, seed, False) for sentence in document)
-            words = WordPiece.train(lines, vocabulary, lower=config.lower)
-            words.save(folder)
-            say(f"vocabulary: {len(words):,} pieces")
-        words = WordPiece.load(folder)
-        train, valid = (_corpus(config, folder / "data" / name, words, seed, say) for name in ("train", "valid"))
-        return Prepared(words, train, valid)
+    """Vocabulary (of at most so many pieces) and passages, from the folder if they are there, else made."""
+    digests = prepare_once(
+        folder,
+        settings={**asdict(config), "vocabulary": vocabulary, "seed": seed},
+        inputs=(*config.text, *config.valid),
+        outputs=(TOKENIZER, CONFIG, TRAIN, VALID),
+        make=lambda: _make(config, folder, vocabulary, seed, say),
+    )
+    return Prepared(WordPiece.load(folder), Corpus.open(folder / TRAIN), Corpus.open(folder / VALID), digests)
 
 
-def _corpus(config: Plain, place: Path, words: WordPiece, seed: int, say: Say) -> Corpus:
-    if not place.exists():
-        report, held = Report(what="documents"), place.name == "valid"
-        longest = config.longest - (3 if config.next_sentence else 2)
-        passages = encode_passages(_documents(config, seed, held, report), words, longest, report)
-        try:
-            corpus = Corpus.write(place, passages)
-        except ValueError as error:
-            if "pairs (0)" not in str(error):
-                raise
-            raise ValueError(
-                f"data: {'held-out' if held else 'training'} text must hold at least one passage; got {report}. Give "
-                "--valid FILE, another --hold-out, or say what ends a document (--documents line)."
-            ) from error
-        say(f"{place.name}: {report}; {len(corpus):,} passages, {corpus.totals[0]:,} pieces")
-    return Corpus.open(place)
+def _make(config: Plain, folder: Path, vocabulary: int, seed: int, say: Say) -> None:
+    lines = (sentence for document in _documents(config, seed, False) for sentence in document)
+    words = WordPiece.train(lines, vocabulary, lower=config.lower)
+    words.save(folder)
+    say(f"vocabulary: {len(words):,} pieces")
+    for name in (TRAIN, VALID):
+        _write_corpus(config, folder / name, words, seed, say)
+
+
+def _write_corpus(config: Plain, path: Path, words: WordPiece, seed: int, say: Say) -> None:
+    report, held = Report(what="documents"), path.name == "valid"
+    longest = config.longest - (3 if config.next_sentence else 2)
+    passages = encode_passages(_documents(config, seed, held, report), words, longest, report)
+    try:
+        corpus = Corpus.write(path, passages)
+    except ValueError as error:
+        if "pairs (0)" not in str(error):
+            raise
+        raise ValueError(
+            f"data: {'held-out' if held else 'training'} text must hold at least one passage; got {report}. Give "
+            "--valid FILE, another --hold-out, or say what ends a document (--documents line)."
+        ) from error
+    say(f"{path.name}: {report}; {len(corpus):,} passages, {corpus.totals[0]:,} pieces")
 
 
 def _documents(config: Plain, seed: int, held: bool, report: Report | None = None) -> Iterator[list[str]]:
     """Documents to learn from, or those held out."""
+    share = allowed(config.badly_encoded)
     if config.valid:
-        yield from read_documents(config.valid if held else config.text, config.documents, report)
+        paths = config.valid if held else config.text
+        yield from read_documents(paths, config.documents, report, badly_encoded=share)
         return
     random = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, 8))))
     others = 0
-    for document in read_documents(config.text, config.documents, report):
+    for document in read_documents(config.text, config.documents, report, badly_encoded=share):
         if (random.random() < config.hold_out) == held:
             yield document
         else:

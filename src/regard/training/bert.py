@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from ..data.digests import text_digest
 from ..data.wordpiece import WordPiece
 from ..models.bert import Bert, BertConfig, check
 from ..models.bert_files import config_from, load_bert, save_bert
@@ -18,7 +19,8 @@ from ..tasks.labelled import read_labels
 from .arguments import from_json, to_json
 from .checkpoint import states
 from .files import write
-from .run import load_best, read_config
+from .run import read_config, read_weights
+from .weights import load_weights
 
 CONFIG = "bert.json"
 
@@ -69,10 +71,12 @@ def begun(folder: Path) -> bool:
     return bool(states(folder))
 
 
-def keep_config(folder: Path, config: BertConfig) -> None:
-    """Write the configuration beside the weights to be; of several processes the first does."""
+def keep_config(folder: Path, config: BertConfig) -> dict[str, str]:
+    """Write the configuration beside the weights to be (of several processes the first does); returns its digest."""
+    text = to_json(config)
     if os.environ.get("RANK", "0") == "0":
-        write(folder / CONFIG, to_json(config).encode())
+        write(folder / CONFIG, text.encode())
+    return {CONFIG: text_digest(text)}
 
 
 def config_of(folder: Path) -> BertConfig:
@@ -90,20 +94,22 @@ def positions(folder: Path) -> int:
 
 def pretrained(folder: Path) -> MaskedTokens | Pretraining:
     """The best model of a run of `regard train pretrain`."""
+    weights = read_weights(folder)  # first: it checks the files that are read below
     texts = read_config(folder).get("texts")
     if not isinstance(texts, dict) or not isinstance(texts.get("next_sentence"), bool):
         raise ValueError(f"training: {folder} must be a run of pretrain; its config.json has no texts.next_sentence.")
     paired = texts["next_sentence"]
     config = config_of(folder)
     model = Pretraining(Bert(config)) if paired else MaskedTokens(Bert(config, pooler=False))
-    load_best(model, folder)
+    load_weights(model, weights, str(folder / "model.safetensors"))
     return model.eval()
 
 
 def classifier(folder: Path) -> SequenceClassifier:
     """The best model of a run of `regard train classify` on texts."""
+    weights = read_weights(folder)  # first: it checks the files that are read below
     model = SequenceClassifier(Bert(config_of(folder)), read_labels(folder))
-    load_best(model, folder)
+    load_weights(model, weights, str(folder / "model.safetensors"))
     return model.eval()
 
 

@@ -7,6 +7,7 @@ named in a warning, and the one before it is used.
 
 from __future__ import annotations
 
+import json
 import platform
 import shutil
 import warnings
@@ -18,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .files import Damaged, json_bytes, read_json, read_tensors, tensor_bytes, write_folder
+from ..data.files import remove_stale
+from .files import Damaged, json_bytes, read_json, read_tensors_and_metadata, tensor_bytes, write_folder
 
 KEPT = 2
 TENSORS, PROGRESS = "tensors.safetensors", "progress.json"
@@ -60,11 +62,17 @@ def environment() -> dict[str, Any]:
     return {"torch": str(torch.__version__), "threads": torch.get_num_threads(), "machine": platform.machine()}
 
 
-def save(folder: Path, progress: Progress, tensors: Mapping[str, Tensor]) -> Path:
-    """Write the state of a run, and drop those older than the last two. On failure all of them stay."""
+def save(
+    folder: Path, progress: Progress, tensors: Mapping[str, Tensor], fingerprints: Mapping[str, str] | None = None
+) -> Path:
+    """Write the state of a run, and drop those older than the last two. On failure all of them stay.
+
+    fingerprints: digests of the settings and of the data, by name: a state is refused where they are others.
+    """
     path = place(folder, progress.step)
+    metadata = {"step": str(progress.step), "fingerprints": json.dumps(dict(fingerprints or {}))}
     files = {
-        TENSORS: tensor_bytes(tensors),
+        TENSORS: tensor_bytes(tensors, metadata),
         PROGRESS: json_bytes({"progress": asdict(progress), "environment": environment()}),
     }
     write_folder(path, files)
@@ -83,13 +91,18 @@ def states(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("state-*") if path.is_dir())
 
 
-def load(path: Path) -> tuple[Progress, dict[str, Tensor]]:
-    """A state; raises `Damaged` where it is not what was written."""
+def load(path: Path, fingerprints: Mapping[str, str] | None = None) -> tuple[Progress, dict[str, Tensor]]:
+    """A state; raises `Damaged` where it is not what was written, ValueError where `fingerprints` are others."""
     record = read_json(path / PROGRESS)
     names = {item.name for item in fields(Progress)}
     if set(record.get("progress", ())) != names:
         raise Damaged(f"training: {path / PROGRESS} must have the fields of this version; got others.")
-    tensors = read_tensors(path / TENSORS)
+    tensors, metadata = read_tensors_and_metadata(path / TENSORS)
+    step = record["progress"]["step"]
+    if metadata.get("step", str(step)) != str(step):
+        raise Damaged(f"training: {path / TENSORS} must be of step {step}; got those of step {metadata['step']}.")
+    if fingerprints is not None:
+        compare_fingerprints(read_fingerprints(metadata, path / TENSORS), fingerprints, path)
     if record["environment"] != environment():
         warnings.warn(
             f"training: {path} was written with {_told(record['environment'])}; here it is {_told(environment())}. "
@@ -100,12 +113,12 @@ def load(path: Path) -> tuple[Progress, dict[str, Tensor]]:
     return Progress(**record["progress"]), tensors
 
 
-def latest(folder: Path) -> tuple[Progress, dict[str, Tensor]] | None:
-    """The newest state that is whole, or None where there is none at all."""
+def latest(folder: Path, fingerprints: Mapping[str, str] | None = None) -> tuple[Progress, dict[str, Tensor]] | None:
+    """The newest state that is whole, or None where there is none at all. `fingerprints` as for `load`."""
     found = states(folder)
     for path in reversed(found):
         try:
-            return load(path)
+            return load(path, fingerprints)
         except Damaged as error:
             warnings.warn(f"{error} The state before it is used, if there is one.", RuntimeWarning, stacklevel=2)
     if found:
@@ -116,8 +129,29 @@ def latest(folder: Path) -> tuple[Progress, dict[str, Tensor]] | None:
     return None
 
 
+def read_fingerprints(metadata: Mapping[str, str], path: Path) -> dict[str, str]:
+    """The digests in the metadata of a tensor file; earlier versions wrote none."""
+    try:
+        return dict(json.loads(metadata.get("fingerprints", "{}")))
+    except (ValueError, TypeError) as error:
+        raise Damaged(f"training: {path} must have digests in its metadata; got {error}.") from error
+
+
+def compare_fingerprints(expected: Mapping[str, str], current: Mapping[str, str], path: Path) -> None:
+    """Raise ValueError that names every file that is not as it was when the weights in `path` were written."""
+    changed = [name for name in expected if current.get(name) != expected[name]]
+    if changed:
+        listed = ", ".join(f"{name} ({'changed' if name in current else 'missing'})" for name in changed[:3])
+        rest = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        raise ValueError(
+            f"training: files of the run must be those that {path} was trained with; got others: {listed}{rest}. "
+            "Restore them from a copy, or train in another folder."
+        )
+
+
 def clear(folder: Path) -> None:
-    """Remove what a killed process left half-written."""
+    """Remove what a killed process left half-written; names that end in .part are those of earlier versions."""
+    remove_stale(folder)
     for path in folder.glob(".*.part"):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import torch
 import tyro
 
-from ..data.wordpiece import WordPiece
+from ..data.wordpiece import CONFIG, PLAIN, TOKENIZER, WordPiece
 from ..models.bert import Bert
 from ..models.bert_files import load_bert
 from ..models.bert_heads import SequenceClassifier
@@ -27,7 +27,7 @@ from .logbook import Outcome
 from .loop import fit
 from .pretrain import fitting
 from .progress import Display
-from .run import load_best, read_config
+from .run import check_settings, load_best, read_config
 
 NAME = "classify"
 
@@ -111,21 +111,28 @@ def train(
     refuse(errors_of(recipe))
     display = display or Display()
     training = recipe.training
+    (kind,) = (name for name, known in KINDS.items() if type(recipe) is known)
+    settings = bert.told(recipe, recipe=NAME, kind=kind)
+    check_settings(folder, {"training": asdict(training), **settings})
+    sources: list[Path] = []
     if isinstance(recipe, FinetuneRecipe):
         known = folder if bert.begun(folder) else recipe.start
         refuse(fitting(recipe.texts.longest, bert.positions(known)))
-    prepared = prepare(recipe.texts, folder, partial(_vocabulary, recipe), training.seed, display.say)
+        if not bert.begun(folder):  # afterwards it may be gone
+            names = (TOKENIZER, CONFIG, PLAIN)
+            sources = [recipe.start / name for name in names if (recipe.start / name).is_file()]
+    vocabulary = partial(_vocabulary, recipe)
+    prepared = prepare(recipe.texts, folder, vocabulary, training.seed, display.say, sources=sources)
     torch.manual_seed(training.seed)  # of the first weights
     model = _model(recipe, folder, prepared)
-    bert.keep_config(folder, model.bert.config)
+    digests = {**prepared.digests, **bert.keep_config(folder, model.bert.config)}
     task = Classify(
         Classifier(model, prepared.words, recipe.texts.longest),
         *prepared.batches(recipe.texts.tokens, training.seed),
         smoothing=recipe.smoothing,
         layer_decay=recipe.layer_decay if isinstance(recipe, FinetuneRecipe) else 1.0,
     )
-    (kind,) = (name for name, known in KINDS.items() if type(recipe) is known)
-    outcome = fit(task, training, folder, recipe=bert.told(recipe, recipe=NAME, kind=kind), display=display)
+    outcome = fit(task, training, folder, recipe=settings, digests=digests, display=display)
     if os.environ.get("RANK", "0") == "0" and (outcome.trained or not (folder / "confusion.png").exists()):
         _conclude(task, folder)
     return outcome

@@ -22,7 +22,8 @@ from .config import Training, refuse
 from .logbook import Outcome
 from .loop import fit
 from .progress import Display
-from .run import load_best, read_config
+from .run import check_settings, read_config, read_weights
+from .weights import load_weights
 
 NAME = "images"
 PICTURE = "confusion.png"
@@ -72,13 +73,15 @@ def train(recipe: ImagesRecipe | CNNRecipe, folder: str | os.PathLike[str], disp
     refuse(errors_of(recipe))
     display = display or Display()
     seed = recipe.training.seed
-    images, valid, test = prepare(recipe.data, seed)
+    found = settings(recipe)
+    check_settings(folder, {"training": asdict(recipe.training), **found})
+    images, valid, test, normal, digests = prepare(recipe.data, folder, seed)
     display.say(f"train: {images}; held out: {len(valid):,}" + ("" if test is None else f"; test: {len(test):,}"))
     torch.manual_seed(seed)  # of the first weights
     model = _model(recipe, images.classes, images.shape)
-    classifier = ImageClassifier(model, images.classes, images.shape, Normal.of(images))
+    classifier = ImageClassifier(model, images.classes, images.shape, normal)
     task = ClassifyImages(classifier, images, valid, recipe.data, smoothing=recipe.smoothing, seed=seed)
-    outcome = fit(task, recipe.training, folder, recipe=settings(recipe), display=display)
+    outcome = fit(task, recipe.training, folder, recipe=found, digests=digests, display=display)
     if os.environ.get("RANK", "0") == "0":
         report(load(folder), test or valid, folder, "held out" if test is None else "test", display)
     return outcome
@@ -120,9 +123,10 @@ def load(folder: str | os.PathLike[str]) -> ImageClassifier:
     if "recipe" not in read_config(folder):
         return _from_huggingface(folder)
     recipe = stored(folder)
+    weights = read_weights(folder)  # first: it checks the files that are read below
     classes, shape, normal = read_about(folder)
     model = _model(recipe, classes, shape)
-    load_best(model, folder)
+    load_weights(model, weights, str(folder / "model.safetensors"))
     return ImageClassifier(model.eval(), classes, shape, normal)
 
 

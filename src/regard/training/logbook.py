@@ -20,7 +20,7 @@ from .distributed import Group
 from .files import write
 from .progress import Display, Silent
 from .randomness import undisturbed
-from .run import Run
+from .run import CONFIG, Run, config_digest
 from .session import Session, Task
 from .signals import Abandoned, Interrupted
 
@@ -54,6 +54,7 @@ class Logbook:
         self.folder, self.group, self.hooks = folder, group, hooks
         self.display = display if group.first else Silent()
         self._run: Run | None = None
+        self.fingerprints: dict[str, str] = {}
         self._saved = (0, 0.0)  # step and seconds of the last state
         self._drawn = time.monotonic()
 
@@ -73,13 +74,14 @@ class Logbook:
         assert self._run is not None, "only the first process writes"
         return self._run
 
-    def begin(self, task: Task, settings: Mapping[str, Any]) -> None:
-        """Open the folder: a new run, or one with the same settings."""
+    def begin(self, task: Task, settings: Mapping[str, Any], digests: Mapping[str, str]) -> None:
+        """Open the folder: a new run, or one with the same settings. With digests of its files, they are there."""
+        self.fingerprints = {CONFIG: config_digest(settings), **digests}
         refused: Exception | None = None
         try:
             if self.group.first:
                 self._run = Run(self.folder)
-                if not self._run.exists:
+                if not self._run.exists and not digests:
                     task.save(self.folder)
                 self._run.begin(settings)
         except (OSError, ValueError) as error:
@@ -92,7 +94,7 @@ class Logbook:
 
     def take_up(self, session: Session) -> None:
         """Give the session the last good state, if there is one."""
-        found = checkpoint.latest(self.folder) if self.group.first else None
+        found = checkpoint.latest(self.folder, self.fingerprints) if self.group.first else None
         (step,) = self.group.agree(-1.0 if found is None else float(found[0].step))
         if step >= 0:
             progress, tensors = found or checkpoint.load(checkpoint.place(self.folder, int(step)))
@@ -169,7 +171,7 @@ class Logbook:
         ahead = at.best is None or (value > at.best if direction == "max" else value < at.best)
         if ahead and not math.isnan(value):
             at.best, at.best_step, at.misses = value, at.step, 0
-            self.run.keep(session.average.weights(), step=at.step, goal=goal, value=value)
+            self.run.keep(session.average.weights(), self.fingerprints, step=at.step, goal=goal, value=value)
         else:
             at.misses += 1
         at.evaluated = at.step
@@ -190,7 +192,7 @@ class Logbook:
         tensors = session.tensors()
         if self.group.first:
             at.metrics = self.run.settle()
-            checkpoint.save(self.folder, at, tensors)
+            checkpoint.save(self.folder, at, tensors, self.fingerprints)
         self._saved = (at.step, at.seconds)
         return checkpoint.place(self.folder, at.step)
 
@@ -216,7 +218,7 @@ class Logbook:
         best = "" if at.best is None else f"; best {goal} {at.best:.4g} at step {at.best_step:,}"
         if self.group.first:
             if not (self.folder / "model.safetensors").exists():  # no evaluation gave a number
-                self.run.keep(session.average.weights(), step=at.step)
+                self.run.keep(session.average.weights(), self.fingerprints, step=at.step)
             if trained or not (self.folder / "curves.png").exists():
                 self._draw(session)
             began = "finished" if trained else "finished before"

@@ -36,11 +36,14 @@ def fit(
     folder: str | Path,
     *,
     recipe: Mapping[str, Any] | None = None,
+    digests: Mapping[str, str] | None = None,
     hooks: Sequence[Hook] = (),
     display: Display | None = None,
 ) -> Outcome:
     """Train until a limit is reached; on a folder that holds a run, go on with it. `recipe` holds the settings besides
-    `config`, by name (model, data, …): config.json has them beside {"training": config}; others are refused.
+    `config`, by name (model, data, …): config.json has them beside {"training": config}; others are refused. `digests`
+    are those of files in the folder that the weights depend on (vocabularies, corpora), by name: they are stored with
+    weights and states, which are refused beside other files. With them, `task.save` is not called.
 
     Raises `Interrupted` (a KeyboardInterrupt) after Ctrl-C or SIGTERM, once the state is saved; `Diverged` (a
     ValueError) when the loss is no number; `Unwritable` (an OSError) on a full disk; ValueError for wrong settings.
@@ -51,7 +54,7 @@ def fit(
         signals = stack.enter_context(Signals())
         processes = stack.enter_context(group(device_of(config.device)))
         log = stack.enter_context(Logbook(Path(folder), processes, hooks, display or Display()))
-        log.begin(task, {"training": asdict(config), **(recipe or {})})
+        log.begin(task, {"training": asdict(config), **(recipe or {})}, digests or {})
         session = Session(task, config, processes, signals)
         log.take_up(session)
         if session.progress.finished and reached(session):

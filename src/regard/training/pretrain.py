@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from .config import Training, refuse
 from .logbook import Outcome
 from .loop import fit
 from .progress import Display
-from .run import read_config
+from .run import check_settings, read_config
 
 NAME = "pretrain"
 
@@ -50,14 +50,16 @@ def train(recipe: PretrainRecipe, folder: str | os.PathLike[str], display: Displ
     refuse(errors_of(recipe))
     display = display or Display()
     seed = recipe.training.seed
+    settings = told(recipe, recipe=NAME)
+    check_settings(folder, {"training": asdict(recipe.training), **settings})
     prepared = prepare(recipe.texts, folder, recipe.model.vocabulary, seed, display.say)
     config = recipe.model.config(prepared.words)
     torch.manual_seed(seed)  # of the first weights
     paired = recipe.texts.next_sentence
     model = Pretraining(Bert(config)) if paired else MaskedTokens(Bert(config, pooler=False))
-    keep_config(folder, config)
+    digests = {**prepared.digests, **keep_config(folder, config)}
     task = Pretrain(model, prepared.words, *prepared.batches(recipe.texts, seed))
-    return fit(task, recipe.training, folder, recipe=told(recipe, recipe=NAME), display=display)
+    return fit(task, recipe.training, folder, recipe=settings, digests=digests, display=display)
 
 
 def stored(folder: str | os.PathLike[str]) -> PretrainRecipe:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -18,15 +19,19 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from ..data.digests import Damaged, file_digest, json_digest
 from ..data.json_files import parse_json, read_json_object
-from .checkpoint import clear
+from .checkpoint import clear, compare_fingerprints, read_fingerprints
 from .config import LIMITS
-from .files import sync, tensor_bytes, unwritable, write
+from .files import json_bytes, read_tensors_and_metadata, sync, tensor_bytes, unwritable, write
 
 try:
     import fcntl
 except ImportError:  # not on Windows: there two processes in one folder are not told apart
     fcntl = None  # type: ignore[assignment]
+
+
+CONFIG = "config.json"
 
 
 class Run:
@@ -71,11 +76,8 @@ class Run:
 
     def begin(self, config: Mapping[str, Any]) -> None:
         """Write the settings; on a run that exists, refuse other ones, but for limits that were raised."""
-        path = self.folder / "config.json"
-        wanted = json.loads(json.dumps(config, default=str))
-        if path.exists():
-            refuse_changes(read_config(self.folder), wanted, self.folder)
-        write(path, (json.dumps(wanted, indent=2, ensure_ascii=False) + "\n").encode())
+        check_settings(self.folder, config)
+        write(self.folder / "config.json", json_bytes(_plain(config)))
 
     def cut(self, length: int) -> None:
         """Drop the metrics of steps that will be taken again, and a line that was torn off."""
@@ -99,9 +101,10 @@ class Run:
             os.fsync(file.fileno())
             return os.fstat(file.fileno()).st_size
 
-    def keep(self, weights: Mapping[str, Tensor], **told: object) -> None:
-        """Write model.safetensors, with what is told of it in its metadata."""
+    def keep(self, weights: Mapping[str, Tensor], fingerprints: Mapping[str, str], **told: object) -> None:
+        """Write model.safetensors, with digests of what gives the weights their meaning, and more metadata."""
         metadata = {name: str(value) for name, value in told.items()}
+        metadata["fingerprints"] = json.dumps(dict(fingerprints))
         write(self.folder / "model.safetensors", tensor_bytes(weights, metadata))
 
     def samples(self, step: int, samples: Sequence[tuple[str, str, str]]) -> None:
@@ -115,28 +118,59 @@ class Run:
         """The lines of the metrics."""
         if not self.metrics.exists():
             return []
-        return [_record(line, number, self.metrics) for number, line in enumerate(self.metrics.open("rb"), 1)]
+        return list(_records(self.metrics))
 
     def tidy(self) -> None:
         """Make the folder's names durable."""
         sync(self.folder)
 
 
-def _record(line: bytes, number: int, path: Path) -> dict[str, Any]:
-    """A line of the metrics."""
-    try:
-        record = parse_json(line)
-    except ValueError as error:
-        raise ValueError(f"training: line {number} of {path} must be a record of metrics; got {error}.") from None
-    if not isinstance(record, dict) or not isinstance(record.get("event"), str):
-        raise ValueError(f"training: line {number} of {path} must be a record of metrics; got another value.")
-    return record
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            record = parse_json(line)
+        except ValueError:
+            record = None
+        if isinstance(record, dict) and "event" in record and "step" in record:
+            yield record
+        else:
+            message = f"training: {path}, line {number}, must be a record of metrics; got another. It is left out."
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """The settings of a run."""
     path = Path(folder) / "config.json"
-    return read_json_object(path, "the settings of a run", "Give another folder.", where="training")
+    config = read_json_object(path, "the settings of a run", "Give another folder.", where="training")
+    return without_digest(config, path)
+
+
+def without_digest(config: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Settings without the digest of their file, which must be right; earlier versions wrote none."""
+    rest = {name: value for name, value in config.items() if name != "sha256"}
+    if "sha256" in config and json_digest(rest) != config["sha256"]:
+        raise Damaged(
+            f"training: {path} must have the digest written into it; got another: its contents changed. Restore it; "
+            "settings are given on the command line."
+        )
+    return rest
+
+
+def check_settings(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse settings other than those of the run in a folder, if there is one; limits may be raised."""
+    if (folder / "config.json").exists():
+        refuse_changes(read_config(folder), _plain(config), folder)
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(json.dumps(config, default=str)))
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """The digest of all settings but the limits, which may be raised, and those that are not given."""
+    limits = {f"training.{name}" for name in LIMITS}
+    settings = flat(_plain(config))
+    return json_digest({k: v for k, v in settings.items() if k not in limits and v is not None})
 
 
 def refuse_changes(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None:
@@ -172,13 +206,23 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def read_weights(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The best weights of a run; raises ValueError where there are none, or damaged ones."""
-    from .files import read_tensors
+    """The best weights of a run.
 
-    path = Path(folder) / "model.safetensors"
+    Raises ValueError if there are none, if they are damaged, and if the settings or the vocabularies beside them are
+    not those they were trained with.
+    """
+    folder = Path(folder)
+    path = folder / "model.safetensors"
     if not path.exists():
         raise ValueError(f"training: {path} must exist; got a folder without. Train there first, or give another.")
-    return read_tensors(path)
+    tensors, metadata = read_tensors_and_metadata(path)
+    expected = read_fingerprints(metadata, path)
+    names = [name for name in expected if name != CONFIG and not name.startswith("data/")]  # data may be left behind
+    current = {name: file_digest(folder / name) for name in names if (folder / name).is_file()}
+    if CONFIG in expected:
+        current[CONFIG] = config_digest(read_config(folder))
+    compare_fingerprints({name: expected[name] for name in expected if name in (CONFIG, *names)}, current, path)
+    return tensors
 
 
 def load_best(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:

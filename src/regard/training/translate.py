@@ -13,14 +13,15 @@ from ..data import load_vocabulary
 from ..data.json_files import read_json_object
 from ..models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
 from ..tasks.interpreter import Interpreter
-from ..tasks.parallel import Parallel, prepare
+from ..tasks.parallel import SOURCE, TARGET, Parallel, prepare
 from ..tasks.translate import EVALUATION, Translate
 from .arguments import errors_of, from_values
 from .config import Training, refuse
 from .logbook import Outcome
 from .loop import fit
 from .progress import Display
-from .run import load_best, read_config
+from .run import check_settings, read_config, read_weights
+from .weights import load_weights
 
 NAME = "translate"
 
@@ -72,6 +73,7 @@ def train(
     folder = Path(folder)
     refuse(errors_of(recipe))
     display = display or Display()
+    check_settings(folder, {"training": asdict(recipe.training), **settings(recipe)})
     prepared = prepare(recipe.data, folder, display.say)
     config = replace(recipe.model, source_vocabulary=len(prepared.source), target_vocabulary=len(prepared.target))
     torch.manual_seed(recipe.training.seed)  # of the first weights
@@ -85,7 +87,8 @@ def train(
         tokenizer=_tokenizer(folder),
     )
     display.say(f"BLEU: {task.references.signatures['bleu']}")
-    return fit(task, recipe.training, folder, recipe=settings(recipe), display=display)
+    found = settings(recipe)
+    return fit(task, recipe.training, folder, recipe=found, digests=prepared.digests, display=display)
 
 
 def _tokenizer(folder: Path) -> str | None:
@@ -124,8 +127,9 @@ def load(folder: str | os.PathLike[str]) -> Interpreter:
     """
     folder = Path(folder)
     recipe = stored(folder)
-    source, target = (load_vocabulary(folder / f"{side}.json") for side in ("source", "target"))
+    weights = read_weights(folder)  # first: it checks the files that are read below
+    source, target = (load_vocabulary(folder / name) for name in (SOURCE, TARGET))
     config = replace(recipe.model, source_vocabulary=len(source), target_vocabulary=len(target))
     model = MODELS[type(config)](config)
-    load_best(model, folder)
+    load_weights(model, weights, str(folder / "model.safetensors"))
     return Interpreter(model.eval(), source, target)

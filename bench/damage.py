@@ -1,0 +1,236 @@
+"""Files of runs mutated and bits flipped: every change must be refused in words or have no effect.
+
+A tiny run of each recipe is trained. Then, for each mutation, a file of it is changed, and the run is used as a user
+would: the best model is loaded and asked, or training goes on for two steps. The outcome is one of
+
+    refused   an error in words (ValueError, OSError, or a wrong command line)
+    same      answers, or the final state, equal those of the undamaged run to the bit
+    silent    they differ without an error
+    crash     another exception, which a user sees as a traceback
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench import _runs
+from bench.harness import Figure, Options
+
+MORE = _runs.STEPS + 2
+IGNORED = {".lock", ".making", "confusion.png", "confusion.json", "curves.png", "samples.txt"}
+"""Files that are only written."""
+
+
+def figures(options: Options) -> Iterator[Figure]:
+    mutations, flips = (200, 100) if options.quick else (5000, 2000)
+
+    def wrong(name: str, count: int, mutate: Mutate) -> float:
+        counted = campaign(count, mutate)
+        print(f"{name}: {dict(counted)}")
+        return counted["silent"] + counted["crash"]
+
+    for name, count, mutate in (("mutations", mutations, mutated), ("bit flips", flips, flipped)):
+        shape = f"{count:,} {name}, runs and states of {len(_runs.RECIPES)} recipes"
+        yield Figure(f"{name}: silent or crash", shape, partial(wrong, name, count, mutate), "files", "<= 0")
+
+
+Mutate = Callable[[bytes, random.Random, list[bytes]], bytes | None]
+"""Contents of a file, and of other files of the run → other contents; None removes the file."""
+
+
+def flipped(data: bytes, drawn: random.Random, others: list[bytes]) -> bytes:
+    """One bit is another."""
+    changed = bytearray(data)
+    bit = drawn.randrange(8 * len(data))
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def mutated(data: bytes, drawn: random.Random, others: list[bytes]) -> bytes | None:
+    """One of many changes, by chance: of bytes, of digits, of lines, of JSON values, of whole files."""
+    start = drawn.randrange(len(data))
+    end = min(len(data), start + drawn.randint(1, 64))
+    noise = drawn.randbytes(end - start)
+    digits = [match.start() for match in re.finditer(rb"\d", data)]
+    lines = data.splitlines(keepends=True)
+    choices: list[Callable[[], bytes | None]] = [
+        lambda: None,
+        lambda: b"",
+        lambda: data[:start],
+        lambda: data[:start] + data[end:],
+        lambda: data[:start] + noise + data[end:],
+        lambda: data[:start] + noise + data[start:],
+        lambda: data[:start] + bytes(end - start) + data[end:],
+        lambda: data[:start] + data[start:end] + data[start:],
+        lambda: data + noise,
+        lambda: drawn.choice(others),
+        lambda: _swapped(data, drawn, digits) if len(digits) > 1 else data[::-1],
+        lambda: b"".join(drawn.sample(lines, len(lines))),
+        lambda: _json_changed(data, drawn),
+    ]
+    return drawn.choice(choices)()
+
+
+def _swapped(data: bytes, drawn: random.Random, digits: list[int]) -> bytes:
+    """Two digits change places, as ids in a vocabulary might."""
+    changed = bytearray(data)
+    a, b = drawn.sample(digits, 2)
+    changed[a], changed[b] = changed[b], changed[a]
+    return bytes(changed)
+
+
+def _json_changed(data: bytes, drawn: random.Random) -> bytes:
+    """A value of a JSON file is another, its form stays; other files get a byte of noise."""
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return data[:-1] + drawn.randbytes(1)
+    holders: list[tuple[Any, Any]] = []
+
+    def collect(node: Any) -> None:
+        for key, inner in node.items() if isinstance(node, dict) else enumerate(node):
+            holders.append((node, key))
+            if isinstance(inner, dict | list):
+                collect(inner)
+
+    if isinstance(value, dict | list) and value:
+        collect(value)
+        node, key = drawn.choice(holders)
+        old = node[key]
+        others: list[Any] = [None, 5, [1, 2], {}, "x", -1, 0, 1e308, [[[[]]]], "\ud800", True]
+        if isinstance(old, int | float) and not isinstance(old, bool):
+            others += [old + 1, old * 2, -old, old / 2]
+        node[key] = drawn.choice(others)
+    return json.dumps(value, indent=drawn.choice((None, 2))).encode()
+
+
+def campaign(
+    count: int, mutate: Mutate, seed: int = 0, recipes: tuple[str, ...] = tuple(_runs.RECIPES)
+) -> Counter[str]:
+    """So many mutations over the files of all recipes; how many had which outcome."""
+    counted: Counter[str] = Counter()
+    drawn = random.Random(seed)
+    with tempfile.TemporaryDirectory() as place, _inside(Path(place)), _quiet():
+        _runs.write_inputs(Path())
+        victims = {recipe: Victim(recipe) for recipe in recipes}
+        for number in range(count):
+            outcome, what = victims[recipes[number % len(recipes)]].outcome(mutate, drawn)
+            counted[outcome] += 1
+            if outcome in ("silent", "crash"):
+                print(f"{outcome}: mutation {number} of {what}", file=sys.__stderr__, flush=True)
+    return counted
+
+
+class Victim:
+    """A run that is damaged and used, again and again, and what it gives when it is whole."""
+
+    def __init__(self, recipe: str) -> None:
+        self.recipe, self.run, self.copy = recipe, Path(recipe), Path(f"{recipe}-damaged")
+        from regard.cli import main
+
+        assert main(_runs.command(recipe, self.run)) == 0
+        files = sorted(path for path in self.run.rglob("*") if path.is_file() and path.name not in IGNORED)
+        self.files = [path.relative_to(self.run) for path in files if path.stat().st_size]
+        self.contents = {name: (self.run / name).read_bytes() for name in self.files}
+        self.answers = answers(recipe, self.run)
+        shutil.copytree(self.run, self.copy)
+        assert self._resumed() == 0
+        self.final = _runs.tensors(self.copy, MORE)
+
+    def outcome(self, mutate: Mutate, drawn: random.Random) -> tuple[str, str]:
+        """Damage a copy of the run, use it, and say what came of it."""
+        name = drawn.choice(self.files)
+        # weights are loaded; data and states are for training; the others are for both
+        resume = name.parts[0] != "model.safetensors" and (len(name.parts) > 1 or drawn.random() < 0.5)
+        shutil.rmtree(self.copy, ignore_errors=True)
+        shutil.copytree(self.run, self.copy)
+        changed = mutate(self.contents[name], drawn, list(self.contents.values()))
+        if changed is None:
+            (self.copy / name).unlink()
+        else:
+            (self.copy / name).write_bytes(changed)
+        what = f"{self.copy / name} ({'training' if resume else 'loading'})"
+        try:
+            same = self._resume() if resume else answers(self.recipe, self.copy) == self.answers
+        except (ValueError, OSError, SystemExit):
+            return "refused", what
+        except BaseException as error:  # a panic of Rust is no Exception
+            return "crash", f"{what}: {type(error).__name__}: {error}"
+        return ("same" if same else "silent"), what
+
+    def _resumed(self) -> int:
+        from regard.cli import main
+
+        recipe = "classify" if self.recipe == "images" else self.recipe
+        return main(["train", recipe, str(self.copy), "--steps", str(MORE)])
+
+    def _resume(self) -> bool:
+        if self._resumed() != 0:
+            raise ValueError("refused by the command line")
+        return _runs.differing(_runs.tensors(self.copy, MORE), self.final) == 0
+
+
+def answers(recipe: str, run: Path) -> Any:
+    """What the best model of a run says to a few inputs, to the bit."""
+    from regard.training import bert, classify, images, translate
+
+    if recipe == "translate":
+        found = translate.load(run).translate(["the cat sees a bird", "a dog"], size=2, longest=8)
+        return [(one.text, one.score) for best in found for one in best]
+    if recipe == "classify":
+        return classify.load(run).probabilities(["the cat good", "a dog sees bad"]).tolist()
+    if recipe == "images":
+        import numpy as np
+
+        return [(one.name, one.probability) for one in images.load(run).classify([np.eye(8, dtype=np.uint8) * 200])]
+    from regard.data import WordPiece
+
+    model = bert.best(run)
+    ids = WordPiece.load(run).encode("the cat sees a bird").ids
+    with torch.no_grad():
+        return model(torch.tensor([ids]), torch.tensor([len(ids)])).tolist()
+
+
+@contextlib.contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No output, no drawing of curves (which takes longer than a tiny run), and no warnings."""
+    from regard.training import logbook
+
+    draw = logbook.draw
+    logbook.draw = lambda records, goal: b""
+    try:
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logbook.draw = draw

@@ -1,0 +1,193 @@
+"""Text that is not UTF-8: refused above a share of its lines, with the encoding it is likely to have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from .files import opened
+
+ALLOWED = 0.01
+"""Share of lines that may be badly encoded unless the user says otherwise."""
+SAMPLE = 1 << 16
+"""Bytes of badly encoded lines that are looked at."""
+LEAST = 0.5
+"""Share of characters that must be in use in the languages of an encoding for it to be likely."""
+
+
+def allowed(share: float | None) -> float:
+    """The share of lines that may be badly encoded: what the user says, or `ALLOWED`."""
+    return ALLOWED if share is None else share
+
+
+def check_share(share: float | None) -> list[str]:
+    """What is wrong with the user's share, a sentence each."""
+    if share is None or 0 <= share <= 1:
+        return []
+    return [f"data: badly_encoded ({share}) must be a share from 0 to 1; got {share}. Try 0.01, the default."]
+
+
+def is_utf8(line: bytes) -> bool:
+    """Whether a line is text in UTF-8. NUL is in no text: it is a sign of UTF-16.
+
+    >>> is_utf8("été".encode()), is_utf8("été".encode("cp1252")), is_utf8("et".encode("utf-16-le"))
+    (True, False, False)
+    """
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in line
+
+
+class Lines:
+    """Counts the lines of files, and how many of them are badly encoded."""
+
+    def __init__(self, paths: Sequence[Path], limit: float, where: str) -> None:
+        self.paths, self.limit, self.where = paths, limit, where
+        self.count = self.bad = 0
+
+    def add(self, bad: bool) -> None:
+        """Count a line, or a line of each of two files."""
+        self.count += 1
+        self.bad += bad
+
+    def refuse(self) -> None:
+        """Raise ValueError, with the name of the file and the likely encoding, if the share is above the limit."""
+        share = self.bad / max(1, self.count)
+        if share <= self.limit:
+            return
+        path, encoding = next(
+            ((path, found) for path in self.paths if (found := likely_encoding(path)) != "UTF-8"),
+            (self.paths[0], "an unknown encoding"),
+        )
+        name = encoding if encoding.startswith("an ") else f"{encoding}, it seems"
+        convert = "" if encoding.startswith("an ") else f" (iconv -f {encoding} -t UTF-8)"
+        raise ValueError(
+            f"{self.where}: {path} must be UTF-8; got {self.bad:,} of {self.count:,} lines ({share:.0%}) that are not: "
+            f"{name}. Convert the file{convert}, or leave such lines out with --badly-encoded {_rounded_up(share)}."
+        )
+
+
+def _rounded_up(share: float) -> str:
+    return f"{min(1.0, int(share * 100 + 1) / 100):g}"
+
+
+def likely_encoding(path: Path) -> str:
+    """The encoding of a text file, plain or gzip, by its name for iconv; "an unknown encoding" if none is likely.
+
+    Each encoding is judged by the characters beyond ASCII that it gives: how many of them are in use in the languages
+    it was made for, and how many are among the most frequent there.
+    """
+    sample = _sample(path)
+    if not sample:
+        return "UTF-8"
+    if wide := _utf16(sample):
+        return wide
+    scores = {name: _score(_decoded(sample, each.codec), each) for name, each in CANDIDATES.items()}
+    best = max(scores, key=lambda name: scores[name])
+    return best if scores[best] > 0 else "an unknown encoding"
+
+
+def _sample(path: Path) -> bytes:
+    found = bytearray()
+    with opened(path, "data") as file:
+        while len(found) < SAMPLE and (line := file.readline(SAMPLE)):
+            if not is_utf8(line):
+                found += line
+    return bytes(found)
+
+
+def _utf16(sample: bytes) -> str:
+    """UTF-16 without a byte order mark: every other byte of western text is 0."""
+    even, odd = sample[::2].count(0), sample[1::2].count(0)
+    if max(even, odd) * 8 < len(sample):
+        return ""
+    return "UTF-16LE" if odd > even else "UTF-16BE"
+
+
+class Candidate(NamedTuple):
+    """An encoding, and what text in it looks like."""
+
+    codec: str
+    used: Callable[[str], bool]
+    """Whether a character is in use in its languages."""
+    frequent: str
+    """Characters that make up a large part of any text."""
+    mixed: bool | None = None
+    """Whether words mix letters beyond ASCII with ASCII letters, as French does and Russian does not."""
+
+
+def _score(text: str, candidate: Candidate) -> float:
+    beyond = [character for character in text if character > "\x7f"]
+    if not beyond:
+        return 0.0
+    used = sum(map(candidate.used, beyond)) / len(beyond)
+    if used < LEAST or (candidate.mixed is not None and candidate.mixed != _mixed(text)):
+        return 0.0
+    return used * (0.5 + sum(character in candidate.frequent for character in beyond) / len(beyond))
+
+
+def _mixed(text: str) -> bool:
+    """Whether most letters beyond ASCII are in words that have ASCII letters too."""
+    words = re.findall(r"[^\W\d_]+", text)
+    counts = [(sum(c > "\x7f" for c in word), any(c < "\x80" for c in word)) for word in words]
+    return 2 * sum(count for count, ascii_too in counts if ascii_too) > sum(count for count, _ in counts)
+
+
+def _decoded(sample: bytes, codec: str) -> str:
+    for cut in range(4):  # the sample may end within a character
+        try:
+            return sample[: len(sample) - cut].decode(codec)
+        except UnicodeDecodeError:
+            continue
+    return ""
+
+
+def _lead_byte(codec: str, low: int, high: int) -> Callable[[str], bool]:
+    """Characters whose first byte lies in a range: national standards list those in use before the rare ones."""
+
+    def used(character: str) -> bool:
+        try:
+            encoded = character.encode(codec)
+        except UnicodeEncodeError:
+            return False
+        return len(encoded) == 2 and (low <= encoded[0] <= high or "\u3000" <= character <= "\u303f")
+
+    return used
+
+
+def _japanese(character: str) -> bool:
+    return "\u3041" <= character <= "\u30ff" or JIS_LEVEL_1(character)
+
+
+def _cyrillic(character: str) -> bool:
+    return "а" <= character <= "я" or character in "ё«»—…№“”„"
+
+
+def _latin(character: str) -> bool:
+    return ("à" <= character <= "ÿ" and character != "÷") or character in "ßÄÖÜÉÈÀÇÑ«»“”„‘’–—…€°£§¿¡"
+
+
+JIS_LEVEL_1 = _lead_byte("shift_jis", 0x88, 0x97)
+KANA = "".join(map(chr, range(0x3041, 0x3094)))
+CYRILLIC = "оеаинтсрвлкмдпу"
+CANDIDATES: dict[str, Candidate] = {
+    "GB18030": Candidate(
+        "gb18030",
+        _lead_byte("gb2312", 0xB0, 0xD7),
+        "的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你，。",
+    ),
+    "BIG5": Candidate(
+        "cp950", _lead_byte("big5", 0xA4, 0xC6), "的一是不了在人有我他這個們中來上大為和國地到以說時要就出會可也你，。"
+    ),
+    "SHIFT_JIS": Candidate("cp932", _japanese, KANA),
+    "EUC-JP": Candidate("euc_jp", _japanese, KANA),
+    "EUC-KR": Candidate("cp949", _lead_byte("euc_kr", 0xB0, 0xC8), "이다는을를의에가한고하지도로은습니해서사"),
+    "WINDOWS-1251": Candidate("cp1251", _cyrillic, CYRILLIC, mixed=False),
+    "KOI8-R": Candidate("koi8_r", _cyrillic, CYRILLIC, mixed=False),
+    "WINDOWS-1252": Candidate("cp1252", _latin, "éèàüöäßñçáíóúêôåæø", mixed=True),
+}
+"""By their names for iconv. Of equally likely ones the first counts."""
