@@ -23,6 +23,7 @@ from bench.parity import Parity
 from regard.attention import engine, native_observe, observe
 from regard.attention.cells import Cells
 from regard.attention.request import Request
+from regard.attention.statistic import Statistic
 
 PICTURE = 1024
 WIDTH = 64
@@ -44,7 +45,7 @@ def cases(options: Options) -> Iterator[Case]:
     yield from verb_cases(wide, None if options.quick else ">= 1.0", similarity=similarity)
 
 
-Verb = Callable[[ModuleType, Request, Tensor, Tensor], object]
+Verb = Callable[[ModuleType, Request, Statistic, Tensor], object]
 VERBS: dict[str, Verb] = {
     "log-sum-exp": lambda by, of, rows, x: by.statistic(of).lse,
     "top(5)": lambda by, of, rows, x: by.top(of, rows, 5)[0],

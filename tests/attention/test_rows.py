@@ -18,6 +18,7 @@ import regard
 from regard.attention import engine, native_observe
 from regard.attention.request import Request
 from regard.attention.similarity import Dot, widen
+from regard.view.call import SinkMap
 from tests.attention.test_observe import ISAS, assert_exact, way  # noqa: F401
 
 LOWEST = torch.finfo(torch.float32).min
@@ -118,6 +119,25 @@ def test_views(way: str, similarity: str, size: str, mask: str) -> None:  # noqa
         if similarity != "callable":
             torch.testing.assert_close(m.at(1, 0).dense().double(), w[1, 0], rtol=0, atol=1e-6)
         torch.testing.assert_close(m.top(200).values.sum(-1).double(), w.sum(-1), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", SIZE)
+@pytest.mark.parametrize("mask", ["open", "causal", "finfo.min", "-1e4"])
+def test_a_sink_takes_weight(way: str, size: str, mask: str) -> None:  # noqa: F811
+    q, k, options = given("dot", SIZE[size], 37, 150)
+    options |= MASKS[mask](37, 150)
+    sink = 20 * SIZE[size] * torch.tensor([[1.0], [-1.0]])  # (H, 1)
+    m = SinkMap(Request.of(q, k, k, **options).kept(), sink)
+    request = Request.of(q.double(), k.double(), k.double(), **options | {"attn_mask": None})
+    scores = request.scores(slice(0, 37), slice(0, 150))
+    if "attn_mask" in options:
+        scores = (scores.float() + options["attn_mask"]).double()
+    with_sink = torch.cat([scores, sink.double().unsqueeze(-1).expand(2, 2, 37, 1)], -1)
+    w = with_sink.softmax(-1)[..., :-1]
+    for found, wanted in ((m.dense(), w), (m[1, 0, [3, 1]], w[1, 0, [3, 1]]), (m.at(0, 1).dense(), w[0, 1])):
+        torch.testing.assert_close(found.double(), wanted, rtol=0, atol=1e-6)
+    torch.testing.assert_close(m.received().double(), w.sum(-2), rtol=0, atol=1e-5)
+    torch.testing.assert_close(m.top(3).values.double(), w.topk(3).values, rtol=0, atol=1e-6)
 
 
 BACKENDS = [*(f"native {isa}" for isa in ISAS), "torch", "blocked", "reference"]
