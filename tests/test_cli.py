@@ -51,6 +51,7 @@ def test_demo_trains_both_and_names_the_page(demo_run: tuple[Path, str]) -> None
 def test_both_models_of_the_demo_are_trained_for_the_same_steps(demo_run: tuple[Path, str]) -> None:
     configs = [json.loads((demo_run[0] / "dates-run" / name / "config.json").read_text()) for name in demo.NAMES]
     assert [config["model"].pop("context") for config in configs] == list(demo.NAMES)
+    assert len({config.pop("sha256") for config in configs}) == 2  # of each file
     assert configs[0] == configs[1] and configs[0]["training"]["steps"] == 3
     assert configs[0]["training"]["minutes"] is None  # the clock has no say
 

@@ -90,11 +90,11 @@ def whole_scores(request: Request, rows: slice) -> Tensor:
     first, last = request.mask.span(rows, request.keys)
     pairs = request.entries * (rows.stop - rows.start) * request.similarity.width_per_pair(request.q.shape[-1])
     step = max(1, ROWS // max(1, pairs))
-    parts = [scores_of(request, rows, slice(at, min(at + step, last))) for at in range(first, last, step)]
-    shape = (*request.lead, rows.stop - rows.start)
-    out = torch.full((*shape, request.keys), -torch.inf, dtype=request.wide, device=request.device)
-    for at, part in zip(range(first, last, step), parts, strict=True):
-        out[..., at : at + part.shape[-1]] = part
+    shape = (*request.lead, rows.stop - rows.start, request.keys)
+    out = torch.full(shape, -torch.inf, dtype=request.wide, device=request.device)
+    for start in range(first, last, step):
+        cols = slice(start, min(start + step, last))
+        out[..., cols] = scores_of(request, rows, cols)
     return out
 
 

@@ -66,7 +66,7 @@ def self_attention_map(
     Shapes: x (B, T, W) → a map (B, H, T, T); or packed (N, W) of sequences of lengths (B,) → `PackedMaps`.
 
     >>> attention, x = MultiHeadAttention(12, 3).eval(), torch.randn(2, 5, 12)
-    >>> torch.equal(self_attention_map(attention, x).dense(), attention(x, return_map=True)[1].dense())
+    >>> torch.allclose(self_attention_map(attention, x).dense(), attention(x, return_map=True)[1].dense(), atol=1e-6)
     True
     """
     q, k, v = project(x, attention.query, attention.key, attention.value)

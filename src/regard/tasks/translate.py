@@ -96,6 +96,10 @@ class Translate:
         """Write the vocabularies and how BLEU and chrF are computed; the loop writes the weights."""
         self.interpreter.source.save(folder / "source.json")
         self.interpreter.target.save(folder / "target.json")
+        self.save_evaluation(folder)
+
+    def save_evaluation(self, folder: Path) -> None:
+        """Write how BLEU and chrF are computed, so that every evaluation of a run is computed alike."""
         described = {"tokenizer": self.references.tokenizer, **self.references.signatures}
         with replacing(folder / EVALUATION) as path:
             path.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")

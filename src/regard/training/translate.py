@@ -87,6 +87,8 @@ def train(
         tokenizer=_tokenizer(folder),
     )
     display.say(f"BLEU: {task.references.signatures['bleu']}")
+    if not (folder / EVALUATION).exists():
+        task.save_evaluation(folder)
     found = settings(recipe)
     return fit(task, recipe.training, folder, recipe=found, digests=prepared.digests, display=display)
 

@@ -113,8 +113,9 @@ def test_profiles_are_those_of_what_was_seen(options: dict[str, Any], monkeypatc
 
 
 def test_a_profile_of_what_is_not_finite_is_null() -> None:
-    map = attended((1, 1, 5, 5))
-    map.request.q[..., 2, :] = torch.nan
+    q = torch.randn(1, 1, 5, 5, generator=torch.Generator().manual_seed(0))
+    q[..., 2, :] = torch.nan
+    _, map = regard.attend(q, q.nan_to_num(), q.nan_to_num(), return_map=True)
     found = SimpleNamespace(names=["x"], kinds=["self"], maps=[map], image=None, patches=None)
     with asked(Capture(found, "x")) as client:
         told = client.get("/api/maps/0/profile")

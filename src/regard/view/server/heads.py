@@ -82,10 +82,10 @@ class Head:
         """Rows whose statistic is found together."""
         self._found = [False] * -(-self.queries // self.height)
         """Of each such band, whether it is known."""
-        kinds = (torch.int64 if self.request.hard else self.request.wide, self.request.wide, torch.bool)
-        highest, total, large = (torch.zeros(self.queries, dtype=kind, device=self.request.device) for kind in kinds)
-        self._statistic = Statistic(highest, total, large=large)
         self._observer = observer(self.request)
+        kinds = [torch.int64 if self.request.hard else self.request.wide, self.request.wide, torch.bool]
+        highest, total, large = (torch.zeros(self.queries, dtype=kind, device=self.request.device) for kind in kinds)
+        self._statistic = Statistic(highest, total, large=large if self._observer is observe else None)
         self._lock = threading.Lock()
         known = map.known
         if known is not None:
@@ -102,11 +102,12 @@ class Head:
         rows = slice(band * self.height, band * self.height + statistic.shape[0])
         held = self._statistic
         held.highest[rows], held.total[rows] = statistic.highest, statistic.total
-        large = examined(self.request.of_rows(rows), statistic).large
-        if large is not None and held.large is not None:
+        request = self.request.of_rows(rows)
+        large = None if held.large is None else examined(request, statistic).large
+        if held.large is not None and large is not None:
             held.large[rows] = large
-        if bool(statistic.isnan().any()):
-            self._observer = observe  # the kernels do not serve a row that attends to what is not finite
+        if observer(request, statistic) is observe:
+            self._observer = observe  # the kernels do not serve some row, such as one that attends to NaN
         for at in range(band, band + -(-statistic.shape[0] // self.height)):
             self._found[at] = True
 
