@@ -33,6 +33,8 @@ BLOCK = {"cpu": 2**20}
 BLOCK_ELSEWHERE = 2**24
 SPARED = 2**17
 """Pairs that a batch entry must be spared on average before entries are walked one by one."""
+LARGE = 128
+"""Scores beyond which weights of the backward pass are computed from the very products of the forward pass."""
 
 
 def refusal(request: Request) -> str | None:
@@ -244,7 +246,7 @@ class _Backward:
     ) -> None:
         request = part.request
         scores, leaves = self._scores(part, block)
-        soft = statistic.weights(scores.detach())  # (..., rows, cols)
+        soft = statistic.weights(self._forward_scores(part, block, scores, statistic))  # (..., rows, cols)
         kept = block.kept(request, self.seed)
         if self.sums[2] is not None:
             weights = block.chosen(best, request.wide) if request.hard else soft
@@ -264,6 +266,20 @@ class _Backward:
         ):
             if piece is not None:
                 into += piece
+
+    @staticmethod
+    def _forward_scores(part: _Part, block: _Block, scores: Tensor, statistic: Statistic) -> Tensor:
+        """Scores as the forward pass computed them.
+
+        PyTorch may choose another product for tensors that require a gradient, with another rounding: harmless for
+        ordinary scores, but e^(score − highest) of huge ones would overflow.
+        """
+        finite = torch.where(statistic.highest.isfinite(), statistic.highest, 0)
+        if not finite.numel() or bool(finite.abs().amax() <= LARGE):
+            return scores.detach()
+        request = part.request.with_tensors([x if x is None else x.detach() for x in part.request.tensors])
+        with torch.no_grad():
+            return request.scores(block.rows, block.cols)
 
     def _scores(self, part: _Part, block: _Block) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """The block's scores with their graph, and its leaves, each with the place where its gradient is summed."""
