@@ -101,7 +101,8 @@ def context(request: Request) -> tuple[Tensor, None]:
         width = max(q.shape[-1], value_width)
         q, k, v = (pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
     mask = _mask(request)
-    with sdpa_kernel(SDPBackend.MATH) if large(request, mask) else nullcontext():
+    unfused = large(request, mask)
+    with sdpa_kernel(SDPBackend.MATH) if unfused else nullcontext():
         out = scaled_dot_product_attention(
             q,
             k,
@@ -116,7 +117,8 @@ def context(request: Request) -> tuple[Tensor, None]:
         out = out[..., :value_width]
     out = out if len(lead) == 2 else out.reshape(*lead, *out.shape[-2:])  # (*lead, Tq, Dv)
     # only a fused kernel lacks second derivatives, and a dropout that was drawn inside cannot be drawn again
-    return (out if request.dropout_p or stored_weights(request) else rerouted(out, request)), None
+    unfused = unfused or (request.device.type == "cpu" and _learned(request))
+    return (out if request.dropout_p or unfused else rerouted(out, request)), None
 
 
 def _four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
