@@ -51,8 +51,9 @@ def differences(expected: Any, actual: Any, tolerance: Tolerance, path: str = ""
     if isinstance(expected, dict) and isinstance(actual, dict):
         if list(expected) != list(actual):
             yield f"{path}: keys {list(expected)} became {list(actual)}"
-        for name in expected.keys() & actual.keys():
-            yield from differences(expected[name], actual[name], tolerance, f"{path}/{name}")
+        for name in expected:
+            if name in actual:
+                yield from differences(expected[name], actual[name], tolerance, f"{path}/{name}")
     elif isinstance(expected, list) and isinstance(actual, list):
         if len(expected) != len(actual):
             yield f"{path}: {len(expected)} entries became {len(actual)}"

@@ -173,8 +173,10 @@ def interfaces(old: Path, new: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("section", INTERFACES)
 def test_names_outside_stay(section: str, interfaces: dict[str, Any]) -> None:
-    """A name that users have in files, scripts or bookmarks is not renamed or removed. New ones are added by
-    `python -m tests.goldens.record OUT --store`."""
+    """A name that users have in files, scripts or bookmarks is not renamed or removed.
+
+    After a name was added on purpose, `python -m tests.goldens.record OUT --store` adds it to the list.
+    """
     expected, actual = INTERFACES[section], interfaces[section]
     if section == "answers":
         expected = {name: keys for name, keys in expected.items() if name in actual}
