@@ -1,0 +1,33 @@
+"""Where the goldens reach the code: every import that is not one of the public packages is in this file."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.attention import engine
+from regard.view.seen import Patches
+from regard.view.server.app import create as create_app
+from regard.view.server.target import open_target
+
+__all__ = ["ADDRESS_MODULE", "ROOT", "Patches", "command", "create_app", "kernels", "open_target"]
+
+ROOT = Path(__file__).parents[2]
+ADDRESS_MODULE = ROOT / "web/src/state.ts"
+"""The TypeScript module whose functions `read` and `write` convert the address of the page to its state and back."""
+
+
+def command() -> Callable[[Sequence[str]], int]:
+    """The function behind the command `regard`, from the entry point in pyproject.toml."""
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, _, name = project["scripts"]["regard"].partition(":")
+    found: Callable[[Sequence[str]], int] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def kernels() -> Any:
+    """The extension module with the native kernels, or None."""
+    return engine.module
