@@ -182,18 +182,6 @@ def test_forward_mode(case: str, dtype: torch.dtype) -> None:
     assert wanted.any()
 
 
-def test_forward_mode_of_packed_sequences() -> None:
-    x = some(6, 2, D, dtype=torch.float32).detach()
-
-    def run(y: Tensor, backend: str = "auto") -> Tensor:
-        return regard.attend_packed(y, y, y, [4, 2], is_causal=True, backend=backend)
-
-    wanted = torch.func.jvp(lambda y: run(y, "reference"), (x,), (x,))[1]
-    torch.testing.assert_close(torch.func.jvp(run, (x,), (x,))[1], wanted)
-    with forward_ad.dual_level():
-        torch.testing.assert_close(forward_ad.unpack_dual(run(forward_ad.make_dual(x, x))).tangent, wanted)
-
-
 def test_forward_mode_is_right() -> None:
     assert torch.autograd.gradcheck(regard.attend, inputs(), check_forward_ad=True, check_backward_ad=False)
 

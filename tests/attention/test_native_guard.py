@@ -16,7 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import regard
 from regard.attention import engine, native, native_additive, native_observe, native_packed
 from regard.attention.cells import Cells
+from regard.attention.masks import Mask
 from regard.attention.native_plan import Plan, address, addressable
+from regard.attention.packed_layout import Layout
 from regard.attention.request import Request
 from regard.attention.similarity import Additive, Dot
 from regard.layers import between
@@ -112,7 +114,7 @@ def unreached(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 T, D = 6, 8
 PLAN = Plan(1, 2, 1, 1.0, 0.0, None, (), False)
-LAYOUT = native_packed.Layout(torch.tensor([T]), torch.tensor([T]), T, T, True)
+LAYOUT = Layout(torch.tensor([T]), torch.tensor([T]), T, T, True)
 
 
 def request(q: Tensor, k: Tensor, additive: bool = False) -> Request:
@@ -126,7 +128,7 @@ def entry_points(bad: Callable[[Tensor], Tensor], at: int) -> dict[str, Callable
     first, second, third = (bad(torch.randn(T, D)) if i == at else torch.randn(T, D) for i in range(3))
     row = bad(torch.randn(D)) if at else torch.randn(D)
     w, lse, grad, out = torch.ones(1, 2, D), torch.zeros(1, 2, T), torch.randn(1, 2, T, D), torch.randn(1, 2, T, D)
-    packed = native_packed.Packed(PLAN, LAYOUT)
+    packed = native_packed.Packed(PLAN, LAYOUT, Mask())
     cells, statistic = Cells(0, T, 2), torch.zeros(1, 2, T)
     heads = [bad(torch.randn(2, T, D)) if i == at else torch.randn(2, T, D) for i in range(3)]
     found: dict[str, Callable[[], Any]] = {

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.attention import engine, native, native_packed
+from regard.attention import engine, native
+from regard.attention.packed_layout import Layout
 from tests.attention.test_attend import some
 
 LENGTHS = [7, 1, 0, 23, 4, 61, 5, 2]  # on both sides of what the kernels take at once; none at all; odd
@@ -333,7 +334,7 @@ def test_a_long_head_is_shared(
     monkeypatch.setattr(native, "KEYS_PER_TASK", 37)
     lengths = [0, 3, 211, 17]
     threads(2)
-    plan = native_packed.Layout(torch.tensor(lengths), torch.tensor(lengths), 211, 211, True)
+    plan = Layout(torch.tensor(lengths), torch.tensor(lengths), 211, 211, True)
     assert plan.alike() == 1
     x = packed(heads=2, shared=1, lengths=lengths, keys=lengths)
     agree(x, "native", {**OPTIONS[options], "enable_gqa": True}, dtype, lengths=lengths, keys=lengths)
@@ -415,14 +416,6 @@ def test_gradcheck(backend: str) -> None:
     lengths = [2, 0, 3]
     x = [y.requires_grad_() for y in packed(width=2, value_width=2, heads=1, shared=1, lengths=lengths, keys=lengths)]
     assert torch.autograd.gradcheck(lambda *y: regard.attend_packed(*y, lengths, is_causal=True, backend=backend), x)
-
-
-@native_only
-def test_second_derivatives_are_refused() -> None:
-    x = [y.float().requires_grad_() for y in packed()]
-    found = regard.attend_packed(*x, LENGTHS, backend="native")
-    with pytest.raises(RuntimeError, match="first derivatives only"):
-        torch.autograd.grad(found.sum(), x, create_graph=True)
 
 
 WRONG: list[tuple[Callable[[Tensor, Tensor, Tensor], Any], str]] = [

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import and_masks, create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import regard
@@ -389,6 +389,85 @@ class Flexible(nn.Module):
 
     def forward(self, q: Tensor) -> Tensor:
         return flex_attention(q, q, q, **self.options)
+
+
+_documents = torch.tensor([0, 0, 0, 1, 1, 1, 1])  # read by `global_documents`
+
+
+def global_documents(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return _documents[i] == _documents[j]
+
+
+class Documents(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_token = nn.Buffer(_documents.clone())
+
+    def same(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return self.of_token[i] == self.of_token[j]
+
+
+def mask_mods() -> dict[str, tuple[Any, Tensor]]:
+    """Functions of positions that read a tensor, by where they have it from, with that tensor."""
+    documents = _documents.clone()
+    module = Documents()
+
+    def closure(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return documents[i] == documents[j]
+
+    def default(b: Tensor, h: Tensor, i: Tensor, j: Tensor, of: Tensor = documents) -> Tensor:
+        return of[i] == of[j]
+
+    def causal(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return i >= j
+
+    return {
+        "closure": (closure, documents),
+        "default argument": (default, documents),
+        "global": (global_documents, _documents),
+        "module": (lambda b, h, i, j: module.same(b, h, i, j), module.of_token),
+        "combined": (and_masks(causal, closure), documents),
+        "view": (lambda b, h, i, j: documents.view(7, 1)[i, 0] == documents.view(7, 1)[j, 0], documents),
+    }
+
+
+@pytest.mark.parametrize("kind", mask_mods())
+@pytest.mark.parametrize(
+    ("write", "noticed"),
+    [
+        ("after watching", True),
+        ("after watching in training", False),  # the mask is computed when watching ends
+        ("after the map was computed", False),
+        ("while watching", False),  # the mask is computed before the write
+        ("while watching, unseen", True),
+    ],
+)
+def test_flex_attention_notices_writes_to_tensors_of_its_mask(x: Tensor, kind: str, write: str, noticed: bool) -> None:
+    mask_mod, documents = mask_mods()[kind]
+    before = documents.clone()
+    q = x.unflatten(-1, (3, 4)).transpose(1, 2)
+    allowed = before[:, None] == before
+    allowed = allowed.tril() if kind == "combined" else allowed
+    wanted = (q @ q.mT * 0.5).masked_fill(~allowed, -torch.inf).softmax(-1)
+    model = Flexible(block_mask=create_block_mask(mask_mod, 1, 1, 7, 7, device="cpu"))
+    try:
+        with regard.watch(model) as seen, torch.set_grad_enabled(write.endswith("training")):
+            model(q)
+            if write == "while watching":
+                documents.zero_()
+            if write.endswith("unseen"):
+                with torch._C.DisableTorchFunction():
+                    documents.zero_()
+        if write == "after the map was computed":
+            seen[0].dense()
+        documents.zero_()
+        if not noticed:
+            torch.testing.assert_close(seen[0].dense(), wanted)
+            return
+        with pytest.raises(RuntimeError, match=r"a tensor of .*\(7\) must stay as it was .* overwritten in place"):
+            seen[0].dense()
+    finally:
+        documents.copy_(before)
 
 
 def test_flex_attention_with_a_mask_is_seen_and_a_score_mod_refused_by_name(x: Tensor) -> None:

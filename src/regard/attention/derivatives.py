@@ -21,6 +21,7 @@ from torch.autograd import forward_ad
 from . import reference
 from .isolate import isolated
 from .masks import Mask, transformed
+from .packed_layout import Layout, pad, padded, positions, unpad
 from .request import Request
 from .similarity import Similarity, reachable_leaves
 
@@ -129,6 +130,22 @@ def gradients_by_head(
     )
     found = (q_grad, k_grad, v_grad, *others)
     return [None if g is None else g.reshape(x.shape) for g, x in zip(found, tensors, strict=True)]
+
+
+def gradients_of_packed(request: Request, layout: Layout, wanted: Sequence[bool], grad: Tensor) -> list[Tensor | None]:
+    """The same for the q, k and v of packed sequences, (H, N, ·) each, by way of a padded batch.
+
+    `grad` is the gradient of the context, (Nq, H, Dv). The similarity has no parameters.
+    """
+    at_queries, at_keys = positions(request, layout)
+    with torch.enable_grad():
+        batch = padded(request, layout)
+        grad = pad(grad.transpose(0, 1), at_queries, layout.sequences, layout.most_queries)  # (B, H, Tq, Dv)
+        gradients = differentiable_gradients(batch, (*wanted, False), grad)[:3]
+        return [
+            None if g is None else unpad(g, at).transpose(0, 1)  # (B, H, T, ·) → (H, N, ·)
+            for g, at in zip(gradients, (at_queries, at_keys, at_keys), strict=True)
+        ]
 
 
 class Rerouted(torch.autograd.Function):

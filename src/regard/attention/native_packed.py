@@ -11,33 +11,12 @@ import torch
 from torch import Tensor
 
 from . import check, native
+from .derivatives import gradients_of_packed
+from .masks import Mask
 from .native_plan import NUMBERS, OPEN, Gradients, Plan, address, kernels, shared_lead, unit_rows, view
+from .packed_layout import Layout
 from .request import Request
 from .similarity import Additive, Dot
-
-
-class Layout(NamedTuple):
-    """How many queries and keys each sequence has."""
-
-    queries: Tensor
-    """(B,) int64, on the CPU"""
-    keys: Tensor
-    """(B,) likewise"""
-    most_queries: int
-    most_keys: int
-    same: bool
-    """Whether the keys are the queries'."""
-    offsets: Tensor | None = None
-    """(B,) int64, on the CPU: the position of each sequence's first query; None where all are 0."""
-
-    @property
-    def sequences(self) -> int:
-        return len(self.queries)
-
-    def alike(self) -> int:
-        """How many sequences as costly as the costliest would cost what all do."""
-        work = [(q + 1) * (k + 1) for q, k in zip(self.queries.tolist(), self.keys.tolist(), strict=True)]
-        return max(1, sum(work) // max(work, default=1))
 
 
 class Packed(NamedTuple):
@@ -45,9 +24,11 @@ class Packed(NamedTuple):
 
     plan: Plan
     layout: Layout
+    mask: Mask
+    """As the request has it: for second derivatives."""
 
     def arguments(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
-        plan, layout = self
+        plan, layout, _ = self
         sizes = (plan.heads, plan.groups, layout.most_queries, layout.most_keys, q.shape[-1], v.shape[-1])
         numbers = (NUMBERS[v.dtype], plan.scale, plan.softcap)
         lengths = (layout.sequences, address(layout.queries), address(layout.keys))
@@ -77,7 +58,7 @@ def context(request: Request, layout: Layout) -> Tensor | None:
     plan = Plan(
         layout.alike(), request.lead[0], request.groups, request.similarity.scale, softcap, numbers, (), not mask.open
     )
-    packed, shared = Packed(plan, layout), shared_lead(request)
+    packed, shared = Packed(plan, layout, mask), shared_lead(request)
     q, k, v = (
         unit_rows(x.expand(*lead, *x.shape[-2:]))  # (H, N, ·)
         for x, lead in ((request.q, request.lead), (request.k, shared), (request.value, shared))
@@ -116,11 +97,14 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
-        plan = ctx.packed.plan
-        plan.once()
         if grad is None:
             return None, None, None, None
+        plan, layout, mask = ctx.packed
         q, k, v, found, softmax = ctx.saved_tensors
+        if torch.is_grad_enabled():  # only under create_graph=True
+            lead = (q.shape[0],)
+            request = Request(q, k, v, Dot(plan.scale), False, mask, plan.softcap or None, 0.0, plan.groups, lead)
+            return *gradients_of_packed(request, layout, ctx.needs_input_grad[:3], grad), None
         *gradients, finite = _backward(ctx.packed, q, k, v, found, softmax, grad)
         if plan.masked and not finite:
             q, k, v = (torch.where(x.isfinite(), x, 0) for x in (q, k, v))  # masked out, or lost in any case

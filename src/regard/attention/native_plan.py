@@ -73,13 +73,6 @@ class Plan(NamedTuple):
         """Add up what the query heads of each key head found: (…, H, T, D) → (…, H / groups, T, D)."""
         return x if self.groups == 1 else x.unflatten(-3, (-1, self.groups)).sum(-3)
 
-    def once(self) -> None:
-        if torch.is_grad_enabled():  # only under create_graph=True
-            raise RuntimeError(
-                "attend_packed: backend (native) has first derivatives only; got create_graph=True. "
-                "Try backend='reference' for second ones."
-            )
-
 
 def entries(request: Request) -> tuple[int, int]:
     """The leading dimensions as (batches, heads)."""

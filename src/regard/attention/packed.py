@@ -8,9 +8,7 @@ f g h i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,15 +17,14 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from . import check, native_packed
 from .attend import serve
 from .choose import choose
-from .native_packed import Layout
-from .packed_maps import PackedMaps, pad, padded_mask
-from .packed_maps import places as places
+from .masks import transformed
+from .packed_layout import Layout, Lengths, as_tensor, layout_of, padded, positions, unpad
+from .packed_layout import places as places
+from .packed_maps import PackedMaps
 from .packed_op import request_of, traceable, traced
 from .request import Request, Weighting
 from .similarity import autocast_dtype
 from .tensor_types import require_supported
-
-Lengths = Tensor | Sequence[int]
 
 
 def attend_packed(
@@ -123,9 +120,9 @@ def attend_now(
 ) -> Any:
     """`attend_packed` itself, after modes and subclasses have seen the call. The context does not depend on maps."""
     request = _request(query, key, value, options)
-    if torch.compiler.is_compiling() and traceable(request.reduced()):
-        cut = _tensor(lengths)
-        keys = cut if key_lengths is None else _tensor(key_lengths)
+    if torch.compiler.is_compiling() and not transformed() and traceable(request.reduced()):
+        cut = as_tensor(lengths)
+        keys = cut if key_lengths is None else as_tensor(key_lengths)
         context = traced(request.reduced(), cut, keys, backend, _traced_offsets(causal_offset, cut))
         if not return_maps:
             return context
@@ -170,59 +167,9 @@ def _serve(request: Request, layout: Layout, backend: str) -> Tensor:
 
 def _padded(request: Request, layout: Layout, backend: str) -> Tensor:
     """By a batch padded to its longest sequence."""
-    device, count = request.device, layout.sequences
-    of_queries = places(layout.queries.to(device), request.queries, layout.most_queries)
-    of_keys = of_queries if layout.same else places(layout.keys.to(device), request.keys, layout.most_keys)
-    padded = replace(
-        request,
-        q=pad(request.q, of_queries, count, layout.most_queries),  # (B, H, T, D)
-        k=pad(request.k, of_keys, count, layout.most_keys),
-        v=pad(request.value, of_keys, count, layout.most_keys),
-        mask=padded_mask(request.mask, layout, device),
-        lead=(count, *request.lead),
-    )
-    context = serve(padded, choose(padded, backend).backend, False)  # (B, H, T, Dv)
-    return context.transpose(1, 2).flatten(0, 1).index_select(0, of_queries)  # (N, H, Dv)
-
-
-class _Read(NamedTuple):
-    """Lengths that were read: as a tensor on the CPU, and the largest."""
-
-    lengths: Tensor
-    most: int
-
-
-def layout_of(
-    query: Tensor, key: Tensor, lengths: Lengths, key_lengths: Lengths | None, causal_offset: int | Lengths | None = 0
-) -> Layout:
-    """The lengths of queries and keys, which must add up to the rows there are, and the offsets of queries."""
-    queries = _read("lengths", lengths, query, "queries")
-    if key_lengths is None and len(key) != len(query):
-        raise ValueError(
-            f"attend_packed: key_lengths must be given where key ({check.shape(key)}) has not as many rows as query "
-            f"({check.shape(query)})."
-        )
-    keys = queries if key_lengths is None else _read("key_lengths", key_lengths, key, "keys")
-    if len(keys.lengths) != len(queries.lengths):
-        raise ValueError(
-            f"attend_packed: key_lengths ({len(keys.lengths)}) must be as many as lengths ({len(queries.lengths)}), "
-            "one per sequence."
-        )
-    offsets = _offsets(causal_offset, len(queries.lengths))
-    return Layout(queries.lengths, keys.lengths, queries.most, keys.most, key_lengths is None, offsets)
-
-
-def _offsets(given: int | Lengths | None, sequences: int) -> Tensor | None:
-    """(B,) int64 on the CPU; None where all are 0."""
-    if given is None or (isinstance(given, int) and not isinstance(given, bool) and given == 0):
-        return None
-    x = torch.as_tensor(given) if isinstance(given, int) else _tensor(given)
-    if x.is_floating_point() or x.dtype == torch.bool or tuple(x.shape) not in ((), (sequences,)):
-        raise ValueError(
-            f"attend_packed: causal_offset ({check.shape(x)}) must be one whole number, or one per sequence "
-            f"({sequences}); got {check.dtype(x)}. For lower right masks pass key_lengths - lengths."
-        )
-    return x.to("cpu", torch.int64).expand(sequences).contiguous()
+    batch = padded(request, layout)
+    context = serve(batch, choose(batch, backend).backend, False)  # (B, H, T, Dv)
+    return unpad(context, positions(request, layout)[0])  # (N, H, Dv)
 
 
 def _traced_offsets(given: int | Lengths, lengths: Tensor) -> Tensor | None:
@@ -231,27 +178,7 @@ def _traced_offsets(given: int | Lengths, lengths: Tensor) -> Tensor | None:
         return torch.as_tensor(given)  # for `_offsets` to refuse
     if isinstance(given, int):
         return None if given == 0 else torch.full_like(lengths, given)
-    return _tensor(given)
-
-
-def _read(name: str, given: Lengths, rows: Tensor, what: str) -> _Read:
-    x = _tensor(given)
-    if x.ndim != 1 or x.is_floating_point() or x.dtype == torch.bool:
-        raise ValueError(
-            f"attend_packed: {name} ({check.shape(x)}) must be whole numbers, one per sequence; got {check.dtype(x)}."
-        )
-    numbers = x.tolist()
-    if min(numbers, default=0) < 0 or sum(numbers) != len(rows):
-        wrong = f"got {min(numbers)}" if min(numbers, default=0) < 0 else f"they add up to {sum(numbers)}"
-        raise ValueError(
-            f"attend_packed: {name} must be at least 0 and add up to the {what} there are ({len(rows)}, in "
-            f"{check.shape(rows)}); {wrong}."
-        )
-    return _Read(x.to("cpu", torch.int64).contiguous(), max(numbers, default=0))
-
-
-def _tensor(given: Lengths) -> Tensor:
-    return given if isinstance(given, Tensor) else torch.as_tensor(given, dtype=None if len(given) else torch.int64)
+    return as_tensor(given)
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor) -> None:

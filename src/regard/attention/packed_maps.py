@@ -8,11 +8,9 @@ from functools import cached_property
 from typing import overload
 
 import torch
-from torch import Tensor
 
 from .map import AttentionMap
-from .masks import Mask
-from .native_packed import Layout
+from .packed_layout import Layout, pad, padded_mask, places
 from .request import Request
 
 
@@ -90,28 +88,3 @@ def padded_request(kept: Request, layout: Layout, queries: int, keys: int) -> Re
         mask=padded_mask(kept.mask, layout, kept.device, valid),
         lead=(layout.sequences, *kept.lead),
     )
-
-
-def padded_mask(mask: Mask, layout: Layout, device: torch.device, dense: Tensor | None = None) -> Mask:
-    """The mask of a padded batch (B, H, Tq, Tk): valid keys and offsets by sequence."""
-    offset: int | Tensor = 0
-    if layout.offsets is not None and mask.positional:
-        offset = layout.offsets.to(device).reshape(-1, 1, 1, 1)
-    return Mask(dense, mask.left, mask.right, offset, layout.keys.to(device).reshape(-1, 1, 1, 1))
-
-
-def pad(x: Tensor, at: Tensor, sequences: int, longest: int) -> Tensor:
-    """(H, N, D) → (B, H, T, D), zero in padding; at (N,): where each token stands in the flattened batch."""
-    room = x.new_zeros(sequences * longest, x.shape[0], x.shape[-1])
-    return room.index_copy(0, at, x.transpose(0, 1)).unflatten(0, (sequences, longest)).transpose(1, 2)
-
-
-def places(lengths: Tensor, total: int, stride: int = 0) -> Tensor:
-    """Where each of the `total` tokens stands in a batch whose rows are `stride` long, (N,); 0: in its own sequence.
-
-    >>> places(torch.tensor([3, 2]), 5), places(torch.tensor([3, 2]), 5, stride=4)
-    (tensor([0, 1, 2, 0, 1]), tensor([0, 1, 2, 4, 5]))
-    """
-    starts = lengths.cumsum(0) - lengths  # (B,) the first token of each
-    shift = torch.arange(len(lengths), device=lengths.device) * stride - starts  # (B,)
-    return torch.arange(total, device=lengths.device) + shift.repeat_interleave(lengths, output_size=total)  # (N,)

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .derivatives import gradients_of_packed
 from .masks import Mask
+from .packed_layout import layout_of
 from .request import Request
 from .similarity import Dot
 
@@ -84,6 +86,11 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     *tensors, causal_offset = ctx.saved_tensors
+    if torch.is_grad_enabled():  # only under create_graph=True
+        q, k, v, lengths, key_lengths = tensors
+        layout = layout_of(q.transpose(0, 1), k.transpose(0, 1), lengths, key_lengths, causal_offset)
+        request = request_of(q, k, v, *ctx.numbers[:-1])
+        return *gradients_of_packed(request, layout, ctx.needs_input_grad[:3], grad), *(None,) * 9
     gradients = torch.ops.regard.packed_backward.default(grad, *tensors, *ctx.numbers, causal_offset)
     return *gradients, *(None,) * 9
 

@@ -12,7 +12,10 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from ..attention.masks import Mask
 from ..attention.request import Request
@@ -42,9 +45,11 @@ class Masked:
     allowed: Callable[..., Tensor]
     batch: int
     heads: int
+    captured: tuple[Tensor, ...] = ()
+    """The tensors that `allowed` reads besides the positions."""
 
     def tensors(self) -> Sequence[Tensor]:
-        return [self.open.q, self.open.k]
+        return [self.open.q, self.open.k, *self.captured]
 
     def own(self, storage: int) -> Plain:
         return Plain(Plain(self.request()).own(storage).found)
@@ -55,6 +60,31 @@ class Masked:
         r = self.open
         dense = create_mask(self.allowed, self.batch, self.heads, r.queries, r.keys, device=str(r.device))
         return replace(r, mask=Mask(dense))
+
+
+class _CapturedTensors(TorchFunctionMode):
+    """Collects the tensors that a function reads and did not compute itself, wherever it gets them from."""
+
+    def __init__(self, arguments: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.captured: dict[int, Tensor] = {}
+        self._computed = {id(x): x for x in arguments}  # kept, so that no other tensor gets the same id
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for x in tree_leaves((args, kwargs)):
+            if isinstance(x, Tensor) and id(x) not in self._computed:
+                self.captured[id(x)] = x
+        result = func(*args, **(kwargs or {}))
+        self._computed.update((id(x), x) for x in tree_leaves(result) if isinstance(x, Tensor))
+        return result
+
+
+def captured_tensors(mask_mod: Callable[..., Tensor], device: torch.device) -> tuple[Tensor, ...]:
+    """The tensors that a mask_mod reads: in its closure, in a module, or global. Found by a trial on one position."""
+    position = [torch.zeros((), dtype=torch.int64, device=device) for _ in range(4)]
+    with torch.no_grad(), _CapturedTensors(position) as mode:
+        mask_mod(*position)
+    return tuple(mode.captured.values())
 
 
 def flex_attention(
@@ -77,4 +107,5 @@ def flex_attention(
     if block_mask is None or block_mask.mask_mod.__name__ == "noop_mask":
         return Found(Plain(request))
     batch, heads = block_mask.shape[:2]
-    return Found(Masked(request, block_mask.mask_mod, batch, heads))
+    captured = captured_tensors(block_mask.mask_mod, request.device)
+    return Found(Masked(request, block_mask.mask_mod, batch, heads, captured))
