@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from . import check, native
-from .native_plan import NUMBERS, OPEN, Gradients, Plan, address, kernels, shared_lead, unit_rows, view
-from .request import Request
+from .native_plan import NUMBERS, OPEN, Gradients, Plan, address, kernels, unit_rows, view
+from .request import Request, shared_lead
 from .similarity import Additive, Dot
 
 
