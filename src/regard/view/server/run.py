@@ -161,7 +161,7 @@ class Classifier(Target):
 def looked(model: Any, given: Tensor, pixels: Tensor, title: str) -> Shown:
     """What a Vision Transformer of ours looks at: pixels are (C, H, W) bytes, given what the model takes for them."""
     from ...models.vit import ViT
-    from ..seen import Patches
+    from ..patches import Patches
     from ..watch import watch
 
     if not isinstance(model, ViT):
