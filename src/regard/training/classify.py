@@ -19,7 +19,7 @@ from ..models.bert_heads import SequenceClassifier
 from ..tasks.classifier import Classifier
 from ..tasks.classify import Classify
 from ..tasks.labelled import Prepared, Texts, prepare
-from ..tasks.metrics import save_confusion
+from ..tasks.metrics import f1_of, save_confusion
 from . import bert
 from .arguments import errors_of, from_values
 from .config import Training, refuse
@@ -180,4 +180,5 @@ def _model(recipe: FinetuneRecipe | ScratchRecipe, folder: Path, prepared: Prepa
 def _conclude(task: Classify, folder: Path) -> None:
     load_best(task.model, folder)
     task.model.eval()
-    save_confusion(task.confusion(), task.classifier.labels, folder / "confusion.png")
+    matrix = task.confusion()
+    save_confusion(matrix, task.classifier.labels, f1_of(matrix).each.tolist(), folder / "confusion.png")

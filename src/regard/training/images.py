@@ -16,7 +16,7 @@ from ..models.cnn import CNN, CNNConfig
 from ..models.vit import ViT, ViTConfig
 from ..models.vit_exchange import labels_of, load_vit, scale_of
 from ..tasks.images import ClassifyImages, ImageClassifier, Pictures, figures, predicted, prepare, read_about
-from ..tasks.metrics import confusion, save_confusion
+from ..tasks.metrics import confusion, f1_of, save_confusion
 from .arguments import errors_of, from_values
 from .config import Training, refuse
 from .logbook import Outcome
@@ -91,7 +91,7 @@ def report(classifier: ImageClassifier, images: Images, folder: Path, part: str,
     """How good the best weights are: a line of figures, and the confusion matrix as a picture."""
     logits, labels = predicted(classifier, ImageBatches(images, 256, shuffle=False))
     matrix = confusion(logits.argmax(-1), labels, len(classifier.classes))
-    save_confusion(matrix, classifier.classes, folder / PICTURE)
+    save_confusion(matrix, classifier.classes, f1_of(matrix).each.tolist(), folder / PICTURE)
     told = figures(matrix)
     display.say(f"{part}: accuracy {told['accuracy']:.4f}, F1 {told['f1']:.4f}: {folder / PICTURE}")
 
