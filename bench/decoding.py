@@ -219,7 +219,8 @@ def _ctranslate2(interpreter: Interpreter, options: Options) -> dict[str, Search
     """By batch size."""
     import ctranslate2
 
-    folder = to_ctranslate2(interpreter, Path(options.out, "ctranslate2"))
+    folder = Path(options.out, "ctranslate2")
+    to_ctranslate2(interpreter.model, interpreter.source, interpreter.target, folder)
     number = {piece: place for place, piece in enumerate(interpreter.target.pieces(range(len(interpreter.target))))}
     workers = torch.get_num_threads()
     with threads(workers):  # a translator changes those of the thread that makes it

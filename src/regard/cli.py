@@ -201,7 +201,8 @@ def _export(options: argparse.Namespace) -> int:
     from .tasks.export import to_ctranslate2
     from .training.translate import load
 
-    print(to_ctranslate2(load(options.folder), options.out or options.folder / "ctranslate2"))
+    run = load(options.folder)
+    print(to_ctranslate2(run.model, run.source, run.target, options.out or options.folder / "ctranslate2"))
     return 0
 
 
