@@ -29,7 +29,7 @@ from regard.layers import DecoderBlock, EncoderBlock, MultiHeadAttention, sinuso
 from regard.models import Transformer
 from regard.tasks.export import to_ctranslate2
 from regard.tasks.interpreter import Interpreter
-from regard.training.translate import load
+from regard.training.loading import load_translator
 
 SIZE, LONGEST = 5, 60
 MINUTES = 12.0
@@ -101,7 +101,7 @@ def _model(options: Options) -> Interpreter:
         rate += ["--vocabulary", "5000", "--tokens", "1200", "--dropout", "0.1"]
         command = [sys.executable, "-m", "regard", "train", "translate", str(folder), *texts, *limit, *rate]
         subprocess.run(command, check=True)
-    return load(folder)
+    return load_translator(folder)
 
 
 def _sentences(interpreter: Interpreter, options: Options) -> list[tuple[int, ...]]:
