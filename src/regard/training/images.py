@@ -76,7 +76,10 @@ def train(recipe: ImagesRecipe | CNNRecipe, folder: str | os.PathLike[str], disp
     torch.manual_seed(seed)  # of the first weights
     model = image_model(recipe.model, images.classes, images.shape)
     classifier = ImageClassifier(model, images.classes, images.shape, normal)
-    task = ClassifyImages(classifier, images, valid, recipe.data, smoothing=recipe.smoothing, seed=seed)
+    data = recipe.data
+    task = ClassifyImages(
+        classifier, images, valid, data.batch, data.augmentation, smoothing=recipe.smoothing, seed=seed
+    )
     outcome = fit(task, recipe.training, folder, recipe=found, digests=digests, display=display)
     if os.environ.get("RANK", "0") == "0":
         report(load(folder), test or valid, folder, "held out" if test is None else "test", display)
