@@ -82,7 +82,7 @@ def train(recipe: ImagesRecipe | CNNRecipe, folder: str | os.PathLike[str], disp
     )
     outcome = fit(task, recipe.training, folder, recipe=found, digests=digests, display=display)
     if os.environ.get("RANK", "0") == "0":
-        report(load(folder), test or valid, folder, "held out" if test is None else "test", display)
+        report(load_image_classifier(folder), test or valid, folder, "held out" if test is None else "test", display)
     return outcome
 
 

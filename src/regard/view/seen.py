@@ -250,7 +250,7 @@ class Seen:
     # Pictures: each in a file of its own, imported when it is asked for, and matplotlib with it.
 
     def grid(self, path: str | Path | None = None, *, layers: Layers = None, **options: Any) -> Picture:
-        """Layers × heads as thumbnails. `layers`: some of them, as in `filter`. Options: `regard.view.grid.grid`."""
+        """Layers × heads as thumbnails; `layers` as in `filter`. Options: `regard.view.grid.grid`."""
         from .grid import grid
         from .picture import check_path
 
