@@ -104,9 +104,8 @@ class Request:
         lead: tuple[int, ...],
     ) -> Request:
         """A request that was kept, from its parts, as a file holds them; raises ValueError where they do not fit."""
-        request = cls(q, k, None, similarity, hard, mask, softcap, 0.0, groups, lead)
-        check.kept(request)
-        return request
+        check.kept(q, k, mask, similarity, softcap, groups, lead)
+        return cls(q, k, None, similarity, hard, mask, softcap, 0.0, groups, lead)
 
     @property
     def queries(self) -> int:
