@@ -188,20 +188,23 @@ class Victim:
 
 def answers(recipe: str, run: Path) -> Any:
     """What the best model of a run says to a few inputs, to the bit."""
-    from regard.training import bert, classify, images, translate
+    from regard.training.loading import best, load_image_classifier, load_text_classifier, load_translator
 
     if recipe == "translate":
-        found = translate.load(run).translate(["the cat sees a bird", "a dog"], size=2, longest=8)
+        found = load_translator(run).translate(["the cat sees a bird", "a dog"], size=2, longest=8)
         return [(one.text, one.score) for best in found for one in best]
     if recipe == "classify":
-        return classify.load(run).probabilities(["the cat good", "a dog sees bad"]).tolist()
+        return load_text_classifier(run).probabilities(["the cat good", "a dog sees bad"]).tolist()
     if recipe == "images":
         import numpy as np
 
-        return [(one.name, one.probability) for one in images.load(run).classify([np.eye(8, dtype=np.uint8) * 200])]
+        return [
+            (one.name, one.probability)
+            for one in load_image_classifier(run).classify([np.eye(8, dtype=np.uint8) * 200])
+        ]
     from regard.data import WordPiece
 
-    model = bert.best(run)
+    model = best(run)
     ids = WordPiece.load(run).encode("the cat sees a bird").ids
     with torch.no_grad():
         return model(torch.tensor([ids]), torch.tensor([len(ids)])).tolist()

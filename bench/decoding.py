@@ -29,7 +29,7 @@ from regard.layers import DecoderBlock, EncoderBlock, MultiHeadAttention, sinuso
 from regard.models import Transformer
 from regard.tasks.export import to_ctranslate2
 from regard.tasks.interpreter import Interpreter
-from regard.training.translate import load
+from regard.training.loading import load_translator
 
 SIZE, LONGEST = 5, 60
 MINUTES = 12.0
@@ -101,7 +101,7 @@ def _model(options: Options) -> Interpreter:
         rate += ["--vocabulary", "5000", "--tokens", "1200", "--dropout", "0.1"]
         command = [sys.executable, "-m", "regard", "train", "translate", str(folder), *texts, *limit, *rate]
         subprocess.run(command, check=True)
-    return load(folder)
+    return load_translator(folder)
 
 
 def _sentences(interpreter: Interpreter, options: Options) -> list[tuple[int, ...]]:
@@ -219,7 +219,8 @@ def _ctranslate2(interpreter: Interpreter, options: Options) -> dict[str, Search
     """By batch size."""
     import ctranslate2
 
-    folder = to_ctranslate2(interpreter, Path(options.out, "ctranslate2"))
+    folder = Path(options.out, "ctranslate2")
+    to_ctranslate2(interpreter.model, interpreter.source, interpreter.target, folder)
     number = {piece: place for place, piece in enumerate(interpreter.target.pieces(range(len(interpreter.target))))}
     workers = torch.get_num_threads()
     with threads(workers):  # a translator changes those of the thread that makes it

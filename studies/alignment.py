@@ -25,7 +25,7 @@ from regard.cli import main as regard
 from regard.data.bible import prepare
 from regard.tasks.alignment import Link, Step, agreement, error_rate, links, parse_pharaoh
 from regard.tasks.interpreter import Interpreter
-from regard.training.translate import load
+from regard.training.loading import load_translator
 
 COMMON = ["--no-joint", "--vocabulary", "4000", "--patience", "0", "--epochs", "1000"]
 COMMON += ["--learning-rate", "2e-3", "--warmup", "400"]
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
             folder = options.out / (name if direction == "forward" else f"{name}-{direction}")
             if status := _train(name, folder, verses, source, target, options.minutes):
                 return status
-            models.append(load(folder))
+            models.append(load_translator(folder))
         for how, found in _attention(models[0], models[1], verses):
             errors[f"{name}, {how}"] = _error(found, gold)
     (options.out / "results.json").write_text(json.dumps(errors, indent=1) + "\n", encoding="utf-8")

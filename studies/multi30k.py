@@ -18,7 +18,7 @@ from bench.peers import multi30k
 from regard.cli import main as regard
 from regard.data import read_pairs
 from regard.tasks.bleu import bleu
-from regard.training.translate import load
+from regard.training.loading import load_translator
 from studies._claim import figure
 from studies._learn import lines
 
@@ -71,7 +71,7 @@ def _train(name: str, folder: Path, minutes: float) -> int:
 
 def _score(folder: Path, pairs: Sequence[tuple[str, str]], beam: int) -> dict[str, Any]:
     """BLEU of all test sentences, and of groups of about as many, from the shortest sources to the longest."""
-    ours = [best[0].text for best in load(folder).translate([source for source, _ in pairs], size=beam)]
+    ours = [best[0].text for best in load_translator(folder).translate([source for source, _ in pairs], size=beam)]
     (folder / "test.out").write_text("\n".join(ours) + "\n", encoding="utf-8")
     whole, signature = bleu(ours, [wanted for _, wanted in pairs])
     order = sorted(range(len(pairs)), key=lambda place: len(pairs[place][0].split()))

@@ -25,8 +25,7 @@ from regard.data.wordpiece import WordPiece
 from regard.models.bert import Bert
 from regard.models.bert_files import save_bert
 from regard.tasks.metrics import accuracy
-from regard.training.bert import config_of
-from regard.training.classify import load
+from regard.training.loading import config_of, load_text_classifier
 from studies._packages import Review, reviews
 
 TEST, VALID = 2000, 500
@@ -127,7 +126,7 @@ def _finetuned(options: argparse.Namespace, start: Path, run: Path, seed: int, s
         limits = ["--minutes", str(options.finetune_minutes), "--seed", str(seed), *LONGEST[options.source]]
         if regard(["train", "classify", str(run), *files, "--from", str(start), *settings, *limits]):
             raise ValueError(f"{run} could not be trained, as was said.")
-        examples, classifier = list(read_labelled(texts / "test.jsonl")), load(run)
+        examples, classifier = list(read_labelled(texts / "test.jsonl")), load_text_classifier(run)
         wanted = torch.tensor([classifier.labels.index(example.label) for example in examples])
         said = classifier.probabilities([example.text for example in examples]).argmax(1)
         place.write_text(json.dumps({"accuracy": accuracy(said, wanted)}) + "\n", encoding="utf-8")

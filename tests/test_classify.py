@@ -11,6 +11,7 @@ import pytest
 from regard.cli import main
 from regard.training import classify as recipe
 from regard.training import logbook
+from regard.training.loading import load_text_classifier
 from tests.tasks.berts import write_labelled, write_plain
 
 SMALL = ["--vocabulary", "80", "--width", "16", "--heads", "2", "--hidden", "32", "--layers", "1", "--positions", "32"]
@@ -80,7 +81,7 @@ def test_what_is_finetuned_may_read_the_mean_and_drop_more(
     assert main(["train", "classify", str(made), *data, "--from", str(pretrained), *how]) == 0
     assert main(["train", "classify", str(again), *data, "--from", str(made)]) == 0
     for run in (made, again):  # what begins with it is as it is
-        config = recipe.load(run).model.bert.config
+        config = load_text_classifier(run).model.bert.config
         assert (config.pool, config.dropout) == ("mean", 0.3)
     assert main(["export", str(made), "--to", "huggingface"]) == 1
     assert "pool ('mean') must be 'first'" in capsys.readouterr().err
@@ -134,7 +135,7 @@ def test_finetuning_from_a_directory_of_hugging_face(run: Path, folder: Path) ->
     assert main(["export", str(run), "--to", "huggingface", "--out", str(folder / "hf")]) == 0
     made, data = folder / f"hf-{run.name}", ["--data", str(folder / "train.tsv")]
     assert main(["train", "classify", str(made), *data, "--from", str(folder / "hf"), *SHORT]) == 0
-    assert recipe.load(made).labels == ("bad", "good")
+    assert load_text_classifier(made).labels == ("bad", "good")
 
 
 def test_from_scratch_with_a_split_of_its_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

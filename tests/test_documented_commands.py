@@ -17,7 +17,7 @@ from regard.cli import _parsed, main
 from regard.data import WordPiece
 from regard.models import Bert, BertConfig, save_bert
 from regard.tasks.interpreter import Alignment, Translation
-from regard.training.translate import load
+from regard.training.loading import load_translator
 from regard.view import web
 from regard.view.explain import files
 from tests.tasks.berts import labelled, write_labelled, write_plain
@@ -195,7 +195,7 @@ def test_options_stand_before_between_and_after_the_texts(
 
 def test_python_as_documented(workspace: Path) -> None:
     """`load` takes a string; one text gives its translations; `look` and `align` take what `translate` returns."""
-    interpreter = load(str(workspace / "runs/de-en"))
+    interpreter = load_translator(str(workspace / "runs/de-en"))
     single = interpreter.translate("the cat", longest=6)
     assert isinstance(single[0], Translation) and single[0].source == "the cat"
     assert interpreter.translate(["the cat"], longest=6) == [single]
@@ -210,10 +210,10 @@ def test_python_as_documented(workspace: Path) -> None:
 
 def test_a_single_string_is_one_text(workspace: Path) -> None:
     from regard.tasks.embed import Embedder
-    from regard.training import classify, images
+    from regard.training.loading import load_image_classifier, load_text_classifier
 
-    classifier, embedder = classify.load(str(workspace / "runs/mood")), Embedder.load(workspace / "DIRECTORY")
+    classifier, embedder = load_text_classifier(str(workspace / "runs/mood")), Embedder.load(workspace / "DIRECTORY")
     assert classifier.probabilities("a fine film").equal(classifier.probabilities(["a fine film"])[0])
     assert embedder.embed("a fine film").equal(embedder.embed(["a fine film"])[0])
     with pytest.raises(ValueError, match=r"images \(boot.png\) must be a list, even of one file"):
-        images.load(str(workspace / "runs/fashion")).classify("boot.png")
+        load_image_classifier(str(workspace / "runs/fashion")).classify("boot.png")

@@ -43,9 +43,9 @@ def run(options: argparse.Namespace) -> int:
         return _images(options, given)
     if options.plot:
         raise ValueError(f"plot ({options.plot}) must come with a classifier of images; {options.folder} reads texts.")
-    from .training.classify import load
+    from .training.loading import load_text_classifier
 
-    classifier = load(options.folder)
+    classifier = load_text_classifier(options.folder)
     count = len(classifier.labels) if options.all else options.top
     done = 0
     for texts in _chunks(given):
@@ -83,9 +83,9 @@ def _of_images(folder: Path) -> bool:
 
 
 def _images(options: argparse.Namespace, files: Iterable[str]) -> int:
-    from .training.images import load
+    from .training.loading import load_image_classifier
 
-    classifier = load(options.folder)
+    classifier = load_image_classifier(options.folder)
     count = len(classifier.classes) if options.all else options.top
     number = 0
     for paths in _chunks(files):

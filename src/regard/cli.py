@@ -199,9 +199,10 @@ def _export(options: argparse.Namespace) -> int:
         print(to_huggingface(options.folder, options.out or options.folder / "huggingface"))
         return 0
     from .tasks.export import to_ctranslate2
-    from .training.translate import load
+    from .training.loading import load_translator
 
-    print(to_ctranslate2(load(options.folder), options.out or options.folder / "ctranslate2"))
+    run = load_translator(options.folder)
+    print(to_ctranslate2(run.model, run.source, run.target, options.out or options.folder / "ctranslate2"))
     return 0
 
 

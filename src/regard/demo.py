@@ -28,7 +28,8 @@ from .tasks.interpreter import Interpreter, Translation
 from .tasks.parallel import Parallel
 from .tasks.translate import exact
 from .training import Display, Training
-from .training.translate import RecurrentRecipe, load, train
+from .training.loading import load_translator
+from .training.translate import RecurrentRecipe, train
 from .view import terminal
 from .view.explain.mechanisms import LONGEST as EXPLAINED
 from .view.page import Curve, Example, Page
@@ -119,7 +120,7 @@ def run(steps: int, out: Path, seed: int = 0) -> int:
         for name, bar in bars.items():
             display = Bar(console, progress, bar)
             train(_recipe(name, work, steps, seed), work / name, display)
-            contestant = Contestant(name, work / name, load(work / name), display.curve)
+            contestant = Contestant(name, work / name, load_translator(work / name), display.curve)
             _examine(contestant, test)
             contestants.append(contestant)
     _show(console, contestants, test, out)

@@ -66,7 +66,7 @@ def complete_alignments(arguments: Sequence[str]) -> list[str]:
 def run(options: argparse.Namespace) -> int:
     """Translate texts or the standard input; the result is an exit status."""
     from .data.text_input import read_lines
-    from .training.translate import load
+    from .training.loading import load_translator
 
     for name in ("beam", "longest", "longest_source"):
         if not 1 <= getattr(options, name) <= MOST[name]:
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"length-penalty ({options.length_penalty}) must be a finite number. Try 1.")
     if options.plot and options.plot.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"plot ({options.plot}) must end in .png, .svg or .pdf.")
-    interpreter = load(options.folder)
+    interpreter = load_translator(options.folder)
     if options.alignments or options.plot:
         _check_looks(interpreter, options.folder)
     lines: Iterable[str] = options.texts or read_lines(sys.stdin)

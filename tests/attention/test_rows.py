@@ -18,7 +18,7 @@ import regard
 from regard.attention import engine, native_observe
 from regard.attention.request import Request
 from regard.attention.similarity import Dot, widen
-from regard.view.call import SinkMap
+from regard.attention.sink import SinkMap
 from tests.attention.test_observe import ISAS, assert_exact, way  # noqa: F401
 
 LOWEST = torch.finfo(torch.float32).min

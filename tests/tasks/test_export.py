@@ -36,7 +36,8 @@ def untrained(**changes) -> Interpreter:
 def test_greedy_translations_are_the_same(tmp_path: Path, changes: dict) -> None:
     interpreter = untrained(**changes)
     ours = [found[0] for found in interpreter.translate(TEXTS, size=1, longest=25)]
-    peer = ctranslate2.Translator(str(to_ctranslate2(interpreter, tmp_path / "out")), intra_threads=1)
+    folder = to_ctranslate2(interpreter.model, interpreter.source, interpreter.target, tmp_path / "out")
+    peer = ctranslate2.Translator(str(folder), intra_threads=1)
     pieces = [interpreter.source.pieces(interpreter.source.encode(text)) for text in TEXTS]
     theirs = peer.translate_batch(pieces, beam_size=1, max_decoding_length=25, disable_unk=False)
     assert [interpreter.target.pieces(one.written) for one in ours] == [one.hypotheses[0] for one in theirs]
@@ -45,11 +46,11 @@ def test_greedy_translations_are_the_same(tmp_path: Path, changes: dict) -> None
 
 
 def test_what_it_cannot_compute_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"similarity \(cosine\) must be scaled_dot"):
-        to_ctranslate2(untrained(similarity="cosine"), tmp_path)
-    with pytest.raises(ValueError, match=r"position \(rotary\) must be sinusoidal or learned"):
-        to_ctranslate2(untrained(position="rotary"), tmp_path)
     words = untrained().source
+    with pytest.raises(ValueError, match=r"similarity \(cosine\) must be scaled_dot"):
+        to_ctranslate2(untrained(similarity="cosine").model, words, words, tmp_path)
+    with pytest.raises(ValueError, match=r"position \(rotary\) must be sinusoidal or learned"):
+        to_ctranslate2(untrained(position="rotary").model, words, words, tmp_path)
     recurrent = Seq2Seq(Seq2SeqConfig(len(words), len(words), width=8, hidden=8, encoder_hidden=8))
     with pytest.raises(ValueError, match=r"model \(Seq2Seq\) must be a Transformer"):
-        to_ctranslate2(Interpreter(recurrent, words, words), tmp_path)
+        to_ctranslate2(recurrent, words, words, tmp_path)

@@ -10,13 +10,14 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
+from regard.data.augment import Augmentation, mixup
 from regard.data.images import Images, Normal, Shape
 from regard.models.cnn import CNN, CNNConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.tasks.images import ClassifyImages, ImageClassifier, Pictures, prepare, read_about
 
 SIZES = {"classes": 3, "image": (8, 12), "patch": 4, "width": 12, "heads": 3, "hidden": 24, "layers": 2}
-PLAIN = Pictures(Path(), batch=10, flip=0.0, crop=0, erase=0.0)
+PLAIN = Augmentation(flip=0.0, crop=0, erase=0.0)
 NORMAL = Normal((0.5,), (0.25,))
 
 
@@ -31,8 +32,8 @@ def classifier() -> ImageClassifier:
     return ImageClassifier(ViT(ViTConfig(**SIZES)), ["ant", "bee", "cat"], Shape(8, 12, 1), NORMAL)  # type: ignore[arg-type]
 
 
-def task(classifier: ImageClassifier, data: Pictures = PLAIN, smoothing: float = 0.0) -> ClassifyImages:
-    return ClassifyImages(classifier, images(), images(7), data, smoothing=smoothing, seed=1)
+def task(classifier: ImageClassifier, changes: Augmentation = PLAIN, smoothing: float = 0.0) -> ClassifyImages:
+    return ClassifyImages(classifier, images(), images(7), 10, changes, smoothing=smoothing, seed=1)
 
 
 def test_the_loss_is_the_sum_over_images(classifier: ImageClassifier) -> None:
@@ -52,8 +53,6 @@ def test_a_mixture_counts_for_both_classes(classifier: ImageClassifier) -> None:
     torch.manual_seed(5)
     for _ in range(1):  # the numbers that the other changes draw
         torch.rand(len(batch)), torch.rand(5, len(batch))
-    from regard.data.augment import mixup
-
     mixed = mixup(NORMAL(batch.images), batch.labels, 1.0)
     log = one.model(mixed.images).log_softmax(-1)
     rows = torch.arange(10)
@@ -62,7 +61,7 @@ def test_a_mixture_counts_for_both_classes(classifier: ImageClassifier) -> None:
 
 
 def test_changes_at_random_follow_the_seed(classifier: ImageClassifier) -> None:
-    one = task(classifier, Pictures(Path(), batch=10))
+    one = task(classifier, Augmentation())
     batch = next(one.batches(0, start=0, rank=0, world=1))
     totals = []
     for seed in (0, 0, 1):

@@ -46,7 +46,7 @@ def test_the_picture_and_its_numbers(tmp_path: Path, classes: int) -> None:
     matrix = torch.eye(classes, dtype=torch.long) * 7
     matrix[0, -1] += 7
     names = [f"$class_{number}$ with a name that never ends" for number in range(classes)]
-    save_confusion(matrix, names, tmp_path / "deep/confusion.png")
+    save_confusion(matrix, names, f1_of(matrix).each.tolist(), tmp_path / "deep/confusion.png")
     assert min(Image.open(tmp_path / "deep/confusion.png").size) > 100
     told = json.loads((tmp_path / "deep/confusion.json").read_text())
     assert told["names"] == names and told["matrix"] == matrix.tolist() and told["f1"].keys() == set(names)
@@ -56,7 +56,7 @@ def test_the_picture_and_its_numbers(tmp_path: Path, classes: int) -> None:
 @pytest.mark.parametrize("names", [["正面", "负面"], ["良い", "悪い"], ["좋다", "나쁘다"], ["ดี", "แย่"]])
 def test_names_in_any_script_have_glyphs(tmp_path: Path, names: list[str], recwarn: pytest.WarningsRecorder) -> None:
     """matplotlib warns of every glyph that it draws as a box; so do we, with the remedy, if no font has it."""
-    save_confusion(torch.eye(2, dtype=torch.long), names, tmp_path / "confusion.png")
+    save_confusion(torch.eye(2, dtype=torch.long), names, [1.0, 1.0], tmp_path / "confusion.png")
     assert not [str(one.message) for one in recwarn if "Glyph" in str(one.message)]
 
 
@@ -71,6 +71,6 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"predicted \(-1 … 1\) must lie in 0 … 1"):
         confusion(torch.tensor([-1, 1]), few, 2)
     with pytest.raises(ValueError, match=r"matrix \(2, 2\) must be square, a row for each of 3 names"):
-        save_confusion(torch.eye(2), ["a", "b", "c"], tmp_path / "x.png")
+        save_confusion(torch.eye(2), ["a", "b", "c"], [1.0] * 3, tmp_path / "x.png")
     with pytest.raises(ValueError, match=r"x.gif\) must end in .png"):
-        save_confusion(torch.eye(2), ["a", "b"], tmp_path / "x.gif")
+        save_confusion(torch.eye(2), ["a", "b"], [1.0] * 2, tmp_path / "x.gif")

@@ -13,8 +13,9 @@ from regard.models.cnn import CNNConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.models.vit_exchange import save_vit
 from regard.tasks.images import ClassifyImages, Pictures
-from regard.training import Interrupted, Silent, Training, images, parse
-from regard.training.images import KINDS, CNNRecipe, ImagesRecipe, load, stored, train
+from regard.training import Interrupted, Silent, Training, images, loading, parse
+from regard.training.images import KINDS, CNNRecipe, ImagesRecipe, stored, train
+from regard.training.loading import load_image_classifier
 from regard.view.overlay import overlay
 from tests.tasks.test_pretrain import Broken
 from tests.training.test_loop import same_runs
@@ -51,7 +52,7 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_learns_and_tells(run: Path, data: Path) -> None:
-    classifier = load(run)
+    classifier = load_image_classifier(run)
     assert isinstance(classifier.model, ViT) and classifier.model.config.image == (8, 8)
     files = sorted((data / "test").rglob("*.png"))
     found = classifier.classify(files)
@@ -87,14 +88,14 @@ def test_the_commands(
     assert main(["classify", str(run), "--plot", str(tmp_path / "seen.png"), *files]) == 0
     assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == ["left", "right"]
     assert (tmp_path / "seen.png").exists() and (tmp_path / "seen-2.png").exists()
-    save_vit(load(run).model, tmp_path / "hf", ["left", "right"])
-    normal = load(run).normal
+    save_vit(load_image_classifier(run).model, tmp_path / "hf", ["left", "right"])
+    normal = load_image_classifier(run).normal
     told = {"image_mean": normal.mean, "image_std": normal.deviation}
     for wrong in (5, "x", [0.5, 0.5], ["a"], [True], {}):
         (tmp_path / "hf/preprocessor_config.json").write_text(json.dumps({**told, "image_mean": wrong}))
         if wrong:
             with pytest.raises(ValueError, match=r"image_mean \(.*\) of .* must be 1 numbers, one for each channel"):
-                load(tmp_path / "hf")
+                load_image_classifier(tmp_path / "hf")
     (tmp_path / "hf/preprocessor_config.json").write_text(json.dumps(told))
     assert main(["classify", str(tmp_path / "hf"), "--all", files[0]]) == 0
     assert capsys.readouterr().out.startswith("left\t")
@@ -108,7 +109,7 @@ def test_a_network_of_convolutions(data: Path, tmp_path: Path) -> None:
         Pictures(data, batch=16), Training(steps=4, warmup=1, device="cpu"), model=CNNConfig(widths=(4, 8), blocks=1)
     )
     train(made, tmp_path, Silent())
-    assert stored(tmp_path) == made and load(tmp_path).look(np.zeros((8, 8), np.uint8)) is None
+    assert stored(tmp_path) == made and load_image_classifier(tmp_path).look(np.zeros((8, 8), np.uint8)) is None
 
 
 def test_the_command_line(data: Path) -> None:
@@ -123,7 +124,7 @@ def test_the_command_line(data: Path) -> None:
 def test_runs_that_do_not_fit(run: Path, data: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"recipe": "translate", "kind": "vit"}')
     with pytest.raises(ValueError, match="must be a run of a classifier of images; got another"):
-        load(tmp_path)
+        load_image_classifier(tmp_path)
     with pytest.raises(ValueError, match=re.escape("vit: image (8×8) must be divisible by the patch (5)")):
         train(
             ImagesRecipe(Pictures(data), Training(steps=1, warmup=0), model=ViTConfig(patch=5)),
@@ -135,13 +136,13 @@ def test_runs_that_do_not_fit(run: Path, data: Path, tmp_path: Path) -> None:
     try:
         weights.write_bytes(whole[:-10])
         with pytest.raises(ValueError, match=re.escape(str(weights))):
-            load(run)
+            load_image_classifier(run)
     finally:
         weights.write_bytes(whole)
 
 
 def test_the_picture_of_what_was_looked_at(run: Path, data: Path, tmp_path: Path) -> None:
-    classifier, file = load(run), data / "test/left/0.png"
+    classifier, file = load_image_classifier(run), data / "test/left/0.png"
     seen = classifier.look(file)
     assert seen is not None and seen.shape == (2, 2)
     for image in (np.asarray(Image.open(file)), np.zeros((3, 8, 8), np.uint8), np.zeros((8, 8, 3), np.uint8)):
@@ -151,3 +152,15 @@ def test_the_picture_of_what_was_looked_at(run: Path, data: Path, tmp_path: Path
         overlay(np.zeros((8, 8), np.uint8), seen.flatten(), tmp_path / "seen.png")
     with pytest.raises(ValueError, match=r"overlay: image \(float64 \(8, 8\)\) must be bytes"):
         overlay(np.zeros((8, 8)), seen, tmp_path / "seen.png")
+
+
+def test_loading_reads_no_settings_but_those_of_the_model(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {**loading.read_config(run), "data": "gone", "training": None}
+    monkeypatch.setattr(loading, "read_config", lambda folder: config)
+    assert load_image_classifier(run).classes == ["left", "right"]
+    config["model"] = {**config["model"], "widht": 8}
+    with pytest.raises(ValueError, match=r"settings: model\.widht \(8\) must be a known setting"):
+        load_image_classifier(run)
+    config["model"] = None
+    with pytest.raises(ValueError, match=r"settings: model \(None\) must be an object of settings"):
+        load_image_classifier(run)

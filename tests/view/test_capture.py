@@ -14,7 +14,8 @@ from torch import nn
 
 import regard
 from regard.view import capture
-from regard.view.seen import Patches, Seen
+from regard.view.patches import Patches
+from regard.view.seen import Seen
 
 
 class Asks(nn.Module):

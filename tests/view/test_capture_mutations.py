@@ -21,7 +21,8 @@ from regard.attention.similarity import Additive, Dot
 from regard.training.files import digest
 from regard.view import capture
 from regard.view.call import Call, Found, Plain
-from regard.view.seen import Patches, Seen
+from regard.view.patches import Patches
+from regard.view.seen import Seen
 from regard.view.server.target import Capture
 from tests.view.server.conftest import asked
 

@@ -12,9 +12,9 @@ from torch import nn
 
 import regard
 from regard.view import grid, links, notebook, words
-from regard.view.patches import patch_weights
+from regard.view.patches import Patches
 from regard.view.profile import MEASURES, profile
-from regard.view.seen import Patches, Seen
+from regard.view.seen import Seen
 from tests.view.fakes import pixels
 
 MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
@@ -146,15 +146,15 @@ def test_an_alignment_shows_words():
 
 
 def test_weights_of_patches(seen):  # 10 tokens: one, and 3 × 3
-    assert torch.allclose(patch_weights(seen, 1)[0], seen[1][0, :, 0, 1:].mean(0).reshape(3, 3))
-    weights, mark = patch_weights(seen, 0, head=2, query=(1, 2), batch=1)
+    assert torch.allclose(seen.patch_weights(1)[0], seen[1][0, :, 0, 1:].mean(0).reshape(3, 3))
+    weights, mark = seen.patch_weights(0, head=2, query=(1, 2), batch=1)
     assert mark == (1, 2) and torch.allclose(weights, seen[0][1, 2, 6, 1:].reshape(3, 3))
-    assert torch.allclose(patch_weights(seen, rollout=True)[0], seen.rollout().row(0)[1:].reshape(3, 3))
+    assert torch.allclose(seen.patch_weights(rollout=True)[0], seen.rollout().row(0)[1:].reshape(3, 3))
     seen.patches = Patches(2, 5)  # no class token: what all look at on average
     try:
-        assert torch.allclose(patch_weights(seen, 1)[0], seen[1].dense()[0].mean((0, 1)).reshape(2, 5), atol=1e-6)
+        assert torch.allclose(seen.patch_weights(1)[0], seen[1].dense()[0].mean((0, 1)).reshape(2, 5), atol=1e-6)
         every = torch.stack([seen.rollout().row(i) for i in range(10)]).mean(0)
-        assert torch.allclose(patch_weights(seen, rollout=True)[0], every.reshape(2, 5), atol=1e-6)
+        assert torch.allclose(seen.patch_weights(rollout=True)[0], every.reshape(2, 5), atol=1e-6)
     finally:
         seen.patches = None
 
@@ -219,8 +219,8 @@ def test_a_notebook_shows_maps_and_what_was_seen(seen, monkeypatch):
         (lambda s: s.links(query=0, head="max"), "links: head ('max') must be a number in 0…2 or 'mean'"),
         (lambda s: words.alignment(a_map()), "alignment: tokens (None) must be known on both sides"),
         (lambda s: s.overlay(), "overlay: seen.image (None) must be the picture"),
-        (lambda s: patch_weights(s, query=(3, 0)), "overlay: query (3, 0) must lie in 3 rows × 3 columns"),
-        (lambda s: patch_weights(s, residual=0.1), "overlay: residual must come with rollout=True"),
+        (lambda s: s.patch_weights(query=(3, 0)), "overlay: query (3, 0) must lie in 3 rows × 3 columns"),
+        (lambda s: s.patch_weights(residual=0.1), "overlay: residual must come with rollout=True"),
     ],
 )
 def test_bad_input_is_named(seen, draw, message):

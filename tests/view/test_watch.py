@@ -20,7 +20,7 @@ import regard
 from regard.attention.request import Request
 from regard.view import record
 from regard.view import watch as watching
-from regard.view.seen import Patches
+from regard.view.patches import Patches
 
 
 class Attention(nn.Module):

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
-from .masks import causal, transformed
+from .masks import Mask, causal, transformed
 from .similarity import Additive, Bilinear, Similarity, autocast_dtype, wide
 from .tensor_types import causal_bias_offset, is_causal_bias, require_supported
-
-if TYPE_CHECKING:
-    from .request import Request
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 PLAIN = (Tensor, torch.nn.Parameter)
@@ -205,30 +202,31 @@ def lengths(number: Any, key: Tensor, leading: Sequence[int]) -> int | Tensor:
     return valid
 
 
-def kept(request: Request) -> None:
+def kept(
+    q: Tensor, k: Tensor, mask: Mask, similarity: Similarity, softcap: float | None, groups: int, leading: Sequence[int]
+) -> None:
     """The parts of a request that was kept, in the form in which it holds them; raises ValueError.
 
     What `Request.of` makes of a call is so by construction; this is for requests that come from elsewhere.
     """
-    q, k, m, leading = request.q, request.k, request.mask, request.lead
     tensors(q, k, k)
     widths(q, k, "dot")
-    if request.groups < 1 or (request.groups > 1 and k.ndim < 3):
-        raise ValueError(f"attend: groups ({request.groups}) must be 1, or more where key ({shape(k)}) has heads.")
-    shared = k.shape[:-2] if request.groups == 1 else (*k.shape[:-3], k.shape[-3] * request.groups)
+    if groups < 1 or (groups > 1 and k.ndim < 3):
+        raise ValueError(f"attend: groups ({groups}) must be 1, or more where key ({shape(k)}) has heads.")
+    shared = k.shape[:-2] if groups == 1 else (*k.shape[:-3], k.shape[-3] * groups)
     for name, given in (("query", q.shape[:-2]), ("key", shared)):
         if not broadcasts(given, leading):
             raise ValueError(f"attend: {name} ({shape_of(given)}) must broadcast to the leading {tuple(leading)}.")
-    options(0.0, request.softcap, "softmax", None if m.left is None and m.right is None else (m.left, m.right))
-    parameters(request.similarity, q, k, leading)
-    scale = getattr(request.similarity, "scale", 1.0)
+    options(0.0, softcap, "softmax", None if mask.left is None and mask.right is None else (mask.left, mask.right))
+    parameters(similarity, q, k, leading)
+    scale = getattr(similarity, "scale", 1.0)
     if not math.isfinite(scale):
         raise ValueError(f"attend: scale ({scale}) must be a finite number.")
-    attn_mask(m.dense, q, k, leading)
-    _kept_number("causal_offset", m.offset, (*leading, q.shape[-2], 1), q.device)
-    if m.lengths is not None:
-        _kept_number("lengths", m.lengths, (*leading, 1, 1), q.device)
-        lengths(m.lengths.flatten() if isinstance(m.lengths, Tensor) else m.lengths, k, _flat(m.lengths))
+    attn_mask(mask.dense, q, k, leading)
+    _kept_number("causal_offset", mask.offset, (*leading, q.shape[-2], 1), q.device)
+    if mask.lengths is not None:
+        _kept_number("lengths", mask.lengths, (*leading, 1, 1), q.device)
+        lengths(mask.lengths.flatten() if isinstance(mask.lengths, Tensor) else mask.lengths, k, _flat(mask.lengths))
 
 
 def _flat(number: int | Tensor) -> tuple[int, ...]:

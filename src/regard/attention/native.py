@@ -22,11 +22,10 @@ from .native_plan import (
     four,
     heads_inside,
     kernels,
-    shared_lead,
     unit_rows,
     view,
 )
-from .request import Request
+from .request import Request, shared_lead
 from .similarity import Additive, Dot, Pairwise, widen
 from .statistic import Statistic
 

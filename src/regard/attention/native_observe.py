@@ -16,9 +16,9 @@ from torch import Tensor
 from . import engine, native, observe
 from .cells import Cells, mean_
 from .masks import Mask, Span
-from .native_plan import Plan, address, addressable, channel_weights, four, kernels, shared_lead, view
+from .native_plan import Plan, address, addressable, channel_weights, four, kernels, view
 from .observe import Reduce
-from .request import Request
+from .request import Request, shared_lead
 from .shading import Shading
 from .similarity import Additive
 from .statistic import Statistic, large_rows

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from .derivatives import differentiable_gradients
 from .masks import Mask
-from .native_plan import entries, per_batch
-from .request import Request
+from .request import Request, entries, per_batch
 from .similarity import Dot
 
 _PLAN = (

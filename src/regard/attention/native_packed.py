@@ -13,9 +13,9 @@ from torch import Tensor
 from . import check, native
 from .derivatives import gradients_of_packed
 from .masks import Mask
-from .native_plan import NUMBERS, OPEN, Gradients, Plan, address, kernels, shared_lead, unit_rows, view
+from .native_plan import NUMBERS, OPEN, Gradients, Plan, address, kernels, unit_rows, view
 from .packed_layout import Layout
-from .request import Request
+from .request import Request, shared_lead
 from .similarity import Additive, Dot
 
 

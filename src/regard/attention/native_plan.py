@@ -11,7 +11,7 @@ from torch import Tensor
 
 from . import engine, workspace
 from .masks import Mask
-from .request import Request
+from .request import Request, entries, per_batch
 from .similarity import Additive, Dot
 
 NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -72,21 +72,6 @@ class Plan(NamedTuple):
     def ungroup(self, x: Tensor) -> Tensor:
         """Add up what the query heads of each key head found: (…, H, T, D) → (…, H / groups, T, D)."""
         return x if self.groups == 1 else x.unflatten(-3, (-1, self.groups)).sum(-3)
-
-
-def entries(request: Request) -> tuple[int, int]:
-    """The leading dimensions as (batches, heads)."""
-    lead = request.lead
-    if len(lead) == 2:
-        return lead
-    if len(lead) == 1 and request.groups == 1:  # a batch without heads: lengths and offsets count its entries
-        return lead[0], 1
-    return math.prod(lead[:-1]), lead[-1] if lead else 1
-
-
-def shared_lead(request: Request) -> tuple[int, ...]:
-    """The leading dimensions of keys and values, where query heads share them."""
-    return (*request.lead[:-1], request.lead[-1] // request.groups) if request.groups > 1 else request.lead
 
 
 def four(x: Tensor, lead: tuple[int, ...], plan: Plan) -> Tensor:
@@ -238,16 +223,6 @@ def _mask_numbers(request: Request, batches: int, heads: int) -> tuple[tuple[int
     dense, kind = _dense(mask, request, batches, heads)
     held.append(dense)
     return (left, right, offset, length, kind, address(dense), *dense.stride()), tuple(held)
-
-
-def per_batch(number: int | Tensor, request: Request, batches: int) -> Tensor:
-    """One int64 per batch entry."""
-    if isinstance(number, int):
-        return torch.full((batches,), number)
-    lead = number.reshape(number.shape[: len(request.lead)])  # without the dimensions of rows and columns
-    headless = len(request.lead) < (2 if request.groups == 1 else 1)  # as in `entries`
-    lead = lead.expand(request.lead) if headless else lead[..., 0].expand(request.lead[:-1])
-    return lead.reshape(batches).to(torch.int64).contiguous()
 
 
 def _dense(mask: Mask, request: Request, batches: int, heads: int) -> tuple[Tensor, int]:

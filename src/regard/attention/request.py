@@ -104,9 +104,8 @@ class Request:
         lead: tuple[int, ...],
     ) -> Request:
         """A request that was kept, from its parts, as a file holds them; raises ValueError where they do not fit."""
-        request = cls(q, k, None, similarity, hard, mask, softcap, 0.0, groups, lead)
-        check.kept(request)
-        return request
+        check.kept(q, k, mask, similarity, softcap, groups, lead)
+        return cls(q, k, None, similarity, hard, mask, softcap, 0.0, groups, lead)
 
     @property
     def queries(self) -> int:
@@ -333,3 +332,28 @@ def _under_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, 
         return query, key, value
     query, key, value = (x if x.dtype == torch.float64 else x.to(dtype) for x in (query, key, value))
     return query, key, value
+
+
+def entries(request: Request) -> tuple[int, int]:
+    """The leading dimensions as (batches, heads)."""
+    lead = request.lead
+    if len(lead) == 2:
+        return lead
+    if len(lead) == 1 and request.groups == 1:  # a batch without heads: lengths and offsets count its entries
+        return lead[0], 1
+    return math.prod(lead[:-1]), lead[-1] if lead else 1
+
+
+def shared_lead(request: Request) -> tuple[int, ...]:
+    """The leading dimensions of keys and values, where query heads share them."""
+    return (*request.lead[:-1], request.lead[-1] // request.groups) if request.groups > 1 else request.lead
+
+
+def per_batch(number: int | Tensor, request: Request, batches: int) -> Tensor:
+    """One int64 per batch entry."""
+    if isinstance(number, int):
+        return torch.full((batches,), number)
+    lead = number.reshape(number.shape[: len(request.lead)])  # without the dimensions of rows and columns
+    headless = len(request.lead) < (2 if request.groups == 1 else 1)  # as in `entries`
+    lead = lead.expand(request.lead) if headless else lead[..., 0].expand(request.lead[:-1])
+    return lead.reshape(batches).to(torch.int64).contiguous()

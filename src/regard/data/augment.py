@@ -7,6 +7,7 @@ the generator gives the same images. What is drawn is drawn for all of the batch
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,20 @@ from torch import Tensor
 from ..attention.check import shape
 
 Generator = torch.Generator | None
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How the images of a batch are changed at random; without arguments, as in training by default."""
+
+    flip: float = 0.5
+    """Share of images whose left and right are exchanged."""
+    crop: int = 2
+    """Pixels by which images are moved at most, each way."""
+    erase: float = 0.25
+    """Share of images in which a rectangle is erased."""
+    mixup: float = 0.0
+    """How much two images are mixed: α of Beta(α, α); 0 for not at all."""
 
 
 def flip(images: Tensor, share: float = 0.5, generator: Generator = None) -> Tensor:

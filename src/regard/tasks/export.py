@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..data import Vocabulary
 from ..layers import DecoderBlock, EncoderBlock, LearnedPosition, MultiHeadAttention, sinusoids
-from ..models import Transformer
-from .interpreter import Interpreter
+from ..models import Transformer, Translator
 
 POSITIONS = 1024
 """Positions of a sinusoidal model that are written out: CTranslate2 computes its own in another layout."""
 
 
-def to_ctranslate2(interpreter: Interpreter, folder: str | os.PathLike[str]) -> Path:
-    """Write a folder that `ctranslate2.Translator` opens, with our two vocabularies beside.
+def to_ctranslate2(model: Translator, source: Vocabulary, target: Vocabulary, folder: str | os.PathLike[str]) -> Path:
+    """Write a folder that `ctranslate2.Translator` opens, with its two vocabularies beside.
 
     It takes and gives the pieces of the vocabularies, as `pieces(encode(text))` has them, without `</s>`.
 
@@ -33,28 +33,28 @@ def to_ctranslate2(interpreter: Interpreter, folder: str | os.PathLike[str]) -> 
         raise ValueError(
             "export: ctranslate2 must be installed; got no such package. Try pip install ctranslate2."
         ) from None
-    model = _served(interpreter.model)
-    config = model.config
+    served = _served(model)
+    config = served.config
     activation = {"relu": Activation.RELU, "gelu": Activation.GELU, "silu": Activation.SWISH}[config.activation]
     layers = (config.encoder_layers, config.decoder_layers)
     spec = TransformerSpec.from_config(layers, config.heads, pre_norm=config.norm_first, activation=activation)
-    _fill_side(spec.encoder, spec.encoder.embeddings[0], model.source, model.source_position, model.encoder_norm)
-    _fill_side(spec.decoder, spec.decoder.embeddings, model.target, model.target_position, model.decoder_norm)
-    for made, encoder_block in zip(spec.encoder.layer, model.encoder, strict=True):
+    _fill_side(spec.encoder, spec.encoder.embeddings[0], served.source, served.source_position, served.encoder_norm)
+    _fill_side(spec.decoder, spec.decoder.embeddings, served.target, served.target_position, served.decoder_norm)
+    for made, encoder_block in zip(spec.encoder.layer, served.encoder, strict=True):
         assert isinstance(encoder_block, EncoderBlock)
         _fill_block(made, encoder_block)
-    for made, decoder_block in zip(spec.decoder.layer, model.decoder, strict=True):
+    for made, decoder_block in zip(spec.decoder.layer, served.decoder, strict=True):
         assert isinstance(decoder_block, DecoderBlock)
         _fill_block(made, decoder_block)
         _fill_cross(made.attention, decoder_block)
-    _fill(spec.decoder.projection, [model.vocabulary])
-    _fill_vocabularies(spec, interpreter)
+    _fill(spec.decoder.projection, [served.vocabulary])
+    _fill_vocabularies(spec, source, target)
     spec.validate()
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     spec.save(str(folder))
-    interpreter.source.save(folder / "source.json")
-    interpreter.target.save(folder / "target.json")
+    source.save(folder / "source.json")
+    target.save(folder / "target.json")
     return folder
 
 
@@ -107,10 +107,10 @@ def _fill_norm(spec: Any, norm: Any) -> None:
     spec.gamma, spec.beta = _numbers(norm.weight), _numbers(norm.bias)
 
 
-def _fill_vocabularies(spec: Any, interpreter: Interpreter) -> None:
+def _fill_vocabularies(spec: Any, source: Vocabulary, target: Vocabulary) -> None:
     for vocabulary, register in (
-        (interpreter.source, spec.register_source_vocabulary),
-        (interpreter.target, spec.register_target_vocabulary),
+        (source, spec.register_source_vocabulary),
+        (target, spec.register_target_vocabulary),
     ):
         register(vocabulary.pieces(range(len(vocabulary))))
     config = spec.config

@@ -68,6 +68,11 @@ class Pictures:
         return found
 
     @property
+    def augmentation(self) -> augment.Augmentation:
+        """How images are changed at random."""
+        return augment.Augmentation(self.flip, self.crop, self.erase, self.mixup)
+
+    @property
     def shape(self) -> Shape:
         """What images are brought to; 0 where the first image tells."""
         return Shape(self.size, self.size, {"auto": 0, "grey": 1, "colour": 3}[self.colour])
@@ -175,7 +180,8 @@ class ClassifyImages:
         classifier: the model, and how images are brought to it.
         train: images to learn from.
         valid: held-out images.
-        data: batch size and changes at random.
+        batch: images of a batch.
+        augmentation: how images are changed at random.
         smoothing: share of the probability that all classes have in the loss.
         seed: of the order.
     """
@@ -187,15 +193,16 @@ class ClassifyImages:
         classifier: ImageClassifier,
         train: Images,
         valid: Images,
-        data: Pictures,
+        batch: int,
+        augmentation: augment.Augmentation,
         *,
         smoothing: float = 0.1,
         seed: int = 0,
     ) -> None:
         self.classifier, self.model = classifier, classifier.model
-        self.data, self.smoothing = data, smoothing
-        self.train = ImageBatches(train, data.batch, seed=seed)
-        self.valid = ImageBatches(valid, 2 * data.batch, shuffle=False)
+        self.augmentation, self.smoothing = augmentation, smoothing
+        self.train = ImageBatches(train, batch, seed=seed)
+        self.valid = ImageBatches(valid, 2 * batch, shuffle=False)
 
     def batches(self, epoch: int, *, start: int, rank: int, world: int) -> Iterator[ImageBatch]:
         return self.train.epoch(epoch, start=start, rank=rank, world=world)
@@ -208,13 +215,13 @@ class ClassifyImages:
         batch = batch.to(next(model.parameters()).device)
         if not len(batch):  # the share of a process in a batch of fewer images than processes
             return Loss(torch.stack([p.sum() for p in model.parameters()]).sum() * 0.0, 0, {})
-        data = self.data
-        pixels = augment.crop(augment.flip(batch.images, data.flip), data.crop)
-        images = augment.erase(self.classifier.normal(pixels), data.erase)  # 0 is the mean: grey
-        mixed = augment.mixup(images, batch.labels, data.mixup)
+        changes = self.augmentation
+        pixels = augment.crop(augment.flip(batch.images, changes.flip), changes.crop)
+        images = augment.erase(self.classifier.normal(pixels), changes.erase)  # 0 is the mean: grey
+        mixed = augment.mixup(images, batch.labels, changes.mixup)
         logits = model(mixed.images)  # (B, classes)
         total = self._total(logits, mixed.labels, mixed.share)
-        if data.mixup:
+        if changes.mixup:
             total = total + self._total(logits, mixed.others, 1 - mixed.share)
         return Loss(total, len(batch), {})
 

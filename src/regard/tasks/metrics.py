@@ -84,8 +84,10 @@ def f1_of(matrix: Tensor) -> F1:
     return F1(float(each[occurs > 0].mean()), each)
 
 
-def save_confusion(matrix: Tensor, names: Sequence[str], path: str | Path) -> None:
+def save_confusion(matrix: Tensor, names: Sequence[str], f1: Sequence[float], path: str | Path) -> None:
     """Draw a confusion matrix (.png, .svg or .pdf), each row by its share, and write its numbers beside it (.json).
+
+    f1: that of each class, as `f1_of(matrix).each` gives it.
 
     Rows are what is so, columns what was said, in the order of `names`.
 
@@ -99,12 +101,11 @@ def save_confusion(matrix: Tensor, names: Sequence[str], path: str | Path) -> No
         raise ValueError(f"metrics: path ({path}) must end in .png, .svg or .pdf.")
     with replacing(path) as made:
         _draw(matrix, names, made)
-    each = f1_of(matrix).each.tolist()
     told = {
         "names": list(names),
         "matrix": matrix.tolist(),  # rows: what is so
         "accuracy": float(matrix.diagonal().sum() / max(1, int(matrix.sum()))),
-        "f1": dict(zip(names, each, strict=True)),
+        "f1": dict(zip(names, f1, strict=True)),
     }
     with replacing(path.with_suffix(".json")) as made:
         made.write_text(json.dumps(told, ensure_ascii=False) + "\n", encoding="utf-8")

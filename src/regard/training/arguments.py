@@ -76,10 +76,10 @@ def from_json(kind: type[Settings], text: str) -> Settings:
     return from_values(kind, values)
 
 
-def from_values(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
-    """As `from_json`, from what JSON gave."""
+def from_values(kind: type[Settings], values: Any, path: str = "") -> Settings:
+    """As `from_json`, from what JSON gave; `path` begins the names of settings in errors, as in "model."."""
     problems: list[str] = []
-    found = _made(kind, values, "", problems)
+    found = _made(kind, values, path, problems)
     refuse(problems)
     return found
 

@@ -1,4 +1,4 @@
-"""What runs of BERTs share: the sizes beside the weights, and a start from a run or from a Hugging Face directory."""
+"""What recipes of BERTs share: sizes, and a start from a run or from a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
 
 from ..data.digests import text_digest
 from ..data.wordpiece import WordPiece
 from ..models.bert import Bert, BertConfig, check
-from ..models.bert_files import config_from, load_bert, save_bert
-from ..models.bert_heads import MaskedTokens, Pretraining, SequenceClassifier
-from ..tasks.labelled import read_labels
-from .arguments import from_json, to_json
+from ..models.bert_files import load_bert, save_bert
+from ..models.bert_heads import SequenceClassifier
+from .arguments import to_json
 from .checkpoint import states
 from .files import write
-from .run import read_config, read_weights
-from .weights import load_weights
-
-CONFIG = "bert.json"
+from .loading import CONFIG, best, is_run
 
 
 @dataclass(frozen=True)
@@ -61,11 +56,6 @@ class Sizes:
         return BertConfig(**{**asdict(self), "vocabulary": len(words), "pad": words.pad})
 
 
-def is_run(folder: Path) -> bool:
-    """Whether a folder is a run of ours; else it may be a directory of Hugging Face."""
-    return "recipe" in read_config(folder)
-
-
 def begun(folder: Path) -> bool:
     """Whether a run has a state to go on from: then its first weights are not asked for."""
     return bool(states(folder))
@@ -77,52 +67,6 @@ def keep_config(folder: Path, config: BertConfig) -> dict[str, str]:
     if os.environ.get("RANK", "0") == "0":
         write(folder / CONFIG, text.encode())
     return {CONFIG: text_digest(text)}
-
-
-def config_of(folder: Path) -> BertConfig:
-    """The configuration of the BERT of a run."""
-    path = folder / CONFIG
-    if not path.exists():
-        raise ValueError(f"training: {path} must exist; got a run without. Train there first, or give another folder.")
-    return from_json(BertConfig, path.read_text(encoding="utf-8"))
-
-
-def positions(folder: Path) -> int:
-    """Ids of the longest text that the BERT of a run or of a Hugging Face directory reads."""
-    return config_of(folder).positions if is_run(folder) else config_from(read_config(folder), folder).positions
-
-
-def pretrained(folder: Path) -> MaskedTokens | Pretraining:
-    """The best model of a run of `regard train pretrain`."""
-    weights = read_weights(folder)  # first: it checks the files that are read below
-    texts = read_config(folder).get("texts")
-    if not isinstance(texts, dict) or not isinstance(texts.get("next_sentence"), bool):
-        raise ValueError(f"training: {folder} must be a run of pretrain; its config.json has no texts.next_sentence.")
-    paired = texts["next_sentence"]
-    config = config_of(folder)
-    model = Pretraining(Bert(config)) if paired else MaskedTokens(Bert(config, pooler=False))
-    load_weights(model, weights, str(folder / "model.safetensors"))
-    return model.eval()
-
-
-def classifier(folder: Path) -> SequenceClassifier:
-    """The best model of a run of `regard train classify` on texts."""
-    weights = read_weights(folder)  # first: it checks the files that are read below
-    model = SequenceClassifier(Bert(config_of(folder)), read_labels(folder))
-    load_weights(model, weights, str(folder / "model.safetensors"))
-    return model.eval()
-
-
-MODELS = {"pretrain": pretrained, "classify": classifier}
-
-
-def best(folder: str | os.PathLike[str]) -> nn.Module:
-    """The best model of a run with a BERT."""
-    folder = Path(folder)
-    recipe = str(read_config(folder).get("recipe"))
-    if recipe not in MODELS or not (folder / CONFIG).exists():
-        raise ValueError(f"training: {folder} must be a run of pretrain or of classify on texts; got {recipe}.")
-    return MODELS[recipe](folder)
 
 
 def start(folder: Path, labels: list[str], **changes: Any) -> SequenceClassifier:

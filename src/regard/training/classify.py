@@ -1,4 +1,4 @@
-"""The recipe of `regard train classify` on texts: labelled text and maybe a pretrained BERT → a run → a classifier."""
+"""The recipe of `regard train classify` on texts: labelled text and maybe a pretrained BERT → a run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import tyro
 
 from ..data.wordpiece import CONFIG, PLAIN, TOKENIZER, WordPiece
 from ..models.bert import Bert
-from ..models.bert_files import load_bert
 from ..models.bert_heads import SequenceClassifier
 from ..tasks.classifier import Classifier
 from ..tasks.classify import Classify
 from ..tasks.labelled import Prepared, Texts, prepare
-from ..tasks.metrics import save_confusion
+from ..tasks.metrics import f1_of, save_confusion
 from . import bert
 from .arguments import errors_of, from_values
 from .config import Training, refuse
+from .loading import config_of, load_text_classifier, positions
 from .logbook import Outcome
 from .loop import fit
 from .pretrain import fitting
@@ -30,6 +30,7 @@ from .progress import Display
 from .run import check_settings, load_best, read_config
 
 NAME = "classify"
+load = load_text_classifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +118,7 @@ def train(
     sources: list[Path] = []
     if isinstance(recipe, FinetuneRecipe):
         known = folder if bert.begun(folder) else recipe.start
-        refuse(fitting(recipe.texts.longest, bert.positions(known)))
+        refuse(fitting(recipe.texts.longest, positions(known)))
         if not bert.begun(folder):  # afterwards it may be gone
             names = (TOKENIZER, CONFIG, PLAIN)
             sources = [recipe.start / name for name in names if (recipe.start / name).is_file()]
@@ -148,19 +149,6 @@ def stored(folder: str | os.PathLike[str]) -> FinetuneRecipe | ScratchRecipe:
     return from_values(kind, found)
 
 
-def load(folder: str | os.PathLike[str]) -> Classifier:
-    """The best model of a run, or that of a Hugging Face directory, ready to classify.
-
-    Raises ValueError where the folder holds none, or a damaged one, with the file named.
-    """
-    folder = Path(folder)
-    if bert.is_run(folder):
-        longest = stored(folder).texts.longest
-        return Classifier(bert.classifier(folder), WordPiece.load(folder), longest)
-    model = load_bert(folder, SequenceClassifier)
-    return Classifier(model, WordPiece.load(folder), model.bert.config.positions)
-
-
 def _vocabulary(recipe: FinetuneRecipe | ScratchRecipe, texts: Iterable[str]) -> WordPiece:
     """That of what is begun with, or one found in the texts."""
     if isinstance(recipe, FinetuneRecipe):
@@ -170,7 +158,7 @@ def _vocabulary(recipe: FinetuneRecipe | ScratchRecipe, texts: Iterable[str]) ->
 
 def _model(recipe: FinetuneRecipe | ScratchRecipe, folder: Path, prepared: Prepared) -> SequenceClassifier:
     if bert.begun(folder):  # the state has its weights: what it began with may be gone
-        return SequenceClassifier(Bert(bert.config_of(folder)), prepared.labels)
+        return SequenceClassifier(Bert(config_of(folder)), prepared.labels)
     if isinstance(recipe, FinetuneRecipe):
         return bert.start(recipe.start, prepared.labels, **recipe.changes)
     return SequenceClassifier(Bert(recipe.model.config(prepared.words)), prepared.labels)
@@ -180,4 +168,5 @@ def _model(recipe: FinetuneRecipe | ScratchRecipe, folder: Path, prepared: Prepa
 def _conclude(task: Classify, folder: Path) -> None:
     load_best(task.model, folder)
     task.model.eval()
-    save_confusion(task.confusion(), task.classifier.labels, folder / "confusion.png")
+    matrix = task.confusion()
+    save_confusion(matrix, task.classifier.labels, f1_of(matrix).each.tolist(), folder / "confusion.png")

@@ -1,31 +1,28 @@
-"""The recipe of `regard train classify --images`: images and a kind of model → a run, and a run → a classifier."""
+"""The recipe of `regard train classify --images`: images and a kind of model → a run."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
 
-from ..data.images import ImageBatches, Images, Normal, Shape
-from ..models.cnn import CNN, CNNConfig
-from ..models.vit import ViT, ViTConfig
-from ..models.vit_exchange import labels_of, load_vit, scale_of
-from ..tasks.images import ClassifyImages, ImageClassifier, Pictures, figures, predicted, prepare, read_about
-from ..tasks.metrics import confusion, save_confusion
+from ..data.images import ImageBatches, Images
+from ..models.cnn import CNNConfig
+from ..models.vit import ViTConfig
+from ..tasks.images import ClassifyImages, ImageClassifier, Pictures, figures, predicted, prepare
+from ..tasks.metrics import confusion, f1_of, save_confusion
 from .arguments import errors_of, from_values
 from .config import Training, refuse
+from .loading import image_model, load_image_classifier
 from .logbook import Outcome
 from .loop import fit
 from .progress import Display
-from .run import check_settings, read_config, read_weights
-from .weights import load_weights
+from .run import check_settings, read_config
 
 NAME = "images"
+load = load_image_classifier
 PICTURE = "confusion.png"
 """Of the test images, or of the held-out ones where there are none."""
 
@@ -64,7 +61,6 @@ class CNNRecipe(Recipe):
 
 
 KINDS: dict[str, type[ImagesRecipe] | type[CNNRecipe]] = {"vit": ImagesRecipe, "cnn": CNNRecipe}
-MODELS: dict[type, Callable[..., nn.Module]] = {ViTConfig: ViT, CNNConfig: CNN}
 
 
 def train(recipe: ImagesRecipe | CNNRecipe, folder: str | os.PathLike[str], display: Display | None = None) -> Outcome:
@@ -78,12 +74,15 @@ def train(recipe: ImagesRecipe | CNNRecipe, folder: str | os.PathLike[str], disp
     images, valid, test, normal, digests = prepare(recipe.data, folder, seed)
     display.say(f"train: {images}; held out: {len(valid):,}" + ("" if test is None else f"; test: {len(test):,}"))
     torch.manual_seed(seed)  # of the first weights
-    model = _model(recipe, images.classes, images.shape)
+    model = image_model(recipe.model, images.classes, images.shape)
     classifier = ImageClassifier(model, images.classes, images.shape, normal)
-    task = ClassifyImages(classifier, images, valid, recipe.data, smoothing=recipe.smoothing, seed=seed)
+    data = recipe.data
+    task = ClassifyImages(
+        classifier, images, valid, data.batch, data.augmentation, smoothing=recipe.smoothing, seed=seed
+    )
     outcome = fit(task, recipe.training, folder, recipe=found, digests=digests, display=display)
     if os.environ.get("RANK", "0") == "0":
-        report(load(folder), test or valid, folder, "held out" if test is None else "test", display)
+        report(load_image_classifier(folder), test or valid, folder, "held out" if test is None else "test", display)
     return outcome
 
 
@@ -91,7 +90,7 @@ def report(classifier: ImageClassifier, images: Images, folder: Path, part: str,
     """How good the best weights are: a line of figures, and the confusion matrix as a picture."""
     logits, labels = predicted(classifier, ImageBatches(images, 256, shuffle=False))
     matrix = confusion(logits.argmax(-1), labels, len(classifier.classes))
-    save_confusion(matrix, classifier.classes, folder / PICTURE)
+    save_confusion(matrix, classifier.classes, f1_of(matrix).each.tolist(), folder / PICTURE)
     told = figures(matrix)
     display.say(f"{part}: accuracy {told['accuracy']:.4f}, F1 {told['f1']:.4f}: {folder / PICTURE}")
 
@@ -112,37 +111,3 @@ def stored(folder: str | os.PathLike[str]) -> ImagesRecipe | CNNRecipe:
     if found.pop("recipe", None) != NAME or kind is None:
         raise ValueError(f"images: {folder} must be a run of a classifier of images; got another. Give its folder.")
     return from_values(kind, found)
-
-
-def load(folder: str | os.PathLike[str]) -> ImageClassifier:
-    """The best model of a run, or that of a Hugging Face directory, ready to classify.
-
-    Raises ValueError where the folder holds none, or a damaged one, with the file named.
-    """
-    folder = Path(folder)
-    if "recipe" not in read_config(folder):
-        return _from_huggingface(folder)
-    recipe = stored(folder)
-    weights = read_weights(folder)  # first: it checks the files that are read below
-    classes, shape, normal = read_about(folder)
-    model = _model(recipe, classes, shape)
-    load_weights(model, weights, str(folder / "model.safetensors"))
-    return ImageClassifier(model.eval(), classes, shape, normal)
-
-
-def _from_huggingface(folder: Path) -> ImageClassifier:
-    model = load_vit(folder)
-    config = model.config
-    if not config.classes:
-        raise ValueError(f"images: {folder} must hold a model with a classifier; got one that gives features alone.")
-    labels = labels_of(folder) or [str(number) for number in range(config.classes)]
-    normal = Normal(*scale_of(folder, config.channels))
-    return ImageClassifier(model.eval(), labels, Shape(*config.image, config.channels), normal)
-
-
-def _model(recipe: ImagesRecipe | CNNRecipe, classes: list[str], shape: Shape) -> nn.Module:
-    told: dict[str, Any] = {"classes": len(classes), "channels": shape.channels}
-    if isinstance(recipe.model, ViTConfig):
-        told["image"] = (shape.height, shape.width)
-    config = replace(recipe.model, **told)
-    return MODELS[type(config)](config)

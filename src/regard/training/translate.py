@@ -1,29 +1,28 @@
-"""The recipe of `regard train translate`: parallel text and a kind of model → a run, and a run → an interpreter."""
+"""The recipe of `regard train translate`: parallel text and a kind of model → a run."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
 
-from ..data import load_vocabulary
 from ..data.json_files import read_json_object
-from ..models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
+from ..models import Seq2SeqConfig, TransformerConfig
 from ..tasks.interpreter import Interpreter
-from ..tasks.parallel import SOURCE, TARGET, Parallel, prepare
+from ..tasks.parallel import Parallel, prepare
 from ..tasks.translate import EVALUATION, Translate
 from .arguments import errors_of, from_values
 from .config import Training, refuse
+from .loading import TRANSLATORS, load_translator
 from .logbook import Outcome
 from .loop import fit
 from .progress import Display
-from .run import check_settings, read_config, read_weights
-from .weights import load_weights
+from .run import check_settings, read_config
 
 NAME = "translate"
+load = load_translator
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,6 @@ KINDS: dict[str, type[TransformerRecipe] | type[RecurrentRecipe]] = {
     "transformer": TransformerRecipe,
     "recurrent": RecurrentRecipe,
 }
-MODELS: dict[type, Callable[..., Transformer | Seq2Seq]] = {TransformerConfig: Transformer, Seq2SeqConfig: Seq2Seq}
 
 
 def train(
@@ -77,7 +75,7 @@ def train(
     prepared = prepare(recipe.data, folder, display.say)
     config = replace(recipe.model, source_vocabulary=len(prepared.source), target_vocabulary=len(prepared.target))
     torch.manual_seed(recipe.training.seed)  # of the first weights
-    interpreter = Interpreter(MODELS[type(config)](config), prepared.source, prepared.target)
+    interpreter = Interpreter(TRANSLATORS[type(config)](config), prepared.source, prepared.target)
     task = Translate(
         interpreter,
         *prepared.batches(recipe.data.tokens, recipe.training.seed),
@@ -120,18 +118,3 @@ def stored(folder: str | os.PathLike[str]) -> TransformerRecipe | RecurrentRecip
     if found.pop("recipe", None) != NAME or kind is None:
         raise ValueError(f"translate: {folder} must be a run of a translator; got another. Give its folder.")
     return from_values(kind, found)
-
-
-def load(folder: str | os.PathLike[str]) -> Interpreter:
-    """The best model of a run, ready to translate.
-
-    Raises ValueError where the folder holds none, or a damaged one, with the file named.
-    """
-    folder = Path(folder)
-    recipe = stored(folder)
-    weights = read_weights(folder)  # first: it checks the files that are read below
-    source, target = (load_vocabulary(folder / name) for name in (SOURCE, TARGET))
-    config = replace(recipe.model, source_vocabulary=len(source), target_vocabulary=len(target))
-    model = MODELS[type(config)](config)
-    load_weights(model, weights, str(folder / "model.safetensors"))
-    return Interpreter(model.eval(), source, target)

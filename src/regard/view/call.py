@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..attention.map import AttentionMap
 from ..attention.request import Request
-from ..attention.statistic import Statistic
+from ..attention.sink import SinkMap
 
 Kind: TypeAlias = Literal["self", "causal", "cross"]
 KINDS: tuple[Kind, ...] = ("self", "causal", "cross")
@@ -153,35 +152,6 @@ class Call:
         if self._kind is None:
             self._kind = self.hint or kind_of(self.request)
         return self._kind
-
-
-class SinkMap(AttentionMap):
-    """A map whose rows lose weight to a score that belongs to no key; they sum to less than one.
-
-    sink: broadcasting to (*lead, Tq); without: the map of the same request without the sink, where there is one.
-    """
-
-    def __init__(self, request: Request, sink: Tensor, without: AttentionMap | None = None) -> None:
-        super().__init__(request)
-        self.sink = sink
-        self.without = AttentionMap(request) if without is None else without
-
-    @cached_property
-    def statistic(self) -> Statistic:
-        return self.without.statistic.with_sink(self.sink)
-
-    def at(self, *entry: int) -> AttentionMap:
-        return self._plain().at(*entry)
-
-    def _rows(self, *given: Any) -> tuple[Request, Statistic]:
-        return self._plain()._rows(*given)
-
-    def _with(self, request: Request) -> Any:
-        return self._plain()._with(request)
-
-    def _plain(self) -> AttentionMap:
-        found = AttentionMap(self.request, self.statistic)
-        return found.tokens(query=self.query_tokens, key=self.key_tokens)
 
 
 def kind_of(request: Request) -> Kind:

@@ -28,7 +28,8 @@ from ..data.files import replacing
 from ..training.files import Damaged, digest, read_tensors_and_metadata
 from .call import KINDS, Call, Found, Plain
 from .description import FLOATS, LARGEST, Fields
-from .seen import Patches, Seen
+from .patches import Patches
+from .seen import Seen
 
 VERSION = 2
 MOST_ENTRIES = 2**16

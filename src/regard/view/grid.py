@@ -13,7 +13,7 @@ The thumbnails are one image, not one set of axes each: hundreds of heads take a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import matplotlib
@@ -30,8 +30,6 @@ from .layout import DPI, line, px, width_of
 from .names import shared
 from .panels import FAINT, INK, LINE, NOTHING, PAPER, Look, norm_of
 from .picture import Picture, check_path, save
-from .seen import NOTHING as NO_MAPS
-from .seen import Layers, Seen
 
 MOST_PANELS = 2048
 GAP = 6
@@ -43,10 +41,9 @@ EMPTY = -1.0
 
 
 def grid(
-    seen: Seen | AttentionMap,
+    maps: AttentionMap | Sequence[tuple[str, AttentionMap]],
     path: str | os.PathLike[str] | None = None,
     *,
-    layers: Layers = None,
     heads: Choice = None,
     tokens: slice | None = None,
     batch: int = 0,
@@ -60,9 +57,8 @@ def grid(
     """Thumbnails of layers × heads, on one colour scale. Maps of any length: weights are pooled, in O(N) memory.
 
     Args:
-        seen: what was watched, or one map.
+        maps: one map, or (name, map) of each layer, at least one.
         path: also save the picture there (.png, .svg or .pdf).
-        layers: some of them, as in `Seen.filter`.
         heads: some of them, by number.
         tokens: this stretch of queries and keys alone.
         batch: which entry of the batch.
@@ -72,7 +68,7 @@ def grid(
         side: pixels of the longer side of a thumbnail.
 
     Raises:
-        ValueError: where there is no map, for choices that it does not have, unknown options.
+        ValueError: for choices that a map does not have, unknown options.
 
     >>> import regard
     >>> model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3).eval()
@@ -83,22 +79,22 @@ def grid(
     ['0', '1', '2']
     """
     path = None if path is None else check_path("grid", path)
-    names, maps = _chosen(seen, layers)
+    layers = [("", maps)] if isinstance(maps, AttentionMap) else maps
     choose.check_options("grid", reduce, scale, limits)
-    columns = [choose.positions("grid", "heads", heads, m.shape[-3] if m.ndim > 2 else 1) for m in maps]
+    columns = [choose.positions("grid", "heads", heads, m.shape[-3] if m.ndim > 2 else 1) for _, m in layers]
     wide = sorted({head for row in columns for head in row})
-    if len(maps) * len(wide) > MOST_PANELS:
+    if len(layers) * len(wide) > MOST_PANELS:
         raise ValueError(
-            f"grid: panels ({len(maps)} layers × {len(wide)} heads) must be at most {MOST_PANELS}. "
+            f"grid: panels ({len(layers)} layers × {len(wide)} heads) must be at most {MOST_PANELS}. "
             "Choose some: layers=range(0, 12), heads=[0, 1]."
         )
     side = max(64, min(224, 1500 // len(wide))) if side is None else side
     if not 8 <= side <= 1024:
         raise ValueError(f"grid: side ({side}) must lie in 8…1024 pixels.")
-    rows = [thumbnails(m, own, batch, tokens, side, reduce) for m, own in zip(maps, columns, strict=True)]
+    rows = [thumbnails(m, own, batch, tokens, side, reduce) for (_, m), own in zip(layers, columns, strict=True)]
     sheet = _mosaic(rows, [[wide.index(head) for head in own] for own in columns], len(wide))
     look = Look(cmap, scale, limits, reduce=reduce)
-    picture = _paint(sheet, [row.shape[1] for row in rows], list(names), wide, look, title)
+    picture = _paint(sheet, [row.shape[1] for row in rows], [name for name, _ in layers], wide, look, title)
     if path is not None:
         save(picture, path)
     return picture
@@ -122,18 +118,6 @@ def thumbnails(m: AttentionMap, heads: list[int], batch: int, tokens: slice | No
 
     found = choose.entry("grid", m, batch, pooled)  # (heads, rows, cols)
     return found.float().cpu().repeat_interleave(whole, -2).repeat_interleave(whole, -1)
-
-
-def _chosen(seen: Seen | AttentionMap, layers: Layers) -> tuple[list[str], list[AttentionMap]]:
-    if isinstance(seen, AttentionMap):
-        return [""], [seen]
-    some = seen if layers is None else seen.filter(layers)
-    if not seen:
-        raise ValueError(NO_MAPS)
-    if not some:
-        few = ", ".join(seen.names[:4]) + (", …" if len(seen) > 4 else "")
-        raise ValueError(f"grid: layers ({layers!r}) must be some of the {len(seen)} that were seen: {few}.")
-    return some.names, some.maps
 
 
 def _mosaic(rows: list[Tensor], places: list[list[int]], columns: int) -> np.ndarray:

@@ -5,11 +5,11 @@ A display is not asked for, so it has to be quick: it draws as many heads as a b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from ..attention.map import AttentionMap
 from .grid import grid
-from .seen import Seen
 
 BUDGET = 2**28
 """Weights that are computed for a display: 0.3 s of one thread for the picture of a head of 16,384 tokens, as measured,
@@ -32,32 +32,32 @@ def of_map(m: AttentionMap) -> str:
     return _page(words, grid(m, heads=range(shown), side=_side(shown))._repr_html_())
 
 
-def of_seen(seen: Seen) -> str:
-    """What was seen as HTML: names, sizes, and thumbnails of the first layers."""
-    if not seen:
+def of_layers(layers: Sequence[tuple[str, str, AttentionMap]]) -> str:
+    """What was seen, as (name, kind, map) of each layer, as HTML: names, sizes, and thumbnails of the first layers."""
+    if not layers:
         return _page(["<b>Seen</b> nothing"])
-    words = [f"<b>Seen</b> {len(seen)} maps"]
-    listed = zip(seen.names, seen.kinds, (call.request.shape for call in seen.calls), strict=True)
-    rows = [f"<tr><td>{escape(name)}<td>{kind}<td>{_times(shape)}" for name, kind, shape in listed]
+    words = [f"<b>Seen</b> {len(layers)} maps"]
+    rows = [f"<tr><td>{escape(name)}<td>{kind}<td>{_times(m.shape)}" for name, kind, m in layers]
     if len(rows) > 12:
         rows[6:-5] = [f"<tr><td>… {len(rows) - 11} more …"]
     table = f"<table style='border-spacing:8px 0;text-align:left'>{''.join(rows)}</table>"
-    some, heads = _some(seen)
-    if not some:
-        return _page([*words, _left_out(seen[0])], table)
-    if len(some) < len(seen) or heads < max(m.shape[-3] for m in seen):
-        words += [f"{len(some)} layers × {heads} heads of them here; <code>seen.grid()</code> draws all"]
-    return _page(
-        words, table, grid(some, heads=None if heads >= _widest(some) else range(heads), side=64)._repr_html_()
-    )
+    maps = [m for _, _, m in layers]
+    count, heads = _some(maps)
+    if not count:
+        return _page([*words, _left_out(maps[0])], table)
+    if count < len(maps) or heads < _widest(maps):
+        words += [f"{count} layers × {heads} heads of them here; <code>seen.grid()</code> draws all"]
+    some = [(name, m) for name, _, m in layers[:count]]
+    drawn = grid(some, heads=None if heads >= _widest(maps[:count]) else range(heads), side=64)
+    return _page(words, table, drawn._repr_html_())
 
 
-def _some(seen: Seen) -> tuple[Seen, int]:
-    """The first layers, as many as can be afforded, and how many heads of each."""
-    heads = min(MOST_HEADS, *(m.shape[-3] for m in seen)) if _uneven(seen) else min(MOST_HEADS, _widest(seen))
+def _some(maps: Sequence[AttentionMap]) -> tuple[int, int]:
+    """How many of the first layers can be afforded, and how many heads of each."""
+    heads = min(MOST_HEADS, *(m.shape[-3] for m in maps))
     spent, count = 0, 0
-    for call in seen.calls[:MOST_LAYERS]:
-        rows, cols = call.request.shape[-2:]
+    for m in maps[:MOST_LAYERS]:
+        rows, cols = m.shape[-2:]
         if not rows * cols:
             break
         while heads > 1 and not count and rows * cols * heads > BUDGET:
@@ -66,15 +66,11 @@ def _some(seen: Seen) -> tuple[Seen, int]:
         if spent > BUDGET:
             break
         count += 1
-    return seen[:count], heads
+    return count, heads
 
 
-def _uneven(seen: Seen) -> bool:
-    return len({m.shape[-3] for m in seen}) > 1
-
-
-def _widest(seen: Seen) -> int:
-    return max(m.shape[-3] for m in seen)
+def _widest(maps: Sequence[AttentionMap]) -> int:
+    return max(m.shape[-3] for m in maps)
 
 
 def _affordable(m: AttentionMap, heads: int) -> int:

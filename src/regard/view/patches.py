@@ -3,75 +3,42 @@
 from __future__ import annotations
 
 import math
-import os
-from typing import Any
+from dataclasses import dataclass
 
 from torch import Tensor
 
+from ..attention.map import AttentionMap
 from . import choose
-from .overlay import overlay
-from .picture import Picture, check_path
-from .seen import NOTHING, Patches, Seen
+from .rollout import Rollout
 
 Query = int | tuple[int, int] | None
 
 
-def lay_over(
-    seen: Seen,
-    path: str | os.PathLike[str] | None = None,
-    *,
-    layer: int | str = -1,
-    head: int | str = "mean",
-    query: Query = None,
-    rollout: bool = False,
-    batch: int = 0,
-    title: str | None = None,
-    **options: Any,
-) -> Picture:
-    """The picture that was looked at, beside itself under what one query drew on.
+@dataclass(frozen=True)
+class Patches:
+    """How the tokens of a vision model lie on its picture: `first` tokens (class, registers), then rows × columns."""
 
-    Args:
-        seen: of a vision model, with `seen.image`; `seen.patches` tells how tokens lie on it, and may be left out where
-            they make a square, with or without a class token in front.
-        path: also save the picture there (.png, .svg or .pdf).
-        layer, head: which map; a number, or "mean" of all heads.
-        query: a token's number, or (row, column) of a patch, which is framed; None: the class token, and without one
-            what all patches look at on average.
-        rollout: through all layers (see `Seen.rollout`, which takes the `options`) instead of one.
-
-    Raises:
-        ValueError: without an image, where tokens do not fit it, for choices that there are not.
-    """
-    path = None if path is None else check_path("overlay", path)
-    if seen.image is None:
-        raise ValueError("overlay: seen.image (None) must be the picture that was looked at, uint8 (height, width, 3).")
-    weights, mark = patch_weights(seen, layer, head, query, rollout, batch, **options)
-    if title is None:
-        name = seen.names[layer] if isinstance(layer, int) else layer
-        heads = "mean of heads" if head == "mean" else f"head {head}"
-        title = f"rollout of {len(seen)} layers" if rollout else f"{name}, {heads}"
-    return overlay(seen.image.numpy(), weights.numpy(), path, title, mark)
+    rows: int
+    columns: int
+    first: int = 0
 
 
 def patch_weights(
-    seen: Seen,
-    layer: int | str = -1,
+    m: AttentionMap,
+    given: Patches | None = None,
     head: int | str = "mean",
     query: Query = None,
-    rollout: bool = False,
     batch: int = 0,
-    **options: Any,
+    through: Rollout | None = None,
 ) -> tuple[Tensor, tuple[int, int] | None]:
-    """(rows, columns) of weights on the patches, and the patch that looks, if it is one."""
-    if not seen:
-        raise ValueError(NOTHING)
-    if options and not rollout:
-        raise ValueError(f"overlay: {', '.join(options)} must come with rollout=True.")
-    m = seen[layer]
-    patches = _patches(seen.patches, m.shape[-1])
+    """(rows, columns) of weights on the patches, and the patch that looks, if it is one.
+
+    given: how tokens lie on the picture; None where they make a square.
+    through: the rollout of all layers, instead of the map.
+    """
+    patches = _patches(given, m.shape[-1])
     token = _token(query, patches, m.shape[-2])
-    if rollout:
-        through = seen.rollout(**options)
+    if through is not None:
         # without a token: each source's part in the mean of all targets
         weights = through.flow(batch=batch)[0] if token is None else through.row(token, batch=batch)
     elif token is None:

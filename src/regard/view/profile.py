@@ -16,7 +16,6 @@ from ..attention.observe import Block, blocks
 from ..attention.request import Request
 from .call import kind_of
 from .choose import entry
-from .seen import NOTHING, Seen
 
 if TYPE_CHECKING:
     from .picture import Picture
@@ -67,8 +66,13 @@ class Profile:
         return self.draw()._repr_html_()
 
 
-def profile(what: AttentionMap | Seen, *, batch: int = 0, path: str | os.PathLike[str] | None = None) -> Profile:
-    """Figures of every head of a map, or of every layer that was seen: means over the queries.
+def profile(
+    maps: AttentionMap | Sequence[tuple[str, AttentionMap]],
+    *,
+    batch: int = 0,
+    path: str | os.PathLike[str] | None = None,
+) -> Profile:
+    """Figures of every head of a map, or of the (name, map) pairs of several layers: means over the queries.
 
         entropy    −Σⱼ wᵢⱼ log wᵢⱼ    in nats: e to its power is the number of keys that a query looks at
         distance   Σⱼ wᵢⱼ |pᵢ − j|    in tokens; pᵢ is the position of query i
@@ -80,7 +84,7 @@ def profile(what: AttentionMap | Seen, *, batch: int = 0, path: str | os.PathLik
     last key. The weights are streamed: memory grows with Tq + Tk.
 
     Raises:
-        ValueError: where there is nothing to measure, or no such batch entry.
+        ValueError: for a batch entry that there is not.
 
     >>> import regard
     >>> q = torch.zeros(2, 8, 4)                                      # (heads, Tq, D): all keys alike
@@ -88,14 +92,12 @@ def profile(what: AttentionMap | Seen, *, batch: int = 0, path: str | os.PathLik
     >>> [f"{float(x):.3f}" for x in profile(m)["first"][0]]           # (1 + 1/2 + … + 1/8) / 8
     ['0.340', '0.340']
     """
-    names, maps = (what.names, what.maps) if isinstance(what, Seen) else ([""], [what])
-    if not maps:
-        raise ValueError(NOTHING)
-    found = [entry("profile", m, batch, _means) for m in maps]  # (heads, 5) each
-    values = torch.full((len(maps), max(len(each) for each in found), len(MEASURES)), torch.nan, dtype=torch.float64)
+    layers = [("", maps)] if isinstance(maps, AttentionMap) else maps
+    found = [entry("profile", m, batch, _means) for _, m in layers]  # (heads, 5) each
+    values = torch.full((len(layers), max(len(each) for each in found), len(MEASURES)), torch.nan, dtype=torch.float64)
     for layer, each in zip(values, found, strict=True):
         layer[: len(each)] = each
-    made = Profile(names, values)
+    made = Profile([name for name, _ in layers], values)
     if path is not None:
         made.save(path)
     return made

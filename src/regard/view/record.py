@@ -22,6 +22,7 @@ from ..attention.masks import OPEN, Mask, from_ignore, merge, padding
 from ..attention.packed import attend_packed, maps_of
 from ..attention.request import Request
 from ..attention.similarity import Dot, autocast_dtype
+from ..attention.sink import attend_with_sink
 from ..attention.tensor_types import is_causal_bias
 from .call import Found, Plain, four
 
@@ -296,6 +297,10 @@ def transformer_encoder_layer_fwd(
     return Found(source, below="self_attn")
 
 
+def regard_attend_with_sink(query: Tensor, key: Tensor, value: Tensor, sink: Tensor, **options: Any) -> Found:
+    return Found(kept(Request.of(query, key, value, **options)), sink.detach()[:, None])
+
+
 def _two(x: Tensor) -> tuple[Tensor, Tensor]:
     """The part of queries and that of keys."""
     query, key, _ = x.detach().chunk(3)
@@ -338,4 +343,5 @@ RECORDERS: dict[Any, Callable[..., Found]] = {
     torch._transformer_encoder_layer_fwd: transformer_encoder_layer_fwd,
     attend: regard_attend,
     attend_packed: regard_attend_packed,
+    attend_with_sink: regard_attend_with_sink,
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
@@ -15,6 +15,7 @@ from ..attention.map import AttentionMap
 from .call import KINDS, Call, Kind
 
 if TYPE_CHECKING:
+    from .patches import Patches, Query
     from .picture import Picture
     from .profile import Profile
     from .rollout import Rollout
@@ -27,15 +28,6 @@ NOTHING = (
     "nn.MultiheadAttention, FlexAttention or regard.attend. Attention that is spelled out as matmul and softmax cannot "
     "be seen: with transformers, call model.set_attn_implementation('sdpa') or ('regard') first."
 )
-
-
-@dataclass(frozen=True)
-class Patches:
-    """How the tokens of a vision model lie on its picture: `first` tokens (class, registers), then rows × columns."""
-
-    rows: int
-    columns: int
-    first: int = 0
 
 
 class Seen:
@@ -257,17 +249,27 @@ class Seen:
 
     # Pictures: each in a file of its own, imported when it is asked for, and matplotlib with it.
 
-    def grid(self, path: str | Path | None = None, **options: Any) -> Picture:
-        """Layers × heads as thumbnails. Options: `regard.view.grid.grid`."""
+    def grid(self, path: str | Path | None = None, *, layers: Layers = None, **options: Any) -> Picture:
+        """Layers × heads as thumbnails; `layers` as in `filter`. Options: `regard.view.grid.grid`."""
         from .grid import grid
+        from .picture import check_path
 
-        return grid(self, path, **options)
+        path = None if path is None else check_path("grid", path)
+        some = self if layers is None else self.filter(layers)
+        if not self:
+            raise ValueError(NOTHING)
+        if not some:
+            few = ", ".join(self.names[:4]) + (", …" if len(self) > 4 else "")
+            raise ValueError(f"grid: layers ({layers!r}) must be some of the {len(self)} that were seen: {few}.")
+        return grid(some.items(), path, **options)
 
     def profile(self, **options: Any) -> Profile:
         """Figures of every head: entropy, distance, shares on chosen tokens. See `regard.view.profile.profile`."""
         from .profile import profile
 
-        return profile(self, **options)
+        if not self:
+            raise ValueError(NOTHING)
+        return profile(self.items(), **options)
 
     def links(self, layer: int | str = -1, **options: Any) -> Picture:
         """The strongest links of a span of tokens, as lines. Options: `regard.view.links.links`."""
@@ -281,16 +283,71 @@ class Seen:
 
         return alignment(self[layer], **options)
 
-    def overlay(self, **options: Any) -> Picture:
-        """What a vision model looked at, over its picture. Options: `regard.view.patches.lay_over`."""
-        from .patches import lay_over
+    def patch_weights(
+        self,
+        layer: int | str = -1,
+        head: int | str = "mean",
+        query: Query = None,
+        rollout: bool = False,
+        batch: int = 0,
+        **options: Any,
+    ) -> tuple[Tensor, tuple[int, int] | None]:
+        """Weights on the patches of a picture, (rows, columns), and the patch of the query. Arguments: `overlay`."""
+        from .patches import patch_weights
 
-        return lay_over(self, **options)
+        if not self:
+            raise ValueError(NOTHING)
+        if options and not rollout:
+            raise ValueError(f"overlay: {', '.join(options)} must come with rollout=True.")
+        through = self.rollout(**options) if rollout else None
+        return patch_weights(self[layer], self.patches, head, query, batch, through)
+
+    def overlay(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        layer: int | str = -1,
+        head: int | str = "mean",
+        query: Query = None,
+        rollout: bool = False,
+        batch: int = 0,
+        title: str | None = None,
+        **options: Any,
+    ) -> Picture:
+        """The picture that was looked at, beside itself under what one query drew on.
+
+        `image` must be set; `patches` tells how tokens lie on it, and may be left out where they make a square, with
+        or without a class token in front.
+
+        Args:
+            path: also save the picture there (.png, .svg or .pdf).
+            layer, head: which map; a number, or "mean" of all heads.
+            query: a token's number, or (row, column) of a patch, which is framed; None: the class token, and without
+                one what all patches look at on average.
+            rollout: through all layers (see `rollout`, which takes the `options`) instead of one.
+
+        Raises:
+            ValueError: without an image, where tokens do not fit it, for choices that there are not.
+        """
+        from .overlay import overlay
+        from .picture import check_path
+
+        path = None if path is None else check_path("overlay", path)
+        if self.image is None:
+            raise ValueError(
+                "overlay: seen.image (None) must be the picture that was looked at, uint8 (height, width, 3)."
+            )
+        weights, mark = self.patch_weights(layer, head, query, rollout, batch, **options)
+        if title is None:
+            name = self.names[layer] if isinstance(layer, int) else layer
+            heads = "mean of heads" if head == "mean" else f"head {head}"
+            title = f"rollout of {len(self)} layers" if rollout else f"{name}, {heads}"
+        return overlay(self.image.numpy(), weights.numpy(), path, title, mark)
 
     def _repr_html_(self) -> str:
-        from .notebook import of_seen
+        from .notebook import of_layers
 
-        return of_seen(self)
+        return of_layers(list(zip(self.names, self.kinds, self.maps, strict=True)))
 
 
 class choice:

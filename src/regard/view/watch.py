@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
 from types import FrameType, TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -253,46 +253,62 @@ class _Elsewhere(Exception):
     """Attention of which it is unclear whether it belongs to the model."""
 
 
-class _Mode(TorchFunctionMode):
-    """Passes every function on; tells the watch of those that attend, and of those that write in place."""
+class Observer(Protocol):
+    """What `_Mode` reports to."""
 
-    def __init__(self, watch: Watch) -> None:
+    def saw(self, recorder: Any, args: Sequence[Any], kwargs: dict[str, Any], frame: FrameType | None) -> None:
+        """An attention function was called."""
+        ...
+
+    def writes(self, targets: Iterable[Any]) -> None:
+        """Tensors are about to be written to."""
+        ...
+
+    def miss(self, error: Exception) -> None:
+        """A call could not be examined."""
+        ...
+
+
+class _Mode(TorchFunctionMode):
+    """Passes every function on; reports to the observer those that attend and those that write in place."""
+
+    def __init__(self, observer: Observer) -> None:
         super().__init__()
-        self._watch = weakref.ref(watch)
+        self._observer = weakref.ref(observer)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():  # asked first: torch.compile traces what follows
             return func(*args, **kwargs)
         passed = func in _indifferent and "out" not in kwargs and func not in RECORDERS
-        watch = None if passed else self._watch()
-        if watch is None:
+        observer = None if passed else self._observer()
+        if observer is None:
             return func(*args, **kwargs)
-        recorder = _notice(watch, func, args, kwargs, sys._getframe(1))
+        recorder = _notice(observer, func, args, kwargs, sys._getframe(1))
         result = func(*args, **kwargs)
         if recorder is not None:
-            watch.saw(recorder, args, kwargs, sys._getframe(1))
+            observer.saw(recorder, args, kwargs, sys._getframe(1))
         return result
 
 
-def _notice(watch: Watch, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+def _notice(observer: Observer, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
     """Before a function runs: the recorder of one that attends; what it is about to overwrite is copied."""
     try:
         if func is Tensor.dim:
             flex = flex_call(frame)
             if flex is not None:
-                watch.saw(flex_attention, (), flex, frame)
+                observer.saw(flex_attention, (), flex, frame)
             return None
         recorder = RECORDERS.get(func)
         if recorder is not None:
             return recorder
         if _writes(func) or "out" in kwargs:
             targets = [kwargs.get("out"), *args[:1]]
-            watch.writes(x for target in targets for x in (target if isinstance(target, list | tuple) else [target]))
+            observer.writes(x for target in targets for x in (target if isinstance(target, list | tuple) else [target]))
         elif len(_indifferent) < MOST_REMEMBERED:
             _indifferent.add(func)
     except Exception as error:
-        watch.miss(error)
+        observer.miss(error)
     return None
 
 

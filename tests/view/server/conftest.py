@@ -14,7 +14,7 @@ import torch
 from starlette.testclient import TestClient
 
 import regard
-from regard.view.seen import Patches
+from regard.view.patches import Patches
 from regard.view.server.app import create
 from regard.view.server.page import Page
 from regard.view.server.target import Capture

@@ -12,6 +12,8 @@ from ...models import Seq2Seq, SequenceClassifier, Transformer, ViT
 from ...tasks.classifier import Classifier
 from ...tasks.images import ImageClassifier
 from ...tasks.interpreter import Interpreter
+from ...training.loading import load_image_classifier, load_text_classifier, load_translator
+from ...training.run import read_config
 from .mechanisms import LONGEST, Explained, classifier, image, translator
 
 Run = Interpreter | Classifier | ImageClassifier
@@ -23,9 +25,6 @@ def load(folder: str | os.PathLike[str]) -> Run:
     Raises:
         ValueError: in words, for a folder that holds neither.
     """
-    from ...training import classify, images, translate
-    from ...training.run import read_config
-
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(
@@ -34,11 +33,11 @@ def load(folder: str | os.PathLike[str]) -> Run:
     config = read_config(folder)
     kind = str(config.get("recipe") or config.get("model_type") or "")
     loaders: dict[object, Callable[[Path], Run]] = {
-        translate.NAME: translate.load,
-        "classify": classify.load,
-        "bert": classify.load,
-        "images": images.load,
-        "vit": images.load,
+        "translate": load_translator,
+        "classify": load_text_classifier,
+        "bert": load_text_classifier,
+        "images": load_image_classifier,
+        "vit": load_image_classifier,
     }
     if kind not in loaders:
         raise ValueError(

@@ -71,7 +71,7 @@ class Model(Target):
         return readable([str(token) for token in self.tokenizer.convert_ids_to_tokens(ids[0].tolist())])
 
     def _image(self, path: Path, config: Mapping[str, Any]) -> Shown:
-        from ..seen import Patches
+        from ..patches import Patches
 
         pixels, given = read_image(path, self.folder, config)
         seen = self._seen({"pixel_values": given})

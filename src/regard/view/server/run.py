@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,9 @@ import torch
 from torch import Tensor
 
 from ...data import BOS, EOS, Vocabulary
+from ...data.pictures import decode
 from ...tasks.interpreter import Interpreter, Translation
+from ...training.loading import load_image_classifier, load_text_classifier, load_translator
 from .guard import Refused
 from .target import Layer, Shown, Target, brief, shown
 
@@ -26,9 +27,7 @@ class Translator(Target):
     can = ("translate", "run")
 
     def __init__(self, folder: Path, text: str | None = None) -> None:
-        from ...training.translate import load
-
-        self.interpreter: Interpreter = load(folder)
+        self.interpreter: Interpreter = load_translator(folder)
         self.title = folder.resolve().name
         self.shown = Shown("translator", self.title, [])
         if text is not None:
@@ -115,11 +114,9 @@ class TextClassifier(Target):
     can = ("run",)
 
     def __init__(self, folder: Path, text: str | None) -> None:
-        from ...training.classify import load
-
         if text is None or not text.strip():
             raise ValueError(f"view: {folder} must come with a text to read. Give --text or --file.")
-        self.classifier, self.title = load(folder), folder.resolve().name
+        self.classifier, self.title = load_text_classifier(folder), folder.resolve().name
         self.shown = self.run(text)
 
     def run(self, text: str) -> Shown:
@@ -142,14 +139,8 @@ class Classifier(Target):
     def __init__(self, folder: Path, image: Path | None) -> None:
         if image is None:
             raise ValueError(f"view: {folder} must come with an image to look at. Give --image FILE.")
-        try:
-            images, pictures = import_module("regard.training.images"), import_module("regard.data.pictures")
-        except ModuleNotFoundError as error:
-            raise ValueError(
-                f"view: {folder} must be a run that this version trains; it has no {error.name}."
-            ) from None
-        self.classifier, self.image = images.load(folder), image
-        pixels = pictures.decode(image, self.classifier.shape)  # (C, H, W) bytes
+        self.classifier, self.image = load_image_classifier(folder), image
+        pixels = decode(image, self.classifier.shape)  # (C, H, W) bytes
         self.shown = looked(
             self.classifier.model,
             self.classifier.normal(pixels[None]),
@@ -161,7 +152,7 @@ class Classifier(Target):
 def looked(model: Any, given: Tensor, pixels: Tensor, title: str) -> Shown:
     """What a Vision Transformer of ours looks at: pixels are (C, H, W) bytes, given what the model takes for them."""
     from ...models.vit import ViT
-    from ..seen import Patches
+    from ..patches import Patches
     from ..watch import watch
 
     if not isinstance(model, ViT):

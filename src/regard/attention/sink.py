@@ -1,0 +1,90 @@
+"""Attention with sinks: each head has a further score that belongs to no key."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from . import masks
+from .attend import attend
+from .map import AttentionMap
+from .request import Request
+from .statistic import Statistic
+
+
+def attend_with_sink(
+    query: Tensor, key: Tensor, value: Tensor, sink: Tensor, **options: Any
+) -> tuple[Tensor, AttentionMap]:
+    """Attention in which each head has a further score that belongs to no key: its weight is lost.
+
+        weightᵢⱼ = exp(scoreᵢⱼ) / (exp(sink) + Σⱼ exp(scoreᵢⱼ))
+
+    sink (H,). Paper: Xiao et al. 2024, "Efficient streaming language models with attention sinks"; learned in gpt-oss.
+    """
+    if has_torch_function_variadic(query, key, value):
+        return handle_torch_function(attend_with_sink, (query, key, value), query, key, value, sink, **options)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, sink)):
+        request = Request.of(query, key, value, **options).kept()
+        return _with_sink_key(query, key, value, sink, **options), SinkMap(request, sink.detach()[:, None])
+    context, m = attend(query, key, value, **options, return_map=True)
+    rows = m.given if m.given is not None else m.statistic  # that of the context itself
+    shared = sink.detach()[:, None]  # (H, 1), for every query of a head
+    kept = rows.with_sink(shared).weights(rows.highest.unsqueeze(-1)) * rows.total.unsqueeze(-1)  # (B, H, Tq, 1)
+    return context * kept.to(context.dtype), SinkMap(m.request, shared, m)
+
+
+def _with_sink_key(query: Tensor, key: Tensor, value: Tensor, sink: Tensor, **options: Any) -> Tensor:
+    """The same with gradients: a key whose score is the sink, by one more dimension, and whose value is zero."""
+    if options["softcap"] is not None:
+        raise ValueError(
+            f"huggingface: softcap ({options['softcap']}) must be None where attention sinks (s_aux) have gradients; "
+            "run under torch.no_grad()."
+        )
+    scale = query.shape[-1] ** -0.5 if options["scale"] is None else options["scale"]
+    queries, keys = query.shape[-2], key.shape[-2]
+    scores = (sink / scale).to(query.dtype)[:, None, None].expand(*query.shape[:-1], 1)
+    query = torch.cat([query, scores], -1)  # (B, H, Tq, D + 1)
+    last = torch.ones_like(key[..., :1, :1])
+    key = torch.cat([pad(key, (0, 1)), pad(last, (key.shape[-1], 0))], -2)  # (B, Hk, Tk + 1, D + 1)
+    mask, window = options["attn_mask"], options["window"] or (None, None)
+    allowed = masks.sliding(queries, keys, left=window[0], right=0 if options["is_causal"] else None).to(key.device)
+    mask = masks.merge(mask, allowed)
+    assert mask is not None
+    mask = pad(mask, (0, 1), value=True if mask.dtype == torch.bool else 0.0)
+    options.update(attn_mask=mask, is_causal=False, window=None, scale=scale)
+    context: Tensor = attend(query, key, pad(value, (0, 0, 0, 1)), **options)
+    return context
+
+
+class SinkMap(AttentionMap):
+    """A map whose rows lose weight to a score that belongs to no key; they sum to less than one.
+
+    sink: broadcasting to (*lead, Tq); without: the map of the same request without the sink, where there is one.
+    """
+
+    def __init__(self, request: Request, sink: Tensor, without: AttentionMap | None = None) -> None:
+        super().__init__(request)
+        self.sink = sink
+        self.without = AttentionMap(request) if without is None else without
+
+    @cached_property
+    def statistic(self) -> Statistic:
+        return self.without.statistic.with_sink(self.sink)
+
+    def at(self, *entry: int) -> AttentionMap:
+        return self._plain().at(*entry)
+
+    def _rows(self, *given: Any) -> tuple[Request, Statistic]:
+        return self._plain()._rows(*given)
+
+    def _with(self, request: Request) -> Any:
+        return self._plain()._with(request)
+
+    def _plain(self) -> AttentionMap:
+        found = AttentionMap(self.request, self.statistic)
+        return found.tokens(query=self.query_tokens, key=self.key_tokens)
