@@ -28,19 +28,20 @@ def test_the_corpus_is_of_the_size_it_says(tmp_path: Path) -> None:
     assert corpus.planned(tmp_path) > 0
 
 
-def test_mapped_pages_are_told_from_memory(tmp_path: Path) -> None:
+def test_mapped_pages_are_told_from_memory(tmp_path: Path, sample_mark: str) -> None:
     (tmp_path / "large").write_bytes(b"x" * (32 << 20))
     code = f"""
 import numpy as np
+from tests.bench.sampling import wait_for_samples
 def setup():
     def run():
         mapped = np.memmap({str(tmp_path / "large")!r}, np.uint8, "r")
         mapped.sum()
         scratch = b"x" * (8 << 20)
         sum(scratch[::4096])
-        import time; time.sleep(0.2)
+        WAIT
     return run
 """
-    anonymous = memory.profile(code, anonymous=True)
+    anonymous = memory.profile(code.replace("WAIT", f"wait_for_samples({sample_mark!r})"), anonymous=True)
     assert 7 < anonymous.above / memory.MIB < 14 and anonymous.method == "sampled"
-    assert memory.profile(code).above / memory.MIB > 38
+    assert memory.profile(code.replace("WAIT", "pass")).above / memory.MIB > 38
