@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 # Set-up brings a cmake of its own where the machine has none
 CMAKE   = $(shell test -x $(BIN)/cmake && echo $(BIN)/cmake || echo cmake)
 
-.PHONY: demo test test-hosts check bench studies set-up page chromium native sanitize arm64 clean
+.PHONY: demo test test-hosts check bench studies set-up page chromium native native-check sanitize arm64 clean
 
 demo: set-up
 	@$(BIN)/regard demo
@@ -66,14 +66,19 @@ native: $(VENV)/ready
 	$(CMAKE) --install build/native --prefix "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"
 	@$(BIN)/python -c 'from regard.attention import engine; print(engine.reason); exit(engine.module is None)'
 
-# The self-check and the kernel tests on a build with the address and undefined-behaviour sanitizers, beside the one in
-# use. The runtimes of the sanitizers have to be loaded before Python itself; leaks are not looked for there, as Python
-# keeps what it likes to the end. Whatever is found stops the run.
+# The self-check on a build with the address and undefined-behaviour sanitizers: a C++ program that needs neither Python
+# nor torch. Any finding stops the run.
 SANITIZED := build/sanitize
-sanitize: $(VENV)/ready
-	$(CMAKE) -S native -B $(SANITIZED) -DREGARD_SANITIZE=ON -DREGARD_CHECK=ON -DCMAKE_BUILD_TYPE=Debug -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+native-check:
+	$(CMAKE) -S native -B $(SANITIZED) -DREGARD_SANITIZE=ON -DREGARD_CHECK=ON -DREGARD_MODULE=OFF -DCMAKE_BUILD_TYPE=Debug
 	$(CMAKE) --build $(SANITIZED) --parallel 2
 	UBSAN_OPTIONS=print_stacktrace=1 $(SANITIZED)/check
+
+# The self-check, then the kernel tests on such a build of the module. The runtimes of the sanitizers have to be loaded
+# before Python itself; leaks are not looked for there, as Python keeps memory to the end of the process.
+sanitize: $(VENV)/ready native-check
+	$(CMAKE) -S native -B $(SANITIZED) -DREGARD_MODULE=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	$(CMAKE) --build $(SANITIZED) --parallel 2
 	REGARD_NATIVE=$$(echo $(CURDIR)/$(SANITIZED)/_native*.so) \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
