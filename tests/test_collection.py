@@ -1,11 +1,20 @@
-"""Every process collects the same tests: pytest-xdist refuses to run when two workers disagree."""
+"""Every process collects the same tests, and a test does not depend on those that ran before it.
+
+pytest-xdist refuses to run when two workers collect different tests.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
 
 ROOT = Path(__file__).parent.parent
 
@@ -14,14 +23,14 @@ import sys, time
 now = time.time
 time.time = lambda: now() + {seconds}
 import pytest
-sys.exit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", "tests"]))
+sys.exit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
 """
 
 
-def collect(seconds: int, **environment: str) -> subprocess.Popen[str]:
-    """Start collecting with another clock and another environment."""
+def collect(seconds: int, *paths: str, **environment: str) -> subprocess.Popen[str]:
+    """Start collecting `paths` with another clock and another environment."""
     return subprocess.Popen(
-        [sys.executable, "-c", SHIFTED_CLOCK.format(seconds=seconds)],
+        [sys.executable, "-c", SHIFTED_CLOCK.format(seconds=seconds), *paths],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -31,12 +40,46 @@ def collect(seconds: int, **environment: str) -> subprocess.Popen[str]:
     )
 
 
+def ids(process: subprocess.Popen[str]) -> list[str]:
+    """Return the ids of the tests in the order in which they would run."""
+    output = process.communicate()[0]
+    assert process.returncode == 0, output
+    return [line for line in output.splitlines() if "::" in line]
+
+
 def test_ids_do_not_depend_on_clock_hash_seed_time_zone_or_locale() -> None:
     processes = [
         collect(0, PYTHONHASHSEED="1", TZ="UTC", LC_ALL="C.UTF-8"),
         collect(100_003, PYTHONHASHSEED="2", TZ="Asia/Shanghai", LC_ALL="C"),
     ]
-    first, second = ([line for line in p.communicate()[0].splitlines() if "::" in line] for p in processes)
-    assert [p.returncode for p in processes] == [0, 0]
+    first, second = map(ids, processes)
     assert len(first) > 1000
     assert [(a, b) for a, b in zip(first, second, strict=True) if a != b] == []
+
+
+def test_a_seed_determines_the_random_order() -> None:
+    """Of whole files, and of the tests in each."""
+    files = ["tests/test_collection.py", "tests/test_hosts.py", "tests/test_house.py"]
+    orders = [("", "1"), ("1", "2"), ("1", "3")]
+    processes = [collect(0, *files, REGARD_TEST_ORDER=seed, PYTHONHASHSEED=hashing) for seed, hashing in orders]
+    plain, one, again = map(ids, processes)
+    assert one == again != plain and sorted(one) == sorted(plain)
+    assert len(list(itertools.groupby(one, key=lambda name: name.partition("::")[0]))) == len(files)
+
+
+@pytest.fixture(scope="module")
+def drawn_for_the_module() -> tuple[float, float]:
+    return random.random(), torch.rand(()).item()
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_every_test_starts_with_the_same_random_state(turn: int, drawn_for_the_module: tuple[float, float]) -> None:
+    assert random.random() == random.Random(0).random()
+    assert torch.rand(()) == torch.rand((), generator=torch.Generator().manual_seed(0))
+    assert 0 < drawn_for_the_module[0] != random.Random(0).random()
+
+
+def test_hypothesis_draws_the_same_examples_in_every_run_and_measures_no_time() -> None:
+    used = hypothesis.settings()
+    assert used.derandomize and used.deadline is None
+    assert hypothesis.HealthCheck.too_slow in used.suppress_health_check

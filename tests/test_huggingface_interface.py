@@ -141,6 +141,12 @@ def test_a_causal_model_keeps_no_mask() -> None:
     assert all(m.request.mask.dense is None and m.request.mask.right == 0 for m in maps)
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process in which no call was compiled yet: compiled calls are not seen, which ends all verification."""
+    monkeypatch.setattr(huggingface._process, "compiled", False)
+
+
 class Unfaithful(transformers.LlamaModel):
     """A model that makes masks and computes its attention without the interface."""
 

@@ -142,25 +142,43 @@ print(engine.reason)
     assert words in python(script, REGARD_NATIVE=wish)
 
 
-COUNT = """
+THREADS = """
 import os, torch
 from tests.attention.test_engine import dot_forward, engine
 torch.set_num_threads({threads})
 q = torch.randn(8, 4, 64, 64)
-if {warm}:
-    torch.randn(2**20).exp_()  # starts torch's own threads
-before = len(os.listdir("/proc/self/task"))
-for _ in range(20):
-    dot_forward(engine.module, q, q, q, torch.get_num_threads())
-print(len(os.listdir("/proc/self/task")) - before)
+
+def kernel():
+    for _ in range(20):
+        dot_forward(engine.module, q, q, q, torch.get_num_threads())
+
+def elementwise():
+    torch.randn(2**20).exp_()
+
+def threads():
+    return set(os.listdir("/proc/self/task"))
+
+{first}()
+before = threads()
+{second}()
+print(len(before) > 1, threads() == before)
 """
 
 
 @needs_module
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads where Linux lists them")
-@pytest.mark.parametrize(("threads", "warm", "grown"), [(4, True, 0), (1, False, 0), (4, False, 3)])
-def test_tasks_run_in_the_threads_of_torch(threads: int, warm: bool, grown: int) -> None:
-    assert int(python(COUNT.format(threads=threads, warm=warm))) == grown
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lists threads where Linux does")
+@pytest.mark.parametrize("order", [("elementwise", "kernel"), ("kernel", "elementwise")])
+def test_tasks_run_in_the_threads_of_torch(order: tuple[str, str]) -> None:
+    """Whichever comes first starts the threads; the other one starts none."""
+    script = THREADS.format(threads=4, first=order[0], second=order[1])
+    assert python(script, OMP_NUM_THREADS="4", OMP_DYNAMIC="false").split() == ["True", "True"]
+
+
+@needs_module
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lists threads where Linux does")
+def test_one_thread_starts_no_other() -> None:
+    script = THREADS.format(threads=1, first="elementwise", second="kernel")
+    assert python(script).split()[1] == "True"
 
 
 @needs_module

@@ -10,6 +10,7 @@ import torch
 
 import regard
 from regard.attention import blocked, engine
+from tests.attention.refusals import REFUSED, assert_refused
 
 BACKENDS = ["reference", "blocked", "torch", "auto"]
 B, H, TQ, TK, D, DV = 2, 3, 5, 7, 4, 6
@@ -115,7 +116,8 @@ def test_a_query_that_attends_to_nothing_may_hold_nan(backend: str) -> None:
 @pytest.mark.parametrize("weighting", ["softmax", "hard", "uniform"])
 def test_rows_without_keys_are_zero_with_finite_gradients(backend: str, weighting: str) -> None:
     if backend == "torch" and weighting == "hard":
-        pytest.skip("SDPA has soft weights only")
+        assert_refused(backend, lambda: regard.attend(*inputs(), weighting=weighting, backend=backend))
+        return
     mask = torch.ones(TQ, TK, dtype=torch.bool)
     mask[3] = False
     for options in ({"attn_mask": mask}, {"attn_mask": torch.where(mask, 0.0, -torch.inf).double()}, {"lengths": 0}):
@@ -168,17 +170,13 @@ def similarity_of(name: str) -> tuple[Any, list[torch.Tensor]]:
 
 
 def all_gradients(x: list[torch.Tensor], name: str, server: str, **options: Any) -> list[torch.Tensor]:
-    """Context, and gradients of q, k, v and the similarity's parameters; skips what the backend does not serve."""
+    """Context, and gradients of q, k, v and the similarity's parameters."""
     backend, *level = server.split()
     if level and engine.module:
         engine.module.use_isa(level[0])
     leaves = [y.detach().float().requires_grad_() for y in x]
     similarity, parameters = similarity_of(name)
-    try:
-        out = regard.attend(*leaves, similarity=similarity, backend=backend, **options)
-    except ValueError as error:
-        assert "cannot serve this request" in str(error)
-        pytest.skip(str(error))
+    out = regard.attend(*leaves, similarity=similarity, backend=backend, **options)
     return [out, *torch.autograd.grad((out * out).sum(), [*leaves, *parameters])]
 
 
@@ -195,6 +193,9 @@ def test_masked_numbers_reach_no_gradient(server: str, name: str, case: str, jun
         dirty_k[entry, :, keys] = junk
         dirty_v[entry, :, keys[0]] = junk
     clean = all_gradients([q, k, v], name, "reference", **options)
+    if ((backend := server.split()[0]), name) in REFUSED:
+        assert_refused(backend, lambda: all_gradients([q, dirty_k, v], name, server, **options))
+        return
     for dirty in ([q, dirty_k, v], [q, k, dirty_v]):
         for wanted, got in zip(clean, all_gradients(dirty, name, server, **options), strict=True):
             assert_near(got, wanted)
@@ -209,6 +210,9 @@ def test_a_query_that_attends_to_nothing_reaches_no_gradient(server: str, name: 
     dirty = q.clone()
     dirty[..., 1, 0] = torch.nan
     clean = all_gradients([q, k, v], name, "reference", attn_mask=mask)
+    if ((backend := server.split()[0]), name) in REFUSED:
+        assert_refused(backend, lambda: all_gradients([dirty, k, v], name, server, attn_mask=mask))
+        return
     for wanted, got in zip(clean, all_gradients([dirty, k, v], name, server, attn_mask=mask), strict=True):
         assert_near(got, wanted)
 
@@ -257,10 +261,11 @@ def test_what_uniform_weighting_ignores_has_zero_gradients(backend: str, name: s
 @pytest.mark.parametrize("name", ["dot", "cosine", "additive", "callable"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_of_empty_leading_dimensions(backend: str, name: str, lead: tuple[int, ...]) -> None:
-    if backend == "torch" and name in ("additive", "callable"):
-        pytest.skip("SDPA compares by dot products only")
     similarity, parameters = similarity_of(name)
     q, k, v = (torch.randn(*lead, n, D, requires_grad=True) for n in (TQ, TK, TK))
+    if (backend, name) in REFUSED:
+        assert_refused(backend, lambda: regard.attend(q, k, v, similarity=similarity, backend=backend))
+        return
     mask = torch.zeros(TQ, TK, requires_grad=True)
     for masks in ([], [mask]):  # native serves the first only
         leaves = [q, k, v, *masks, *parameters]

@@ -2,7 +2,7 @@
 
 import gc
 import os
-import time
+import signal
 
 import pytest
 import torch
@@ -29,14 +29,6 @@ def failing(message: str) -> object:
     raise ValueError(message)
 
 
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def test_it_runs_elsewhere_and_only_once_started() -> None:
     child = Apart("tests.bench.test_apart:child_process")
     first, second = child().fetch(), child().fetch()
@@ -57,13 +49,11 @@ def test_a_child_that_fails_says_so(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_it_ends_with_its_parent_s_interest() -> None:
     child = Apart("tests.bench.test_apart:child_process")
-    pid = int(child().fetch().item())
+    process = child()._child
+    assert process is not None and process.returncode is None
     del child
     gc.collect()
-    deadline = time.monotonic() + 5
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not alive(pid)
+    assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("count", [3, 4])

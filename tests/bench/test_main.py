@@ -1,6 +1,7 @@
 """The command line, on benchmarks made for the occasion."""
 
 import csv
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -11,14 +12,16 @@ import torch
 
 import bench
 from bench.__main__ import HELPERS, known, main
+from bench.harness import measure
 
 TOY = '''"""A toy: three cases and a figure.
 
 More text."""
+import bench
 from bench.harness import Case, Figure, Versus
 
 def work(name):
-    total = sum(range(2000 if name == "slow" else 200))
+    bench.now += 10.0 if name == "slow" else 1.0
 
 def cases(options):
     for name in ("first", "second"):
@@ -40,12 +43,20 @@ def cases(options):
 '''
 
 
+def clock() -> float:
+    """Seconds on a clock that the toy advances by its work, and every reading by a millisecond."""
+    bench.now += 1e-3  # type: ignore[attr-defined]
+    return float(bench.now)  # type: ignore[attr-defined]
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A second folder of the bench package; its modules are forgotten afterwards."""
     modules = tmp_path / "modules"
     modules.mkdir()
     monkeypatch.setattr(bench, "__path__", [*bench.__path__, str(modules)])
+    monkeypatch.setattr(bench, "now", 0.0, raising=False)
+    monkeypatch.setattr("bench.__main__.measure", functools.partial(measure, clock=clock))
     yield modules
     for name in ("toy", "other", "empty"):
         sys.modules.pop(f"bench.{name}", None)
@@ -127,7 +138,7 @@ def test_a_run_prints_a_table_and_writes_rows(folder: Path, tmp_path: Path, caps
         ("third", "whole", "yes"),
     ]
     assert {row["threads"] for row in found} == {"1"}
-    assert 4 < float(found[0]["median"]) < 25  # ten times the work, and the cost of a call
+    assert float(found[0]["median"]) == pytest.approx(10.001 / 1.001, rel=1e-3)  # work, and a reading of the clock
     text = capsys.readouterr().out
     assert "slow/fast" in text
     assert "bars met: 3 of 3" in text

@@ -68,11 +68,11 @@ def setup(mib):
     return run
 """
 LINGERING = """
-import time
-def setup(mib):
+from tests.bench.sampling import wait_for_samples
+def setup(mib, mark):
     def run():
         scratch = b"x" * (mib << 20)
-        time.sleep(1)  # long enough to be sampled on a busy machine
+        wait_for_samples(mark)
     return run
 """
 
@@ -96,8 +96,8 @@ def test_known_amounts(code: str, mib: int, wanted: int) -> None:
     assert peak(code, mib) == pytest.approx(wanted * MIB, abs=TOLERANCE)
 
 
-def test_sampling_where_there_is_no_high_water_mark() -> None:
-    found = profile(LINGERING, 48, sample=True)
+def test_sampling_where_there_is_no_high_water_mark(sample_mark: str) -> None:
+    found = profile(LINGERING, 48, sample_mark, sample=True)
     assert found.method == "sampled"
     assert found.above == pytest.approx(48 * MIB, abs=TOLERANCE)
 
@@ -179,7 +179,7 @@ def test_errors_tell_the_values(target: str, args: tuple[object, ...], error: ty
 
 def test_timeout_ends_the_child() -> None:
     with pytest.raises(TimeoutError, match=re.escape("the code given must end within timeout (0.3 s)")):
-        peak("import time\ndef setup():\n    time.sleep(60)", timeout=0.3)
+        peak("import threading\ndef setup():\n    threading.Event().wait()", timeout=0.3)
 
 
 def test_docstring_examples() -> None:

@@ -4,6 +4,7 @@ import base64
 import functools
 import hashlib
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -64,8 +65,16 @@ def pip(monkeypatch: pytest.MonkeyPatch) -> functools.partial:
     return functools.partial(settings)
 
 
-def test_from_an_index(serve, pip, tmp_path: Path) -> None:
-    pip("http://127.0.0.1:9/simple", f"http://{serve()}")  # the first does not answer
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """An index that refuses connections: its port is taken, and nothing listens there."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}/simple"
+
+
+def test_from_an_index(serve, pip, refusing: str, tmp_path: Path) -> None:
+    pip(refusing, f"http://{serve()}")
     path = fetch(FILE, tmp_path / "new")
     assert path == tmp_path / "new" / FILE.name and path.read_bytes() == CONTENT
     pip()
@@ -104,12 +113,12 @@ def test_another_file_is_refused_and_not_kept(content: bytes, serve, pip, tmp_pa
         fetch(FILE, tmp_path)
 
 
-def test_without_a_network_it_says_what_to_do(serve, pip, tmp_path: Path) -> None:
-    pip("http://127.0.0.1:9/simple", "ftp://127.0.0.1/simple", f"http://{serve()}")
+def test_without_a_network_it_says_what_to_do(serve, pip, refusing: str, tmp_path: Path) -> None:
+    pip(refusing, "ftp://127.0.0.1/simple", f"http://{serve()}")
     with pytest.raises(OSError) as caught:
         fetch(Sdist("toy", "toy-2.0.tar.gz", "0", 1), tmp_path)
     for part in (
-        "registry: toy-2.0.tar.gz must be had from the package index of pip; got http://127.0.0.1:9/simple: ",
+        f"registry: toy-2.0.tar.gz must be had from the package index of pip; got {refusing}: ",
         "scheme 'ftp'",
         "no toy-2.0.tar.gz among 2 files of toy",
         "pass it as archive (--archive FILE); `pip download` would run its setup.",

@@ -1,8 +1,6 @@
 """Pooling: against the formulas written out, with padding that would spoil everything it touches."""
 
 import re
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -13,6 +11,7 @@ from torch import Tensor, nn
 
 import regard
 from regard.layers import AttentionPooling, AveragePooling, FullyConnectedPooling, KernelPooling, MaxPooling
+from tests.allocations import peak_allocated
 
 B, TQ, T, W, D, DV = 3, 2, 7, 5, 11, 13
 assert_close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-11)
@@ -203,21 +202,9 @@ def test_the_kernel_is_computed_in_float32_at_least(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-5)
 
 
-MEMORY = """
-import resource, torch
-from regard.layers import KernelPooling
-pool, (q, k, v) = KernelPooling(), (torch.randn(1, 4096, 8, requires_grad=True) for _ in range(3))
-small = [x[:, :64].detach().requires_grad_() for x in (q, k, v)]
-pool(*small).sum().backward()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-pool(q, k, v, lengths=[4000]).sum().backward()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-
-
 def test_the_kernel_takes_memory_in_proportion_to_length() -> None:
-    grown = int(subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True).stdout)
-    assert grown < 32 * 1024  # KiB; the weights alone would be 64 MiB
+    pool, (q, k, v) = KernelPooling(), (torch.randn(1, 4096, 8, requires_grad=True) for _ in range(3))
+    assert peak_allocated(lambda: pool(q, k, v, lengths=[4000]).sum().backward()) < 8 << 20  # the weights: 64 MiB
 
 
 # ── padding ─────────────────────────────────────────────────────────────────────────────────────────────────────────

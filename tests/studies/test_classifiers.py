@@ -65,7 +65,7 @@ def test_sst2_judges_by_its_bars(data: Path, tmp_path: Path, capsys: pytest.Capt
 def test_the_peer_of_sst2(data: Path, tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     train, valid = (list(read_labelled(data / f"{name}.tsv")) for name in ("train", "dev"))
-    limits = {"minutes": 1.0, "epochs": 2, "rate": 1e-3, "batch": 16, "longest": 20, "seed": 0}
+    limits = {"minutes": 1000.0, "epochs": 2, "rate": 1e-3, "batch": 16, "longest": 20, "seed": 0}
     for sampling in sst2.PEERS.values():
         found = finetune(tmp_path / "model", train, valid, tmp_path, sampling=sampling, **limits)  # type: ignore[arg-type]
         assert found["epochs"] == 2 and 0 <= found["accuracy"] <= 1 and found["samples_per_second"] > 0
@@ -87,7 +87,7 @@ def test_transfer_goes_all_the_way(
     small = "--width 16 --heads 2 --hidden 16 --layers 1 --vocabulary 100 --steps 3 --hold-out 0.1"
     monkeypatch.setattr(transfer, "PRETRAIN", small.split())
     out = tmp_path / "out"
-    options = ["--seeds", "2", "--labelled", "30", "--out", str(out), "--minutes", "1"]
+    options = ["--seeds", "2", "--labelled", "30", "--out", str(out), "--minutes", "1000"]
     for _ in range(2):  # a second time nothing is trained again
         assert transfer.main(options) in (0, 1)
     said = capsys.readouterr().out

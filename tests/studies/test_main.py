@@ -52,8 +52,10 @@ def test_multi30k_is_scored_whole_and_by_length(
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(gzip.compress("\n".join(lines[:60]).encode() + b"\n"))
     monkeypatch.setenv("REGARD_DATA", str(tmp_path))
-    monkeypatch.setattr(multi30k, "MODELS", {"fixed": ["--kind", "recurrent", "--context", "fixed", *SMALL]})
-    assert main(["multi30k", "--minutes", "0.02", "--models", "fixed", "--out", str(tmp_path / "out")]) == 0
+    monkeypatch.setattr(
+        multi30k, "MODELS", {"fixed": ["--kind", "recurrent", "--context", "fixed", "--steps", "8", *SMALL]}
+    )
+    assert main(["multi30k", "--minutes", "1000", "--models", "fixed", "--out", str(tmp_path / "out")]) == 0
     found = json.loads((tmp_path / "out/results.json").read_text())["fixed"]
     assert "tok:13a" in found["signature"] and len(found["groups"]) == multi30k.GROUPS
     assert len((tmp_path / "out/fixed/test.out").read_text().splitlines()) == 60
@@ -73,11 +75,10 @@ def test_alignments_are_held_against_those_of_people(
     monkeypatch.setattr(alignment, "prepare", verses)
     monkeypatch.setattr(alignment, "_eflomal", lambda folder: [("forward", [{(0, 0), (1, 1), (2, 2)}] * len(SOURCES))])
     monkeypatch.setattr(alignment, "HELD", 5)
-    monkeypatch.setattr(alignment, "COMMON", ["--epochs", "1"])
+    monkeypatch.setattr(alignment, "COMMON", ["--steps", "8"])
     monkeypatch.setattr(alignment, "MODELS", {"additive": ["--kind", "recurrent", *SMALL], "transformer": SMALL})
-    assert (
-        main(["alignment", "--minutes", "0.02", "--out", str(tmp_path / "out")]) == 1
-    )  # who hardly learned is far off
+    status = main(["alignment", "--minutes", "1000", "--out", str(tmp_path / "out")])
+    assert status == 1  # a model that hardly learned is far off
     found = json.loads((tmp_path / "out/results.json").read_text())
     assert found["eflomal, forward"] == 0.0 and 0 < found["additive, output"] <= 1
     # one aligner beside them; a recurrent decoder and three layers, two steps, two directions and both

@@ -112,6 +112,8 @@ class Settings:
     """Share of units left out."""
     sleep: float = 0.0
     """Seconds that each batch takes besides."""
+    hold: int = -1
+    """Batch at which it waits until the file `go` is in the folder."""
     die: int = -1
     """Batch at which the last process kills itself in its first life."""
     stay: int = -1
@@ -129,6 +131,8 @@ class Slow(Toy):
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         time.sleep(3600 if self.seen == self.settings.stay else self.settings.sleep)
+        while self.seen == self.settings.hold and not (self.settings.folder / "go").exists():
+            time.sleep(0.005)
         life, rank = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("RANK", "0")
         if self.seen == self.settings.die and life == "0" and rank == "1":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -1,7 +1,6 @@
 """Pictures of what was seen: the values behind them are those of the dense weights, and files are written."""
 
 import re
-import resource
 
 import matplotlib
 import numpy as np
@@ -15,6 +14,7 @@ from regard.view import grid, links, notebook, words
 from regard.view.patches import Patches
 from regard.view.profile import MEASURES, profile
 from regard.view.seen import Seen
+from tests.allocations import peak_allocated
 from tests.view.fakes import pixels
 
 MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
@@ -177,12 +177,13 @@ def test_every_picture_in_every_format(seen, tmp_path, format):
 
 def test_a_map_of_twenty_thousand_tokens_draws_in_little_memory(tmp_path):
     m = a_map(1, queries=20_000, keys=20_000, window=(16, 16))  # dense: 1.6 GB
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    grid.grid(m, tmp_path / "grid.png", side=64)
-    links.links(m, slice(9000, 9004), path=tmp_path / "links.svg")
-    profile(m, path=tmp_path / "profile.png")
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < 400_000  # KiB
+
+    def draw():
+        grid.grid(m, tmp_path / "grid.png", side=64)
+        links.links(m, slice(9000, 9004), path=tmp_path / "links.svg")
+        profile(m, path=tmp_path / "profile.png")
+
+    assert peak_allocated(draw) < 400 << 20
 
 
 def test_a_notebook_shows_maps_and_what_was_seen(seen, monkeypatch):

@@ -1,0 +1,95 @@
+"""What every test and doctest shares: threads, seeds, the order of the tests, ids of parameters, instruction sets.
+
+A test process has one thread, as two thread pools that spin against each other are slower than none. The environment
+variable REGARD_TEST_THREADS sets another number (`make test-hosts`).
+
+Which tests ran before in the same process depends on how pytest-xdist distributes them, that is, on timing. So every
+test starts with the same random state, and Hypothesis draws the same examples in every run. REGARD_TEST_ORDER=SEED
+runs the tests in a random order that SEED determines (`make test ORDER=1`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import zlib
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+
+from regard.attention import engine
+
+THREADS = int(os.environ.get("REGARD_TEST_THREADS", "1"))
+torch.set_num_threads(THREADS)
+
+# deadline and too_slow measure time: a busy machine would fail them
+hypothesis.settings.register_profile(
+    "regard", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("regard")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With REGARD_TEST_ORDER, shuffle the files, and the tests within each file.
+
+    The tests of a file stay together: what they share is prepared once.
+    """
+    seed = os.environ.get("REGARD_TEST_ORDER", "")
+    if seed:
+        order = random.Random(seed)
+        files = {item.path: order.random() for item in items}
+        ranks = {item: (files[item.path], order.random()) for item in items}
+        items.sort(key=ranks.__getitem__)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+    """Give a fixture that several tests share a random state of its own: any of these tests may be the first one."""
+    if fixturedef.scope == "function":
+        return (yield)
+    before = random.getstate(), torch.get_rng_state()
+    seed = zlib.crc32(f"{fixturedef.baseid}::{fixturedef.argname}".encode())
+    random.seed(seed)
+    torch.manual_seed(seed)
+    try:
+        return (yield)
+    finally:
+        random.setstate(before[0])
+        torch.set_rng_state(before[1])
+
+
+@pytest.fixture(autouse=True)
+def restore_threads() -> Iterator[None]:
+    """A test may change the number of threads; the next one starts with the configured number again."""
+    yield
+    if torch.get_num_threads() != THREADS:
+        torch.set_num_threads(THREADS)
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Name bytes and sets by their argument: their content may depend on the clock or on the hash seed.
+
+    gzip writes the current second into its header, so an id made from the bytes differed between the workers of one
+    run, and collection failed.
+    """
+    return argname if isinstance(val, (bytes, bytearray, set, frozenset)) else None
+
+
+@pytest.fixture(params=engine.module.isas() if engine.module else ["none"])
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every instruction set of the kernels that runs here, in use for the time of a test."""
+    if engine.module is None:
+        pytest.skip(f"native: {engine.reason}")
+    before = engine.module.isa()
+    engine.module.use_isa(request.param)
+    yield request.param
+    engine.module.use_isa(before)
