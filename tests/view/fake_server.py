@@ -23,6 +23,7 @@ from torch import Tensor
 import regard
 from regard.view import web
 from regard.view.explain import MECHANISMS, explain
+from regard.view.server.tiles import pgm
 
 ROOT = Path(__file__).parents[2]
 TILE = 256
@@ -43,19 +44,6 @@ def png(pixels: Tensor) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     start = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header)
     return start + chunk(b"IDAT", zlib.compress(lines, 1)) + chunk(b"IEND", b"")
-
-
-def ramp(palette: str) -> Tensor:
-    """Colours from weak to strong, (256, 3): paper to plum, or night to rose."""
-    stops = {
-        "light": [(251, 250, 247), (243, 176, 186), (203, 71, 109), (120, 34, 89), (50, 22, 54)],
-        "dark": [(22, 21, 26), (86, 30, 78), (197, 62, 101), (243, 166, 138), (252, 236, 208)],
-    }[palette]
-    table = torch.tensor(stops, dtype=torch.float32)
-    place = torch.linspace(0, len(stops) - 1, 256)
-    low = place.floor().clamp(max=len(stops) - 2).long()
-    share = (place - low)[:, None]
-    return (table[low] * (1 - share) + table[low + 1] * share).to(torch.uint8)
 
 
 def words(count: int) -> list[str]:
@@ -144,7 +132,7 @@ class Fake:
         reduce = ask.get("reduce", "max")
         cells = torch.stack([m.tile(rows, columns, out, reduce)[0, 0] for m in self.rows(index, head)]).mean(0)
         share = cells / 0.2 if ask.get("scale") == "linear" else 1 + cells.clamp(min=1e-9).log10() / 4
-        return png(ramp(ask.get("palette", "light"))[(share.clamp(0, 1) * 255).long()])
+        return pgm((share.clamp(0, 1) * 255).to(torch.uint8))
 
     def tile(self, index: int, head: str, level: int, column: int, row: int, ask: dict[str, str]) -> bytes:
         info = self.target["maps"][index]
@@ -356,8 +344,8 @@ def answer(fake: Fake, path: str, ask: dict[str, str], body: dict) -> object:
         },
         r"explain/([\w-]+)": lambda name: explain(name, ask.get("text")).told(),
         r"maps/(\d+)/profile": lambda index: fake.profile(int(index)),
-        r"maps/(\d+)/(\w+)/overview\.png": lambda index, head: _overview(fake, int(index), head, ask),
-        r"maps/(\d+)/(\w+)/tile/(\d+)/(\d+)/(\d+)\.png": lambda index, head, level, column, row: fake.tile(
+        r"maps/(\d+)/(\w+)/overview\.pgm": lambda index, head: _overview(fake, int(index), head, ask),
+        r"maps/(\d+)/(\w+)/tile/(\d+)/(\d+)/(\d+)\.pgm": lambda index, head, level, column, row: fake.tile(
             int(index), head, int(level), int(column), int(row), ask
         ),
         r"maps/(\d+)/(\w+)/cell": lambda index, head: _cell(fake, int(index), head, ask),
