@@ -113,7 +113,7 @@ def _slowest(server: Server, half_sent: int) -> float:
 def _kept(server: Server, tiles: int) -> float:
     """MiB that the server holds after a storm of tiles, beyond what it held after the first picture."""
     version = httpx.get(f"{server.address}/api/target").json()["version"]
-    httpx.get(f"{server.address}/api/maps/0/0/overview.png?v={version}", timeout=60).raise_for_status()
+    httpx.get(f"{server.address}/api/maps/0/0/overview.pgm?v={version}", timeout=60).raise_for_status()
     before = server.memory()
     asyncio.run(_storm(server, tiles, version))
     time.sleep(PAUSE)
@@ -139,4 +139,4 @@ def _tile(number: int, version: str) -> str:
     side = max(1, TOKENS // (256 * 2 ** (deepest - level)))
     head = draw.choice([*range(HEADS), "mean"])
     options = f"v={version}&reduce={draw.choice(('max', 'mean'))}&scale={draw.choice(('linear', 'log'))}"
-    return f"/api/maps/0/{head}/tile/{level}/{draw.randrange(side)}/{draw.randrange(side)}.png?{options}"
+    return f"/api/maps/0/{head}/tile/{level}/{draw.randrange(side)}/{draw.randrange(side)}.pgm?{options}"

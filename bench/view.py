@@ -43,11 +43,11 @@ def cases(options: Options) -> Iterator[Case]:
             str((1, 1, tokens, WIDTH)),
             {
                 "numbers": partial(head.picture, rows, cols, "max", Task()),
-                "PNG": partial(_tile, head, rows, cols, "max"),
-                "PNG, mean": partial(_tile, head, rows, cols, "mean"),
+                "tile": partial(_tile, head, rows, cols, "max"),
+                "tile, mean": partial(_tile, head, rows, cols, "mean"),
                 "scores": partial(_scores, q[_span(rows)], k[_span(cols)]),
             },
-            versus=[Versus(ours, "scores", bar, "ours/peer") for ours in ("numbers", "PNG", "PNG, mean")],
+            versus=[Versus(ours, "scores", bar, "ours/peer") for ours in ("numbers", "tile", "tile, mean")],
             most_rounds=7,
         )
 
@@ -81,8 +81,7 @@ def _head(q: Tensor, k: Tensor) -> Head:
 
 
 def _tile(head: Head, rows: list[Stretch], cols: list[Stretch], reduce: str) -> bytes:
-    shades = head.shades(rows, cols, reduce, tiles.shading("log", head.keys), Task())
-    return tiles.png(tiles.pack(shades, tiles.effort(rows, cols)), tiles.palette("light"))
+    return tiles.pgm(head.shades(rows, cols, reduce, tiles.shading("log", head.keys), Task()))
 
 
 def _span(side: list[Stretch]) -> slice:

@@ -19,7 +19,6 @@
 #include "observe.hpp"
 #include "parallel.hpp"
 #include "problem.hpp"
-#include "stored.hpp"
 
 namespace nb = nanobind;
 
@@ -293,14 +292,6 @@ void move(nb::sequence tables, int64_t rows, int64_t count, int64_t group, int64
     calls::move(job, threads);
 }
 
-nb::bytes stored(int64_t lines, int64_t height, int64_t width, int64_t pixel) {
-    if (height < 1 || width < 1 || pixel < 1) throw nb::value_error("native: height, width and pixel must be at least 1.");
-    nb::bytes stream = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, stored_size(height, width, pixel)));
-    if (!stream.is_valid()) throw nb::python_error();
-    store_lines(*active, address<const uint8_t>(lines), height, width, pixel, reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(stream.ptr())));
-    return stream;
-}
-
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -363,9 +354,6 @@ NB_MODULE(_native, m) {
           "Rows that go on from other rows, in place (calls.hpp). tables: pointer, strides of row and position, bytes of an "
           "element, of each; the first holds who wrote a position, int32. rows: pointer to int64.");
     bind_between(m);
-    m.def("stored", stored, nb::arg("lines"), nb::arg("height"), nb::arg("width"), nb::arg("pixel"),
-          "Width and height of a PNG and its lines, each with its filter, 0, as a stream of zlib that is not compressed. lines: "
-          "pointer to bytes; pixel: bytes of one.");
 }
 
 }  // namespace regard

@@ -25,9 +25,9 @@ Runnable::Runnable() {
     all[count++] = &baseline::table;
 #ifdef REGARD_X86
     __builtin_cpu_init();
-    const bool both = __builtin_cpu_supports("fma") && __builtin_cpu_supports("pclmul");
-    if (both && __builtin_cpu_supports("avx2")) all[count++] = &avx2::table;
-    if (both && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+    const bool fma = __builtin_cpu_supports("fma");
+    if (fma && __builtin_cpu_supports("avx2")) all[count++] = &avx2::table;
+    if (fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
         all[count++] = &avx512::table;
 #endif

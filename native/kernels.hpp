@@ -38,8 +38,6 @@ struct Kernels {
     Kernel observe;  // Observe: a task is a rectangle of the scores of one head
     Kernel best;  // Best: a task is `rows_per_task` rows
     Kernel gelu, add_norm, add_norm_backward;  // between.hpp
-    uint32_t (*adler)(uint32_t before, const uint8_t* x, size_t n);  // Adler-32 of what came before and n bytes more
-    uint32_t (*crc)(uint32_t before, const uint8_t* x, size_t n);  // CRC-32, likewise
 };
 
 }  // namespace regard

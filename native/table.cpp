@@ -31,8 +31,6 @@ void add_norm(const void*, int64_t, Scratch&);
 size_t add_norm_room(const void*, int64_t);
 void add_norm_backward(const void*, int64_t, Scratch&);
 size_t add_norm_backward_room(const void*, int64_t);
-uint32_t adler(uint32_t, const uint8_t*, size_t);
-uint32_t crc(uint32_t, const uint8_t*, size_t);
 
 extern const Kernels table;
 const Kernels table{
@@ -50,8 +48,6 @@ const Kernels table{
     .gelu = {gelu, gelu_room},
     .add_norm = {add_norm, add_norm_room},
     .add_norm_backward = {add_norm_backward, add_norm_backward_room},
-    .adler = adler,
-    .crc = crc,
 };
 
 }  // namespace regard::REGARD_ISA

@@ -1,6 +1,6 @@
 import { defineConfig } from "vite";
 
-// `npx vite` serves the page while one works on it; the API comes from `python tests/view/fake_server.py --port 8765`.
+// `npx vite` serves the page while one works on it; the API comes from `regard view … --port 8765`.
 // `--mode explain` builds the page of `regard explain` beside the other: one script, which a file can hold whole and Node
 // can run.
 export default defineConfig(({ mode }) => ({
@@ -14,5 +14,5 @@ export default defineConfig(({ mode }) => ({
         }
       : { emptyOutDir: true, chunkSizeWarningLimit: 600 }),
   },
-  server: { proxy: { "/api": { target: "http://127.0.0.1:8765", changeOrigin: true } } },
+  server: { proxy: { "/api": "http://127.0.0.1:8765" } },
 }));

@@ -72,6 +72,5 @@ void check_packed(const Kernels&, const std::vector<Problem>& sequences, int thr
 void check_halves(const Kernels&, Number number);
 void check_best(const Kernels&, int64_t size, int64_t count, int threads);
 void check_between(const Kernels&, int64_t rows, int64_t width, int threads);
-void check_sums(const Kernels&);
 
 }  // namespace regard::check

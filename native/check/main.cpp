@@ -92,10 +92,8 @@ int main() {
     for (int n = 0; n < machine.count; ++n)
         for (const int threads : {1, 2})
             for (const auto& [size, count] : {std::pair{1, 1}, {7, 7}, {61, 5}, {131, 6}, {5003, 41}}) check_best(*machine.all[n], size, count, threads);
-    for (int n = 0; n < machine.count; ++n) {
-        check_sums(*machine.all[n]);
+    for (int n = 0; n < machine.count; ++n)
         for (const int threads : {1, 2})
             for (const auto& [rows, width] : {std::pair{1, 1}, {3, 17}, {61, 64}, {131, 97}}) check_between(*machine.all[n], rows, width, threads);
-    }
     std::printf("all agree\n");
 }

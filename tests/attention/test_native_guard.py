@@ -23,11 +23,10 @@ from regard.attention.request import Request
 from regard.attention.similarity import Additive, Dot
 from regard.layers import between
 from regard.models import search
-from regard.view.server import tiles
 
 SOURCES = Path(regard.__file__).parent
 COMPUTE = {"dot_forward", "dot_backward", "packed_forward", "packed_backward", "additive_forward", "additive_backward"}
-COMPUTE |= {"observe", "gelu", "add_norm", "add_norm_backward", "best", "move", "stored", "large_pages"}
+COMPUTE |= {"observe", "gelu", "add_norm", "add_norm_backward", "best", "move", "large_pages"}
 needs_kernels = pytest.mark.skipif(engine.module is None, reason="there are no native kernels here")
 
 
@@ -97,7 +96,7 @@ def test_every_address_for_the_kernels_comes_from_one_function() -> None:
             users.append(path.name)
             assert ("data_ptr" in names) == (path.name == "native_plan.py"), path
     assert {"native.py", "native_packed.py", "native_additive.py", "native_observe.py", "between.py"} <= set(users)
-    assert {"search.py", "transformer_inference.py", "tiles.py", "native_plan.py"} <= set(users)
+    assert {"search.py", "transformer_inference.py", "native_plan.py"} <= set(users)
 
 
 @pytest.fixture
@@ -158,7 +157,6 @@ def entry_points(bad: Callable[[Tensor], Tensor], at: int) -> dict[str, Callable
             }
     if at == 0:
         found["best"] = lambda: search._best(bad(torch.randn(2, 5)), 2)
-        found["tile"] = lambda: tiles.pack(bad(torch.zeros(4, 4, dtype=torch.uint8)), 0)
     return found
 
 
@@ -167,8 +165,8 @@ def entry_points(bad: Callable[[Tensor], Tensor], at: int) -> dict[str, Callable
 def test_every_entry_to_the_kernels_refuses_in_words(kind: str, unreached: None) -> None:
     for at in range(3):
         for name, enter in entry_points(UNREADABLE[kind], at).items():
-            if name in ("best", "tile") and kind == "meta":
-                continue  # PyTorch serves these
+            if name == "best" and kind == "meta":
+                continue  # PyTorch serves it
             with pytest.raises(ValueError, match=r"native: a tensor .* must be a plain"):
                 enter()
                 pytest.fail(f"{name}: no refusal")

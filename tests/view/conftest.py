@@ -1,43 +1,44 @@
-"""One browser and one made-up server for all tests of the page."""
+"""One browser and one server, with made-up targets, for all tests of the page."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import torch
 
-from tests.view import browser
+from tests.view import browser, targets
 from tests.view.browser import Open, quiet
-from tests.view.fake_server import Server
+from tests.view.gated_server import GatedServer
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
+def server() -> Iterator[GatedServer]:
     browser.demand()
-    torch.manual_seed(0)
-    server = Server(length=browser.LENGTH, layers=2, heads=3)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
+    made = {
+        "capture": targets.capture(browser.LENGTH),
+        "images": targets.images(),
+        "translator": targets.Translator(),
+    }
+    with GatedServer(made).serving() as serving:
+        yield serving
 
 
 @pytest.fixture(scope="session")
-def chromium(server: Server) -> Iterator[Any]:
+def chromium(server: GatedServer) -> Iterator[Any]:
     with browser.chromium() as opened:
         yield opened
 
 
 @pytest.fixture
-def visit(server: Server, chromium: Any) -> Iterator[Open]:
-    """Open an address of the page, with made-up answers."""
-    server.fresh()
-    with visits(chromium, f"{server.url}/{server.visits}/") as open_page:
+def visit(server: GatedServer, chromium: Any) -> Iterator[Open]:
+    """Open an address of the page: the name of a target, then what comes after it."""
+    server.gate.start_visit()
+    server.restore()
+    with visits(chromium, f"{server.url}{server.gate.visit}/") as open_page:
         yield open_page
-        server.gate.set()
+        server.gate.open.set()
 
 
 @contextmanager

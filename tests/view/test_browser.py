@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 from tests.view.browser import LENGTH, Open, at, expect, middle, not_at, number, quiet, read_out, scale, until
-from tests.view.fake_server import Server, words
+from tests.view.gated_server import GatedServer
+from tests.view.targets import words
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser, one server, one process
 
@@ -38,27 +39,29 @@ def test_the_grid_by_keys(visit: Open) -> None:
     at(page, r"map\?map=1&head=1$")
 
 
-def test_what_a_pixel_shows_is_asked_of_the_server(visit: Open, server: Server) -> None:
+def test_what_a_pixel_shows_is_asked_of_the_server(visit: Open, server: GatedServer) -> None:
     page = visit("capture/")
-    server.asked.clear()
+    server.gate.asked.clear()
     page.get_by_text("mean", exact=True).click()
     page.get_by_text("linear", exact=True).click()
     until(
         page,
-        lambda: any("overview" in path and "reduce=mean" in path and "scale=linear" in path for path in server.asked),
+        lambda: any(
+            "overview" in path and "reduce=mean" in path and "scale=linear" in path for path in server.gate.asked
+        ),
         "an overview of means",
     )
     at(page, "reduce=mean&scale=linear")
 
 
-def test_a_view_that_was_left_asks_for_nothing(visit: Open, server: Server) -> None:
+def test_a_view_that_was_left_asks_for_nothing(visit: Open, server: GatedServer) -> None:
     """Opened and left within one frame of the screen: the pictures of the grid are not computed for nobody."""
     page = visit("capture/#map?map=1&head=2")
-    server.asked.clear()
+    server.gate.asked.clear()
     page.evaluate(f"document.querySelector('.back').click(), ['2'].forEach({PRESS})")
     expect(page.locator(".tokens")).to_be_visible()
     quiet(page)
-    assert not [path for path in server.asked if "overview" in path]
+    assert not [path for path in server.gate.asked if "overview" in path]
 
 
 # The map
@@ -68,13 +71,13 @@ def tickets(paths: list[str]) -> list[int]:
     return [int(found[1]) for path in paths if (found := re.search(r"/tile/.*ticket=(\d+)", path))]
 
 
-def test_from_the_whole_matrix_to_single_cells(visit: Open, server: Server) -> None:
+def test_from_the_whole_matrix_to_single_cells(visit: Open, server: GatedServer) -> None:
     page = visit("capture/#map?map=1&head=2")
     whole = scale(page)
     assert 0.1 < whole < 0.5
-    levels = {int(found[1]) for path in server.asked if (found := re.search(r"/tile/(\d+)/", path))}
+    levels = {int(found[1]) for path in server.gate.asked if (found := re.search(r"/tile/(\d+)/", path))}
     assert max(levels) <= 10  # of 11: one screenful, not all cells
-    before, then = tickets(server.asked), []
+    before, then = tickets(server.gate.asked), []
     page.on("request", lambda request: then.append(request.url))
     page.mouse.move(*middle(page))
 
@@ -84,12 +87,12 @@ def test_from_the_whole_matrix_to_single_cells(visit: Open, server: Server) -> N
 
     until(page, further, "cells of eight pixels")
     at(page, "sight=")
-    until(page, lambda: any("/tile/11/" in path for path in server.asked), "single cells")
+    until(page, lambda: any("/tile/11/" in path for path in server.gate.asked), "single cells")
     quiet(page)
     assert tickets(then) == sorted(tickets(then)) and tickets(then)[-1] > max(before)
 
 
-def test_a_cell_pointed_at_tells_query_key_weight_and_rank(visit: Open, server: Server) -> None:
+def test_a_cell_pointed_at_tells_query_key_weight_and_rank(visit: Open, server: GatedServer) -> None:
     page = visit("capture/#map?map=1&head=2&sight=870,890,40")
     x, y = middle(page)
     page.mouse.move(x, y)
@@ -98,35 +101,35 @@ def test_a_cell_pointed_at_tells_query_key_weight_and_rank(visit: Open, server: 
     assert 890 <= i < 930 and 870 <= j < 910
     tokens = words(LENGTH)
     assert query == f"“{tokens[i].lstrip('Ġ')}” {i}" and key == f"“{tokens[j].lstrip('Ġ')}” {j}"
-    row = server.fakes["capture"].row(1, "2", i)
+    row = server.row("capture", 1, "2", i)
     assert float(weight) == pytest.approx(float(row[j]), rel=0.06, abs=6e-4)
     assert rank == f"{int((row > row[j]).sum()) + 1} of 2,048"
 
 
-def test_a_late_weight_is_not_told_of_another_cell(visit: Open, server: Server) -> None:
+def test_a_late_weight_is_not_told_of_another_cell(visit: Open, server: GatedServer) -> None:
     """The answer about one cell comes when another is pointed at, or none: it is told of neither."""
     page = visit("capture/#map?map=1&head=2&sight=870,890,40")
     page.locator(".stage").focus()
-    server.gate.clear()
+    server.gate.open.clear()
     page.keyboard.press("ArrowDown")
-    until(page, lambda: any("/cell?" in path for path in server.asked), "the first to be asked for")
+    until(page, lambda: any("/cell?" in path for path in server.gate.asked), "the first to be asked for")
     first = page.locator("#here dd").all_inner_texts()
     page.keyboard.press("ArrowRight")
-    until(page, lambda: sum("/cell?" in path for path in server.asked) == 2, "the second to be asked for")
-    server.gate.set()
+    until(page, lambda: sum("/cell?" in path for path in server.gate.asked) == 2, "the second to be asked for")
+    server.gate.open.set()
     told = read_out(page)
     assert told[0] == first[0] and told[1] != first[1]
-    row = server.fakes["capture"].row(1, "2", int(told[0].split()[-1]))
+    row = server.row("capture", 1, "2", int(told[0].split()[-1]))
     assert float(told[2]) == pytest.approx(float(row[int(told[1].split()[-1])]), rel=0.06, abs=6e-4)
-    server.gate.clear()
+    server.gate.open.clear()
     page.mouse.move(*middle(page))
     page.mouse.move(1, 1)
-    server.gate.set()
+    server.gate.open.set()
     quiet(page)
     expect(page.locator("#here")).to_have_text("Point at the map, or move with the arrow keys.")
 
 
-def test_a_cell_on_the_screen_has_the_colour_of_its_weight(visit: Open, server: Server) -> None:
+def test_a_cell_on_the_screen_has_the_colour_of_its_weight(visit: Open, server: GatedServer) -> None:
     """The strongest cell of a row, found by colour on the screen, is the strongest cell of the map."""
     page = visit("capture/#map?map=1&head=2&token=905&sight=880,895,30")
     box = page.locator(".stage").bounding_box()
@@ -136,7 +139,7 @@ def test_a_cell_on_the_screen_has_the_colour_of_its_weight(visit: Open, server: 
     quiet(page)
     picture = Image.open(io.BytesIO(page.screenshot(clip=box))).convert("L")
     size = scale(page)
-    row = server.fakes["capture"].row(1, "2", 905)[880:910]
+    row = server.row("capture", 1, "2", 905)[880:910]
     y = int((905.5 - 895) * size)
     seen = torch.tensor([float(picture.getpixel((int((key + 0.5) * size), y))) for key in range(30)])
     strong, weak = row > 0.05, row < 1e-5
@@ -154,11 +157,11 @@ def test_a_click_does_not_move_the_page(visit: Open) -> None:
     assert page.evaluate("() => scrollY") == 0
 
 
-def test_a_click_marks_the_strongest_keys_in_list_text_and_address(visit: Open, server: Server) -> None:
+def test_a_click_marks_the_strongest_keys_in_list_text_and_address(visit: Open, server: GatedServer) -> None:
     page = visit("capture/#map?map=1&head=2&sight=870,890,40")
     page.mouse.click(*middle(page))
     query = number(page, "token")
-    best = server.fakes["capture"].row(1, "2", query).topk(20)
+    best = server.row("capture", 1, "2", query).topk(20)
     tokens = words(LENGTH)
     expect(page.locator(".weights .token")).to_have_text(
         [f"“{tokens[key].lstrip('Ġ')}”" for key in best.indices.tolist()], use_inner_text=True

@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.view import browser
 from tests.view.browser import Open, expect, middle, number, quiet, until
-from tests.view.fake_server import Server
+from tests.view.gated_server import GatedServer
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser, one server, one process
 
@@ -21,80 +21,79 @@ GOLDEN = Path(__file__).parent / "golden"
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
 
-def test_it_says_what_it_computes_and_can_be_cancelled(visit: Open, server: Server) -> None:
+def test_it_says_what_it_computes_and_can_be_cancelled(visit: Open, server: GatedServer) -> None:
     page = visit("translator/")
-    server.gate.clear()
+    server.gate.open.clear()
     page.locator("textarea").fill("the cat")
     page.keyboard.press("Enter")
     page.get_by_text("Computing translations…").wait_for()
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator(".said")).to_have_text(re.compile("^Cancelled"))
-    server.gate.set()
-    until(page, lambda: server.done(), "the answer that nobody waits for")
+    server.gate.open.set()
+    until(page, lambda: server.gate.done(), "the answer that nobody waits for")
     page.wait_for_timeout(200)
     expect(page.locator(".hypothesis")).to_have_count(0)
     page.get_by_role("button", name="Translate").click()
     page.locator(".hypothesis").first.wait_for()
 
 
-def test_it_says_how_far_it_is(visit: Open, server: Server) -> None:
+def test_it_says_how_far_it_is(visit: Open, server: GatedServer) -> None:
     page = visit("capture/#map?map=1&head=2")
     far = page.locator(".status .far")
-    working = [{"what": "layers.1, head 2", "done": 0.417}, {"what": "x", "done": None}]
-    server.progress = {"working": working, "waiting": 3}
-    server.gate.clear()
+    first, second = server.pretend_to_work("capture", "layers.1, head 2", "x")
+    first.done = 0.417
+    server.gate.open.clear()
     page.mouse.click(*middle(page))
     expect(far).to_have_text("layers.1, head 2: 41 % · x")
-    server.progress = {"working": [{"what": "layers.1, head 2", "done": 0.98}], "waiting": 0}
+    first.done, second.started = 0.98, False
     expect(far).to_have_text("layers.1, head 2: 98 %")
-    server.gate.set()
+    server.gate.open.set()
     quiet(page)
     expect(far).to_have_text("")
 
 
-def test_another_language_while_something_is_computed(visit: Open, server: Server) -> None:
+def test_another_language_while_something_is_computed(visit: Open, server: GatedServer) -> None:
     page = visit("capture/#text?map=0&head=1")
-    server.gate.clear()
+    server.gate.open.clear()
     page.get_by_text("Another text").click()
     page.locator("dialog textarea").fill("Something else")
     page.get_by_role("button", name="Run").click()
     page.get_by_label("Language").select_option("zh")
     page.get_by_role("button", name="取消").click()
-    server.gate.set()
-    until(page, lambda: server.done(), "the answer that nobody waits for")
+    server.gate.open.set()
+    until(page, lambda: server.gate.done(), "the answer that nobody waits for")
     expect(page).to_have_title("a made-up capture · regard")
 
 
-def test_tiles_can_be_cancelled_and_come_after_a_move(visit: Open, server: Server) -> None:
+def test_tiles_can_be_cancelled_and_come_after_a_move(visit: Open, server: GatedServer) -> None:
     page = visit("capture/#map?map=1&head=2")
-    server.gate.clear()
+    server.gate.open.clear()
     page.locator(".stage").focus()
     page.keyboard.press("+")
     page.get_by_text("Computing a part of the map").wait_for()
     page.keyboard.press("Escape")
     page.get_by_text("Cancelled").wait_for()
-    server.gate.set()
-    server.asked.clear()
+    server.gate.open.set()
+    server.gate.asked.clear()
     page.keyboard.press("Shift+ArrowRight")
-    until(page, lambda: any("/tile/" in path for path in server.asked), "the tiles to be asked for again")
+    until(page, lambda: any("/tile/" in path for path in server.gate.asked), "the tiles to be asked for again")
 
 
-def test_what_the_server_refuses_is_told_in_its_words(visit: Open, server: Server) -> None:
-    server.refuse = "query (40) must be below 12; choose another."
+def test_what_the_server_refuses_is_told_in_its_words(visit: Open, server: GatedServer) -> None:
+    server.gate.refuse = "query (40) must be below 12; choose another."
     page = visit("capture/#text?map=0&head=1&token=40")
-    expect(page.locator(".said")).to_have_text(server.refuse)
+    expect(page.locator(".said")).to_have_text(server.gate.refuse)
     expect(page.locator(".status.wrong")).to_be_visible()
-    server.refuse = None
+    server.gate.refuse = None
     page.locator(".tokens").focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator(".said")).to_have_text("Ready")
 
 
-def test_light_and_dark_by_preference_and_by_hand(visit: Open, server: Server) -> None:
+def test_light_and_dark_by_preference_and_by_hand(visit: Open, server: GatedServer) -> None:
     page = visit("capture/", color_scheme="dark")
     paper = expect(page.locator("body"))
     paper.to_have_css("background-color", "rgb(22, 21, 26)")
-    assert any("palette=dark" in path for path in server.asked)
     page.get_by_label("Colours").select_option("light")
     paper.to_have_css("background-color", "rgb(251, 250, 247)")
     page.reload()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 import torch
 
 import regard
-from regard.serve import _listening, server_of
 from regard.training import logbook
 from regard.view.profile import MEASURES, profile
 from regard.view.server.target import Target, open_target
@@ -22,6 +19,7 @@ from regard.view.server.work import Task
 from tests.view import runs
 from tests.view.browser import Open, at, expect, middle, number, quiet, read_out, until
 from tests.view.conftest import visits
+from tests.view.gated_server import served
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser, one server, one process
 
@@ -34,22 +32,6 @@ def no_drawing() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logbook, "draw", lambda records, goal: b"")
         yield
-
-
-@contextmanager
-def served(target: Target) -> Iterator[str]:
-    """A target as `regard view` serves it; its address."""
-    with _listening("127.0.0.1", 0) as listening:
-        server = server_of(target, "127.0.0.1", listening)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        while not server.started and thread.is_alive():
-            time.sleep(0.01)
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 @pytest.fixture

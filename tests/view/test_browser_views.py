@@ -7,12 +7,12 @@ import re
 import pytest
 
 from tests.view.browser import LENGTH, Open, at, expect, not_at, number, quiet, until
-from tests.view.fake_server import Server
+from tests.view.gated_server import GatedServer
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser, one server, one process
 
 
-def test_a_token_colours_what_it_attends_to_and_what_it_receives(visit: Open, server: Server) -> None:
+def test_a_token_colours_what_it_attends_to_and_what_it_receives(visit: Open, server: GatedServer) -> None:
     page = visit("capture/#text?map=0&head=1")
 
     def shaded(token: int, shade: float) -> None:
@@ -22,12 +22,12 @@ def test_a_token_colours_what_it_attends_to_and_what_it_receives(visit: Open, se
 
     page.locator("[data-token='40']").click()
     at(page, "token=40")
-    shaded(int(server.fakes["capture"].row(0, "1", 40).argmax()), 1)
+    shaded(int(server.row("capture", 0, "1", 40).argmax()), 1)
     shaded(41, 0)  # the future, in a causal map
     page.get_by_text("what it receives").click()
     at(page, "direction=to")
     shaded(39, 0)  # the past receives nothing from it
-    shaded(int(server.fakes["capture"].column(0, "1", 40).argmax()), 1)
+    shaded(int(server.column("capture", 0, "1", 40).argmax()), 1)
 
 
 def test_tokens_by_keys_and_links_of_a_span(visit: Open) -> None:
@@ -74,19 +74,19 @@ def test_across_two_texts(visit: Open) -> None:
     at(page, "token=7&direction=to")
 
 
-def test_another_text(visit: Open, server: Server) -> None:
+def test_another_text(visit: Open, server: GatedServer) -> None:
     page = visit("capture/#text")
     page.get_by_text("Another text").click()
     page.locator("dialog textarea").fill("Something else")
     page.get_by_role("button", name="Run").click()
     expect(page.locator("header .brand")).to_contain_text("Something else")
-    assert any(path.endswith("/api/run") for path in server.asked)
+    assert any(path.endswith("/api/run") for path in server.gate.asked)
 
 
 # The picture
 
 
-def test_the_picture_under_class_token_patch_and_rollout(visit: Open, server: Server) -> None:
+def test_the_picture_under_class_token_patch_and_rollout(visit: Open, server: GatedServer) -> None:
     page = visit("images/#image?map=1&head=2")
     pixels = "c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data].reduce((a, b) => a + b, 0)"
     overlay = page.locator(".picture .overlay")
@@ -97,15 +97,15 @@ def test_the_picture_under_class_token_patch_and_rollout(visit: Open, server: Se
     expect(page.locator(".patch")).to_be_visible()
     patch = number(page, "patch")
     asked = f"overlay?map=1&head=2&query={patch + 1}"
-    until(page, lambda: any(asked in path for path in server.asked), "what the patch attends to")
+    until(page, lambda: any(asked in path for path in server.gate.asked), "what the patch attends to")
     until(page, lambda: overlay.evaluate(pixels) != of_class, "another overlay")
     quiet(page)
     page.keyboard.press("ArrowRight")
     at(page, rf"patch={patch + 1}\b")
-    row = server.fakes["images"].row(1, "2", patch + 2)
+    row = server.row("images", 1, "2", patch + 2)
     expect(page.locator(".framed .hint")).to_contain_text(f"{float(row[patch + 2]):.3f}")
     page.get_by_text("rollout", exact=True).click()
-    until(page, lambda: any("rollout=1" in path for path in server.asked), "a rollout")
+    until(page, lambda: any("rollout=1" in path for path in server.gate.asked), "a rollout")
     page.get_by_label("Head 3").click()
     at(page, "head=3")
 

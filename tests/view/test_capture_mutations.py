@@ -199,7 +199,7 @@ def test_the_page_answers_whatever_a_capture_says(whole: bytes, tmp_path: Path) 
             for at in range(maps):
                 one = f"/api/maps/{at}/0"
                 routes += [f"{one}/cell?query=0&key=0", f"{one}/query/0?top=2", f"{one}/key/0", f"{one}/received"]
-                routes += [f"{one}/overview.png", f"{one}/tile/0/0/0.png", f"/api/maps/{at}/mean/query/1"]
+                routes += [f"{one}/overview.pgm", f"{one}/tile/0/0/0.pgm", f"/api/maps/{at}/mean/query/1"]
                 routes += [f"/api/maps/{at}/profile"]
             for route in routes:
                 answer = client.get(route)

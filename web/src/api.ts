@@ -89,9 +89,9 @@ export const paths = {
   run: "api/run",
   translate: "api/translate",
   image: (version: Target["version"]) => `api/image.png?v=${encodeURIComponent(version)}`,
-  overview: (map: number, head: Head, look: string) => `${of(map, head)}/overview.png?size=96&${look}`,
+  overview: (map: number, head: Head, look: string) => `${of(map, head)}/overview.pgm?size=96&${look}`,
   tile: (map: number, head: Head, level: number, column: number, row: number, look: string) =>
-    `${of(map, head)}/tile/${level}/${column}/${row}.png?${look}`,
+    `${of(map, head)}/tile/${level}/${column}/${row}.pgm?${look}`,
   cell: (map: number, head: Head, query: number, key: number) => `${of(map, head)}/cell?query=${query}&key=${key}`,
   query: (map: number, head: Head, query: number, top: number) => `${of(map, head)}/query/${query}?top=${top}`,
   key: (map: number, head: Head, key: number, top: number) => `${of(map, head)}/key/${key}?top=${top}`,

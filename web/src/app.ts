@@ -47,7 +47,7 @@ export function named(tokens: readonly string[] | null, place: number): string {
 /** What a picture of a map depends on, as a query string. */
 export function look(app: App): string {
   const { reduce, scale } = app.state;
-  return new URLSearchParams({ reduce, scale, palette: app.theme, v: String(app.target.version) }).toString();
+  return new URLSearchParams({ reduce, scale, v: String(app.target.version) }).toString();
 }
 
 /** A layer's name without what all have in common, so that a row of a table can hold it. */

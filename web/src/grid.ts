@@ -1,10 +1,10 @@
 // All layers and heads as thumbnails: a table whose rows are maps and whose columns are heads.
 
 import { type App, type Shown, look } from "./app.ts";
-import { decoded } from "./ahead.ts";
 import { ask, paths } from "./api.ts";
 import { choice } from "./controls.ts";
 import { ARROWS, make } from "./dom.ts";
+import { paintShades, readPgm } from "./shades.ts";
 import type { State } from "./state.ts";
 import { each } from "./work.ts";
 
@@ -13,10 +13,9 @@ const AT_ONCE = 3; // requests: the browser keeps a few free for what is clicked
 export class Grid implements Shown {
   readonly element = make("section", "grid");
   private readonly app: App;
-  private readonly pictures: HTMLImageElement[] = [];
+  private readonly pictures: HTMLCanvasElement[] = [];
   private readonly links: HTMLAnchorElement[][] = [];
   private control = new AbortController();
-  private readonly urls: string[] = [];
 
   constructor(app: App) {
     this.app = app;
@@ -30,7 +29,7 @@ export class Grid implements Shown {
     const most = Math.max(...target.maps.map((map) => map.heads), 0);
     const rows = target.maps.map((map) => {
       const cells = Array.from({ length: map.heads }, (_, head) => {
-        const picture = make("img", { alt: "", width: 96, height: 96, className: "thumbnail" });
+        const picture = make("canvas", "thumbnail");
         picture.style.aspectRatio = String(Math.min(4, Math.max(0.25, map.keys / map.queries)));
         const label = words.grid.open(map.name, String(head));
         const link = make("a", {
@@ -85,12 +84,9 @@ export class Grid implements Shown {
       wanted.sort((a, b) => ranks.get(a)! - ranks.get(b)!);
       await each(wanted, AT_ONCE, signal, async ({ map, head, picture }) => {
         const response = await ask(paths.overview(map.id, head, asked), signal);
-        const blob = await response.blob();
+        const shades = readPgm(await response.arrayBuffer());
         signal.throwIfAborted();
-        const url = URL.createObjectURL(blob);
-        this.urls.push(url);
-        picture.src = url;
-        await decoded(picture);
+        paintShades(picture, shades, app.theme);
         picture.classList.add("there");
         done += 1;
       });
@@ -114,6 +110,5 @@ export class Grid implements Shown {
 
   close(): void {
     this.control.abort();
-    for (const url of this.urls) URL.revokeObjectURL(url);
   }
 }

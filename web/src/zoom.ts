@@ -8,6 +8,7 @@ import { Refusal, ask, paths } from "./api.ts";
 import { drawAxis, drawMarks } from "./axes.ts";
 import { ARROWS, Settled, framed, make } from "./dom.ts";
 import { type Cell, type Sight, TILE, cellAt, clamp, deepest, shallowest, stride } from "./levels.ts";
+import { paintShades, readPgm } from "./shades.ts";
 import type { State } from "./state.ts";
 
 const LARGEST = 48; // pixels a cell
@@ -189,8 +190,8 @@ export class Zoom implements Shown {
       job.userData["control"] = control;
       const wanted = this.held ? Promise.resolve(undefined)
         : app.work.run(app.words.work.tiles, (signal) => this.tile(job.src, signal), control);
-      void wanted.then((blob) => {
-        if (blob) job.finish(blob, null, "rasterBlob");
+      void wanted.then((file) => {
+        if (file) job.finish(paintShades(document.createElement("canvas"), readPgm(file), app.theme), null, "context2d");
         else {
           this.held ||= control.signal.aborted && control.signal.reason !== job;
           job.fail(app.words.cancelled, null);
@@ -203,10 +204,10 @@ export class Zoom implements Shown {
   }
 
   /** One tile. The server drops what waits behind a newer screenful; what is still wanted is asked for again. */
-  private async tile(address: string, signal: AbortSignal): Promise<Blob> {
+  private async tile(address: string, signal: AbortSignal): Promise<ArrayBuffer> {
     for (;;) {
       try {
-        return await (await ask(`${address}&ticket=${this.ticket}`, signal)).blob();
+        return await (await ask(`${address}&ticket=${this.ticket}`, signal)).arrayBuffer();
       } catch (error) {
         if (!(error instanceof Refusal) || error.status !== 409) throw error;
         await new Promise((wake) => setTimeout(wake, AGAIN));

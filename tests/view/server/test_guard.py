@@ -158,8 +158,8 @@ def test_without_a_page_it_says_how_to_build_one(client: TestClient) -> None:
         ("/api/maps/0/0/overview.png?scale=cubic", 400, "linear, log"),
         ("/api/maps/0/0/overview.png?palette=jet", 400, "light, dark"),
         ("/api/maps/0/0/overview.png?ticket=x", 400, "ticket"),
-        ("/api/maps/0/0/tile/5/0/0.png", 400, "level ('5') must be a whole number in 0…4"),
-        ("/api/maps/0/0/tile/4/1e9/0.png", 400, "column"),
+        ("/api/maps/0/0/tile/5/0/0.pgm", 400, "level ('5') must be a whole number in 0…4"),
+        ("/api/maps/0/0/tile/4/1e9/0.pgm", 400, "column"),
         ("/api/maps/0/0/tile/4/0/0.jpg", 404, "served"),
         ("/api/maps/0/0/cell", 400, "query (nothing) must be a whole number in 0…12"),
         ("/api/maps/0/0/cell?query=0&key=13", 400, "key ('13') must be a whole number in 0…12"),
@@ -248,7 +248,7 @@ def test_a_capture_neither_runs_nor_translates(client: TestClient) -> None:
     assert "translator" in client.post("/api/translate", json={"text": "x"}).json()["error"]
 
 
-PARTS = ["0", "1", "mean", "tile", "api", "maps", "..", "%2e", "-1", "1e5", "9" * 30, "é", "\x00", "0.png", "cell"]
+PARTS = ["0", "1", "mean", "tile", "api", "maps", "..", "%2e", "-1", "1e5", "9" * 30, "é", "\x00", "0.pgm", "cell"]
 WORDS = st.one_of(st.sampled_from([*PARTS, "overview.png", "query"]), st.text(max_size=8))
 
 
@@ -279,7 +279,8 @@ NUMBERS = st.one_of(st.integers(-2, 20).map(str), st.sampled_from(["", "nan", "1
 def test_any_numbers(client: TestClient, numbers: tuple[str, ...], names: tuple[str, ...]) -> None:
     a, b, c, d, e = numbers
     look = dict(zip(("reduce", "scale", "palette"), names, strict=True))
-    told(client.get(f"{BASE}/api/maps/{a}/{b}/tile/{c}/{d}/{e}.png", params=look))
+    told(client.get(f"{BASE}/api/maps/{a}/{b}/tile/{c}/{d}/{e}.pgm", params=look))
+    told(client.get(f"{BASE}/api/maps/{a}/{b}/overview.pgm", params={**look, "size": c}))
     told(client.get(f"{BASE}/api/maps/{a}/{b}/overview.png", params={**look, "size": c}))
     told(client.get(f"{BASE}/api/maps/{a}/{b}/cell", params={"query": c, "key": d}))
     told(client.get(f"{BASE}/api/overlay", params={"map": a, "head": b, "query": c, "rollout": d, "maps": e}))

@@ -1,15 +1,10 @@
-"""Pictures: decoded by Pillow, every pixel is the map's own number, coloured."""
+"""Tiles and overviews, decoded by Pillow: every pixel is the shade of the map's own weight."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
 import math
-import re
-import struct
-import zlib
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +16,6 @@ from PIL import Image
 from starlette.testclient import TestClient
 from torch.nn import functional as F
 
-from regard.attention import engine
 from regard.view.server import heads, tiles
 from regard.view.server.heads import Head, Mean, Stretch
 from regard.view.server.work import Task
@@ -29,26 +23,27 @@ from tests.view.server.conftest import attended
 
 
 def pixels(response: Any) -> np.ndarray:
-    assert response.status_code == 200 and response.headers["content-type"] == "image/png", response.text
+    """Decode an answer in PGM format, uint8 (height, width)."""
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "image/x-portable-graymap"
     image = Image.open(io.BytesIO(response.content))
-    assert image.mode == "P"
-    return np.asarray(image.convert("RGB"))
+    assert image.mode == "L"
+    return np.asarray(image)
 
 
-def coloured(weights: torch.Tensor, scale: str, palette: str, keys: int) -> np.ndarray:
+def shaded(weights: torch.Tensor, scale: str, keys: int) -> np.ndarray:
     w = weights.double().numpy().clip(0, 1)
     if scale == "log":
         low = math.log(min(1e-3, 0.1 / keys))
         with np.errstate(divide="ignore"):
             w = (1 - np.log(w) / low).clip(0, 1)
-    table = np.frombuffer(tiles.palette(palette), np.uint8).reshape(256, 3)
-    return table[np.round(w * 255).astype(int)]
+    return np.round(w * 255).astype(int)
 
 
 def alike(found: np.ndarray, expected: np.ndarray) -> None:
-    """But for pixels that lie between two shades: float32, or a sum in another order, may round to the next."""
+    """Compare shades. A weight between two of them may be rounded to either in float32."""
     apart = np.abs(found.astype(int) - expected)
-    assert apart.max() <= 3 and (apart > 0).mean() < 0.001
+    assert apart.max() <= 1 and (apart > 0).mean() < 0.001
 
 
 def pooled(dense: torch.Tensor, cells: int, reduce: str) -> torch.Tensor:
@@ -74,41 +69,48 @@ def test_the_tiles_of_a_level_are_the_whole_map(
     level = tiles.deepest(*dense.shape) - above
     expected = pooled(dense, 2**above, reduce)
     height, width = expected.shape
-    whole = np.zeros((height, width, 3), np.uint8)
+    whole = np.zeros((height, width), np.uint8)
     for row in range(0, height, 256):
         for column in range(0, width, 256):
-            address = f"/api/maps/{map}/{head}/tile/{level}/{column // 256}/{row // 256}.png"
-            found = pixels(client.get(address, params={"reduce": reduce, "scale": "log", "palette": "dark"}))
+            address = f"/api/maps/{map}/{head}/tile/{level}/{column // 256}/{row // 256}.pgm"
+            found = pixels(client.get(address, params={"reduce": reduce, "scale": "log"}))
             whole[row : row + 256, column : column + 256] = found
-    alike(whole, coloured(expected, "log", "dark", dense.shape[1]))
+    alike(whole, shaded(expected, "log", dense.shape[1]))
 
 
 @pytest.mark.parametrize("scale", tiles.SCALES)
-@pytest.mark.parametrize("palette", tiles.STOPS)
-def test_overviews(client: TestClient, saw: Any, scale: str, palette: str) -> None:
-    found = pixels(client.get(f"/api/maps/2/0/overview.png?size=96&scale={scale}&palette={palette}"))
-    alike(found, coloured(saw.maps[2].at(1, 0).pool(96, 96), scale, palette, 700))
-    small = pixels(client.get(f"/api/maps/0/0/overview.png?scale={scale}&palette={palette}"))
-    alike(small, coloured(saw.maps[0][1, 0], scale, palette, 13))
-    assert pixels(client.get("/api/maps/3/0/overview.png?size=60")).shape == (1, 60, 3)
+def test_overviews(client: TestClient, saw: Any, scale: str) -> None:
+    found = pixels(client.get(f"/api/maps/2/0/overview.pgm?size=96&scale={scale}"))
+    alike(found, shaded(saw.maps[2].at(1, 0).pool(96, 96), scale, 700))
+    small = pixels(client.get(f"/api/maps/0/0/overview.pgm?scale={scale}"))
+    alike(small, shaded(saw.maps[0][1, 0], scale, 13))
+    assert pixels(client.get("/api/maps/3/0/overview.pgm?size=60")).shape == (1, 60)
+
+
+def test_an_overview_as_a_grey_png(client: TestClient) -> None:
+    shades = pixels(client.get("/api/maps/2/0/overview.pgm?scale=log"))
+    for palette, expected in {"light": 255 - shades, "dark": shades}.items():
+        response = client.get(f"/api/maps/2/0/overview.png?scale=log&palette={palette}")
+        assert response.headers["content-type"] == "image/png"
+        assert (np.asarray(Image.open(io.BytesIO(response.content))) == expected).all()
 
 
 def test_the_top_level_is_one_pixel(client: TestClient, saw: Any) -> None:
-    found = pixels(client.get("/api/maps/2/0/tile/0/0/0.png"))
-    assert (found == coloured(saw.maps[2][1, 0].amax().reshape(1, 1), "linear", "light", 700)).all()
+    found = pixels(client.get("/api/maps/2/0/tile/0/0/0.pgm"))
+    assert (found == shaded(saw.maps[2][1, 0].amax().reshape(1, 1), "linear", 700)).all()
 
 
 @pytest.mark.parametrize("address", ["10/3/0", "10/0/3", "9/2/0", "0/1/0"])
 def test_a_tile_beyond_the_edge(client: TestClient, address: str) -> None:
-    refused = client.get(f"/api/maps/2/0/tile/{address}.png")
+    refused = client.get(f"/api/maps/2/0/tile/{address}.pgm")
     assert refused.status_code == 404 and "must lie in" in refused.json()["error"]
 
 
 def test_pictures_are_kept_by_the_browser_under_their_version(client: TestClient) -> None:
     version = client.get("/api/target").json()["version"]
-    assert "immutable" in client.get(f"/api/maps/0/0/overview.png?v={version}").headers["cache-control"]
-    assert client.get("/api/maps/0/0/overview.png").headers["cache-control"] == "no-store"
-    gone = client.get("/api/maps/0/0/overview.png?v=old")
+    assert "immutable" in client.get(f"/api/maps/0/0/overview.pgm?v={version}").headers["cache-control"]
+    assert client.get("/api/maps/0/0/overview.pgm").headers["cache-control"] == "no-store"
+    gone = client.get("/api/maps/0/0/overview.pgm?v=old")
     assert gone.status_code == 410 and "old" in gone.json()["error"]
 
 
@@ -181,56 +183,3 @@ def test_shades_are_those_of_the_scale() -> None:
     assert tiles.shading("linear", 10).of(given)[0].tolist() == [0, 0, 255, 128, 255, 0, 0]
     assert tiles.shading("log", 10).of(given)[0].tolist() == [0, 0, 255, 229, 255, 0, 0]
     assert given[0, 3] == 0.5  # what was given stays
-
-
-@pytest.mark.parametrize("cells", [1, 2, 8])
-def test_what_is_cheap_to_compute_is_not_compressed(cells: int) -> None:
-    side = tiles.side(0, 4096, cells)
-    shades = torch.zeros(256, 256, dtype=torch.uint8)
-    packed = tiles.pack(shades, tiles.effort(side, side))
-    assert (len(packed) > 65_536) == (cells < 8)
-    image = Image.open(io.BytesIO(tiles.png(packed, tiles.palette("light"))))
-    assert image.size == (256, 256) and not np.asarray(image).any()
-
-
-@pytest.mark.parametrize("isa", [None, *(engine.module.isas() if engine.module else [])])
-@pytest.mark.parametrize("shape", [(1, 1), (1, 3, 3), (255, 256), (255, 257), (256, 256), (7, 70_001), (300, 301, 3)])
-def test_what_is_not_compressed_is_a_stream_of_zlib(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, isa: str | None, shape: tuple[int, ...]
-) -> None:
-    """A block full to the last byte, several, and some that end within a line: read by zlib, which checks the sum."""
-    if isa is None:
-        monkeypatch.setattr(engine, "module", None)
-    else:
-        assert engine.module is not None
-        request.addfinalizer(partial(engine.module.use_isa, engine.module.isa()))
-        engine.module.use_isa(isa)
-    pixels = torch.randint(200, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    for picture in (pixels, torch.full_like(pixels, 255)):
-        packed = tiles.pack(picture, 0)
-        assert packed[:8] == shape[1].to_bytes(4, "big") + shape[0].to_bytes(4, "big")
-        (length,), name = struct.unpack(">I", packed[8:12]), packed[12:16]
-        stream, crc = packed[16 : 16 + length], packed[16 + length :]
-        assert zlib.decompress(stream) == b"".join(b"\0" + line.numpy().tobytes() for line in picture)
-        assert name == b"IDAT" and crc == zlib.crc32(name + stream).to_bytes(4, "big")
-        image = Image.open(io.BytesIO(tiles.png(packed, tiles.palette("dark") if len(shape) == 2 else None)))
-        assert (np.asarray(image) == picture.numpy()).all()
-
-
-@pytest.mark.parametrize("name", tiles.STOPS)
-def test_lightness_tells_the_weight(name: str) -> None:
-    """CIE lightness, which is not what the colours were made by, grows or falls all the way, in even steps."""
-    table = np.frombuffer(tiles.palette(name), np.uint8).reshape(256, 3) / 255
-    linear = np.where(table <= 0.04045, table / 12.92, ((table + 0.055) / 1.055) ** 2.4)
-    light = 116 * np.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16
-    coarse = np.diff(light[::15])
-    assert (np.sign(coarse) == (1 if name == "dark" else -1)).all()
-    assert np.abs(coarse).max() / np.abs(coarse).min() < 2.5
-
-
-def test_the_page_has_the_same_colours() -> None:
-    source = Path(__file__).parents[3] / "web/src/palette.ts"
-    if not source.exists():
-        pytest.skip("the page's source is not here")
-    found = re.findall(r"(light|dark): (\[\[.*?\]\])", source.read_text())
-    assert {name: eval(stops.replace("[", "(").replace("]", ")")) for name, stops in found} == tiles.STOPS

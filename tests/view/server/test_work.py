@@ -192,12 +192,12 @@ def test_the_cache_keeps_what_was_used_last() -> None:
     assert cache.size == 20
 
 
-def test_pictures_come_from_the_cache_whatever_the_palette(saw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shades_come_from_the_cache_in_both_formats(saw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(1 << 20)
     client = asked(Capture(saw, "x"), cache=cache)
-    light = client.get("/api/maps/0/0/overview.png").content
+    first = client.get("/api/maps/0/0/overview.pgm").content
     monkeypatch.setattr("regard.view.server.heads.Head.shades", None)
-    assert client.get("/api/maps/0/0/overview.png").content == light
+    assert client.get("/api/maps/0/0/overview.pgm").content == first
     assert client.get("/api/maps/0/0/overview.png?palette=dark").status_code == 200
-    assert client.get("/api/maps/0/0/overview.png?scale=log").status_code == 500  # would have to compute
+    assert client.get("/api/maps/0/0/overview.pgm?scale=log").status_code == 500  # would have to compute
     assert 0 < cache.size < 2000

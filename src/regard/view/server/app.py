@@ -66,11 +66,18 @@ class App:
         return answer(self.desk.progress())
 
     async def overview(self, request: Request) -> Response:
+        return self._picture(request, await self._overview(request), "image/x-portable-graymap")
+
+    async def overview_png(self, request: Request) -> Response:
+        palette = one_of("palette", request.query_params.get("palette"), tiles.PALETTES, "light")
+        return self._picture(request, tiles.grey_png(await self._overview(request), palette), "image/png")
+
+    async def _overview(self, request: Request) -> bytes:
         shown, layer, head = self._map(request)
         size = whole("size", request.query_params.get("size"), 1, OVERVIEW, 96)
         height, width = tiles.thumbnail(head.queries, head.keys, size)
         rows, cols = [Stretch(0, head.queries, height)], [Stretch(0, head.keys, width)]
-        return await self._picture(request, shown, layer, head, rows, cols, ("overview", size))
+        return await self._shades(request, shown, layer, head, rows, cols, ("overview", size))
 
     async def tile(self, request: Request) -> Response:
         shown, layer, head = self._map(request)
@@ -84,9 +91,10 @@ class App:
             raise Refused(
                 404, f"tile (column {column}, row {row}) must lie in {across} × {down}, those of level {level}."
             )
-        return await self._picture(request, shown, layer, head, rows, cols, (level, column, row))
+        shades = await self._shades(request, shown, layer, head, rows, cols, (level, column, row))
+        return self._picture(request, shades, "image/x-portable-graymap")
 
-    async def _picture(
+    async def _shades(
         self,
         request: Request,
         shown: Shown,
@@ -95,25 +103,29 @@ class App:
         rows: list[Stretch],
         cols: list[Stretch],
         place: tuple[object, ...],
-    ) -> Response:
+    ) -> bytes:
+        """Return the shades of a region as a PGM file, from the cache if it is there."""
         asked = request.query_params
         reduce = one_of("reduce", asked.get("reduce"), REDUCE, "max")
         scale = one_of("scale", asked.get("scale"), tiles.SCALES, "linear")
-        colours = tiles.palette(one_of("palette", asked.get("palette"), tuple(tiles.STOPS), "light"))
         ticket = whole("ticket", asked["ticket"], 0, MOST) if "ticket" in asked else None
         scope = (shown.version, request.path_params["map"], request.path_params["head"])
+        key = (scope, place, reduce, scale)
 
         def job(task: Task) -> bytes:
-            shades = head.shades(rows, cols, reduce, tiles.shading(scale, head.keys), task)
-            packed = tiles.pack(shades.cpu(), tiles.effort(rows, cols))
-            self.cache.put((scope, place, reduce, scale), packed)
-            return packed
+            shades = tiles.pgm(head.shades(rows, cols, reduce, tiles.shading(scale, head.keys), task))
+            self.cache.put(key, shades)
+            return shades
 
-        packed = self.cache.get((scope, place, reduce, scale))
-        if packed is None:
-            packed = await self.desk.do(request, f"{layer.name}, head {scope[2]}", job, scope, ticket)
-        keep = KEEP if "v" in asked else {"cache-control": "no-store"}
-        return Response(tiles.png(packed, colours), headers=keep, media_type="image/png")
+        cached = self.cache.get(key)
+        if cached is not None:
+            return cached
+        return await self.desk.do(request, f"{layer.name}, head {scope[2]}", job, scope, ticket)
+
+    @staticmethod
+    def _picture(request: Request, contents: bytes, media_type: str) -> Response:
+        keep = KEEP if "v" in request.query_params else {"cache-control": "no-store"}
+        return Response(contents, headers=keep, media_type=media_type)
 
     async def cell(self, request: Request) -> Response:
         _, layer, head = self._map(request)
@@ -261,8 +273,9 @@ def create(
     get: dict[str, Callable[[Request], Awaitable[Response]]] = {
         "/api/target": app.target_route,
         "/api/progress": app.progress,
-        f"{at}/overview.png": app.overview,
-        f"{at}/tile/{{level}}/{{column}}/{{row}}.png": app.tile,
+        f"{at}/overview.pgm": app.overview,
+        f"{at}/overview.png": app.overview_png,
+        f"{at}/tile/{{level}}/{{column}}/{{row}}.pgm": app.tile,
         f"{at}/cell": app.cell,
         f"{at}/query/{{query}}": app.query,
         f"{at}/key/{{key}}": app.key,

@@ -95,7 +95,7 @@ class Shown:
 
     @cached_property
     def picture(self) -> bytes | None:
-        return None if self.image is None else tiles.png(tiles.pack(self.image.cpu()))
+        return None if self.image is None else tiles.png(self.image)
 
     def told(self, can: Sequence[str]) -> dict[str, Any]:
         """What GET /api/target answers."""

@@ -1,36 +1,25 @@
-"""From numbers to pictures: which cells a tile covers, how a weight is coloured, and the bytes of a PNG.
+"""Tiles: which cells a tile covers, how a weight becomes a shade, and the bytes that are sent.
 
 A map is a Deep Zoom image: x counts keys, y counts queries. The deepest level, ⌈log₂ max(Tq, Tk)⌉, has one cell a
 pixel; each level above it twice as many cells a pixel, each way.
 
-Pictures have 256 colours, so a PNG is its shades and a palette: what is kept is the shades, whatever the palette.
+A tile is sent as shades, one byte per pixel, in a binary PGM (portable graymap) file: 0 for the weakest weight of the
+scale, 255 for the strongest. The page colours it.
 """
 
 from __future__ import annotations
 
-import math
-import struct
-import zlib
-from collections.abc import Sequence
-from functools import cache
+import io
 
-import torch
+from PIL import Image, ImageOps
 from torch import Tensor
 
-from ...attention import engine
-from ...attention.native_plan import address
 from ...attention.shading import Shading
 from .heads import Stretch
 
 TILE = 256
 SCALES = ("linear", "log")
-WORTH = 64
-"""Cells a pixel from which computing a picture takes longer than compressing it."""
-# (lightness, chroma, hue in degrees) in OKLCh: lightness alone tells the weight, so that a map can be read in grey
-STOPS = {
-    "light": ((0.985, 0.004, 90), (0.8, 0.09, 10), (0.58, 0.17, 5), (0.42, 0.15, 350), (0.27, 0.09, 320)),
-    "dark": ((0.2, 0.01, 300), (0.4, 0.12, 330), (0.6, 0.19, 5), (0.78, 0.12, 35), (0.95, 0.05, 80)),
-}
+PALETTES = ("light", "dark")
 
 
 def deepest(queries: int, keys: int) -> int:
@@ -77,84 +66,33 @@ def floor(keys: int) -> float:
 
 
 def shading(scale: str, keys: int) -> Shading:
-    """How weights become entries of a palette: as on the whole map, so that tiles fit together whatever is on them."""
+    """Return how weights become shades. It is the same for the whole map, so that tiles fit together."""
     return Shading(floor(keys) if scale == "log" else None)
 
 
-@cache
-def palette(name: str) -> bytes:
-    """256 colours from nothing to the strongest, 3 bytes each: lightness changes evenly (OKLab, Ottosson 2020)."""
-    stops = [(l, c * math.cos(math.radians(h)), c * math.sin(math.radians(h))) for l, c, h in STOPS[name]]
-    first, last = stops[0][0], stops[-1][0]
-    colours = bytearray()
-    for entry in range(256):
-        lightness = first + (last - first) * entry / 255
-        place = next(
-            (n for n in range(1, len(stops) - 1) if (stops[n][0] - lightness) * (last - first) >= 0), len(stops) - 1
-        )
-        low, high = stops[place - 1], stops[place]
-        share = (lightness - low[0]) / (high[0] - low[0])
-        colours += _rgb(lightness, *(low[n] + share * (high[n] - low[n]) for n in (1, 2)))
-    return bytes(colours)
+def pgm(shades: Tensor) -> bytes:
+    """Encode shades, uint8 (height, width), as a binary PGM file.
 
-
-def _rgb(lightness: float, a: float, b: float) -> bytes:
-    l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
-    m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
-    s = (lightness - 0.0894841775 * a - 1.2914855480 * b) ** 3
-    linear = (
-        4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
-        -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
-        -0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s,
-    )
-    return bytes(_channel(x) for x in linear)
-
-
-def _channel(linear: float) -> int:
-    value = 12.92 * linear if linear <= 0.0031308 else 1.055 * linear ** (1 / 2.4) - 0.055
-    return round(255 * min(1.0, max(0.0, value)))
-
-
-def effort(rows: Sequence[Stretch], cols: Sequence[Stretch]) -> int:
-    """How hard to compress a picture: not at all where that would take longer than computing it.
-
-    >>> effort(side(0, 4096, 1), side(0, 4096, 1)), effort(side(0, 4096, 8), side(0, 4096, 8)), effort([], [])
-    (0, 1, 0)
+    >>> import torch
+    >>> pgm(torch.tensor([[0, 65, 66]], dtype=torch.uint8))
+    b'P5\\n3 1\\n255\\n\\x00AB'
     """
-    cells = pixels = 1
-    for axis in (rows, cols):
-        cells *= sum([stretch.entries for stretch in axis])
-        pixels *= sum([stretch.pixels for stretch in axis])
-    return 1 if cells >= WORTH * pixels > 0 else 0
+    height, width = shades.shape
+    return b"P5\n%d %d\n255\n" % (width, height) + shades.cpu().numpy().tobytes()
 
 
-def pack(pixels: Tensor, effort: int = 1) -> bytes:
-    """Shades (h, w) or colours (h, w, 3), uint8 → what `png` wraps: the size, and the chunk of the lines.
-
-    They are deflated with this effort; 0 is for none.
-    """
-    height, width = pixels.shape[:2]
-    if not effort and engine.module is not None:
-        pixels = pixels.contiguous()
-        return engine.module.stored(address(pixels), height, width, 1 if pixels.ndim == 2 else 3)
-    lines = torch.zeros(height, 1 + pixels[0].numel(), dtype=torch.uint8)  # each begins with its filter: none
-    lines[:, 1:] = pixels.reshape(height, -1)
-    return struct.pack(">II", width, height) + _chunk(b"IDAT", zlib.compress(lines.numpy().data, effort))
+def grey_png(pgm: bytes, palette: str) -> bytes:
+    """Convert a PGM file to a grey PNG file; with the palette "light", strong weights are dark."""
+    image = Image.open(io.BytesIO(pgm))
+    return _png(ImageOps.invert(image) if palette == "light" else image)
 
 
-def png(packed: bytes, colours: bytes | None = None) -> bytes:
-    """A PNG of what `pack` made: of shades with the colours of a palette, of colours without."""
-    kind = b"\x08\x02\0\0\0" if colours is None else b"\x08\x03\0\0\0"  # 8 bits each, of colours or of a palette
-    return b"".join(
-        (
-            b"\x89PNG\r\n\x1a\n",
-            _chunk(b"IHDR", packed[:8] + kind),
-            b"" if colours is None else _chunk(b"PLTE", colours),
-            memoryview(packed)[8:],
-            b"\0\0\0\0IEND\xaeB`\x82",
-        )
-    )
+def png(pixels: Tensor) -> bytes:
+    """Encode colours, uint8 (height, width, 3), as a PNG file."""
+    return _png(Image.fromarray(pixels.cpu().numpy()))
 
 
-def _chunk(name: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(data, zlib.crc32(name)))
+def _png(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "png", compress_level=1)
+    return file.getvalue()
