@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.attention import engine
-from regard.view.seen import Patches
+from regard.view.patches import Patches
 from regard.view.server.app import create as create_app
 from regard.view.server.target import open_target
 

@@ -26,7 +26,8 @@ TARGETS: dict[str, tuple[str, dict[str, Any]]] = {
 MAP = (
     "api/maps/0/0/overview.png?size=5",
     "api/maps/0/mean/overview.png?size=5&reduce=mean&scale=log&palette=dark",
-    "api/maps/0/0/tile/0/0/0.png?reduce=max&scale=linear&palette=light",
+    "api/maps/0/mean/overview.pgm?size=5&reduce=mean&scale=log",
+    "api/maps/0/0/tile/0/0/0.pgm?reduce=max&scale=linear",
     "api/maps/0/0/cell?query=1&key=2",
     "api/maps/0/mean/query/1?top=3",
     "api/maps/0/0/key/2?top=3",
@@ -80,7 +81,7 @@ def answers(name: str) -> dict[str, Any]:
 
 def _answer(response: Any) -> dict[str, Any]:
     kind = response.headers["content-type"]
-    if kind == "image/png":
+    if kind in ("image/png", "image/x-portable-graymap"):
         image = Image.open(io.BytesIO(response.content)).convert("RGB")
         contents: Any = {"size": list(image.size), "pixels": np.asarray(image).reshape(-1).tolist()}
     else:
