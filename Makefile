@@ -30,7 +30,7 @@ set-up: $(VENV)/ready
 	@$(MAKE) --no-print-directory page || echo "The page of regard view is not built: see above. Everything else works; make page tries again."
 
 # The page of `regard view`, from the TypeScript in web/, when that changed. Node is the one of set-up
-PAGE  := src/regard/view/web/dist/index.html
+PAGE  := src/regard/assets/page/index.html
 NODE   = PATH="$(CURDIR)/$(BIN):$$PATH"
 page: $(PAGE)
 	@:
@@ -64,7 +64,7 @@ studies: $(VENV)/ready
 native: $(VENV)/ready
 	$(CMAKE) --build build/native
 	$(CMAKE) --install build/native --prefix "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"
-	@$(BIN)/python -c 'from regard.attention import engine; print(engine.reason); exit(engine.module is None)'
+	@$(BIN)/python -c 'from regard.attention.native import engine; print(engine.reason); exit(engine.module is None)'
 
 # The self-check on a build with the address and undefined-behaviour sanitizers: a C++ program that needs neither Python
 # nor torch. Any finding stops the run.
@@ -82,7 +82,7 @@ sanitize: $(VENV)/ready native-check
 	REGARD_NATIVE=$$(echo $(CURDIR)/$(SANITIZED)/_native*.so) \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	$(BIN)/python -m pytest -p no:cacheprovider --capture=sys $(addprefix tests/attention/test_, native.py native_threads.py observe.py engine.py) tests/layers/test_between.py tests/view/server/test_tiles.py $(addprefix tests/models/test_, search.py transformer_inference.py)
+	$(BIN)/python -m pytest -p no:cacheprovider --capture=sys $(addprefix tests/attention/test_, backend.py native_threads.py streamed_views.py engine.py) tests/layers/test_fused.py tests/server/test_tiles.py $(addprefix tests/models/test_, beam_search.py fast_decoder.py)
 
 # The self-check compiled for arm64 and run by an emulator: what NEON computes on a machine that has none. It needs
 # neither Python nor torch.

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.core.tensor_files import read_tensors
 from regard.training import checkpoint
-from regard.training.files import read_tensors
 
 STEPS = 6
 WORDS = {"the": "le", "cat": "chat", "dog": "chien", "sees": "voit", "a": "un", "bird": "oiseau"}
@@ -55,7 +55,7 @@ def write_inputs(folder: Path, pairs: int = 40) -> None:
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
-    from regard.data.idx import idx_bytes
+    from regard.data.idx_files import idx_bytes
 
     path.write_bytes(idx_bytes(array))
 

@@ -18,7 +18,7 @@ import regard
 from bench import memory
 from bench.harness import Case, Figure, Options, Versus
 from bench.parity import Parity
-from regard.attention import engine
+from regard.attention.native import engine
 
 Shape = tuple[int, int, int, int]
 BACKENDS = ("native", "auto", "blocked") if engine.module else ("auto", "blocked")

@@ -16,7 +16,8 @@ import torch
 from bench.attention import Attend, contenders, step
 from bench.harness import Case, Options, Result, Versus
 from bench.parity import Parity
-from regard.attention import choose, engine
+from regard.attention import backends
+from regard.attention.native import engine
 
 Shape = tuple[int, int, int, int, int]
 SQUARE: tuple[Shape, ...] = (  # (B, H, Tq, Tk, D), all of them also under a causal mask
@@ -123,7 +124,7 @@ def _contenders(is_causal: bool, dtype: torch.dtype) -> dict[str, Attend]:
 
 def _serves(name: str, dtype: torch.dtype) -> bool:
     x = torch.empty(1, 1, 1, 1, dtype=dtype, device="meta")
-    return choose.BACKENDS[name].refusal(choose.Request.of(x, x, x)) is None
+    return backends.BACKENDS[name].refusal(backends.Request.of(x, x, x)) is None
 
 
 def conclude(results: Sequence[Result], options: Options) -> str:

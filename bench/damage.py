@@ -142,7 +142,7 @@ class Victim:
 
     def __init__(self, recipe: str) -> None:
         self.recipe, self.run, self.copy = recipe, Path(recipe), Path(f"{recipe}-damaged")
-        from regard.cli import main
+        from regard.commands.main import main
 
         assert main(_runs.command(recipe, self.run)) == 0
         files = sorted(path for path in self.run.rglob("*") if path.is_file() and path.name not in IGNORED)
@@ -175,7 +175,7 @@ class Victim:
         return ("same" if same else "silent"), what
 
     def _resumed(self) -> int:
-        from regard.cli import main
+        from regard.commands.main import main
 
         recipe = "classify" if self.recipe == "images" else self.recipe
         return main(["train", recipe, str(self.copy), "--steps", str(MORE)])
@@ -188,7 +188,7 @@ class Victim:
 
 def answers(recipe: str, run: Path) -> Any:
     """What the best model of a run says to a few inputs, to the bit."""
-    from regard.training.loading import best, load_image_classifier, load_text_classifier, load_translator
+    from regard.tasks.loading import best, load_image_classifier, load_text_classifier, load_translator
 
     if recipe == "translate":
         found = load_translator(run).translate(["the cat sees a bird", "a dog"], size=2, longest=8)

@@ -27,9 +27,9 @@ from bench.peers import multi30k
 from regard.data import BOS, EOS, PAD, read_pairs
 from regard.layers import DecoderBlock, EncoderBlock, MultiHeadAttention, sinusoids
 from regard.models import Transformer
-from regard.tasks.export import to_ctranslate2
-from regard.tasks.interpreter import Interpreter
-from regard.training.loading import load_translator
+from regard.models.ctranslate2_export import to_ctranslate2
+from regard.tasks.loading import load_translator
+from regard.tasks.translator import Interpreter
 
 SIZE, LONGEST = 5, 60
 MINUTES = 12.0

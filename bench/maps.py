@@ -20,8 +20,9 @@ import regard
 from bench import memory
 from bench.harness import Case, Figure, Fresh, Options, Versus
 from bench.parity import Parity
-from regard.attention import engine, native_observe, observe
+from regard.attention import streamed_views
 from regard.attention.cells import Cells
+from regard.attention.native import engine, views
 from regard.attention.request import Request
 from regard.attention.statistic import Statistic
 
@@ -69,10 +70,10 @@ def verb_cases(shape: tuple[int, ...], bar: str | None, **asked: Any) -> Iterato
     """Each verb, both ways, from the same statistic."""
     q, k, x = draw(shape, count=3)
     of = Request.of(q, k, k, **asked).kept()
-    rows = native_observe.statistic(of)
+    rows = views.statistic(of)
     kind = " additive" if "similarity" in asked else " causal" if "is_causal" in asked else ""
     for name, verb in VERBS.items():
-        ways = {"native": native_observe, "PyTorch": observe}
+        ways = {"native": views, "PyTorch": streamed_views}
         yield Case(
             f"{name}{kind}",
             str(shape),

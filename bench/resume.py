@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from bench.harness import Figure, Options
+from regard.core.tensor_files import read_tensors
 from regard.layers import EncoderBlock, FeedForward, MultiHeadAttention
 from regard.training import Silent, Training, checkpoint, fit, seed_all
-from regard.training.files import read_tensors
 
 WIDTH, LENGTH, SYMBOLS, BATCHES = 32, 11, 13, 25
 STEPS = 300

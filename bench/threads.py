@@ -13,7 +13,7 @@ from torch import Tensor
 import regard
 from bench.harness import Case, Options, Versus
 from bench.parity import Parity
-from regard.attention import engine
+from regard.attention.native import engine
 
 SHAPES = ((1, 8, 64, 64), (16, 8, 64, 64), (8, 12, 197, 64))
 PRODUCTS = 4

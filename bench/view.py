@@ -14,12 +14,12 @@ from torch import Tensor
 from bench import memory
 from bench.harness import Case, Figure, Options, Versus
 from bench.maps import WIDTH, draw
-from regard.attention.map import AttentionMap
+from regard.attention.attention_map import AttentionMap
 from regard.attention.request import Request
 from regard.attention.statistic import Statistic
-from regard.view.server import tiles
-from regard.view.server.heads import Head, Stretch
-from regard.view.server.work import Task
+from regard.server import tiles
+from regard.server.head_views import Head, Stretch
+from regard.server.work_queue import Task
 
 TOKENS, FEWER = 131_072, 4096
 BLOCK = 2**19

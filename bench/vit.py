@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from bench._peers import load
 from bench.harness import Case, Options, Versus
 from bench.parity import Parity
-from regard.attention.memory import keep_freed
+from regard.core.process import keep_freed
+from regard.models.huggingface_vit import save_vit, to_timm
 from regard.models.vit import ViT, ViTConfig
-from regard.models.vit_exchange import save_vit, to_timm
 from regard.training import Training
 from regard.training.optimizer import Optimizer
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from regard.data.files import replacing
+from regard.core.files import replacing
 
 SEEDS = 3
 Json = Any

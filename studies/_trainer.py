@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.data.labelled import Example
+from regard.data.labelled_text import Example
 
 
 def finetune(

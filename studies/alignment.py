@@ -21,11 +21,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from regard.cli import main as regard
+from regard.commands.main import main as regard
 from regard.data.bible import prepare
 from regard.tasks.alignment import Link, Step, agreement, error_rate, links, parse_pharaoh
-from regard.tasks.interpreter import Interpreter
-from regard.training.loading import load_translator
+from regard.tasks.loading import load_translator
+from regard.tasks.translator import Interpreter
 
 COMMON = ["--no-joint", "--vocabulary", "4000", "--patience", "0", "--epochs", "1000"]
 COMMON += ["--learning-rate", "2e-3", "--warmup", "400"]

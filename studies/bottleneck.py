@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data import BOS, EOS, PAD
-from regard.models.search import greedy
+from regard.models.beam_search import greedy
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from studies._claim import Claim, Kept, figure, spread, told
 from studies._learn import learn, lines, verdict

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.images import Normal
-from regard.data.pictures import read_images
+from regard.data.image_batches import Normal
+from regard.data.image_files import read_images
 from regard.models import CNN, CNNConfig, ViT, ViTConfig
 from studies._claim import Claim, Kept, figure, spread, told
 from studies._compare import leads, parameters, percent

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers import multi30k
-from regard.cli import main as regard
+from regard.commands.main import main as regard
 from regard.data import read_pairs
 from regard.tasks.bleu import bleu
-from regard.training.loading import load_translator
+from regard.tasks.loading import load_translator
 from studies._claim import figure
 from studies._learn import lines
 

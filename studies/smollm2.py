@@ -23,8 +23,8 @@ from torch import Tensor
 
 import regard
 from regard.data.bible import prepare
-from regard.view.profile import Profile
-from regard.view.seen import Seen
+from regard.lens.head_profile import Profile
+from regard.lens.seen import Seen
 from studies._packages import smollm2
 
 MOST = 3.0
@@ -80,7 +80,7 @@ def _read(options: argparse.Namespace) -> tuple[Any, Tensor, list[str]]:
     """The model, the ids (1, T) of the text, and its tokens."""
     from transformers import AutoModel, AutoTokenizer
 
-    from regard.view.server.model import readable
+    from regard.server.huggingface_target import readable
 
     file = smollm2(options.packages)
     source: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
@@ -98,7 +98,7 @@ def _overviews(seen: Seen, options: argparse.Namespace) -> int:
     """One picture of each head, 8 bits a pixel, and all of them on one sheet; returns how many."""
     from PIL import Image
 
-    from regard.view.server.tiles import shading
+    from regard.server.tiles import shading
 
     folder = options.out / "overviews"
     folder.mkdir(exist_ok=True)

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from bench.peers import data
-from regard.cli import main as regard
-from regard.data.labelled import read_labelled
+from regard.commands.main import main as regard
+from regard.data.labelled_text import read_labelled
 from studies._packages import minilm
 
 ACCURACY, SPEED = 0.87, 1.5

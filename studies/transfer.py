@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-from regard.cli import main as regard
-from regard.data.labelled import read_labelled
+from regard.commands.main import main as regard
+from regard.data.labelled_text import read_labelled
 from regard.data.wordpiece import WordPiece
 from regard.models.bert import Bert
-from regard.models.bert_files import save_bert
+from regard.models.huggingface_bert import save_bert
+from regard.tasks.loading import config_of, load_text_classifier
 from regard.tasks.metrics import accuracy
-from regard.training.loading import config_of, load_text_classifier
 from studies._packages import Review, reviews
 
 TEST, VALID = 2000, 500

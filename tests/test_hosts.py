@@ -10,9 +10,9 @@ import pytest
 from tests.hosts import HOSTS, ROOT, environment, main
 
 MARKED = [
-    "tests/attention/test_observe.py",
+    "tests/attention/test_streamed_views.py",
     "tests/models/test_bert.py",
-    "tests/view/server/test_numbers.py",
+    "tests/server/test_numbers.py",
 ]
 """Files with tests marked `host`: collecting these alone takes seconds."""
 

@@ -38,8 +38,8 @@ def test_the_reader_of_imports_sees_every_form() -> None:
     for line, wanted in (
         ("from ..layers.block import EncoderBlock", "layers"),
         ("from .. import attention", "attention"),
-        ("import regard.layers.block", "layers"),
-        ("from regard.view import heatmap", "view"),
+        ("import regard.layers.blocks", "layers"),
+        ("from regard.pictures import heatmap", "view"),
         ("def f():\n    from ..tasks import x", "tasks"),
         ("from . import fonts", "view"),
     ):

@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import regard
-from regard.attention import blocked, engine, native, native_packed, packed, reference, sdpa
+from regard.attention import blocked, packed, reference, sdpa
+from regard.attention.native import backend as native
+from regard.attention.native import engine, packed_dot
 from regard.data import BOS, EOS
 from regard.layers import (
     AttentionPooling,
@@ -51,11 +53,11 @@ from regard.models import (
     beam,
     greedy,
 )
-from regard.models.bert_inference import Inference as BertInference
-from regard.models.context import CONTEXTS
+from regard.models.decoder_context import CONTEXTS
+from regard.models.fast_decoder import Inference, swift
+from regard.models.fast_encoder import Inference as BertInference
 from regard.models.sequence import SequenceConfig, TextClassifier
-from regard.models.transformer_inference import Inference, swift
-from regard.tasks.interpreter import Interpreter, Translation
+from regard.tasks.translator import Interpreter, Translation
 from tests.attention.refusals import assert_refused
 
 W, H, V = 24, 3, 37
@@ -279,7 +281,7 @@ def counting() -> Iterator[list[Any]]:
     with pytest.MonkeyPatch.context() as patch:
         for backend in (native, sdpa, blocked, reference):
             patch.setattr(backend, "context", counted(backend.name, backend.context))
-        patch.setattr(native_packed, "context", counted("packed", native_packed.context))
+        patch.setattr(packed_dot, "context", counted("packed", packed_dot.context))
         patch.setattr(packed, "_padded", counted("padded", packed._padded))
         yield calls
 

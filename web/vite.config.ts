@@ -6,7 +6,7 @@ import { defineConfig } from "vite";
 export default defineConfig(({ mode }) => ({
   base: "./",
   build: {
-    outDir: "../src/regard/view/web/dist", target: "es2022",
+    outDir: "../src/regard/assets/page", target: "es2022",
     ...(mode === "explain"
       ? {
           emptyOutDir: false, chunkSizeWarningLimit: 2000, copyPublicDir: false, modulePreload: false as const,

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from .attention import Additive, AttentionMap, Bilinear, attend, attend_packed, masks
-from .attention import map as _map
+from .attention import attention_map as _map
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def _pictures() -> ModuleType:
-    from .view import heatmap  # imports matplotlib: only when a picture is asked for
+    from .pictures import heatmap  # imports matplotlib: only when a picture is asked for
 
     return heatmap
 
@@ -73,11 +73,11 @@ def __getattr__(name: str) -> Any:
     if name == "show_heatmaps":
         return _pictures().show_heatmaps
     if name == "watch":
-        from .view.watch import watch
+        from .lens.watch import watch
 
         return watch
     if name == "load_capture":
-        from .view.capture import load_capture
+        from .lens.captures import load_capture
 
         return load_capture
     raise AttributeError(f"module 'regard' has no attribute {name!r}")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .oracle import allowed_pairs
+from tests.attention.oracle import allowed_pairs
 
 SEED = 19
 EXTREMES = os.environ.get("REGARD_FUZZ_EXTREMES", "0") == "1"

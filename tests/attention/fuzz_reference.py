@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .fuzz_cases import Case, Draw, reachable
-from .oracle import dense_scores
+from tests.attention.fuzz_cases import Case, Draw, reachable
+from tests.attention.oracle import dense_scores
 
 FACTOR = 8
 """Roundings of one quantity that may add up; see `Truth`."""

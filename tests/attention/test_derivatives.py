@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import regard
-from regard.attention import blocked, choose, engine
+from regard.attention import backends, blocked
+from regard.attention.native import engine
 from regard.attention.request import Request
 from tests.attention.refusals import assert_refused
 
@@ -68,7 +69,7 @@ def second(x: list[Tensor], options: dict[str, Any], backend: str) -> list[Tenso
 def test_second_derivatives_are_those_of_the_reference(case: str, dtype: torch.dtype, backend: str) -> None:
     if backend != "auto":
         request = Request.of(*inputs(2, dtype=dtype), **CASES[case](dtype))
-        if choose.BACKENDS[backend].refusal(request) is not None:
+        if backends.BACKENDS[backend].refusal(request) is not None:
             call = functools.partial(regard.attend, *inputs(2, dtype=dtype), **CASES[case](dtype), backend=backend)
             assert_refused(backend, call)
             return
@@ -213,7 +214,7 @@ def test_a_plain_transformation_keeps_sdpa() -> None:
     x = [leaf.detach() for leaf in inputs(2)]
 
     def one(*given: Tensor) -> Tensor:
-        chosen.append(choose.choose(Request.of(*given)).backend.name)
+        chosen.append(backends.choose(Request.of(*given)).backend.name)
         return regard.attend(*given).sum()
 
     torch.vmap(one)(*x)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.attention import engine
+from regard.attention.native import engine
 
 ROOT = Path(__file__).parent.parent.parent
 OPEN = (2**60, 2**60, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -66,13 +66,13 @@ def test_a_machine_with_a_compiler_has_the_module() -> None:
 def test_it_names_its_instruction_set(module: ModuleType) -> None:
     assert module.isas()[0] == "baseline"
     assert set(module.isas()) <= {"baseline", "avx2", "avx512"}
-    assert python("from regard.attention import engine; print(engine.module.isa())").strip() == module.isas()[-1]
+    assert python("from regard.attention.native import engine; print(engine.module.isa())").strip() == module.isas()[-1]
 
 
 @needs_module
 @pytest.mark.parametrize("cap", engine.ISAS)
 def test_the_environment_caps_the_instruction_set(cap: str) -> None:
-    script = "from regard.attention import engine; print(engine.module.isa(), *engine.module.isas())"
+    script = "from regard.attention.native import engine; print(engine.module.isa(), *engine.module.isas())"
     _, *supported = python(script, REGARD_MAX_CPU_ISA=engine.ISAS[-1]).split()  # this process may be capped itself
     used, *runnable = python(script, REGARD_MAX_CPU_ISA=cap).split()
     allowed = [name for name in supported if engine.ISAS.index(name) <= engine.ISAS.index(cap)]
@@ -81,7 +81,7 @@ def test_the_environment_caps_the_instruction_set(cap: str) -> None:
 
 @needs_module
 def test_an_unknown_cap_is_refused() -> None:
-    script = "from regard.attention import engine; print(engine.module, engine.reason)"
+    script = "from regard.attention.native import engine; print(engine.module, engine.reason)"
     refused = python(script, REGARD_MAX_CPU_ISA="avx3").strip()
     assert refused == "None REGARD_MAX_CPU_ISA (avx3) must be one of baseline, avx2, avx512"
 
@@ -133,7 +133,7 @@ def test_what_a_task_throws_reaches_the_caller(module: ModuleType) -> None:
 def test_without_it_regard_works_and_says_why(wish: str, words: str) -> None:
     script = """
 import regard, torch
-from regard.attention import engine
+from regard.attention.native import engine
 assert engine.module is None
 x = torch.randn(1, 2, 3, 5)
 assert regard.attend(x, x, x).shape == x.shape

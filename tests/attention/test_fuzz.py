@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.attention import blocked, engine
-
-from . import fuzz_cases
-from .fuzz_cases import Case, arrange
-from .fuzz_reference import Truth, solve
-from .oracle import mlp
+from regard.attention import blocked
+from regard.attention.native import engine
+from tests.attention import fuzz_cases
+from tests.attention.fuzz_cases import Case, arrange
+from tests.attention.fuzz_reference import Truth, solve
+from tests.attention.oracle import mlp
 
 CASES = int(os.environ.get("REGARD_FUZZ_CASES", "300"))
 STEP = 25

@@ -14,15 +14,17 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import regard
-from regard.attention import engine, native, native_additive, native_observe, native_packed
 from regard.attention.cells import Cells
 from regard.attention.masks import Mask
-from regard.attention.native_plan import Plan, address, addressable
+from regard.attention.native import additive as native_additive
+from regard.attention.native import backend as native
+from regard.attention.native import engine, packed_dot, views
+from regard.attention.native.plan import Plan, address, addressable
 from regard.attention.packed_layout import Layout
 from regard.attention.request import Request
 from regard.attention.similarity import Additive, Dot
-from regard.layers import between
-from regard.models import search
+from regard.layers import fused
+from regard.models import beam_search
 
 SOURCES = Path(regard.__file__).parent
 COMPUTE = {"dot_forward", "dot_backward", "packed_forward", "packed_backward", "additive_forward", "additive_backward"}
@@ -127,7 +129,7 @@ def entry_points(bad: Callable[[Tensor], Tensor], at: int) -> dict[str, Callable
     first, second, third = (bad(torch.randn(T, D)) if i == at else torch.randn(T, D) for i in range(3))
     row = bad(torch.randn(D)) if at else torch.randn(D)
     w, lse, grad, out = torch.ones(1, 2, D), torch.zeros(1, 2, T), torch.randn(1, 2, T, D), torch.randn(1, 2, T, D)
-    packed = native_packed.Packed(PLAN, LAYOUT, Mask())
+    packed = packed_dot.Packed(PLAN, LAYOUT, Mask())
     cells, statistic = Cells(0, T, 2), torch.zeros(1, 2, T)
     heads = [bad(torch.randn(2, T, D)) if i == at else torch.randn(2, T, D) for i in range(3)]
     found: dict[str, Callable[[], Any]] = {
@@ -135,10 +137,10 @@ def entry_points(bad: Callable[[Tensor], Tensor], at: int) -> dict[str, Callable
         "dot backward": lambda: native._backward(PLAN, q, k, v, out, lse, grad),
         "additive forward": lambda: native_additive.forward(q, k, v, w, PLAN, None, keep=False),
         "additive forward, kept": lambda: native_additive.forward(q, k, v, w, PLAN, None, keep=True),
-        "gelu": lambda: between.kernels().gelu(between._sizes(first), *between._pointers(first, row, second), 1),
-        "add and norm": lambda: between._normed(first, second, row, row, 1e-5, (0, 0), third),
-        "packed forward": lambda: native_packed._forward(*heads, packed),
-        "packed backward": lambda: native_packed._backward(
+        "gelu": lambda: fused.kernels().gelu(fused._sizes(first), *fused._pointers(first, row, second), 1),
+        "add and norm": lambda: fused._normed(first, second, row, row, 1e-5, (0, 0), third),
+        "packed forward": lambda: packed_dot._forward(*heads, packed),
+        "packed backward": lambda: packed_dot._backward(
             packed, *heads, torch.randn(T, 2, D), torch.zeros(2, T), torch.randn(T, 2, D)
         ),
     }
@@ -146,17 +148,17 @@ def entry_points(bad: Callable[[Tensor], Tensor], at: int) -> dict[str, Callable
         for additive in (False, True):
             r = request(q, k, additive)
             found |= {
-                f"statistic {additive}": lambda r=r: native_observe.statistic(r),
-                f"weights {additive}": lambda r=r: native_observe.weights(r, statistic, slice(0, T)),
-                f"top {additive}": lambda r=r: native_observe.top(r, statistic, 2),
-                f"entropy {additive}": lambda r=r: native_observe.entropy(r, statistic),
-                f"received {additive}": lambda r=r: native_observe.received(r, statistic),
-                f"times {additive}": lambda r=r: native_observe.times(r, statistic, torch.randn(1, 2, T, 3)),
-                f"before {additive}": lambda r=r: native_observe.before(r, statistic, torch.randn(1, 2, 3, T)),
-                f"pool {additive}": lambda r=r: native_observe.pool(r, statistic, cells, cells, "max"),
+                f"statistic {additive}": lambda r=r: views.statistic(r),
+                f"weights {additive}": lambda r=r: views.weights(r, statistic, slice(0, T)),
+                f"top {additive}": lambda r=r: views.top(r, statistic, 2),
+                f"entropy {additive}": lambda r=r: views.entropy(r, statistic),
+                f"received {additive}": lambda r=r: views.received(r, statistic),
+                f"times {additive}": lambda r=r: views.times(r, statistic, torch.randn(1, 2, T, 3)),
+                f"before {additive}": lambda r=r: views.before(r, statistic, torch.randn(1, 2, 3, T)),
+                f"pool {additive}": lambda r=r: views.pool(r, statistic, cells, cells, "max"),
             }
     if at == 0:
-        found["best"] = lambda: search._best(bad(torch.randn(2, 5)), 2)
+        found["best"] = lambda: beam_search._best(bad(torch.randn(2, 5)), 2)
     return found
 
 
@@ -178,7 +180,7 @@ def test_maps_of_what_has_no_memory_are_not_for_the_kernels(kind: str, unreached
     q, k = torch.randn(1, 2, T, D), torch.randn(1, 2, T, D)
     bad = UNREADABLE[kind]
     for one, other in ((bad(q), k), (q, bad(k))):
-        assert native_observe.refusal(request(one, other)) is not None
+        assert views.refusal(request(one, other)) is not None
 
 
 @needs_kernels

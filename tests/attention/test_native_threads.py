@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from regard.attention import attend, engine, native
-from regard.attention.native_plan import Plan
+from regard.attention import attend
+from regard.attention.native import backend, engine
+from regard.attention.native.plan import Plan
 from tests.attention.oracle import Problem
 from tests.attention.test_attend import check, some
 
@@ -19,7 +20,7 @@ HALVES = [torch.bfloat16, torch.float16]
 
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(native, "KEYS_PER_TASK", 37)
+    monkeypatch.setattr(backend, "KEYS_PER_TASK", 37)
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(1)
@@ -29,7 +30,7 @@ def test_a_head_is_shared_here() -> None:
     """Else the tests below would see nothing of it."""
     assert engine.module is not None
     for mask in (None, (0,)):
-        assert Plan(2, 1, 1, 1.0, 0.0, mask, (), mask is not None).shares(131, 2, native.KEYS_PER_TASK) == 3
+        assert Plan(2, 1, 1, 1.0, 0.0, mask, (), mask is not None).shares(131, 2, backend.KEYS_PER_TASK) == 3
     assert engine.module.additive_parts(2, 131, 2) == 2
 
 

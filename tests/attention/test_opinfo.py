@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from regard.attention import choose, engine
+from regard.attention import backends
+from regard.attention.native import engine
 from regard.attention.request import Request
 
 BACKENDS = ["auto", "native", "torch", "blocked", "reference"]
@@ -68,7 +69,7 @@ def fresh(x: list[Tensor], options: dict[str, Any], dtype: torch.dtype) -> tuple
 
 
 def unserved(backend: str, x: list[Tensor], options: dict[str, Any]) -> str | None:
-    return None if backend == "auto" else choose.BACKENDS[backend].refusal(Request.of(*x, **options))
+    return None if backend == "auto" else backends.BACKENDS[backend].refusal(Request.of(*x, **options))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

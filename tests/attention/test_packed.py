@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.attention import engine, native
+from regard.attention.native import backend as native
+from regard.attention.native import engine
 from regard.attention.packed_layout import Layout
 from tests.attention.refusals import assert_refused
 from tests.attention.test_attend import some

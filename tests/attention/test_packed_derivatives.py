@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 import regard
-from regard.attention import engine
+from regard.attention.native import engine
 from tests.attention.test_derivatives import some
 
 D, DV = 3, 2

@@ -10,7 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import regard
-from regard.attention import blocked, engine
+from regard.attention import blocked
+from regard.attention.native import engine
 
 KINDS: dict[str, Any] = {
     "dot": "dot",

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.attention import engine, native_observe
+from regard.attention.native import engine, views
 from regard.attention.request import Request
 from regard.attention.similarity import Dot, widen
 from regard.attention.sink import SinkMap
 from tests.attention.refusals import REFUSED, assert_refused
-from tests.attention.test_observe import ISAS, assert_exact, way  # noqa: F401
+from tests.attention.test_streamed_views import ISAS, assert_exact, way  # noqa: F401
 
 LOWEST = torch.finfo(torch.float32).min
 SIZES = [(3, 150), (37, 150), (150, 5)]
@@ -293,7 +293,7 @@ def test_a_library_that_rounds_by_shape(
 ) -> None:
     """Whatever the shapes that a view computes its scores in. The scores reach 1e13."""
     monkeypatch.setattr(Dot, "scores", rounded_by_shape)
-    monkeypatch.setattr(native_observe, "refusal", lambda *_: "switched off")
+    monkeypatch.setattr(views, "refusal", lambda *_: "switched off")
     generator = torch.Generator().manual_seed(int(size))
     q, k = (size * (torch.randn(2, n, 8, generator=generator) + 1) for n in (211, 223))
     if backend == "torch" and "softcap" in options:
@@ -324,10 +324,10 @@ def test_one_pass_for_ordinary_scores(monkeypatch: pytest.MonkeyPatch) -> None:
             continue
         q, k = torch.randn(2, 50, 64), torch.randn(2, 60, 64)
         _, m = regard.attend(q, k, k, backend=name, return_map=True)
-        monkeypatch.setattr("regard.attention.observe.statistic", None)
-        monkeypatch.setattr("regard.attention.native_observe.statistic", None)
+        monkeypatch.setattr("regard.attention.streamed_views.statistic", None)
+        monkeypatch.setattr("regard.attention.native.views.statistic", None)
         if name == "blocked":
-            monkeypatch.setattr(native_observe, "refusal", lambda *_: "switched off")
+            monkeypatch.setattr(views, "refusal", lambda *_: "switched off")
             assert not m.statistic.large.any()
         assert_rows(m.dense(), torch.ones(2, 50))
         monkeypatch.undo()

@@ -13,7 +13,7 @@ from torch.nn.attention.bias import CausalBias, causal_lower_right, causal_upper
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from regard.attention import engine
+from regard.attention.native import engine
 
 BACKENDS = ["auto", "native", "torch", "blocked", "reference"]
 SIZES = [(4, 6), (6, 4), (5, 5)]

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import regard
-from regard.attention import blocked, choose, engine
+from regard.attention import backends, blocked
+from regard.attention.native import engine
 from regard.attention.request import Request
 
 
@@ -220,17 +221,17 @@ WHYS: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize("options,backend,why", WHYS)
 def test_auto_says_why(options: dict[str, Any], backend: str, why: str) -> None:
-    choice = choose.choose(Request.of(*inputs(2), **options))
+    choice = backends.choose(Request.of(*inputs(2), **options))
     assert choice.backend.name == backend and why in choice.why
 
 
 def test_auto_stores_no_large_mask_and_no_large_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "LARGEST_MASK", 30)
-    monkeypatch.setattr(choose, "LARGEST_WEIGHTS", 60)
+    monkeypatch.setattr(backends, "LARGEST_MASK", 30)
+    monkeypatch.setattr(backends, "LARGEST_WEIGHTS", 60)
     x = inputs(2)
 
-    def chosen(**options: Any) -> choose.Choice:
-        return choose.choose(Request.of(*x, **options))
+    def chosen(**options: Any) -> backends.Choice:
+        return backends.choose(Request.of(*x, **options))
 
     assert chosen(lengths=[2, 3]).backend.name == "torch"  # 14 pairs: one row of keys for each entry
     assert chosen(window=(1, 1)).why.startswith("SDPA would need a mask of 35 pairs; native: ")

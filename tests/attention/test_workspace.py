@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.attention import engine, workspace
+from regard.attention.native import engine, workspace
 
 SIZE = 2**20
 pytestmark = pytest.mark.skipif(workspace._use_count is None, reason="this PyTorch does not count users of a storage")

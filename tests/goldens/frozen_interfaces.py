@@ -22,10 +22,9 @@ import torch
 from safetensors import safe_open
 
 import regard
-
-from . import server_answers
-from .entry_points import ROOT, command
-from .small_runs import RECIPES, metrics, without_time
+from tests.goldens import server_answers
+from tests.goldens.entry_points import ROOT, command
+from tests.goldens.small_runs import RECIPES, metrics, without_time
 
 TRAINING = (
     "translate",

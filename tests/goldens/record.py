@@ -29,9 +29,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from . import frozen_interfaces, server_answers, small_runs
-from .comparison import recording_differences
-from .module_cases import CASES, outcome
+from tests.goldens import frozen_interfaces, server_answers, small_runs
+from tests.goldens.comparison import recording_differences
+from tests.goldens.module_cases import CASES, outcome
 
 STORED = Path(__file__).parent / "stored"
 FILES = "files.tar.xz"

@@ -19,9 +19,8 @@ from PIL import Image
 from torch import nn
 
 import regard
-
-from .entry_points import Patches, command
-from .module_cases import fill, values
+from tests.goldens.entry_points import Patches, command
+from tests.goldens.module_cases import fill, values
 
 WORDS = {"the": "le", "cat": "chat", "dog": "chien", "sees": "voit", "a": "un", "bird": "oiseau"}
 GOOD, BAD = ("fine", "lovely", "great"), ("dull", "awful", "poor")

@@ -17,14 +17,21 @@ import torch
 import regard
 from regard import layers, models
 from regard.data import load_vocabulary
-from tests.view.test_web import demand, node
-
-from . import frozen_interfaces, server_answers, small_runs
-from .comparison import EXACT, ROUNDING, TRAINING, UNDETERMINED, differences, read_tensors, recording_differences
-from .comparison import tensor_differences as tensors_differ
-from .entry_points import ADDRESS_MODULE, kernels
-from .module_cases import CASES, ELSEWHERE, outcome
-from .record import FILES, STORED
+from tests.goldens import frozen_interfaces, server_answers, small_runs
+from tests.goldens.comparison import (
+    EXACT,
+    ROUNDING,
+    TRAINING,
+    UNDETERMINED,
+    differences,
+    read_tensors,
+    recording_differences,
+)
+from tests.goldens.comparison import tensor_differences as tensors_differ
+from tests.goldens.entry_points import ADDRESS_MODULE, kernels
+from tests.goldens.module_cases import CASES, ELSEWHERE, outcome
+from tests.goldens.record import FILES, STORED
+from tests.page.test_assets import demand, node
 
 pytestmark = [
     pytest.mark.xdist_group("goldens"),

@@ -20,9 +20,9 @@ from regard.models import (
     load_bert,
     save_bert,
 )
-from regard.models.bert_files import _SIZES, config_from, config_to
-from regard.models.exchange import read_tensors, write
-from tests.models.berts import B, C, T, V, W, inputs
+from regard.models.huggingface_bert import _SIZES, config_from, config_to
+from regard.models.model_directory import read_tensors, write
+from tests.models.tiny_berts import B, C, T, V, W, inputs
 
 CONFIG = BertConfig(vocabulary=V, width=W, heads=3, hidden=40, layers=2, positions=19, dropout=0.0)
 MAKERS = {

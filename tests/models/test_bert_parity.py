@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from regard.models import Bert, MaskedTokens, Pretraining, SentenceEmbedder, SequenceClassifier, load_bert, save_bert
-from regard.models.bert_files import names_of
-from tests.models.berts import HEADS, LENGTHS, V, inputs, ours, outputs, saved, theirs
+from regard.models.huggingface_bert import names_of
+from tests.models.tiny_berts import HEADS, LENGTHS, V, inputs, ours, outputs, saved, theirs
 
 transformers = pytest.importorskip("transformers")
 each = pytest.mark.parametrize("architecture", HEADS)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 import regard
 from regard.models import AttentiveContext, FixedContext, Seq2Seq
-from regard.models.context import CONTEXTS, context_of
-from regard.models.translator import Memory
+from regard.models.decoder_context import CONTEXTS, context_of
+from regard.models.encoder_decoder import Memory
 from tests.models.translators import LENGTHS, RECURRENT, TARGET, TS, B, T, build, sentences
 
 SEEING = [name for name in CONTEXTS if name != "fixed"]

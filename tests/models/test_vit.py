@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from bench._peers import load
+from regard.models.huggingface_vit import from_timm, labels_of, load_vit, save_vit, to_timm
 from regard.models.vit import ViT, ViTConfig, patches, sinusoids_2d
-from regard.models.vit_exchange import from_timm, labels_of, load_vit, save_vit, to_timm
 
 SMALL = ViTConfig(classes=5, image=(12, 20), channels=3, patch=4, width=24, heads=3, hidden=40, layers=2)
 GOLDENS = Path(__file__).parent / "goldens"

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from regard.data import BOS, EOS
 from regard.models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
-from regard.models.context import CONTEXTS
+from regard.models.decoder_context import CONTEXTS
 
 B, TS, T, SOURCE, TARGET = 3, 7, 5, 17, 19
 LENGTHS = (7, 2, 5)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.labelled import read_labelled
+from regard.data.labelled_text import read_labelled
 from regard.data.wordpiece import WordPiece
 from regard.models.bert import Bert, BertConfig
-from regard.models.bert_files import save_bert
+from regard.models.huggingface_bert import save_bert
 from regard.training import logbook
 from studies import sst2, transfer
 from studies._packages import Review
 from studies._trainer import finetune
-from tests.tasks.berts import labelled
+from tests.tasks.sample_texts import labelled
 
 NUMBERS = {"bad": "0", "good": "1"}
 

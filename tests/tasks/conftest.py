@@ -7,8 +7,8 @@ import torch
 
 from regard.data import Batches, Corpus, Subwords, encode_pairs
 from regard.models import Seq2Seq, Seq2SeqConfig
-from regard.tasks.interpreter import Interpreter
-from regard.tasks.translate import Translate
+from regard.tasks.translation import Translate
+from regard.tasks.translator import Interpreter
 from regard.training import logbook
 
 WORDS = {"the": "le", "cat": "chat", "dog": "chien", "sees": "voit", "a": "un", "bird": "oiseau"}

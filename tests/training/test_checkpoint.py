@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.training import Damaged, Unwritable, checkpoint, files
+from regard.core import tensor_files
+from regard.core.tensor_files import json_bytes, read_json, read_tensors, write
+from regard.training import Damaged, Unwritable, checkpoint
 from regard.training.checkpoint import Progress
-from regard.training.files import json_bytes, read_json, read_tensors, write
 
 TENSORS = {
     "model/a": torch.arange(7.0) / 3,
@@ -118,7 +119,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     save(tmp_path, 9)
     write(tmp_path / "file", b"before")
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(files, "write_through", full)
+    monkeypatch.setattr(tensor_files, "write_through", full)
     with pytest.raises(
         Unwritable,
         match=r"state-00000012 \(0\.0 MiB\) must be written; got No space left on device with [\d,.]+ MiB free\. "

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from bench import _runs, damage
-from regard.cli import main
+from regard.commands.main import main
+from regard.core.tensor_files import read_tensors_and_metadata, tensor_bytes
 from regard.training import Damaged, checkpoint, logbook, read_weights
-from regard.training.files import read_tensors_and_metadata, tensor_bytes
 
 RECIPES = tuple(_runs.RECIPES)
 INPUTS = {"translate": "train.tsv", "classify": "labelled.tsv", "pretrain": "plain.txt", "images": "squares"}

@@ -2,7 +2,7 @@
 
 from . import masks
 from .attend import attend
-from .map import AttentionMap
+from .attention_map import AttentionMap
 from .packed import attend_packed
 from .packed_maps import PackedMaps
 from .settle import settle

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from . import native
-from .choose import Backend, choose
-from .isolate import isolated
-from .map import AttentionMap
+from .attention_map import AttentionMap
+from .backends import Backend, choose
+from .native import backend as native
+from .nonfinite import isolated
 from .request import Request, Weighting
 from .similarity import autocast_dtype
 from .statistic import Statistic

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import reference
-from .isolate import isolated
 from .masks import Mask, transformed
+from .nonfinite import isolated
 from .packed_layout import Layout, pad, padded, positions, unpad
 from .request import Request
 from .similarity import Similarity, reachable_leaves

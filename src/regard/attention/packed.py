@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from . import check, native_packed
+from . import validation
 from .attend import serve
-from .choose import choose
+from .backends import choose
 from .masks import transformed
+from .native import packed_dot
 from .packed_layout import Layout, Lengths, as_tensor, layout_of, padded, positions, unpad
 from .packed_layout import places as places
 from .packed_maps import PackedMaps
-from .packed_op import request_of, traceable, traced
+from .packed_operator import request_of, traceable, traced
 from .request import Request, Weighting
 from .similarity import autocast_dtype
 from .tensor_types import require_supported
@@ -158,8 +159,8 @@ def _request(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any])
 
 
 def _serve(request: Request, layout: Layout, backend: str) -> Tensor:
-    if backend in ("auto", "native") and native_packed.refusal(request) is None:
-        context = native_packed.context(request, layout)
+    if backend in ("auto", "native") and packed_dot.refusal(request) is None:
+        context = packed_dot.context(request, layout)
         if context is not None:
             return context
     return _padded(request, layout, backend)
@@ -184,7 +185,7 @@ def _traced_offsets(given: int | Lengths, lengths: Tensor) -> Tensor | None:
 def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, Tensor) or (x.ndim != 3 and not x.is_nested):
-            got = check.shape(x) if isinstance(x, Tensor) else type(x).__name__
+            got = validation.shape(x) if isinstance(x, Tensor) else type(x).__name__
             raise ValueError(
                 f"attend_packed: {name} must be a tensor (tokens, heads, width); got {got}. For one head use "
                 "x[:, None]; regard.data.pack packs a padded batch."

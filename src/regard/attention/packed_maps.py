@@ -9,7 +9,7 @@ from typing import overload
 
 import torch
 
-from .map import AttentionMap
+from .attention_map import AttentionMap
 from .packed_layout import Layout, pad, padded_mask, places
 from .request import Request
 

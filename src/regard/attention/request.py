@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 import torch
 from torch import Tensor
 
-from . import check
+from ..core.trace import stage
+from . import validation
 from .masks import OPEN, Mask, Span
 from .similarity import Additive, Bilinear, Dot, Pairwise, Similarity, autocast_dtype, resolve, wide
-from .stage import stage
 
 Weighting: TypeAlias = Literal["softmax", "hard", "uniform"]
 Index: TypeAlias = int | slice | Tensor
@@ -62,25 +62,27 @@ class Request:
         lengths: int | Tensor | Sequence[int] | None = None,
     ) -> Request:
         """Check what was asked; raises ValueError with the value and the remedy."""
-        check.tensors(query, key, value)
+        validation.tensors(query, key, value)
         query, key, value = _under_autocast(query, key, value)
-        groups, lead = check.lead(query, key, value, enable_gqa)
-        attn_mask, is_causal, causal_offset = check.causal_bias(attn_mask, is_causal, window, causal_offset, query, key)
-        check.options(dropout_p, softcap, weighting, window)
-        check.widths(query, key, similarity)
+        groups, lead = validation.lead(query, key, value, enable_gqa)
+        attn_mask, is_causal, causal_offset = validation.causal_bias(
+            attn_mask, is_causal, window, causal_offset, query, key
+        )
+        validation.options(dropout_p, softcap, weighting, window)
+        validation.widths(query, key, similarity)
         resolved = resolve(
             similarity, scale, query.shape[-1], lambda: (query[..., :1, :], spread(key[..., :1, :], groups))
         )
-        check.parameters(resolved, query, key, lead)
+        validation.parameters(resolved, query, key, lead)
         left, right = window if window is not None else (None, None)
         if is_causal:
             right = 0 if right is None else min(right, 0)
-        offset = check.per_entry("causal_offset", causal_offset, lead, query.device)
+        offset = validation.per_entry("causal_offset", causal_offset, lead, query.device)
         if attn_mask is None and lengths is None and left is None and right is None:
             mask = OPEN
         else:
-            dense = check.attn_mask(attn_mask, query, key, lead)
-            mask = Mask(dense, left, right, offset, None if lengths is None else check.lengths(lengths, key, lead))
+            dense = validation.attn_mask(attn_mask, query, key, lead)
+            mask = Mask(dense, left, right, offset, None if lengths is None else validation.lengths(lengths, key, lead))
         if 0 in (query.shape[-1], key.shape[-1]) and not isinstance(resolved, Pairwise):
             query, key, resolved = _without_width(query), _without_width(key), Dot()  # every score is an empty sum
         if weighting == "uniform":  # the softmax of equal scores: no backend needs to know it
@@ -104,7 +106,7 @@ class Request:
         lead: tuple[int, ...],
     ) -> Request:
         """A request that was kept, from its parts, as a file holds them; raises ValueError where they do not fit."""
-        check.kept(q, k, mask, similarity, softcap, groups, lead)
+        validation.kept(q, k, mask, similarity, softcap, groups, lead)
         return cls(q, k, None, similarity, hard, mask, softcap, 0.0, groups, lead)
 
     @property
@@ -148,12 +150,15 @@ class Request:
         if similarity is self.similarity:
             return self
         changed = [(x, y) for x, y in ((self.q, q), (self.k, k)) if x is not y]
-        if any(y.requires_grad for _, y in changed) and not check.finite(*(x for x, _ in changed)):
+        if any(y.requires_grad for _, y in changed) and not validation.finite(*(x for x, _ in changed)):
             return self._reduced_around_nonfinite()
         return replace(self, q=q, k=k, similarity=similarity)
 
     def _reduced_around_nonfinite(self) -> Request:
-        bad_q, bad_k = check.nonfinite_rows(self.q), check.nonfinite_rows(self.k)  # (..., Tq, 1), (..., Tk, 1)
+        bad_q, bad_k = (
+            validation.nonfinite_rows(self.q),
+            validation.nonfinite_rows(self.k),
+        )  # (..., Tq, 1), (..., Tk, 1)
         q, k, similarity = self.similarity.reduce(torch.where(bad_q, 0, self.q), torch.where(bad_k, 0, self.k))
         q, k = torch.where(bad_q, torch.nan, q), torch.where(bad_k, torch.nan, k)
         return replace(self, q=q, k=k, similarity=similarity)

@@ -11,10 +11,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from . import reference
-from .check import readable
 from .derivatives import rerouted, unserved
 from .request import Request
 from .similarity import Additive, Dot, Pairwise, widen
+from .validation import readable
 
 name = "torch"
 isolates = False

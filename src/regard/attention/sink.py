@@ -12,7 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from . import masks
 from .attend import attend
-from .map import AttentionMap
+from .attention_map import AttentionMap
 from .request import Request
 from .statistic import Statistic
 

@@ -1,11 +1,11 @@
 """Data: text → ids → batches."""
 
-from .batches import Batch, Batches, Plan
+from ..attention.packing import Packed, pack, unpack
 from .characters import Characters
 from .corpus import Corpus, encode_pairs
-from .packing import Packed, pack, unpack
-from .parallel import Report, read_pairs
+from .pair_batches import Batch, Batches, Plan
 from .subwords import Subwords
+from .text_files import Report, read_pairs
 from .vocabulary import BOS, EOS, PAD, UNK, Vocabulary, load_vocabulary
 from .wordpiece import WordPiece
 

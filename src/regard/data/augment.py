@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..attention.check import shape
+from ..attention.validation import shape
 
 Generator = torch.Generator | None
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .files import replacing
-from .registry import Sdist, fetch
+from ..core.files import replacing
+from .package_index import Sdist, fetch
 
 WHEEL = Sdist(
     project="bible-alignments",

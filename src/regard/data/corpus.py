@@ -20,8 +20,8 @@ from typing import IO
 
 import numpy as np
 
-from .files import replacing
-from .parallel import Report
+from ..core.files import replacing
+from .text_files import Report
 from .vocabulary import Vocabulary
 
 Pair = tuple[Sequence[int], Sequence[int]]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from .files import replacing
+from ..core.files import replacing
 
 if TYPE_CHECKING:
     from babel import Locale

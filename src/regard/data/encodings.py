@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .files import opened
+from ..core.files import opened
 
 ALLOWED = 0.01
 """Share of lines that may be badly encoded unless the user says otherwise."""

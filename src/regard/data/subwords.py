@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from .files import replacing
+from ..core.files import replacing
 from .vocabulary import BOS, EOS, NAMES, PAD, UNK, UNKNOWN, check_ids, damaged, read_json
 
 # tokenizers warns in every process that forks after it used threads, unless this says whether it

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .files import replacing
-from .registry import Sdist, fetch
+from ..core.files import replacing
+from .package_index import Sdist, fetch
 
 SDIST = Sdist(
     project="nmt",

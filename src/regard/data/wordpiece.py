@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from .files import replacing
+from ..core.files import replacing
 from .subwords import _threads, most_frequent_characters, train_on_words
 from .vocabulary import check_ids, read_json
 

@@ -1,13 +1,13 @@
 """Layers: multi-head attention, positions, feed-forward, blocks, pooling; made of the operator and nothing else."""
 
-from .block import DecoderBlock, DecoderMaps, EncoderBlock, Residual
+from .blocks import DecoderBlock, DecoderMaps, EncoderBlock, Residual
 from .cache import Cache, DecoderCache
 from .dropout import Dropout
 from .feedforward import FeedForward, GatedFeedForward
+from .learned_similarity import LearnedSimilarity
 from .multihead import MultiHeadAttention, merge_heads, split_heads
 from .pooling import AttentionPooling, AveragePooling, FullyConnectedPooling, KernelPooling, MaxPooling
 from .position import LearnedPosition, RotaryPosition, SinusoidalPosition, sinusoids
-from .similarity import LearnedSimilarity
 
 __all__ = [
     "AttentionPooling",

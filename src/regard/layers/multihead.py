@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import attend as plain_attend
-from ..attention.check import shape
 from ..attention.tensor_types import is_causal_bias
+from ..attention.validation import shape
 from .cache import Cache
-from .packed import Packing, operator, pair_of, refuse, tell
+from .learned_similarity import Similarity, asked, owned
+from .packed_attention import Packing, operator, pair_of, refuse, tell
 from .projection import linear, project
-from .similarity import Similarity, asked, owned
 
 Position = Callable[[Tensor, int | Tensor], Tensor]
 """Queries or keys (..., H, T, D) and the position of the first → the same, told where they stand."""

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from ..attention import attend as plain_attend
 from ..attention import masks
-from ..attention.check import broadcasts, dtype, readable, shape, shape_of
-from .similarity import Similarity, asked, owned
+from ..attention.validation import broadcasts, dtype, readable, shape, shape_of
+from .learned_similarity import Similarity, asked, owned
 
 Lengths = int | Tensor | Sequence[int]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .between import traced, untouched
+from .fused import traced, untouched
 
 ROWS = 256
 """Vectors from which on it pays to put the weights side by side first."""
@@ -104,7 +104,7 @@ def over_rows(a: Tensor, b: Tensor) -> Tensor:
 class _Split(torch.autograd.Function):
     """`joined.split(sizes, -1)`, whose gradient is no copy where those of the parts lie side by side already.
 
-    The native kernels leave them so: `attention.native_plan.Gradients`.
+    The native kernels leave them so: `attention.native.plan.Gradients`.
     """
 
     @staticmethod

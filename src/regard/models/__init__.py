@@ -1,15 +1,15 @@
 """Models: translators, recurrent and Transformers, and the search over them; BERT and its heads; of images the Vision
 Transformer and a residual network."""
 
+from .beam_search import Hypothesis, beam, greedy
 from .bert import Bert, BertConfig
-from .bert_files import load_bert, save_bert
 from .bert_heads import MaskedTokens, NextSentence, Pretraining, SentenceEmbedder, SequenceClassifier, TokenClassifier
 from .cnn import CNN, CNNConfig
-from .context import AttentiveContext, FixedContext
-from .search import Hypothesis, beam, greedy
+from .decoder_context import AttentiveContext, FixedContext
+from .encoder_decoder import Memory, Translator
+from .huggingface_bert import load_bert, save_bert
 from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .transformer import Transformer, TransformerConfig
-from .translator import Memory, Translator
 from .vit import ViT, ViTConfig
 
 __all__ = [

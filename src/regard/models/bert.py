@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import AttentionMap
-from ..attention.check import dtype, shape
 from ..attention.packed import places
-from ..attention.stage import stage
-from ..data.packing import pack, padded, unpack
+from ..attention.packing import pack, padded, unpack
+from ..attention.validation import dtype, shape
+from ..core.trace import stage
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention
 from ..layers.feedforward import Activation
 from ..layers.position import sinusoids

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ..attention.stage import stage
+from ..core.trace import stage
 from ..layers import Dropout
 from ..layers.recurrent import CELLS, Hidden, RecurrentState, Weights, kind_of, over
 from .bounds import out_of_bounds, refuse, too_large, unknown_name
-from .context import CONTEXTS, context_of
-from .translator import TIES, Memory, check_ids, embeddings, vocabulary_layer
+from .decoder_context import CONTEXTS, context_of
+from .encoder_decoder import TIES, Memory, check_ids, embeddings, vocabulary_layer
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..attention import masks
-from ..attention.check import shape
+from ..attention.validation import shape
 from ..layers import (
     AveragePooling,
     Dropout,
@@ -33,7 +33,7 @@ from ..layers import (
 )
 from ..layers.recurrent import kind_of, over
 from .bounds import out_of_bounds, refuse, unknown_name
-from .translator import check_ids
+from .encoder_decoder import check_ids
 
 POOLS = {"mean": lambda width: AveragePooling(), "max": lambda width: MaxPooling(), "learned": FullyConnectedPooling}
 

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from ..attention import AttentionMap
 from ..attention.packed import places
-from ..attention.stage import stage
+from ..attention.packing import padded
+from ..core.trace import stage
 from ..data import pack, unpack
-from ..data.packing import padded
 from ..layers import (
     DecoderBlock,
     DecoderCache,
@@ -26,9 +26,9 @@ from ..layers import (
     SinusoidalPosition,
 )
 from ..layers.feedforward import Activation
-from ..layers.similarity import LEARNED, PLAIN
+from ..layers.learned_similarity import LEARNED, PLAIN
 from .bounds import out_of_bounds, refuse, too_large, uneven_heads, unknown_name
-from .translator import TIES, Memory, check_ids, embeddings, vocabulary_layer
+from .encoder_decoder import TIES, Memory, check_ids, embeddings, vocabulary_layer
 
 ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 POSITIONS = ("sinusoidal", "learned", "rotary")

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import AttentionMap
-from ..attention.check import dtype, shape
-from ..attention.stage import stage
+from ..attention.validation import dtype, shape
+from ..core.trace import stage
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention, sinusoids
-from ..layers.block import encoded
+from ..layers.blocks import encoded
 from .bounds import out_of_bounds, refuse, too_large, uneven_heads, unknown_name
 from .transformer import ACTIVATIONS
 
@@ -210,7 +210,7 @@ class ViT(nn.Module):
         if not images.is_floating_point():
             raise ValueError(
                 f"vit: images must be floating point; got {dtype(images)}. Divide bytes by 255, or let "
-                "regard.data.images.Normal bring them to mean 0."
+                "regard.data.image_batches.Normal bring them to mean 0."
             )
         wrong = [n for n in images.shape[2:] if n < size or n % size]
         if wrong:

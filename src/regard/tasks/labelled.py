@@ -9,20 +9,21 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from ..core.files import replacing
+from ..core.json_files import read_json_object
 from ..data import Corpus, Report
 from ..data.corpus import CHUNK, Pair
 from ..data.encodings import allowed, check_share
-from ..data.files import replacing
-from ..data.json_files import read_json_object
-from ..data.labelled import Columns, Example, labels_of, numbers_of, read_labelled, split
-from ..data.texts import TextBatches
+from ..data.labelled_text import Columns, Example, labels_of, numbers_of, read_labelled, split
+from ..data.text_batches import TextBatches
 from ..data.wordpiece import CONFIG, TOKENIZER, WordPiece
-from .limits import outside
-from .preparation import Say, prepare_once
+from ..training.recipes.limits import outside
+from ..training.recipes.preparation import Say, prepare_once
 
 Vocabulary = Callable[[Iterable[str]], WordPiece]
 """Makes the vocabulary, given the texts to learn from."""
-LABELS, TRAIN, VALID = "labels.json", "data/train", "data/valid"
+LABELS = "labels.json"
+TRAIN, VALID = "data/train", "data/valid"
 
 
 @dataclass(frozen=True)

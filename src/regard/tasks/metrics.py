@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..data.files import replacing
+from ..core.files import replacing
 
 NUMBERED = 20
 """Classes up to which the picture has the counts in its cells, and a name for each row."""
@@ -139,7 +139,7 @@ def _draw(matrix: Tensor, names: Sequence[str], path: Path) -> None:
 
 def _labels(names: Sequence[str], width: int = 24) -> tuple[list[str], list[str]]:
     """The names as they can be drawn, and the font families that have their glyphs."""
-    fonts = import_module("regard.view.fonts")  # not at the top: `view` is built on this package
+    fonts = import_module("regard.pictures.fonts")  # not at the top: `view` is built on this package
     shown, families = fonts.fit([fonts.label(name, width) for name in names])
     return list(shown), list(families)
 

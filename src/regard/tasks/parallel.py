@@ -9,10 +9,11 @@ from typing import Literal, NamedTuple
 
 from ..data import Batches, Characters, Corpus, Report, Subwords, Vocabulary, encode_pairs, load_vocabulary, read_pairs
 from ..data.encodings import allowed, check_share
-from .limits import outside
-from .preparation import Say, prepare_once
+from ..training.recipes.limits import outside
+from ..training.recipes.preparation import Say, prepare_once
 
-SOURCE, TARGET, TRAIN, VALID = "source.json", "target.json", "data/train", "data/valid"
+SOURCE, TARGET = "source.json", "target.json"
+TRAIN, VALID = "data/train", "data/valid"
 
 
 @dataclass(frozen=True)

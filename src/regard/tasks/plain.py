@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ..data import Corpus, Report
+from ..data.documents import Documents, encode_passages, read_documents
 from ..data.encodings import allowed, check_share
-from ..data.masking import MaskedBatches
-from ..data.plain import Documents, encode_passages, read_documents
+from ..data.masked_batches import MaskedBatches
 from ..data.wordpiece import CONFIG, TOKENIZER, WordPiece
-from .limits import outside
-from .preparation import Say, prepare_once
+from ..training.recipes.limits import outside
+from ..training.recipes.preparation import Say, prepare_once
 
 TRAIN, VALID = "data/train", "data/valid"
 

@@ -1,17 +1,17 @@
 """Training: one loop for every task, with states that resume to the bit, in one process or several."""
 
-from .arguments import from_json, from_values, parse, to_json
+from ..core.settings import from_json, from_values, parse, to_json
+from ..core.tensor_files import Damaged, Unwritable
+from ..models.weights import load_weights, weights_of
 from .config import Training
-from .files import Damaged, Unwritable
 from .logbook import Hook, Outcome
 from .loop import fit
+from .loss_window import Diverged
 from .progress import Display, Silent
-from .randomness import seed_all
-from .run import load_best, read_config, read_weights
+from .random_state import seed_all
+from .run_folder import load_best, read_config, read_weights
 from .session import Loss, Task
 from .signals import Interrupted
-from .weights import load_weights, weights_of
-from .window import Diverged
 
 __all__ = [
     "Damaged",

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.files import remove_stale
-from .files import Damaged, json_bytes, read_json, read_tensors_and_metadata, tensor_bytes, write_folder
+from ..core.files import remove_stale
+from ..core.tensor_files import Damaged, json_bytes, read_json, read_tensors_and_metadata, tensor_bytes, write_folder
 
 KEPT = 2
 TENSORS, PROGRESS = "tensors.safetensors", "progress.json"

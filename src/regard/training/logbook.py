@@ -13,16 +13,16 @@ from typing import Any, NoReturn
 
 import torch
 
+from ..core.tensor_files import write
+from ..pictures.training_charts import draw
 from . import checkpoint
-from .average import applied
-from .curves import draw
 from .distributed import Group
-from .files import write
 from .progress import Display, Silent
-from .randomness import undisturbed
-from .run import CONFIG, Run, config_digest
+from .random_state import undisturbed
+from .run_folder import CONFIG, Run, config_digest
 from .session import Session, Task
 from .signals import Abandoned, Interrupted
+from .weight_average import applied
 
 Hook = Callable[[Mapping[str, Any]], None]
 """Gets each record that goes into metrics.jsonl: for logging and looking."""

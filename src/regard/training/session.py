@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from .average import average_of
+from ..models.weights import load_weights, weights_of
 from .checkpoint import Progress, part, parts
 from .config import Training, mixed
 from .distributed import Group
+from .loss_window import Diverged, Window
 from .optimizer import Optimizer
-from .randomness import randomness, restore, seed_all
+from .random_state import randomness, restore, seed_all
 from .schedule import Schedule
 from .signals import Signals
-from .weights import load_weights, weights_of
-from .window import Diverged, Window
+from .weight_average import average_of
 
 
 class Loss(Protocol):

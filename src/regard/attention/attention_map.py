@@ -1,0 +1,287 @@
+"""AttentionMap: the N×N matrix of weights, lazy and exact, in O(N) memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .backends import observer
+from .cells import Cells
+from .indexing import Lookup, span
+from .masks import Span
+from .native import views
+from .request import Index, Request, take_lead
+from .statistic import Statistic, examined
+from .streamed_views import Reduce
+from .tensor_like import TensorLike
+from .validation import broadcasts, shape_of
+
+DENSE_LIMIT = 2**30
+"""Bytes that indexing gives, and `dense` unless it is told a larger limit."""
+
+pictures: Callable[[], Any] | None = None
+"""Where pictures are drawn: set by the package, so that this one needs no drawing library."""
+
+
+class AttentionMap(TensorLike):
+    """The weights of one call of `attend`, before dropout, computed where they are looked at.
+
+    It keeps queries, keys, the mask's description and two numbers per row (`Statistic`). Every cell of every view is
+    the exact weight; memory grows with Tq + Tk and the size of what was asked for.
+
+    >>> import regard
+    >>> q = k = v = torch.eye(3)
+    >>> _, m = regard.attend(q, k, v, scale=9.0, is_causal=True, return_map=True)
+    >>> m.shape
+    (3, 3)
+    >>> [f"{w:.3f}" for w in m[2]]
+    ['0.000', '0.000', '1.000']
+    >>> m.top(1).indices.flatten().tolist()
+    [0, 1, 2]
+    """
+
+    __array_ufunc__ = None  # NumPy leaves `array @ map` to us
+
+    def __init__(self, request: Request, statistic: Statistic | None = None) -> None:
+        self.request = request
+        self.query_tokens: list[str] | None = None
+        self.key_tokens: list[str] | None = None
+        self.given: Statistic | None = None
+        """What a backend found along with the context. Views use it where it fits the scores they compute."""
+        self._same = False
+        if statistic is not None:
+            self.__dict__["statistic"] = statistic.map(Tensor.detach)
+
+    @classmethod
+    def of(cls, request: Request, given: Statistic | None, *, same: bool) -> AttentionMap:
+        """The map of a call. `same`: the scores behind the statistic are those of native views, bit for bit."""
+        made = cls(request)
+        made.given, made._same = None if given is None else given.map(Tensor.detach), same
+        return made
+
+    @cached_property
+    def statistic(self) -> Statistic:
+        """What turns scores into weights, (*lead, Tq): that of the backend, if it fits; else it is found now."""
+        with torch.no_grad():
+            given, by = self.given, observer(self.request, self.given)
+            if by is views:
+                fits = given is not None and views.fits(self.request, given, same=self._same)
+                return given if given is not None and fits else views.statistic(self.request)
+            return examined(self.request, by.statistic(self.request) if given is None else given)
+
+    @property
+    def known(self) -> Statistic | None:
+        """The statistic, if it need not be computed from all scores."""
+        return self.statistic if "statistic" in self.__dict__ or self.given is not None else None
+
+    @property
+    def _observer(self) -> ModuleType:
+        """Who computes views of the whole map."""
+        return observer(self.request, self.statistic)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(*lead, Tq, Tk), commonly (B, H, Tq, Tk)."""
+        return self.request.shape
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.request.wide
+
+    @property
+    def device(self) -> torch.device:
+        return self.request.device
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        held = self.request.q.nbytes + self.request.k.nbytes
+        kind = "hard" if self.request.hard else "soft"
+        return f"AttentionMap({shape_of(self.shape)}, {kind}, holds {_bytes(held)} of {_bytes(self.nbytes)})"
+
+    @property
+    def nbytes(self) -> int:
+        """What all of it would take."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """Exact weights, as indexing a tensor of them would give: whole numbers, slices, ..., one list or tensor."""
+        lookup = Lookup.of(index, self.shape)
+        size = math.prod(lookup.result(self.shape)) * self.dtype.itemsize
+        return self._look(lookup, size, DENSE_LIMIT)
+
+    def dense(self, limit: int = DENSE_LIMIT) -> Tensor:
+        """All of it, (*lead, Tq, Tk); raises ValueError past a limit in bytes."""
+        return self._look(Lookup.of((), self.shape), self.nbytes, limit)
+
+    @torch.no_grad()
+    def _look(self, lookup: Lookup, size: int, limit: int) -> Tensor:
+        if size > limit:
+            raise ValueError(
+                f"map: the weights asked for, of {shape_of(self.shape)}, take {_bytes(size)}; the limit is "
+                f"{_bytes(limit)}. Look at a part, m[..., rows, cols], or a picture, m.pool(512, 512), or pass "
+                f"dense(limit={size})."
+            )
+        if not self.request.separable:  # a callable is computed for all entries, then cut
+            request, statistic = self._rows(self.request, (), span(lookup.rows))
+            whole = observer(request, statistic).weights(request, statistic, span(lookup.cols))
+            weights = take_lead(whole, lookup.lead)
+        else:
+            request, statistic = self._rows(self.request.select(lookup.lead), lookup.lead, span(lookup.rows))
+            weights = observer(request, statistic).weights(request, statistic, span(lookup.cols))
+        return lookup.squeeze(weights)
+
+    def _rows(self, request: Request, lead: tuple[Index, ...], rows: Span) -> tuple[Request, Statistic]:
+        """Some rows and their statistic; where it is not known for all, it is found for these alone."""
+        request, known = request.of_rows(rows), self.known
+        if known is None:
+            return request, observer(request).statistic(request)
+        return request, known.map(lambda x: take_lead(x, lead)[..., rows])
+
+    def at(self, *entry: int) -> AttentionMap:
+        """The map of one entry of the first leading dimensions, still lazy: `m.at(0, 3)` is batch 0, head 3."""
+        lead = self.request.lead
+        if not self.request.separable:
+            raise ValueError(
+                "map: at() must have a similarity that treats entries apart; a callable may mix them. Index: m[0, 3]."
+            )
+        if len(entry) > len(lead):
+            raise IndexError(f"map: at() takes at most {len(lead)} numbers, the leading dimensions; got {len(entry)}.")
+        index = Lookup.of(entry, self.shape).lead
+        known = None if self.known is None else self.known.map(lambda x: take_lead(x, index))
+        found = AttentionMap(self.request.select(index), known)
+        return found.tokens(query=self.query_tokens, key=self.key_tokens)
+
+    @torch.no_grad()
+    def top(self, count: int) -> torch.return_types.topk:
+        """The strongest keys of each query: values and indices, (*lead, Tq, count), strongest first.
+
+        `count` is cut to Tk. A query that may attend to fewer keys has 0 and −1 in the places left.
+        """
+        if count < 1:
+            raise ValueError(f"map: top (count {count}) must be at least 1.")
+        found = self._observer.top(self.request, self.statistic, min(count, self.shape[-1]))
+        return torch.return_types.topk(found)
+
+    @torch.no_grad()
+    def entropy(self) -> Tensor:
+        """−Σ w·log w of each query's weights in nats, (*lead, Tq): 0 for one key alone, log n for n keys alike."""
+        return self._observer.entropy(self.request, self.statistic)
+
+    @torch.no_grad()
+    def received(self) -> Tensor:
+        """What each key receives from all queries: the column sums, (*lead, Tk)."""
+        return self._observer.received(self.request, self.statistic)
+
+    def pool(self, rows: int, cols: int, reduce: Reduce = "max") -> Tensor:
+        """A picture of the whole map, (*lead, rows, cols).
+
+        Cell c of m over n entries holds entries ⌊c·n/m⌋ … ⌊(c+1)·n/m⌋ − 1: cells are disjoint, miss no entry, and
+        differ in size by one at the most. A picture larger than the map repeats entries.
+
+        "max" shows the strongest weight of a cell, so that a single strong link is never lost; "mean" divides by the
+        cell's own number of pairs, masked ones counted as 0; "sum" of a picture no larger than the map adds up to the
+        number of queries that attend to anything.
+        """
+        return self.tile((0, self.shape[-2]), (0, self.shape[-1]), (rows, cols), reduce)
+
+    @torch.no_grad()
+    def tile(
+        self,
+        rows: tuple[int, int] | slice,
+        cols: tuple[int, int] | slice,
+        out: tuple[int, int] = (256, 256),
+        reduce: Reduce = "max",
+    ) -> Tensor:
+        """The picture of a region, (*lead, *out): rows and columns are (start, stop), cells as in `pool`."""
+        if reduce not in ("max", "mean", "sum"):
+            raise ValueError(f"map: reduce ({reduce!r}) must be one of max, mean, sum.")
+        row_cells = _cells("rows", rows, self.shape[-2], out[0])
+        col_cells = _cells("cols", cols, self.shape[-1], out[1])
+        if not row_cells.entries or not col_cells.entries:
+            return torch.zeros(*self.request.lead, *out, dtype=self.dtype, device=self.device)
+        if self.known is not None or row_cells.entries == self.shape[-2]:
+            return self._observer.pool(self.request, self.statistic, row_cells, col_cells, reduce)
+        request, statistic = self._rows(self.request, (), row_cells.region)
+        return observer(request, statistic).pool(
+            request, statistic, Cells(0, row_cells.entries, row_cells.wanted), col_cells, reduce
+        )
+
+    @torch.no_grad()
+    def __matmul__(self, x: Any) -> Tensor:
+        """weights · x, x (*lead, Tk, E) or (Tk,): streamed, without a gradient."""
+        x = self._factor(x, -2, self.shape[-1])
+        if x.ndim == 1:
+            return self._observer.times(self.request, self.statistic, x.unsqueeze(-1)).squeeze(-1)
+        return self._observer.times(self.request, self.statistic, x)
+
+    @torch.no_grad()
+    def __rmatmul__(self, x: Any) -> Tensor:
+        """x · weights, x (*lead, E, Tq) or (Tq,): streamed, without a gradient."""
+        x = self._factor(x, -1, self.shape[-2])
+        if x.ndim == 1:
+            return self._observer.before(self.request, self.statistic, x.unsqueeze(0)).squeeze(-2)
+        return self._observer.before(self.request, self.statistic, x)
+
+    def _factor(self, x: Any, dim: int, size: int) -> Tensor:
+        x = torch.as_tensor(x, dtype=self.dtype, device=self.device)
+        fits = x.ndim >= 1 and x.shape[-1 if x.ndim == 1 else dim] == size
+        if not fits or not broadcasts(x.shape[:-2], self.request.lead):
+            raise ValueError(
+                f"map: the other factor ({shape_of(x.shape)}) must fit {shape_of(self.shape)}: {size} long in "
+                f"dimension {dim}, with leading dimensions that broadcast."
+            )
+        return x
+
+    def tokens(self, query: Sequence[str] | None = None, key: Sequence[str] | None = None) -> AttentionMap:
+        """Name the queries and keys, for pictures; returns the map itself."""
+        for name, given, size in (("query", query, self.shape[-2]), ("key", key, self.shape[-1])):
+            if given is not None and len(given) != size:
+                raise ValueError(f"map: tokens ({name}, {len(given)}) must be {size}, one each; got {len(given)}.")
+        self.query_tokens = None if query is None else [str(token) for token in query]
+        self.key_tokens = None if key is None else [str(token) for token in key]
+        return self
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write a picture; its kind by the name's ending. Options: `regard.pictures.heatmap.draw`."""
+        assert pictures is not None
+        return pictures().save(self, path, **options)
+
+    def show(self, **options: Any) -> Any:
+        """Show a picture: in a notebook, a window, or the terminal. Options: `regard.pictures.heatmap.draw`."""
+        assert pictures is not None
+        return pictures().show(self, **options)
+
+    def _repr_html_(self) -> str:
+        """What a notebook displays: shape and a small picture, pooled."""
+        assert pictures is not None
+        return pictures().html(self)
+
+
+def _cells(name: str, region: tuple[int, int] | slice, size: int, wanted: int) -> Cells:
+    start, stop = region.indices(size)[:2] if isinstance(region, slice) else region
+    if not 0 <= start <= stop <= size:
+        raise ValueError(f"map: {name} ({start}, {stop}) must be a stretch within 0…{size}.")
+    if wanted < 1:
+        raise ValueError(f"map: the picture's {name} ({wanted}) must be at least 1.")
+    return Cells(start, stop, wanted)
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TiB"

@@ -1,0 +1,135 @@
+"""`regard embed DIRECTORY [TEXT…]`: sentence embeddings of texts, of lines of files or of the standard input."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..tasks.embedder import Embedder
+
+CHUNK = 8192
+"""Lines that are read before the first is written: texts of like length are embedded together."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="DIRECTORY", type=Path, help="a BERT in the layout of Hugging Face")
+    parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts (default: lines of the standard input)")
+    parser.add_argument(
+        "--file",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="lines of a file, plain or .gz; repeatable",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="x.npy (default: JSON lines on the standard output)")
+    parser.add_argument(
+        "--batch-tokens", type=int, metavar="N", help="tokens computed at a time: more memory, at times more speed"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Embed texts; the result is an exit status."""
+    from ..tasks.embedder import TOKENS, Embedder
+
+    if options.out and options.out.suffix != ".npy":
+        raise ValueError(f"out ({options.out}) must end in .npy. Without it, JSON lines go to the standard output.")
+    if options.texts and options.file:
+        raise ValueError(f"texts ({len(options.texts)}) and files ({len(options.file)}) must not both be given.")
+    tokens = TOKENS if options.batch_tokens is None else options.batch_tokens
+    if tokens < 1:
+        raise ValueError(f"batch-tokens ({tokens}) must be at least 1; some thousands are usual.")
+    for path in options.file:
+        if not path.is_file():
+            raise ValueError(f"file ({path}) must be there; got none.")
+    embedder = Embedder.load(options.folder)
+    lines = _lines(options.texts, options.file)
+    made = _embedded(embedder, lines, tokens)
+    if options.out is None:
+        for texts, vectors in made:
+            for text, vector in zip(texts, vectors, strict=True):
+                numbers = ", ".join(map(str, vector))  # numpy writes the shortest that reads back to the same
+                print(f'{{"text": {json.dumps(text, ensure_ascii=False)}, "embedding": [{numbers}]}}')
+            sys.stdout.flush()
+        return 0
+    count, width = _write(options.out, (vectors for _, vectors in made), embedder.model.bert.config.width)
+    print(f"{options.out} ({count:,} × {width}, float32)")
+    return 0
+
+
+def _lines(texts: list[str], files: list[Path]) -> Iterator[str]:
+    """Texts from wherever they are to be had; an empty one is refused, by its place."""
+    from .text_input import read_lines
+
+    sources: list[tuple[str, Iterable[str]]] = [(f"line {{}} of {path}", _open(path)) for path in files]
+    if not files:
+        sources = [("TEXT {}", texts)] if texts else [("line {} of the standard input", read_lines(sys.stdin))]
+    for place, source in sources:
+        for number, line in enumerate(source, 1):
+            text = line.rstrip("\r\n")
+            if not text.strip():
+                raise ValueError(f"{place.format(number)} ({text!r}) must hold some text; got none. Leave it out.")
+            yield text
+
+
+def _open(path: Path) -> Iterator[str]:
+    opened: Any = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        text: TextIO = file
+        try:
+            yield from text
+        except UnicodeDecodeError as error:
+            raise ValueError(f"file ({path}) must be text in UTF-8; got {error}.") from error
+
+
+def _embedded(embedder: Embedder, lines: Iterator[str], tokens: int) -> Iterator[tuple[list[str], np.ndarray]]:
+    """Texts and their vectors (n, W), chunk by chunk, with a count on the terminal."""
+    with _progress() as done:
+        while chunk := list(islice(lines, CHUNK)):
+            yield chunk, embedder.embed(chunk, tokens=tokens, done=done).float().numpy()
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("texts"), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("texts", total=None)
+        yield lambda count: progress.advance(task, count)
+
+
+def _write(path: Path, parts: Iterable[np.ndarray], width: int) -> tuple[int, int]:
+    """Write rows to an .npy file as they come; its header has room for a number of rows that is known at the end."""
+    from numpy.lib import format as npy
+
+    from ..core.files import replacing
+
+    count = 0
+
+    def header() -> dict[str, Any]:
+        return {"descr": "<f4", "fortran_order": False, "shape": (count, width)}
+
+    with replacing(path) as made, made.open("wb") as file:
+        npy.write_array_header_1_0(file, header())
+        start = file.tell()
+        for part in parts:
+            file.write(part.astype("<f4").tobytes())
+            count += len(part)
+        file.seek(0)
+        npy.write_array_header_1_0(file, header())
+        assert file.tell() == start, "numpy leaves room for 21 digits"
+    return count, width

@@ -1,0 +1,113 @@
+"""`regard explain MECHANISM`: a flowchart of what really runs, with its numbers, as a page or a drawing."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..explain import Chart
+
+NAMES = (
+    *("encoder-decoder", "bahdanau", "dot", "scaled-dot", "cosine", "bilinear", "additive", "mlp", "soft", "hard"),
+    *("self-attention", "masked", "multi-head", "encoder-block", "transformer", "bert", "vit"),
+)
+"""Written out, so that the command line need not load PyTorch to know them."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("mechanism", metavar="MECHANISM", choices=NAMES, help=f"one of {', '.join(NAMES)}")
+    parser.add_argument("--text", help="what it reads, a few words (default: the cat sat on it)")
+    parser.add_argument("--run", dest="folder", type=Path, metavar="RUN", help="a trained model, not a random one")
+    parser.add_argument("--image", type=Path, metavar="FILE", help="what a trained Vision Transformer looks at")
+    parser.add_argument("--step", type=int, default=1, metavar="I", help="the decoder's step shown first (%(default)s)")
+    parser.add_argument(
+        "--open",
+        action="append",
+        metavar="PART",
+        help="a part that is open at first, not the usual ones: GRU, 'forward > place 2', all, none; repeatable",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="a page (.html) or a drawing (.svg)")
+    parser.add_argument("--theme", choices=("light", "dark"), default="light", help="of a drawing (%(default)s)")
+    parser.add_argument("--language", choices=("en", "zh"), default="en", help="of a drawing (%(default)s)")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the chart to a file; without one, print its boxes."""
+    from ..explain import chart_files
+
+    if options.out is not None:
+        chart_files.check(options.out)
+    chart = _chart(options)
+    last = max(1, chart.steps)
+    if not 1 <= options.step <= last:
+        raise ValueError(f"explain: step ({options.step}) must lie in 1…{last}, the steps of {options.mechanism}.")
+    if options.open is not None:
+        chart.unfold(options.open)
+    if options.out is None:
+        print(outline(chart, options.step))
+        print(f"to look at it: {_again(options)}")
+        return 0
+    told = {**chart.told(), "step": options.step}
+    print(chart_files.write(told, options.out, theme=options.theme, language=options.language))
+    return 0
+
+
+def _again(options: argparse.Namespace) -> str:
+    """The same command with a page to write."""
+    wishes = {"--text": options.text, "--run": options.folder, "--image": options.image}
+    wishes |= {"--step": options.step if options.step > 1 else None, "--out": f"{options.mechanism}.html"}
+    opened = [word for part in options.open or [] for word in ("--open", part)]
+    given = [word for name, value in wishes.items() if value is not None for word in (name, str(value))]
+    return shlex.join(["regard", "explain", options.mechanism, *opened, *given])
+
+
+def _chart(options: argparse.Namespace) -> Chart:
+    from ..explain import draw, explain
+
+    if options.folder is None:
+        if options.image is not None:
+            raise ValueError(f"explain: image ({options.image}) must come with --run, a trained Vision Transformer.")
+        return explain(options.mechanism, options.text)
+    from ..explain.trained_models import explain_run, load, mechanism_of
+
+    loaded = load(options.folder)
+    kind = mechanism_of(loaded)
+    if kind != options.mechanism:
+        raise ValueError(
+            f"explain: mechanism ({options.mechanism}) must be that of the run; {options.folder} holds {kind}. Try "
+            f"regard explain {kind} --run {options.folder}."
+        )
+    return draw(explain_run(loaded, options.text, options.image, options.folder.resolve().name))
+
+
+def outline(chart: Chart, step: int = 1) -> str:
+    """The boxes as lines: name, equation, shape in letters and in numbers.
+
+    >>> from regard.explain import explain
+    >>> print(outline(explain("dot")))  # doctest: +NORMALIZE_WHITESPACE
+    query                                                   Tq D = 3×4
+    key                                                     Tk D = 5×4
+    value                                                   Tk Dv = 5×6
+    attention       weighting(similarity(q, k)) · v   Tq Dv = 3×6
+      similarity    score = q·k                             Tq Tk = 3×5
+      weighting     weights = softmax(scores)               Tq Tk = 3×5
+      weighted sum  context = weights · v                   Tq Dv = 3×6
+    output                                                  Tq Dv = 3×6
+    """
+    depths: dict[int, int] = {}
+    rows = []
+    for node in chart.nodes:
+        depths[node.number] = 0 if node.parent is None else depths[node.parent] + 1
+        if node.time is not None and node.time != step:
+            continue
+        shape = ""
+        if node.value is not None:
+            value = chart.values[node.value]
+            shape = f"{' '.join(value.letters)} = {'×'.join(map(str, value.shape))}" if value.shape else "a number"
+        rows.append(("  " * depths[node.number] + node.name["en"], node.equation, shape))
+    wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return "\n".join(f"{name:{wide[0]}}  {equation:{wide[1]}}  {shape}".rstrip() for name, equation, shape in rows)

@@ -1,0 +1,155 @@
+"""`regard translate RUN [TEXT…]`: sentences in, sentences out, with scores, alignments and pictures where asked for."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..tasks.alignment import Step
+    from ..tasks.translator import Interpreter, Translation
+
+STEPS = ("output", "input")
+MOST = {"beam": 1024, "longest": 2**16, "longest_source": 2**16}
+"""The greatest value of an option."""
+CHUNK = 512
+"""Lines that are read before the first is written: sentences of like length are translated together."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="RUN", type=Path, help="the folder of a trained translator")
+    parser.add_argument("texts", metavar="TEXT", nargs="*", help="sentences (default: lines of the standard input)")
+    parser.add_argument("--beam", type=int, default=5, help="hypotheses kept at each step; 1 is greedy (%(default)s)")
+    parser.add_argument(
+        "--length-penalty", type=float, default=1.0, metavar="A", help="score = log p / length^A (%(default)s)"
+    )
+    parser.add_argument("--n-best", type=int, default=1, metavar="N", help="lines 'number ||| text ||| score'")
+    parser.add_argument("--longest", type=int, default=128, help="subwords of a translation (%(default)s)")
+    parser.add_argument(
+        "--longest-source",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="subwords of a text, at most (%(default)s)",
+    )
+    parser.add_argument(
+        "--alignments",
+        nargs="?",
+        const="output",
+        choices=STEPS,
+        help="add TAB and word links source-target, by the step that wrote a word (output) or has read it (input)",
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw what was looked at: alignment.png, .svg or .pdf"
+    )
+    parser.set_defaults(run=run)
+
+
+def complete_alignments(arguments: Sequence[str]) -> list[str]:
+    """Write out the value of `--alignments` where a text follows it: argparse would take the text for the value.
+
+    >>> complete_alignments(["translate", "RUN", "--alignments", "A man"])
+    ['translate', 'RUN', '--alignments=output', 'A man']
+    """
+    followed = [*arguments[1:], "output"]
+    return [
+        "--alignments=output" if word == "--alignments" and after not in STEPS else word
+        for word, after in zip(arguments, followed, strict=True)
+    ]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Translate texts or the standard input; the result is an exit status."""
+    from ..tasks.loading import load_translator
+    from .text_input import read_lines
+
+    for name in ("beam", "longest", "longest_source"):
+        if not 1 <= getattr(options, name) <= MOST[name]:
+            shown = name.replace("_", "-")
+            raise ValueError(f"{shown} ({getattr(options, name)}) must lie in 1…{MOST[name]:,}.")
+    if not 1 <= options.n_best <= options.beam:
+        raise ValueError(
+            f"n-best ({options.n_best}) must lie in 1…{options.beam}, the beam. Try --beam {options.n_best}."
+        )
+    if not math.isfinite(options.length_penalty):
+        raise ValueError(f"length-penalty ({options.length_penalty}) must be a finite number. Try 1.")
+    if options.plot and options.plot.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"plot ({options.plot}) must end in .png, .svg or .pdf.")
+    interpreter = load_translator(options.folder)
+    if options.alignments or options.plot:
+        _check_looks(interpreter, options.folder)
+    lines: Iterable[str] = options.texts or read_lines(sys.stdin)
+    number = 0
+    for texts in _chunks(lines):
+        _refuse_long(interpreter, texts, number, options.longest_source)
+        found = interpreter.translate(
+            texts,
+            size=options.beam,
+            length_penalty=options.length_penalty,
+            n_best=options.n_best,
+            longest=options.longest,
+        )
+        for best, linked in zip(found, _links(interpreter, found, options.alignments), strict=True):
+            for one, ending in zip(best, linked, strict=True):
+                print(_line(number, one, ending, options.n_best))
+            if options.plot:
+                _draw(interpreter, best[0], _place(options.plot, number))
+            number += 1
+        sys.stdout.flush()
+    return 0
+
+
+def _refuse_long(interpreter: Interpreter, texts: Sequence[str], done: int, longest: int) -> None:
+    """Refuse a text whose translation would take unbounded time and memory."""
+    for number, ids in enumerate(interpreter.source.encode_all(texts), done + 1):
+        if len(ids) > longest:
+            raise ValueError(
+                f"text {number:,} ({len(ids):,} subwords) must have at most {longest:,}. Translate sentence by "
+                "sentence, or raise --longest-source."
+            )
+
+
+def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
+    rest = iter(lines)
+    while chunk := list(islice(rest, CHUNK)):
+        yield chunk
+
+
+def _check_looks(interpreter: Interpreter, folder: Path) -> None:
+    [[one]] = interpreter.translate([""], size=1, longest=1)
+    if not interpreter.look([one]):
+        raise ValueError(
+            f"alignments and plot need a model that looks; {folder} has a fixed context, the same for every step. "
+            "Train with another --context."
+        )
+
+
+def _links(interpreter: Interpreter, found: list[list[Translation]], step: Step | None) -> list[list[str]]:
+    """What comes after the text of each translation: its word links, where they are asked for."""
+    from ..tasks.alignment import pharaoh
+
+    if step is None:
+        return [[""] * len(best) for best in found]
+    aligned = iter(interpreter.align([one for best in found for one in best], step=step))
+    return [[f"\t{pharaoh(next(aligned).links)}" for _ in best] for best in found]
+
+
+def _line(number: int, one: Translation, ending: str, n_best: int) -> str:
+    text = one.text + ending
+    return text if n_best == 1 else f"{number} ||| {text} ||| {one.score:.4f}"
+
+
+def _draw(interpreter: Interpreter, one: Translation, path: Path) -> None:
+    (seen,) = interpreter.look([one])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    seen.save(path, title=f"{one.source} → {one.text}")
+
+
+def _place(path: Path, number: int) -> Path:
+    """The file of the first picture, and numbered ones beside it for the others."""
+    return path if not number else path.with_stem(f"{path.stem}-{number + 1}")

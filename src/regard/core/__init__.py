@@ -1,0 +1,1 @@
+"""What every package builds on: files, settings, tracing, tensors, the process. No attention."""

@@ -1,0 +1,25 @@
+"""The built page of `regard view`: files made from the TypeScript in `web/` when the project is set up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parent.parent / "assets" / "page"
+
+
+def built(folder: Path = FOLDER) -> Path:
+    """The folder with index.html and assets/.
+
+    Raises:
+        FileNotFoundError: where the package was set up without Node; says how to build the page.
+
+    >>> built(Path("nowhere"))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    FileNotFoundError: view: the page (nowhere/index.html) is not built; run `make page` in the project's folder...
+    """
+    if not (folder / "index.html").is_file():
+        raise FileNotFoundError(
+            f"view: the page ({folder / 'index.html'}) is not built; run `make page` in the project's folder with a "
+            "network that npm reaches, or install a wheel, which contains it. Everything else works without it."
+        )
+    return folder

@@ -1,0 +1,143 @@
+"""Settings from the command line and from JSON, both typed by dataclasses."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from ..training.config import refuse
+from .json_files import parse_json
+
+Settings = TypeVar("Settings")
+
+
+def parse(
+    kind: type[Settings],
+    arguments: Sequence[str],
+    defaults: Settings | None = None,
+    *,
+    program: str | None = None,
+    flat: bool = False,
+) -> Settings:
+    """The command line as an instance of a dataclass; attribute docstrings are its `--help`.
+
+    Settings of nested dataclasses are `--training.steps`, or `--steps` where `flat`.
+
+    A wrong command line ends the process with status 2 and the option named; settings that are of the right type and
+    still wrong raise one ValueError that names all of them, also those of nested dataclasses that have `errors()`.
+
+    >>> from regard.training import Training
+    >>> parse(Training, ["--steps", "100", "--warmup", "10", "--betas", "0.9", "0.95"]).betas
+    (0.9, 0.95)
+    """
+    import tyro
+
+    config = (tyro.conf.OmitArgPrefixes,) if flat else ()
+    found = cast(Settings, tyro.cli(kind, args=list(arguments), default=defaults, prog=program, config=config))
+    refuse(errors_of(found))
+    return found
+
+
+def errors_of(settings: object) -> list[str]:
+    """What `errors()` says of settings and of every dataclass within them."""
+    own = settings.errors() if hasattr(settings, "errors") else []
+    return [*own, *(error for _, value in _nested(settings) for error in errors_of(value))]
+
+
+def _nested(settings: object) -> Iterator[tuple[str, object]]:
+    if is_dataclass(settings):
+        for item in fields(settings):
+            value = getattr(settings, item.name)
+            if is_dataclass(value):
+                yield item.name, value
+
+
+def to_json(settings: Any) -> str:
+    """A dataclass as text, every value spelled out.
+
+    >>> from regard.training import Training
+    >>> from_json(Training, to_json(Training(steps=3))) == Training(steps=3)
+    True
+    """
+    return json.dumps(asdict(settings), indent=2, ensure_ascii=False, default=str) + "\n"
+
+
+def from_json(kind: type[Settings], text: str) -> Settings:
+    """The reverse; raises ValueError that names every unknown key, missing key and value of a wrong type."""
+    try:
+        values = parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"settings: text must be JSON; got {error}. Look at that line.") from None
+    return from_values(kind, values)
+
+
+def from_values(kind: type[Settings], values: Any, path: str = "") -> Settings:
+    """As `from_json`, from what JSON gave; `path` begins the names of settings in errors, as in "model."."""
+    problems: list[str] = []
+    found = _made(kind, values, path, problems)
+    refuse(problems)
+    return found
+
+
+def _made(kind: Any, values: Any, path: str, problems: list[str]) -> Any:
+    """An instance of a dataclass; what is wrong is added to `problems`."""
+    if not isinstance(values, Mapping):
+        name = path.removesuffix(".") or kind.__name__
+        problems.append(f"settings: {name} ({values!r}) must be an object of settings; got a value.")
+        return None
+    hints, known = get_type_hints(kind), {item.name: item for item in fields(kind)}
+    for key in values.keys() - known.keys():
+        near = difflib.get_close_matches(key, known, 1)
+        remedy = f"Did you mean {near[0]}?" if near else "Remove it."
+        problems.append(f"settings: {path}{key} ({values[key]!r}) must be a known setting; got another name. {remedy}")
+    given = {name: _value(hints[name], values[name], f"{path}{name}", problems) for name in known if name in values}
+    for name, item in known.items():
+        if name not in given and item.default is item.default_factory:  # both MISSING: nothing to fall back on
+            problems.append(f"settings: {path}{name} must be given; got nothing. Add it.")
+    return None if problems else kind(**given)
+
+
+def _value(hint: Any, value: Any, path: str, problems: list[str]) -> Any:
+    """A value of the type that `hint` says, as far as JSON can tell it."""
+    if is_dataclass(hint):
+        return _made(hint, value, f"{path}.", problems)
+    if get_origin(hint) is tuple and isinstance(value, list):
+        inner = get_args(hint)
+        each = [inner[0]] * len(value) if inner[1:] == (...,) else inner
+        if len(each) == len(value):
+            return tuple(_value(kind, one, path, problems) for kind, one in zip(each, value, strict=True))
+    if hint is Path and isinstance(value, str):
+        return Path(value)
+    if get_origin(hint) in (Union, types.UnionType):
+        chosen = next((arm for arm in get_args(hint) if _fits(arm, value)), None)
+        if chosen is not None:
+            return None if value is None else _value(chosen, value, path, problems)
+    if not _fits(hint, value):
+        rule = f"be of type {getattr(hint, '__name__', hint)}"
+        if get_origin(hint) is Literal:
+            rule = f"be one of {', '.join(map(str, get_args(hint)))}"
+        problems.append(f"settings: {path} ({value!r}) must {rule}; got {type(value).__name__}. Change it.")
+    return value
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    origin = get_origin(hint)
+    if origin is Literal:
+        return value in get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(arm, value) for arm in get_args(hint))
+    if is_dataclass(hint):
+        return isinstance(value, Mapping)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is Path:
+        return isinstance(value, str)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    plain = list if origin in (tuple, list) else (origin or hint)
+    return not isinstance(plain, type) or isinstance(value, plain)

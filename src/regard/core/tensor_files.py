@@ -1,0 +1,110 @@
+"""Files of a run: written atomically, checked when read.
+
+Every tensor file carries a digest of its contents, so that one flipped bit is found; safetensors by itself finds only
+a wrong length.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from .digests import Damaged, json_bytes, json_digest, read_json
+from .files import replacing, sync
+
+__all__ = [
+    "Damaged",
+    "Unwritable",
+    "digest",
+    "json_bytes",
+    "read_json",
+    "read_tensors",
+    "read_tensors_and_metadata",
+    "sync",
+    "tensor_bytes",
+    "unwritable",
+    "write",
+    "write_folder",
+]
+
+
+class Unwritable(OSError):
+    """A file that could not be written, as on a full disk."""
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file atomically; the former one stays until then."""
+    try:
+        with replacing(path) as temporary:
+            write_through(temporary, data)
+    except OSError as error:
+        raise unwritable(path, len(data), error) from error
+
+
+def write_through(path: Path, data: bytes) -> None:
+    """Write a file that is to be renamed."""
+    path.write_bytes(data)
+
+
+def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder of files atomically."""
+    try:
+        with replacing(path) as temporary:
+            temporary.mkdir()
+            for name, data in files.items():
+                write_through(temporary / name, data)
+    except OSError as error:
+        raise unwritable(path, sum(map(len, files.values())), error) from error
+
+
+def unwritable(path: Path, size: int, error: OSError) -> Unwritable:
+    free = shutil.disk_usage(path.parent).free / 2**20 if path.parent.exists() else 0.0
+    return Unwritable(
+        f"training: {path} ({size / 2**20:.1f} MiB) must be written; got {error.strerror or error} with {free:,.1f} "
+        "MiB free. Make room and run the same command again: it goes on from the last state, which is as it was."
+    )
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The contents of a safetensors file. Its metadata hold a digest of the tensors (sha256) and one of the other
+    metadata, that digest included (metadata_sha256)."""
+    whole = {name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}
+    every = {"format": "pt", "sha256": digest(whole), **(metadata or {})}
+    return bytes(save(whole, {**every, "metadata_sha256": json_digest(every)}))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file; raises `Damaged`, naming the file, unless they are those that were written."""
+    tensors, _ = read_tensors_and_metadata(path)
+    return tensors
+
+
+def read_tensors_and_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """As `read_tensors`, and the metadata that were written with them."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+    except (SafetensorError, OSError) as error:
+        raise Damaged(f"training: {path} must be a whole safetensors file; got one that is not: {error}.") from error
+    others = {name: value for name, value in metadata.items() if name != "metadata_sha256"}
+    changed = "metadata_sha256" in metadata and json_digest(others) != metadata["metadata_sha256"]
+    if changed or ("sha256" in metadata and digest(tensors) != metadata["sha256"]):
+        raise Damaged(f"training: {path} must have the digest written into it; got another: its contents changed.")
+    return tensors, metadata
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

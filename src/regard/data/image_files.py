@@ -1,0 +1,227 @@
+"""Images from files: folders by class, idx files, archives of arrays; anything Pillow reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .idx_files import read_idx
+from .image_batches import Images, Shape
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+PARTS = {"train": ("train",), "test": ("t10k", "test", "valid", "val")}
+"""What parts are called: by the first bytes of the names of idx files, or as folders."""
+CLASSES = "classes.txt"
+"""Beside idx files: the names of their classes, a line each."""
+KEPT = 1 << 30
+"""Bytes of decoded images that a folder keeps in memory."""
+ANY = Shape()
+
+
+class Folder(Images):
+    """Images in folders, a folder for each class, in alphabetical order; decoded when they are wanted.
+
+        cats/1.png  cats/2.jpg  dogs/a.png   →   labels 0, 0, 1 of classes cats, dogs
+
+    Each is scaled to cover the shape and cut to it around its centre; turned as its camera was held; grey and colour
+    as the shape has it. Up to 1 GB of decoded images is kept in memory.
+
+    Args:
+        path: the folder above the classes; files below them are found at any depth.
+        shape: what images are brought to; as the first where it tells nothing.
+        classes: names that labels are numbered by, of a model that has them already; default those of the folders.
+
+    Raises:
+        ValueError: for a folder without images, and for files that are none, by their names.
+    """
+
+    def __init__(self, path: str | Path, shape: Shape = ANY, classes: Sequence[str] | None = None) -> None:
+        path = Path(path)
+        found = {folder.name: _pictures(folder) for folder in sorted(path.iterdir()) if folder.is_dir()}
+        found = {name: files for name, files in found.items() if files}
+        names = list(classes) if classes is not None else list(found)
+        if unknown := sorted(found.keys() - set(names)):
+            raise ValueError(
+                f"images: classes of {path} must be those that were learned ({_few(names)}); got {_few(unknown)} too."
+            )
+        self.files = [file for files in found.values() for file in files]
+        if not self.files:
+            raise ValueError(
+                f"images: folder ({path}) must hold a folder of images ({', '.join(ENDINGS[:3])} …) for each class; "
+                "got none."
+            )
+        _check_pictures(self.files)
+        labels = np.repeat([names.index(name) for name in found], [len(files) for files in found.values()])
+        self._pixels = None
+        self._begin(labels, names, shape.filled(_shape_of(self.files[0])))
+        bytes_each = self.shape.height * self.shape.width * self.shape.channels
+        self._kept: dict[int, Tensor] | None = {} if bytes_each * len(self.files) <= KEPT else None
+
+    def take(self, places: Any) -> Tensor:
+        wanted = [int(place) for place in np.asarray(places, np.int64)]
+        if not wanted:
+            return torch.empty(0, self.shape.channels, self.shape.height, self.shape.width, dtype=torch.uint8)
+        return torch.stack([self._one(place) for place in wanted])
+
+    def _one(self, place: int) -> Tensor:
+        if self._kept is None:
+            return decode(self.files[place], self.shape)
+        if place not in self._kept:
+            self._kept[place] = decode(self.files[place], self.shape)
+        return self._kept[place]
+
+
+def decode(image: Any, shape: Shape) -> Tensor:
+    """A file, an image of Pillow, or an array (H, W) or (H, W, C) of bytes → (C, H, W) bytes of that shape.
+
+    Raises:
+        ValueError: for what is not an image, or not all of one; by the name of the file.
+    """
+    from PIL import Image, ImageOps
+
+    if isinstance(image, str | Path):
+        with _opened(Path(image)) as file:
+            try:
+                file.load()
+            except (OSError, SyntaxError, ValueError) as error:
+                raise ValueError(
+                    f"images: file ({image}) must be a whole image; got one that ends badly: {error}."
+                ) from error
+            return decode(file, shape)
+    if not isinstance(image, Image.Image):
+        pixels = np.asarray(image)
+        if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
+            raise ValueError(
+                f"images: image ({type(image).__name__} {pixels.dtype} {pixels.shape}) must be a file, an image of "
+                "Pillow, or bytes of (height, width) or (height, width, 3)."
+            )
+        image = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
+    picture = ImageOps.exif_transpose(_eight_bits(image)).convert("L" if shape.channels == 1 else "RGB")
+    if picture.size != (shape.width, shape.height):
+        picture = ImageOps.fit(picture, (shape.width, shape.height), Image.Resampling.BILINEAR)
+    pixels = np.array(picture).reshape(shape.height, shape.width, shape.channels)
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))  # (C, H, W)
+
+
+def _eight_bits(image: Any) -> Any:
+    """Images of 16 bits and of floats are scaled; Pillow would cut off what is above 255."""
+    from PIL import Image
+
+    if not image.mode.startswith(("I", "F")):
+        return image
+    values = np.asarray(image, np.float64)
+    top = 65535 if values.max(initial=0) > 255 else 255 if values.max(initial=0) > 1 else 1
+    return Image.fromarray((values * (255 / top)).clip(0, 255).round().astype(np.uint8))
+
+
+def read_images(
+    path: str | Path,
+    part: Literal["train", "test"] = "train",
+    *,
+    shape: Shape = ANY,
+    classes: Sequence[str] | None = None,
+) -> Images | None:
+    """The images of a part, or None where there is no such part.
+
+    path is a folder of idx files (`train-images-idx3-ubyte`, plain or .gz, with labels, and `t10k-…`), a folder with
+    `train` and `test` (or `val`) in it, a folder of classes, which is the part to learn from, or a .npz of arrays
+    (`images` and `labels`, or `x_train`, `y_train`, `x_test`, `y_test`).
+    shape: what images are brought to; as the first where it tells nothing. classes: that labels are numbered by.
+    """
+    path = Path(path)
+    if path.suffix == ".npz" and path.is_file():
+        return _brought(_from_arrays(path, part, classes), shape)
+    if not path.is_dir():
+        raise ValueError(f"images: path ({path}) must be a folder, or an .npz file of arrays; got none there.")
+    if list(path.glob("*-images-idx?-ubyte*")):
+        return _brought(_from_idx(path, part, classes), shape)
+    inner = [path / name for names in PARTS.values() for name in names if (path / name).is_dir()]
+    if not inner:
+        return Folder(path, shape, classes) if part == "train" else None
+    chosen = [path / name for name in PARTS[part] if (path / name).is_dir()]
+    return Folder(chosen[0], shape, classes) if chosen else None
+
+
+def _brought(images: Images | None, shape: Shape) -> Images | None:
+    """Arrays of another shape are scaled as files are."""
+    if images is None or (shape := shape.filled(images.shape)) == images.shape:
+        return images
+    pixels = images.take(np.arange(len(images))).permute(0, 2, 3, 1).numpy()  # (N, H, W, C)
+    scaled = np.stack([decode(one, shape).permute(1, 2, 0).numpy() for one in pixels])
+    return Images(scaled, images.labels.numpy(), images.classes)
+
+
+def _from_idx(path: Path, part: str, classes: Sequence[str] | None) -> Images | None:
+    files = {
+        kind: sorted(file for name in PARTS[part] for file in path.glob(f"{name}-{kind}-idx?-ubyte*"))
+        for kind in ("images", "labels")
+    }
+    if not files["images"]:
+        return None
+    if not files["labels"]:
+        raise ValueError(f"images: {files['images'][0]} must have a file of labels beside it; got none.")
+    names = path / CLASSES
+    if classes is None and names.exists():
+        classes = names.read_text(encoding="utf-8").splitlines()
+    return Images(read_idx(files["images"][0]), read_idx(files["labels"][0]), classes)
+
+
+def _from_arrays(path: Path, part: str, classes: Sequence[str] | None) -> Images | None:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"images: file ({path}) must be an .npz of arrays; got: {error}.") from error
+    pairs = [(f"x_{part}", f"y_{part}"), *([("images", "labels")] if part == "train" else [])]
+    for pixels, labels in pairs:
+        if pixels in found and labels in found:
+            return Images(found[pixels], found[labels].reshape(-1), classes)
+    if part == "test":
+        return None
+    raise ValueError(
+        f"images: file ({path}) must hold images and labels, or x_train and y_train; got {_few(list(found))}."
+    )
+
+
+def _pictures(folder: Path) -> list[Path]:
+    hidden = lambda path: any(part.startswith(".") for part in path.relative_to(folder).parts)  # noqa: E731
+    return sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix.lower() in ENDINGS and not hidden(p))
+
+
+def _opened(path: Path) -> Any:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        return Image.open(path)
+    except FileNotFoundError:
+        raise ValueError(f"images: file ({path}) must exist; got none there.") from None
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+        raise ValueError(f"images: file ({path}) must be an image; got something else: {error}.") from error
+
+
+def _check_pictures(files: Sequence[Path]) -> None:
+    """Look at the beginning of every file now: a run should not end at the one that is none."""
+    wrong = []
+    for file in files:
+        try:
+            _opened(file).close()
+        except ValueError:
+            wrong.append(str(file))
+    if wrong:
+        raise ValueError(f"images: files must be images; got {len(wrong)} of {len(files)} that are not: {_few(wrong)}.")
+
+
+def _shape_of(file: Path) -> Shape:
+    with _opened(file) as image:
+        grey = image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;")
+        return Shape(image.height, image.width, 1 if grey else 3)
+
+
+def _few(names: Sequence[str], most: int = 3) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

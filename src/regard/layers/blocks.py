@@ -1,0 +1,322 @@
+"""Blocks of a Transformer: attention and feed-forward, each with a way around it.
+
+    norm_first=False, "after"              norm_first=True, "before"
+    x ─┬─ part ─ dropout ─ + ─ norm ─      x ─┬─ norm ─ part ─ dropout ─ + ─
+       └───────────────────┘                  └──────────────────────────┘
+
+Parts are passed in: any attention, any feed-forward, any normalisation.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from ..attention import AttentionMap, PackedMaps
+from ..core.trace import stage
+from .cache import Cache, DecoderCache
+from .dropout import Dropout
+from .feedforward import FeedForward
+from .first_token import attend_first, self_attention_map
+from .fused import add_and_norm, add_norm, traced, untouched
+from .multihead import MultiHeadAttention
+from .packed_attention import Packing, pair_of
+
+Norm = Callable[[int], nn.Module]
+"""Makes a normalisation of a width: `nn.LayerNorm`, `nn.RMSNorm`, `partial(nn.LayerNorm, eps=1e-12)`."""
+Lengths = int | Tensor | Sequence[int]
+
+
+class Residual(nn.Module):
+    """A part and the way around it.
+
+        after:  norm(x + dropout(part(x)))      (Vaswani et al. 2017, section 5.4)
+        before: x + dropout(part(norm(x)))      (Xiong et al. 2020, figure 1)
+
+    Returns the new x and what the part showed besides its output, such as a map, or None.
+
+    >>> import torch
+    >>> around = Residual(nn.Identity(), norm_first=True)
+    >>> around(torch.ones(3), lambda x: 2 * x)
+    (tensor([3., 3., 3.]), None)
+    """
+
+    def __init__(self, norm: nn.Module, *, norm_first: bool, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm, self.norm_first, self.dropout = norm, norm_first, Dropout(dropout)
+
+    def forward(self, x: Tensor, part: Callable[..., Any], *inputs: Any, **options: Any) -> tuple[Tensor, Any]:
+        y, shown = _shown(part(self.norm(x) if self.norm_first else x, *inputs, **options))
+        return x + self.dropout(y) if self.norm_first else add_norm(x, y, self.dropout, self.norm), shown
+
+
+class Way(NamedTuple):
+    """A part, the way around it, and what the part is told."""
+
+    around: Residual
+    part: Callable[..., Any]
+    options: dict[str, Any]
+
+
+def through(x: Tensor, ways: Sequence[Way]) -> tuple[Tensor, list[Any]]:
+    """One part after the other; returns the last x, and what each part showed besides its output.
+
+    Where norms come first, the sum that ends one part and the norm that begins the next are one step (`add_and_norm`).
+    """
+    shown: list[Any] = []
+    if traced() or not all(way.around.norm_first and untouched(way.around, Residual) for way in ways):
+        for around, part, options in ways:
+            x, one = around(x, part, **options)
+            shown.append(one)
+        return x, shown
+    y = ways[0].around.norm(x)
+    for (around, part, options), after in zip(ways, (*ways[1:], None), strict=True):
+        found, one = _shown(part(y, **options))
+        shown.append(one)
+        if after is None:
+            x = x + around.dropout(found)
+        else:
+            x, y = add_and_norm(x, found, around.dropout, after.around.norm)
+    return x, shown
+
+
+def _shown(result: Any) -> tuple[Tensor, Any]:
+    return result if isinstance(result, tuple) else (result, None)
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention, then feed-forward. With `is_causal` and a cache it is the block of a language model.
+
+    Shapes: (B, T, W) → (B, T, W); the map is (B, H, T, Tk).
+    Paper: Vaswani et al. 2017, section 3.1. Differs from `nn.TransformerEncoderLayer`: batch first; True = may attend;
+    `is_causal` is an order, not a hint.
+
+    >>> import torch
+    >>> block = EncoderBlock(MultiHeadAttention(12, 3), FeedForward(12, 48), dropout=0.1)
+    >>> y, m = block(torch.randn(2, 5, 12), lengths=[5, 4], return_map=True)
+    >>> tuple(y.shape), m.shape
+    ((2, 5, 12), (2, 3, 5, 5))
+    """
+
+    def __init__(
+        self,
+        attention: MultiHeadAttention,
+        feedforward: nn.Module,
+        *,
+        norm_first: bool = False,
+        dropout: float = 0.0,
+        norm: Norm = nn.LayerNorm,
+    ) -> None:
+        super().__init__()
+        width = attention.width
+        self.attention = attention
+        self.feedforward = feedforward
+        self.around_attention = Residual(norm(width), norm_first=norm_first, dropout=dropout)
+        self.around_feedforward = Residual(norm(width), norm_first=norm_first, dropout=dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+        lengths: Lengths | None = None,
+        cache: Cache | None = None,
+        packed: Packing | None = None,
+        return_map: bool = False,
+    ) -> Any:
+        """The block's output, or (output, map). Masks, lengths, cache and packed: `MultiHeadAttention.forward`."""
+        told = {"attn_mask": attn_mask, "is_causal": is_causal, "lengths": lengths, "cache": cache, "packed": packed}
+        x, (weights, _) = through(x, self.ways(**told, return_map=return_map))
+        return (x, weights) if return_map else x
+
+    def ways(self, **options: Any) -> list[Way]:
+        """Its two parts, with these options of `forward`."""
+        return [
+            Way(self.around_attention, self.attention, options),
+            Way(self.around_feedforward, self.feedforward, {}),
+        ]
+
+    def first(self, x: Tensor, *, packed: Tensor | None = None, return_map: bool = False) -> Any:
+        """What the block makes of the first token of each sequence; the others are looked at, and no more.
+
+        Where nothing else is read, as by a classifier after its last block, nothing else need be computed.
+        Shapes: (B, T, W) → (B, W); or packed (N, W) of sequences of lengths (B,), each at least 1 → (B, W).
+        With return_map also the map of `forward`, of every query; the output is computed in the same way.
+        """
+        around = self.around_attention
+        with stage("block", self):
+            y = around.norm(x) if around.norm_first else x
+            if packed is None:
+                query, way = y[:, 0], x[:, 0]  # (B, W)
+            else:
+                starts = (packed.cumsum(0) - packed).to(x.device)  # (B,)
+                query, way = y.index_select(0, starts), x.index_select(0, starts)  # (B, W)
+            found = way + around.dropout(attend_first(self.attention, query, y, packed))
+            found = found if around.norm_first else around.norm(found)
+            output = self.around_feedforward(found, self.feedforward)[0]
+            return (output, self_attention_map(self.attention, y, packed)) if return_map else output
+
+    @classmethod
+    def from_torch(cls, layer: nn.TransformerEncoderLayer) -> EncoderBlock:
+        """The same block with the weights of an `nn.TransformerEncoderLayer`, copied.
+
+        Inputs of a layer with batch_first=False are (T, B, W): transpose them, batch first.
+
+        >>> import torch
+        >>> theirs = nn.TransformerEncoderLayer(12, 3, 48, batch_first=True).eval()
+        >>> x = torch.randn(2, 5, 12)
+        >>> torch.allclose(EncoderBlock.from_torch(theirs)(x), theirs(x), atol=1e-5)
+        True
+        """
+        _check_kind(layer, nn.TransformerEncoderLayer)
+        made = cls(MultiHeadAttention.from_torch(layer.self_attn), _feedforward(layer), norm=nn.Identity)
+        made.around_attention = _residual(layer, layer.norm1, layer.dropout1)
+        made.around_feedforward = _residual(layer, layer.norm2, layer.dropout2)
+        return made.train(layer.training)
+
+
+def encoded(blocks: Sequence[nn.Module], x: Tensor, **options: Any) -> tuple[Tensor, list[Any]]:
+    """x after all blocks, and what each showed of its attention; options are those of `EncoderBlock.forward`."""
+    plain = [block for block in blocks if isinstance(block, EncoderBlock) and untouched(block, EncoderBlock)]
+    if plain and len(plain) == len(blocks) and not traced():
+        x, shown = through(x, [way for block in plain for way in block.ways(**options)])
+        return x, shown[::2]
+    maps = []
+    for block in blocks:
+        x, one = _shown(block(x, **options))
+        maps.append(one)
+    return x, maps
+
+
+class DecoderMaps(NamedTuple):
+    """What a decoder block looked at."""
+
+    attention: AttentionMap | PackedMaps
+    """(B, H, Tq, positions decoded so far); of packed sequences one for each"""
+    cross_attention: AttentionMap | PackedMaps
+    """(B, H, Tq, Tk of the memory); of packed sequences one for each"""
+
+
+class DecoderBlock(nn.Module):
+    """Self-attention to what was written, cross-attention to what was read (the memory), then feed-forward.
+
+    Shapes: x (B, T, W), memory (B, Tm, its width) → (B, T, W).
+    Paper: Vaswani et al. 2017, section 3.1. Differs from `nn.TransformerDecoderLayer`: batch first; True = may attend;
+    causal unless told otherwise.
+
+    >>> import torch
+    >>> block = DecoderBlock(MultiHeadAttention(12, 3), MultiHeadAttention(12, 3), FeedForward(12, 48))
+    >>> x, memory, cache = torch.randn(2, 5, 12), torch.randn(2, 7, 12), DecoderCache()
+    >>> steps = [block(x[:, t : t + 1], memory, cache=cache) for t in range(5)]
+    >>> torch.allclose(torch.cat(steps, 1), block(x, memory), atol=1e-5)
+    True
+    """
+
+    def __init__(
+        self,
+        attention: MultiHeadAttention,
+        cross_attention: MultiHeadAttention,
+        feedforward: nn.Module,
+        *,
+        norm_first: bool = False,
+        dropout: float = 0.0,
+        norm: Norm = nn.LayerNorm,
+    ) -> None:
+        super().__init__()
+        width = attention.width
+        if cross_attention.width != width:
+            raise ValueError(
+                f"decoder block: the width of cross_attention ({cross_attention.width}) must be that of attention "
+                f"({width}). A memory of another width is MultiHeadAttention({width}, …, key_width=…, value_width=…)."
+            )
+        self.attention = attention
+        self.cross_attention = cross_attention
+        self.feedforward = feedforward
+        self.around_attention = Residual(norm(width), norm_first=norm_first, dropout=dropout)
+        self.around_cross_attention = Residual(norm(width), norm_first=norm_first, dropout=dropout)
+        self.around_feedforward = Residual(norm(width), norm_first=norm_first, dropout=dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        *,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = True,
+        lengths: Lengths | None = None,
+        memory_mask: Tensor | None = None,
+        memory_lengths: Lengths | None = None,
+        cache: DecoderCache | None = None,
+        packed: Packing | None = None,
+        return_maps: bool = False,
+    ) -> Any:
+        """The block's output, or (output, `DecoderMaps`).
+
+        attn_mask, is_causal and lengths speak of x and what was written before; memory_mask and memory_lengths of the
+        memory, which must stay the same while a cache is in use: it is read at the first step only.
+        packed: (lengths, memory lengths), where x is (N, W) and memory (Nm, its width); maps are then `PackedMaps`.
+        """
+        own_packed = None if packed is None else pair_of("decoder block", packed)[0]
+        start = 0 if cache is None else cache.length
+        x, own = self.around_attention(
+            x,
+            self.attention,
+            attn_mask=attn_mask,
+            is_causal=is_causal,
+            lengths=lengths,
+            cache=None if cache is None else cache.attention,
+            packed=own_packed,
+            return_map=return_maps,
+        )
+        x, cross = self.around_cross_attention(
+            x,
+            self.cross_attention,
+            memory,
+            attn_mask=memory_mask,
+            lengths=memory_lengths,
+            offset=None if cache is None else start,
+            cache=None if cache is None else cache.cross_attention,
+            packed=packed,
+            return_map=return_maps,
+        )
+        x, _ = self.around_feedforward(x, self.feedforward)
+        return (x, DecoderMaps(own, cross)) if return_maps else x
+
+    @classmethod
+    def from_torch(cls, layer: nn.TransformerDecoderLayer) -> DecoderBlock:
+        """The same block with the weights of an `nn.TransformerDecoderLayer`, copied. See `EncoderBlock.from_torch`.
+
+        >>> import torch
+        >>> theirs = nn.TransformerDecoderLayer(12, 3, 48, batch_first=True).eval()
+        >>> x, memory = torch.randn(2, 5, 12), torch.randn(2, 7, 12)
+        >>> ours = DecoderBlock.from_torch(theirs)
+        >>> torch.allclose(ours(x, memory, is_causal=False), theirs(x, memory), atol=1e-5)
+        True
+        """
+        _check_kind(layer, nn.TransformerDecoderLayer)
+        attention, cross = (MultiHeadAttention.from_torch(a) for a in (layer.self_attn, layer.multihead_attn))
+        made = cls(attention, cross, _feedforward(layer), norm=nn.Identity)
+        made.around_attention = _residual(layer, layer.norm1, layer.dropout1)
+        made.around_cross_attention = _residual(layer, layer.norm2, layer.dropout2)
+        made.around_feedforward = _residual(layer, layer.norm3, layer.dropout3)
+        return made.train(layer.training)
+
+
+def _residual(layer: Any, norm: nn.Module, dropout: nn.Dropout) -> Residual:
+    return Residual(copy.deepcopy(norm), norm_first=layer.norm_first, dropout=dropout.p)
+
+
+def _feedforward(layer: Any) -> FeedForward:
+    up = layer.linear1
+    made = FeedForward(up.in_features, up.out_features, activation=layer.activation, dropout=layer.dropout.p)
+    made.up, made.down = copy.deepcopy(up), copy.deepcopy(layer.linear2)
+    return made
+
+
+def _check_kind(layer: Any, kind: type) -> None:
+    if not isinstance(layer, kind):
+        raise ValueError(f"block: layer must be an nn.{kind.__name__}; got {type(layer).__name__}.")

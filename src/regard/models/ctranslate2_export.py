@@ -1,0 +1,123 @@
+"""A trained Transformer for CTranslate2, whose greedy translations are ours, token for token."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data import Vocabulary
+from ..layers import DecoderBlock, EncoderBlock, LearnedPosition, MultiHeadAttention, sinusoids
+from . import Transformer, Translator
+
+POSITIONS = 1024
+"""Positions of a sinusoidal model that are written out: CTranslate2 computes its own in another layout."""
+
+
+def to_ctranslate2(model: Translator, source: Vocabulary, target: Vocabulary, folder: str | os.PathLike[str]) -> Path:
+    """Write a folder that `ctranslate2.Translator` opens, with its two vocabularies beside.
+
+    It takes and gives the pieces of the vocabularies, as `pieces(encode(text))` has them, without `</s>`.
+
+    Raises:
+        ValueError: for what CTranslate2 cannot compute, by name; where it is not installed.
+    """
+    try:
+        from ctranslate2.specs import TransformerSpec
+        from ctranslate2.specs.common_spec import Activation
+    except ImportError:
+        raise ValueError(
+            "export: ctranslate2 must be installed; got no such package. Try pip install ctranslate2."
+        ) from None
+    served = _served(model)
+    config = served.config
+    activation = {"relu": Activation.RELU, "gelu": Activation.GELU, "silu": Activation.SWISH}[config.activation]
+    layers = (config.encoder_layers, config.decoder_layers)
+    spec = TransformerSpec.from_config(layers, config.heads, pre_norm=config.norm_first, activation=activation)
+    _fill_side(spec.encoder, spec.encoder.embeddings[0], served.source, served.source_position, served.encoder_norm)
+    _fill_side(spec.decoder, spec.decoder.embeddings, served.target, served.target_position, served.decoder_norm)
+    for made, encoder_block in zip(spec.encoder.layer, served.encoder, strict=True):
+        assert isinstance(encoder_block, EncoderBlock)
+        _fill_block(made, encoder_block)
+    for made, decoder_block in zip(spec.decoder.layer, served.decoder, strict=True):
+        assert isinstance(decoder_block, DecoderBlock)
+        _fill_block(made, decoder_block)
+        _fill_cross(made.attention, decoder_block)
+    _fill(spec.decoder.projection, [served.vocabulary])
+    _fill_vocabularies(spec, source, target)
+    spec.validate()
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    spec.save(str(folder))
+    source.save(folder / "source.json")
+    target.save(folder / "target.json")
+    return folder
+
+
+def _served(model: Any) -> Transformer:
+    if not isinstance(model, Transformer):
+        raise ValueError(f"export: model ({type(model).__name__}) must be a Transformer for CTranslate2.")
+    for name, known in (("similarity", ("scaled_dot",)), ("position", ("sinusoidal", "learned"))):
+        value = getattr(model.config, name)
+        if value not in known:
+            raise ValueError(f"export: {name} ({value}) must be {' or '.join(known)}: CTranslate2 has no other.")
+    return model
+
+
+def _fill_side(spec: Any, embeddings: Any, embedding: nn.Embedding, position: Any, norm: nn.Module) -> None:
+    """What comes before and after the blocks."""
+    embeddings.weight = _numbers(embedding.weight)
+    width = embedding.embedding_dim
+    table = position.weight if isinstance(position, LearnedPosition) else sinusoids(torch.arange(POSITIONS), width)
+    spec.position_encodings.encodings = _numbers(table)
+    if isinstance(norm, nn.LayerNorm):
+        _fill_norm(spec.layer_norm, norm)
+
+
+def _fill_block(spec: Any, block: EncoderBlock | DecoderBlock) -> None:
+    attention: MultiHeadAttention = block.attention
+    _fill(spec.self_attention.linear[0], [attention.query, attention.key, attention.value])
+    _fill(spec.self_attention.linear[1], [attention.out])
+    _fill_norm(spec.self_attention.layer_norm, block.around_attention.norm)
+    _fill(spec.ffn.linear_0, [block.feedforward.up])
+    _fill(spec.ffn.linear_1, [block.feedforward.down])
+    _fill_norm(spec.ffn.layer_norm, block.around_feedforward.norm)
+
+
+def _fill_cross(spec: Any, block: DecoderBlock) -> None:
+    attention: MultiHeadAttention = block.cross_attention
+    _fill(spec.linear[0], [attention.query])
+    _fill(spec.linear[1], [attention.key, attention.value])
+    _fill(spec.linear[2], [attention.out])
+    _fill_norm(spec.layer_norm, block.around_cross_attention.norm)
+
+
+def _fill(spec: Any, linears: Sequence[Any]) -> None:
+    """Several projections of the same input as one."""
+    spec.weight = _numbers(torch.cat([linear.weight for linear in linears]))
+    if linears[0].bias is not None:
+        spec.bias = _numbers(torch.cat([linear.bias for linear in linears]))
+
+
+def _fill_norm(spec: Any, norm: Any) -> None:
+    spec.gamma, spec.beta = _numbers(norm.weight), _numbers(norm.bias)
+
+
+def _fill_vocabularies(spec: Any, source: Vocabulary, target: Vocabulary) -> None:
+    for vocabulary, register in (
+        (source, spec.register_source_vocabulary),
+        (target, spec.register_target_vocabulary),
+    ):
+        register(vocabulary.pieces(range(len(vocabulary))))
+    config = spec.config
+    config.unk_token, config.bos_token, config.eos_token = "<unk>", "<s>", "</s>"
+    config.decoder_start_token, config.add_source_eos = "<s>", True
+    config.layer_norm_epsilon = 1e-5
+
+
+def _numbers(x: Tensor) -> Any:
+    return x.detach().to("cpu", torch.float32).contiguous().numpy()

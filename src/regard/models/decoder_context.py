@@ -1,0 +1,189 @@
+"""The context of a recurrent decoder: cᵢ = c(H, sᵢ₋₁), what it is told of the source at step i.
+
+fixed      c = the encoder's last states, at every step: a sentence in one vector
+additive   scores w·tanh(W s + U h)       Bahdanau et al. 2015
+dot        scores s·h                     Luong et al. 2015
+bilinear   scores s·W·h                   Luong et al. 2015, "general"
+cosine     scores g·cos(s, h), g learned  Graves et al. 2014, section 3.3.1
+hard       additive scores, and the best h alone
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import AttentionMap, attend
+from ..attention.request import Request, Weighting
+from ..attention.similarity import unit
+from ..layers.learned_similarity import additive, asked
+from .encoder_decoder import Memory
+
+SHARPNESS = 10.0
+"""Where the g of cosine scores starts: between e^10 and e^-10 there is room for one key among many."""
+
+
+class Keys(NamedTuple):
+    """What is computed of a source once, for all steps of decoding."""
+
+    key: Tensor
+    """(B, 1, Ts, D)"""
+    value: Tensor
+    """(B, 1, Ts, C)"""
+    lengths: Tensor
+    """(B,)"""
+    similarity: Any
+
+    def reorder(self, index: Tensor) -> Keys:
+        key, value = self.key.index_select(0, index), self.value.index_select(0, index)
+        return Keys(key, value, self.lengths.index_select(0, index), _prepared(self.similarity, key))
+
+
+class FixedContext(nn.Module):
+    """The encoder's last states, whatever the state of the decoder: the bottleneck that attention was made to widen.
+
+    There are no weights to show: `maps` is empty. A map of weights would be made up, since the vector is not a
+    weighted sum of what the encoder gave for each token.
+    Paper: Cho et al. 2014, section 2.2, where c is given to every step; Sutskever et al. 2014.
+    """
+
+    constant = True
+    """Whether every step has the same context: then the decoder's steps need not wait for it."""
+
+    def keys(self, memory: Memory) -> Memory:
+        return memory
+
+    def forward(self, state: Tensor, keys: Memory) -> Tensor:
+        """(B·K, W) → (B·K, C): rows of the same sentence get the same."""
+        assert keys.summary is not None, "a recurrent encoder has one"
+        return keys.summary.repeat_interleave(len(state) // len(keys.summary), 0)
+
+    def maps(self, states: Tensor, keys: Memory) -> list[AttentionMap]:
+        return []
+
+
+class AttentiveContext(nn.Module):
+    """A sum of the encoder's states, weighted by how each compares with the state of the decoder.
+
+        scores = similarity(s, H),   weights = weighting(scores),   c = weights · H
+
+    Shapes: state (B·K, W), K hypotheses of each of B sentences, → context (B·K, C).
+    What depends on the source alone is computed once (`keys`): projections, their exponentials, unit vectors. So
+    bilinear scores are dot products with W·h, and cosine scores with g·h/‖h‖.
+
+    Args:
+        state_width: W, of the decoder's state.
+        memory_width: C, of the encoder's states.
+        similarity: "additive", "dot", "bilinear" or "cosine".
+        weighting: "softmax", "hard" or "uniform", as `regard.attend` has them.
+        width: that additive scores compare in; default the decoder's.
+
+    Raises:
+        ValueError: for an unknown name, and for dot and cosine of vectors that differ in width.
+
+    >>> context = AttentiveContext(6, 4)
+    >>> keys = context.keys(Memory(torch.randn(2, 5, 4), torch.tensor([5, 3])))
+    >>> tuple(context(torch.randn(2, 6), keys).shape)
+    (2, 4)
+    """
+
+    constant = False
+
+    def __init__(
+        self,
+        state_width: int,
+        memory_width: int,
+        *,
+        similarity: str = "additive",
+        weighting: Weighting = "softmax",
+        width: int | None = None,
+    ) -> None:
+        super().__init__()
+        _check(similarity, state_width, memory_width)
+        self.similarity_name, self.weighting = similarity, weighting
+        width = state_width if width is None else width
+        self.query: nn.Module = nn.Identity()
+        self.key: nn.Module = nn.Identity()
+        self.similarity: Any = "dot"
+        if similarity == "additive":
+            self.query = nn.Linear(state_width, width, bias=False)
+            self.key = nn.Linear(memory_width, width)
+            self.similarity = additive(width)
+        elif similarity == "bilinear":
+            self.key = nn.Linear(memory_width, state_width, bias=False)
+        elif similarity == "cosine":
+            self.sharpness = nn.Parameter(torch.tensor(SHARPNESS))
+
+    def keys(self, memory: Memory) -> Keys:
+        key = self.key(memory.states)  # (B, Ts, D)
+        if self.similarity_name == "cosine":
+            key = self.sharpness * unit(key)
+        key = key.unsqueeze(1)  # (B, 1, Ts, D)
+        return Keys(key, memory.states.unsqueeze(1), memory.lengths, _prepared(asked(self.similarity), key))
+
+    def forward(self, state: Tensor, keys: Keys) -> Tensor:
+        query = self._queries(state).view(len(keys.key), 1, -1, keys.key.shape[-1])  # (B, 1, K, D)
+        found = attend(
+            query, keys.key, keys.value, similarity=keys.similarity, weighting=self.weighting, lengths=keys.lengths
+        )  # (B, 1, K, C)
+        return found.view(len(state), -1)  # (B·K, C)
+
+    @torch.no_grad()
+    def maps(self, states: Tensor, keys: Keys) -> list[AttentionMap]:
+        """One map of all steps, (B, 1, T, Ts), from the states (B, T, W) that asked: a map is a record of queries."""
+        request = Request.of(
+            self._queries(states).unsqueeze(1),  # (B, 1, T, D)
+            keys.key,
+            keys.value,
+            similarity=keys.similarity,
+            weighting=self.weighting,
+            lengths=keys.lengths,
+        )
+        return [AttentionMap(request.kept())]
+
+    def _queries(self, state: Tensor) -> Tensor:
+        return unit(state) if self.similarity_name == "cosine" else self.query(state)
+
+    def extra_repr(self) -> str:
+        return f"similarity={self.similarity_name!r}, weighting={self.weighting!r}"
+
+
+CONTEXTS: dict[str, dict[str, Any] | None] = {
+    "fixed": None,
+    "additive": {"similarity": "additive"},
+    "dot": {"similarity": "dot"},
+    "bilinear": {"similarity": "bilinear"},
+    "cosine": {"similarity": "cosine"},
+    "hard": {"similarity": "additive", "weighting": "hard"},
+}
+"""Contexts by name, and how an `AttentiveContext` is made for each."""
+
+
+def context_of(name: str, state_width: int, memory_width: int) -> FixedContext | AttentiveContext:
+    """The context of a name.
+
+    >>> context_of("dot", 8, 8).similarity_name
+    'dot'
+    """
+    if name not in CONTEXTS:
+        raise ValueError(f"seq2seq: context ({name!r}) must be one of {', '.join(CONTEXTS)}.")
+    options = CONTEXTS[name]
+    return FixedContext() if options is None else AttentiveContext(state_width, memory_width, **options)
+
+
+def _prepared(similarity: Any, key: Tensor) -> Any:
+    """Additive scores for many calls with this key. Whether one made in inference mode was written to, nobody knows."""
+    return similarity if isinstance(similarity, str) or key.is_inference() else similarity.prepare(key)
+
+
+def _check(similarity: str, state_width: int, memory_width: int) -> None:
+    known = ("additive", "dot", "bilinear", "cosine")
+    if similarity not in known:
+        raise ValueError(f"context: similarity ({similarity!r}) must be one of {', '.join(known)}.")
+    if similarity in ("dot", "cosine") and state_width != memory_width:
+        raise ValueError(
+            f"context: state_width ({state_width}) must be memory_width ({memory_width}) for {similarity} scores. Make "
+            "the encoder's states as wide (two directions count twice), or take bilinear or additive scores."
+        )

@@ -1,0 +1,276 @@
+"""BERTs of Hugging Face: model directories read and written, with every head, by today's names and by older ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from torch import Tensor, nn
+
+from .bert import ACTIVATIONS, Bert, BertConfig, check
+from .bert_heads import MaskedTokens, NextSentence, Pretraining, SentenceEmbedder, SequenceClassifier, TokenClassifier
+from .model_directory import fill, read_config, read_tensors, write
+
+Head = TypeVar("Head", bound=nn.Module)
+ARCHITECTURES: dict[str, type[nn.Module]] = {
+    "BertModel": Bert,
+    "BertForMaskedLM": MaskedTokens,
+    "BertForNextSentencePrediction": NextSentence,
+    "BertForPreTraining": Pretraining,
+    "BertForSequenceClassification": SequenceClassifier,
+    "BertForTokenClassification": TokenClassifier,
+}
+LABELLED = (SequenceClassifier, TokenClassifier)
+POOLED = (NextSentence, Pretraining, SequenceClassifier)
+UNPOOLED = (MaskedTokens, TokenClassifier)
+"""Heads that `transformers` builds without a pooler."""
+PREFIX = "bert."
+# our name → theirs, and what they take for one that is not there
+_SIZES: dict[str, tuple[str, Any]] = {
+    "vocabulary": ("vocab_size", 30522),
+    "width": ("hidden_size", 768),
+    "heads": ("num_attention_heads", 12),
+    "hidden": ("intermediate_size", 3072),
+    "layers": ("num_hidden_layers", 12),
+    "positions": ("max_position_embeddings", 512),
+    "segments": ("type_vocab_size", 2),
+    "activation": ("hidden_act", "gelu"),
+    "dropout": ("hidden_dropout_prob", 0.1),
+    "attention_dropout": ("attention_probs_dropout_prob", 0.1),
+    "head_dropout": ("classifier_dropout", None),
+    "epsilon": ("layer_norm_eps", 1e-12),
+    "pad": ("pad_token_id", 0),
+    "tied": ("tie_word_embeddings", True),
+}
+_TRUNK = {
+    "tokens": "embeddings.word_embeddings",
+    "segments": "embeddings.token_type_embeddings",
+    "positions": "embeddings.position_embeddings",
+    "norm": "embeddings.LayerNorm",
+    "pooler": "pooler.dense",
+}
+_BLOCK = {
+    "attention.query": "attention.self.query",
+    "attention.key": "attention.self.key",
+    "attention.value": "attention.self.value",
+    "attention.out": "attention.output.dense",
+    "around_attention.norm": "attention.output.LayerNorm",
+    "feedforward.up": "intermediate.dense",
+    "feedforward.down": "output.dense",
+    "around_feedforward.norm": "output.LayerNorm",
+}
+_PREDICTIONS = {
+    "dense.weight": "transform.dense.weight",
+    "dense.bias": "transform.dense.bias",
+    "norm.weight": "transform.LayerNorm.weight",
+    "norm.bias": "transform.LayerNorm.bias",
+    "vocabulary.weight": "decoder.weight",
+    "vocabulary.bias": "decoder.bias",
+}
+_BIAS = "cls.predictions.bias"
+"""The same as that of the decoder where weights are tied, and of no use where they are not."""
+_KINDS = ("weight", "bias")
+# parts of other heads, which a checkpoint may have and the one that is loaded does not use
+_OTHERS = ("*position_ids", "cls.*", "classifier.*", "qa_outputs.*", "pooler.*", "bert.pooler.*")
+
+
+@overload
+def load_bert(folder: str | Path, head: None = None, *, fresh: bool = False, **changes: Any) -> nn.Module: ...
+@overload
+def load_bert(
+    folder: str | Path, head: type[Head], *, fresh: bool = False, classes: Any = None, **changes: Any
+) -> Head: ...
+def load_bert(
+    folder: str | Path, head: Any = None, *, fresh: bool = False, classes: Any = None, **changes: Any
+) -> nn.Module:
+    """A BERT from a model directory, in evaluation mode.
+
+    Args:
+        folder: with `config.json` and `model.safetensors` or `pytorch_model.bin`.
+        head: `Bert`, `MaskedTokens`, `NextSentence`, `Pretraining`, `SequenceClassifier`, `TokenClassifier` or
+            `SentenceEmbedder`; None for what the config says it is.
+        fresh: whether layers of the head that the checkpoint lacks may start anew, to be learned; else they are listed
+            as missing. What other heads left there is not used.
+        classes: of a classifier that starts anew: their number or names; None for those of the checkpoint.
+        changes: settings of `BertConfig` that are to be others, such as attention_dropout=0.0.
+
+    Raises:
+        ValueError: for a config that cannot be served and for tensors that do not fit, with all that is wrong.
+    """
+    stored = read_config(folder)
+    config = replace(config_from(stored, folder), **changes)
+    head = _head(stored, folder) if head is None else head
+    if head is not SentenceEmbedder and head not in ARCHITECTURES.values():
+        raise ValueError(f"bert: head ({head!r}) must be a class of regard.models that holds a BERT.")
+    tensors = _modern(read_tensors(folder))
+    prefix = PREFIX if any(name.startswith(PREFIX) for name in tensors) else ""
+    pooled = head in POOLED or (head not in UNPOOLED and f"{prefix}pooler.dense.weight" in tensors)
+    bert = Bert(config, pooler=pooled)
+    model: nn.Module
+    if head in LABELLED:
+        if classes is not None and fresh:
+            tensors = {name: value for name, value in tensors.items() if not name.startswith("classifier.")}
+        model = head(bert, _classes(stored, tensors, folder) if classes is None else classes)
+    else:
+        model = bert if head is Bert else head(bert)
+    names = names_of(model, prefix)
+    anew = [name for name in names if "bert." not in name or "bert.pooler." in name]
+    fill(model, tensors, names, optional=anew if fresh and head is not Bert else (), ignored=_OTHERS)
+    return model.eval()
+
+
+def save_bert(model: nn.Module, folder: str | Path) -> None:
+    """Write a BERT with its head as a model directory that `transformers` opens; a `SentenceEmbedder` as a BertModel.
+
+    The vocabulary is `WordPiece.save(folder)`. Other files in the folder stay.
+
+    Raises:
+        ValueError: for a model that has no counterpart there: another class, a pooler that reads the mean.
+    """
+    inner = model.bert if isinstance(model, SentenceEmbedder) else model
+    architecture = {kind: name for name, kind in ARCHITECTURES.items()}.get(type(inner))
+    if architecture is None:
+        raise ValueError(f"bert: model ({type(model).__name__}) must be a Bert or hold one as one of its heads.")
+    bert = inner if isinstance(inner, Bert) else inner.bert
+    assert isinstance(bert, Bert)
+    values = inner.state_dict()
+    left_out = ("pooler.",) if isinstance(inner, UNPOOLED) else ()
+    if bert.config.pool != "first" and bert.pooler is not None and not left_out:
+        raise ValueError(
+            f"bert: pool ({bert.config.pool!r}) must be 'first' in a directory of Hugging Face: its pooler reads the "
+            "token [CLS]. Finetune with --pool first to export a classifier."
+        )
+    names = names_of(inner, "" if inner is bert else PREFIX)
+    tensors = {
+        theirs: values[ours] for ours, theirs in names.items() if not ours.removeprefix(PREFIX).startswith(left_out)
+    }
+    if "cls.predictions.decoder.bias" in tensors:
+        tensors[_BIAS] = tensors["cls.predictions.decoder.bias"].clone()
+    write(folder, config_to(bert.config, architecture, getattr(inner, "labels", ())), tensors)
+
+
+def config_from(stored: Mapping[str, Any], where: str | Path = "config") -> BertConfig:
+    """Our configuration from that of a `config.json`.
+
+    Raises:
+        ValueError: for what we do not compute, by name, and for sizes that do not fit; all at once.
+    """
+    if "recipe" in stored:
+        raise ValueError(
+            f"bert: {where} must be a model directory of Hugging Face; got a run of regard. Try regard export RUN --to "
+            "huggingface, and give the directory that it writes."
+        )
+    wrong = [
+        f"{name} ({stored[name]!r}) must be {wanted!r}"
+        for name, wanted in (
+            ("model_type", "bert"),
+            ("position_embedding_type", "absolute"),
+            ("is_decoder", False),
+            ("add_cross_attention", False),
+            ("pruned_heads", {}),
+        )
+        if stored.get(name, wanted) not in (wanted, None)
+    ]
+    given = {ours: stored.get(theirs, default) for ours, (theirs, default) in _SIZES.items()}
+    given["pad"] = 0 if given["pad"] is None else given["pad"]
+    for ours, (theirs, default) in _SIZES.items():
+        kinds = (int, float, type(None)) if ours.endswith("dropout") or ours == "epsilon" else (type(default),)
+        if not isinstance(given[ours], kinds) or (isinstance(given[ours], bool) and ours != "tied"):
+            wrong.append(f"{theirs} ({given[ours]!r}) must be a {kinds[0].__name__}")
+            given.pop(ours)
+    if given.get("activation", "gelu") not in ACTIVATIONS:
+        wrong.append(f"hidden_act ({given.pop('activation')!r}) must be one of {', '.join(ACTIVATIONS)}")
+    made = BertConfig(**({"vocabulary": 1} | given))
+    try:
+        check(made)
+    except ValueError as error:
+        wrong.append(str(error).removeprefix("bert: ").rstrip("."))
+    if wrong:
+        raise ValueError(f"bert: {where} must describe a BERT that is served here; got one whose {'; '.join(wrong)}.")
+    return made
+
+
+def config_to(config: BertConfig, architecture: str, labels: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A `config.json` from our configuration."""
+    made: dict[str, Any] = {"architectures": [architecture], "model_type": "bert"}
+    made |= {theirs: getattr(config, ours) for ours, (theirs, _) in _SIZES.items()}
+    if labels:
+        made["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        made["label2id"] = {label: number for number, label in enumerate(labels)}
+    return made
+
+
+def names_of(model: nn.Module, prefix: str = PREFIX) -> dict[str, str]:
+    """Our name of each tensor of a BERT with a head → theirs; `prefix` before those of BERT itself."""
+    if isinstance(model, Bert):
+        parts = _TRUNK | {
+            f"blocks.{n}.{ours}": f"encoder.layer.{n}.{theirs}"
+            for n in range(model.config.layers)
+            for ours, theirs in _BLOCK.items()
+        }
+        names = {f"{ours}.{kind}": f"{prefix}{theirs}.{kind}" for ours, theirs in parts.items() for kind in _KINDS}
+        return {ours: theirs for ours, theirs in names.items() if ours in model.state_dict()}
+    if isinstance(model, Pretraining):
+        inner = {f"masked.{ours}": theirs for ours, theirs in names_of(model.masked, prefix).items()}
+        return inner | _linear("next", "cls.seq_relationship")
+    assert isinstance(model.bert, Bert)
+    names = {f"bert.{ours}": theirs for ours, theirs in names_of(model.bert, prefix).items()}
+    if isinstance(model, MaskedTokens):
+        own = {ours: f"cls.predictions.{theirs}" for ours, theirs in _PREDICTIONS.items()}
+        if model.bert.config.tied:
+            del own["vocabulary.weight"]
+            own["vocabulary.bias"] = _BIAS
+        return names | own
+    if isinstance(model, NextSentence):
+        return names | _linear("next", "cls.seq_relationship")
+    return names | (_linear("classes", "classifier") if isinstance(model, LABELLED) else {})
+
+
+def _linear(ours: str, theirs: str) -> dict[str, str]:
+    return {f"{ours}.{kind}": f"{theirs}.{kind}" for kind in _KINDS}
+
+
+def _modern(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors by the names they have today: scale and shift of a norm were gamma and beta in TensorFlow."""
+    found = {}
+    for name, value in tensors.items():
+        name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        found[name] = value
+    twin = "cls.predictions.decoder.bias"
+    for name, other in ((_BIAS, twin), (twin, _BIAS)):  # some have one of them, some have both
+        if other in found:
+            found.setdefault(name, found[other])
+    return found
+
+
+def _head(stored: Mapping[str, Any], folder: str | Path) -> type[nn.Module]:
+    named = stored.get("architectures") or ["BertModel"]
+    for name in named:
+        if name in ARCHITECTURES:
+            return ARCHITECTURES[name]
+    raise ValueError(
+        f"bert: architectures ({', '.join(map(str, named))}) of {folder} must have one of {', '.join(ARCHITECTURES)}. "
+        "The BERT in it can be loaded without that head: load_bert(folder, Bert)."
+    )
+
+
+def _classes(stored: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: str | Path) -> int | list[str]:
+    """The classes of a checkpoint: their names, or else as many as it has rows for."""
+    if "classifier.weight" not in tensors:
+        raise ValueError(
+            f"bert: classes (None) must be given, as a number or by name, for a classifier that starts anew; {folder} "
+            "has none. Pass classes=… and fresh=True."
+        )
+    rows = len(tensors["classifier.weight"])
+    labels = stored.get("id2label")
+    if not isinstance(labels, dict) or not labels:
+        return rows
+    try:
+        named = [str(labels[key]) for key in sorted(labels, key=int)]
+    except ValueError:
+        raise ValueError(f"bert: id2label ({labels!r}) of {folder} must have whole numbers as keys.") from None
+    if len(named) != rows:
+        raise ValueError(f"bert: id2label ({len(named)} classes) of {folder} must name the {rows} of its classifier.")
+    return named

@@ -1,0 +1,286 @@
+"""Vision Transformers of others: directories of Hugging Face and state dicts of timm, read and written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.json_files import read_json_object
+from .model_directory import fill, read_config, read_tensors, write
+from .transformer import ACTIVATIONS
+from .vit import ViT, ViTConfig
+
+SIZES = {"width": "hidden_size", "heads": "num_attention_heads", "hidden": "intermediate_size"}
+SIZES |= {"layers": "num_hidden_layers", "channels": "num_channels", "patch": "patch_size"}
+SHARES = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
+"""Our settings → theirs."""
+
+HUGGING_FACE = {
+    "around_attention.norm": "layernorm_before",
+    "attention.query": "attention.attention.query",
+    "attention.key": "attention.attention.key",
+    "attention.value": "attention.attention.value",
+    "attention.out": "attention.output.dense",
+    "around_feedforward.norm": "layernorm_after",
+    "feedforward.up": "intermediate.dense",
+    "feedforward.down": "output.dense",
+}
+TIMM = {
+    "around_attention.norm": "norm1",
+    "attention.query": "attn.q",
+    "attention.key": "attn.k",
+    "attention.value": "attn.v",
+    "attention.out": "attn.proj",
+    "around_feedforward.norm": "norm2",
+    "feedforward.up": "mlp.fc1",
+    "feedforward.down": "mlp.fc2",
+}
+"""Layers of a block: our name → theirs. timm's q, k, v are one tensor, which is cut and joined here."""
+
+
+def load_vit(folder: str | Path) -> ViT:
+    """The model of a Hugging Face directory, `ViTForImageClassification` or `ViTModel`, in evaluation mode.
+
+    Raises:
+        ValueError: for a configuration that is not of a ViT, and for tensors that are not those it tells of, all at
+            once; a truncated file is named.
+    """
+    config, tensors = read_config(folder), read_tensors(folder)
+    prefix = "vit." if any(name.startswith("vit.") for name in tensors) else ""
+    classified, pooled = "classifier.weight" in tensors, f"{prefix}pooler.dense.weight" in tensors
+    ours = _config(config, folder, classified, pooled)
+    model = ViT(ours)
+    flat = {name: _squeezed(name, value) for name, value in tensors.items()}
+    # what was saved for filling in masked patches has a token for them
+    fill(model, flat, _names(model, prefix), ignored=("*mask_token", "decoder.*", f"{prefix}pooler.*"))
+    return model.eval()
+
+
+def save_vit(model: ViT, folder: str | Path, labels: Sequence[str] = ()) -> None:
+    """Write a directory that `transformers` loads: `ViTForImageClassification`, or `ViTModel` without a classifier.
+
+    Raises:
+        ValueError: for a model that has no counterpart there: a stem, mean pooling, sinusoidal positions.
+    """
+    ours = model.config
+    for name, value, known in (
+        ("stem", ours.stem, 0),
+        ("pool", ours.pool, "class"),
+        ("position", ours.position, "learned"),
+    ):
+        if value != known:
+            raise ValueError(
+                f"vit: {name} ({value!r}) must be {known!r} in a Hugging Face directory: its ViT has no other."
+            )
+    if labels and len(labels) != ours.classes:
+        raise ValueError(f"vit: labels ({len(labels)}) must be one for each class ({ours.classes}).")
+    classified = ours.classes > 0
+    names = _names(model, "vit." if classified else "")
+    state = model.state_dict()
+    tensors = {theirs: _unsqueezed(ours_, state[ours_]) for ours_, theirs in names.items()}
+    write(folder, _their_config(ours, labels), tensors)
+
+
+def scale_of(folder: str | Path, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the pixels, by channel, from `preprocessor_config.json`; without it 0.5.
+
+    Raises:
+        ValueError: for a file that does not hold a number for each channel.
+    """
+    path, half = Path(folder) / "preprocessor_config.json", [0.5] * channels
+    stored = read_json_object(path, "how images are scaled", where="vit") if path.exists() else {}
+    mean, deviation = (stored.get(name) or half for name in ("image_mean", "image_std"))
+    for name, values in (("image_mean", mean), ("image_std", deviation)):
+        if not isinstance(values, list) or len(values) != channels or not all(map(_is_number, values)):
+            raise ValueError(f"vit: {name} ({values!r}) of {path} must be {channels} numbers, one for each channel.")
+    return tuple(mean), tuple(deviation)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def labels_of(folder: str | Path) -> list[str]:
+    """The names of the classes of a Hugging Face directory, in order; none where it has none."""
+    found = read_config(folder).get("id2label") or {}
+    return [str(found[key]) for key in sorted(found, key=int)]
+
+
+def from_timm(
+    state: Mapping[str, Tensor],
+    *,
+    heads: int | None = None,
+    image: tuple[int, int] | None = None,
+    epsilon: float = 1e-6,
+) -> ViT:
+    """The model of a timm state dict: `from_timm(timm.create_model("vit_tiny_patch16_224").state_dict())`.
+
+    Args:
+        state: of a plain ViT: with a class token, or with the mean of patches and `fc_norm`.
+        heads: a state dict does not tell; default width / 64, as in timm's own models.
+        image: height and width that positions are for; default a square.
+        epsilon: of the normalisations.
+
+    Raises:
+        ValueError: for other architectures, with every tensor that is missing or left over.
+    """
+    config = _timm_config(state, heads, image, epsilon)
+    model = ViT(config)
+    flat = {name: _squeezed(name, value) for name, value in _cut(state)}
+    fill(model, flat, _timm_names(model))
+    return model.eval()
+
+
+def to_timm(model: ViT) -> dict[str, Tensor]:
+    """The weights by timm's names, for `load_state_dict` of a model of the same sizes."""
+    if model.config.stem:
+        raise ValueError(f"vit: stem ({model.config.stem}) must be 0 in a state dict of timm: its ViT has none.")
+    if model.config.position != "learned" or model.config.pooler:
+        raise ValueError("vit: positions must be learned, and pooler False, in a state dict of timm: its ViT has none.")
+    state = model.state_dict()
+    return dict(_joined({theirs: _unsqueezed(ours, state[ours]) for ours, theirs in _timm_names(model).items()}))
+
+
+def _names(model: ViT, prefix: str) -> dict[str, str]:
+    """Our parameters → Hugging Face's."""
+    around = {
+        "first": "embeddings.cls_token",
+        "positions": "embeddings.position_embeddings",
+        "patches.weight": "embeddings.patch_embeddings.projection.weight",
+        "patches.bias": "embeddings.patch_embeddings.projection.bias",
+        "norm.weight": "layernorm.weight",
+        "norm.bias": "layernorm.bias",
+        "pooler.weight": "pooler.dense.weight",
+        "pooler.bias": "pooler.dense.bias",
+    }
+    found = {ours: f"{prefix}{theirs}" for ours, theirs in around.items()}
+    found |= {f"classifier.{kind}": f"classifier.{kind}" for kind in ("weight", "bias")}
+    found |= _of_blocks(model, HUGGING_FACE, f"{prefix}encoder.layer")
+    return {ours: found[ours] for ours in model.state_dict()}
+
+
+def _timm_names(model: ViT) -> dict[str, str]:
+    """Our parameters → timm's."""
+    norm = "norm" if model.config.pool == "class" else "fc_norm"
+    found = {"first": "cls_token", "positions": "pos_embed"}
+    for kind in ("weight", "bias"):
+        for ours, theirs in (("patches", "patch_embed.proj"), ("norm", norm), ("classifier", "head")):
+            found[f"{ours}.{kind}"] = f"{theirs}.{kind}"
+    found |= _of_blocks(model, TIMM, "blocks")
+    return {ours: found[ours] for ours in model.state_dict()}
+
+
+def _of_blocks(model: ViT, layers: Mapping[str, str], above: str) -> dict[str, str]:
+    return {
+        f"blocks.{number}.{ours}.{kind}": f"{above}.{number}.{theirs}.{kind}"
+        for number in range(model.config.layers)
+        for ours, theirs in layers.items()
+        for kind in ("weight", "bias")
+    }
+
+
+def _squeezed(name: str, value: Tensor) -> Tensor:
+    """Theirs → ours: a class token (1, 1, W) is (W,), positions (1, T, W) are (T, W)."""
+    token, places = name.endswith("cls_token"), name.endswith(("position_embeddings", "pos_embed"))
+    return value.flatten() if token else value.squeeze(0) if places and value.ndim == 3 else value
+
+
+def _unsqueezed(name: str, value: Tensor) -> Tensor:
+    """Ours → theirs."""
+    return value[None, None] if name == "first" else value[None] if name == "positions" else value
+
+
+def _config(found: Mapping[str, Any], folder: str | Path, classified: bool, pooled: bool) -> ViTConfig:
+    if found.get("model_type") != "vit":
+        raise ValueError(f"vit: model_type ({found.get('model_type')!r}) of {folder} must be 'vit'.")
+    wanted = [*SIZES.values(), "image_size", "hidden_act", "layer_norm_eps"]
+    if absent := [name for name in wanted if name not in found]:
+        raise ValueError(f"vit: config.json of {folder} must tell {', '.join(absent)}; got none.")
+    if found["hidden_act"] not in ACTIVATIONS:
+        raise ValueError(f"vit: hidden_act ({found['hidden_act']!r}) must be one of {', '.join(ACTIVATIONS)}.")
+    if not found.get("qkv_bias", True):
+        raise ValueError("vit: qkv_bias (False) must be True: the projections here have a bias each.")
+    if pooled and not classified and found.get("pooler_act", "tanh") != "tanh":
+        raise ValueError(f"vit: pooler_act ({found['pooler_act']!r}) must be 'tanh'.")
+    side = found["image_size"]
+    return ViTConfig(
+        classes=len(found.get("id2label") or {}) or int(found.get("num_labels", 2)) if classified else 0,
+        image=(side, side) if isinstance(side, int) else (side[0], side[1]),
+        activation=found["hidden_act"],
+        norm_epsilon=found["layer_norm_eps"],
+        pooler=pooled and not classified,
+        **{ours: found[theirs] for ours, theirs in SIZES.items()},
+        **{ours: found.get(theirs, 0.0) for ours, theirs in SHARES.items()},
+    )
+
+
+def _their_config(ours: ViTConfig, labels: Sequence[str]) -> dict[str, Any]:
+    height, width = ours.image
+    names = {str(n): label for n, label in enumerate(labels or [f"LABEL_{n}" for n in range(ours.classes)])}
+    told = {"id2label": names, "label2id": {label: int(n) for n, label in names.items()}} if ours.classes else {}
+    return {
+        "architectures": ["ViTForImageClassification" if ours.classes else "ViTModel"],
+        "model_type": "vit",
+        "image_size": height if height == width else [height, width],
+        "hidden_act": ours.activation,
+        "layer_norm_eps": ours.norm_epsilon,
+        "qkv_bias": True,
+        "pooler_act": "tanh",
+        "pooler_output_size": ours.width,
+        "dtype": "float32",
+        **{theirs: getattr(ours, name) for name, theirs in (SIZES | SHARES).items()},
+        **told,
+    }
+
+
+def _timm_config(
+    state: Mapping[str, Tensor], heads: int | None, image: tuple[int, int] | None, epsilon: float
+) -> ViTConfig:
+    wanted = ("patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")
+    if absent := [name for name in wanted if name not in state]:
+        raise ValueError(f"vit: state ({len(state)} tensors) must be of timm's plain ViT; got no {', '.join(absent)}.")
+    width, channels, patch, _ = state["patch_embed.proj.weight"].shape
+    first = "cls_token" in state
+    places = state["pos_embed"].shape[1] - first
+    side = math.isqrt(places) * patch
+    if image is None and math.isqrt(places) ** 2 != places:
+        raise ValueError(f"vit: image must be given for {places} patches, which are no square: image=(height, width).")
+    return ViTConfig(
+        classes=len(state["head.weight"]) if "head.weight" in state else 0,
+        image=image or (side, side),
+        channels=channels,
+        patch=patch,
+        width=width,
+        heads=heads or max(1, width // 64),
+        hidden=len(state["blocks.0.mlp.fc1.weight"]),
+        layers=len({name.split(".")[1] for name in state if name.startswith("blocks.")}),
+        pool="class" if first else "mean",
+        norm_epsilon=epsilon,
+    )
+
+
+def _cut(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """One tensor of queries, keys and values → three."""
+    for name, value in state.items():
+        if ".attn.qkv." in name:
+            for letter, part in zip("qkv", value.chunk(3), strict=True):
+                yield name.replace(".qkv.", f".{letter}."), part
+        else:
+            yield name, value
+
+
+def _joined(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Three tensors → one, in place of the first."""
+    for name, value in state.items():
+        if ".attn.q." in name:
+            yield (
+                name.replace(".q.", ".qkv."),
+                torch.cat([state[name.replace(".q.", f".{letter}.")] for letter in "qkv"]),
+            )
+        elif ".attn.k." not in name and ".attn.v." not in name:
+            yield name, value

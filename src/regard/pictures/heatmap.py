@@ -1,0 +1,212 @@
+"""Pictures of attention maps, in files, windows and notebooks: queries down the rows, keys along the columns."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import torch
+from matplotlib.colors import Colormap
+from matplotlib.figure import Figure
+from rich.console import Console
+from torch import Tensor
+
+from ..attention.attention_map import AttentionMap
+from . import figure as picture
+from . import panel_selection, terminal
+from .layout import Sheet
+from .panel_selection import Choice, Dense, Map
+from .panels import PAPER, Look, paint
+
+
+def draw(
+    map: Map,
+    *,
+    heads: Choice = None,
+    batch: Choice = None,
+    reduce: str = "max",
+    cmap: str | Colormap = PAPER,
+    scale: str = "linear",
+    limits: tuple[float, float] | None = None,
+    size: tuple[float, float] | None = None,
+    title: str | None = None,
+    annotate: bool | None = None,
+) -> Figure:
+    """The weights of a map as a figure: a panel for each head of each batch entry, and one colour bar.
+
+    `heads` and `batch` choose panels, by one position or several. A map with more cells than its panel has pixels is
+    pooled by `reduce`: "max" keeps every strong link in sight. `scale="log"` brings out small weights; zeros are grey
+    on it. `limits` fixes the ends of the colour bar, to compare pictures. `size` is the figure's width and height in
+    inches; it grows where panels would not fit. `annotate` writes the weights in the cells: by default where they fit.
+
+    Raises ValueError for a choice the map does not have, no panel or more than 64, an unknown scale or reduction.
+
+    >>> class Eye:
+    ...     shape, query_tokens, key_tokens = (3, 3), ["a", "b", "c"], None
+    ...     def __getitem__(self, index):
+    ...         return torch.eye(3)[index]
+    >>> [tick.get_text() for tick in draw(Eye()).axes[0].get_yticklabels()]
+    ['a', 'b', 'c']
+    """
+    panels = panel_selection.panels("draw", map, batch, heads)
+    panel_selection.check_options("draw", reduce, scale, limits)
+    sheet = Sheet(
+        cells=lambda rows, columns: panel_selection.cells(map, panels, reduce, rows, columns).numpy(),
+        lengths=(map.shape[-2], map.shape[-1]),
+        tokens=(map.query_tokens, map.key_tokens),
+        names=("query", "key"),
+        titles=panel_selection.titles(map, panels),
+        columns=panel_selection.columns(panels),
+        title=title or "",
+    )
+    return paint(sheet, Look(cmap, scale, limits, annotate, reduce), size)
+
+
+def save(map: Map, path: str | os.PathLike[str], **options: Any) -> Path:
+    """The picture of a map in a file, its format by the suffix: .png, .svg or .pdf. Options are those of `draw`.
+
+    The file appears whole or not at all. Raises ValueError for another suffix, FileNotFoundError without the directory.
+
+    >>> save(None, "map.jpg")
+    Traceback (most recent call last):
+    ValueError: save: path (map.jpg) must end in .png, .svg or .pdf; got '.jpg'. Save it as map.png.
+    """
+    path = picture.check_path("save", path)
+    return picture.save(draw(map, **options), path)
+
+
+def show(map: Map, **options: Any) -> None:
+    """The picture of a map where the user is: a notebook, a window, else the terminal. Options are those of `draw`."""
+    inspect.signature(draw).bind(map, **options)  # the terminal, too, refuses what `draw` does not know
+    if _in_notebook():
+        from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
+
+        display(draw(map, **options))
+    elif not _show_window(map, options):
+        _print(map, **options)
+
+
+def html(map: AttentionMap) -> str:
+    """What a notebook displays of a map that stands at the end of a cell."""
+    from .notebook_html import of_map
+
+    return of_map(map)
+
+
+def show_heatmaps(
+    matrices: Any,
+    xlabel: str,
+    ylabel: str,
+    titles: Sequence[str] | None = None,
+    figsize: tuple[float, float] = (2.5, 2.5),
+    cmap: str | Colormap = "Reds",
+    *,
+    path: str | os.PathLike[str] | None = None,
+) -> Figure:
+    """Heatmaps of matrices (rows, columns, queries, keys): a panel for each, shared axes, one colour bar.
+
+    `matrices` is a tensor, an array, nested lists, or an AttentionMap, whose last leading dimension gives the columns.
+    `titles` has one per column, or one per panel. With `path`, the picture is saved there too.
+
+    Differs from the function of that name in Dive into Deep Learning (section 11.1): all panels share one colour scale,
+    the figure is returned, and it grows where `figsize` has no room for the panels.
+
+    >>> figure = show_heatmaps(torch.eye(10).reshape(1, 1, 10, 10), xlabel="Keys", ylabel="Queries")
+    >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
+    ('Keys', 'Queries')
+    """
+    path = None if path is None else picture.check_path("show_heatmaps", path)
+    map: Map = matrices if hasattr(matrices, "pool") else Dense(_stack(matrices))
+    panels = panel_selection.panels("show_heatmaps", map, None, None)
+    columns = map.shape[-3] if len(map.shape) > 2 else 1
+    sheet = Sheet(
+        cells=lambda rows, columns: panel_selection.cells(map, panels, "max", rows, columns).numpy(),
+        lengths=(map.shape[-2], map.shape[-1]),
+        tokens=(map.query_tokens, map.key_tokens),
+        names=(ylabel, xlabel),
+        titles=_spread(titles, len(panels) // columns, columns),
+        columns=columns,
+    )
+    figure = paint(sheet, Look(cmap, annotate=False), figsize)
+    if path is not None:
+        picture.save(figure, path)
+    return figure
+
+
+def _spread(titles: Sequence[str] | None, rows: int, columns: int) -> list[str]:
+    if titles is None:
+        return [""] * (rows * columns)
+    if len(titles) not in (columns, rows * columns):
+        raise ValueError(
+            f"show_heatmaps: titles ({len(titles)}) must name each of the {columns} columns or each of the "
+            f"{rows * columns} panels; got {len(titles)}."
+        )
+    return list(titles) * (rows if len(titles) == columns else 1)
+
+
+def _stack(matrices: Any) -> Tensor:
+    """Anything of numbers with four dimensions, as a tensor."""
+    try:
+        stacked = _tensor(matrices)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"show_heatmaps: matrices ({type(matrices).__name__}) must be numbers (rows, columns, queries, keys); got "
+            f"something else ({error}). Make all rows equally long."
+        ) from error
+    if stacked.ndim != 4:
+        shape = tuple(stacked.shape)
+        likely = (*(1,) * (4 - len(shape)), *shape) if len(shape) < 4 else (-1, *shape[-3:])
+        raise ValueError(
+            f"show_heatmaps: matrices ({shape}) must have 4 dimensions (rows, columns, queries, keys); "
+            f"got {stacked.ndim}. Reshape them, as to {likely}."
+        )
+    return stacked
+
+
+def _tensor(matrices: Any) -> Tensor:
+    if isinstance(matrices, list | tuple) and not all(isinstance(each, int | float) for each in matrices):
+        return torch.stack([_tensor(each) for each in matrices])
+    return torch.as_tensor(matrices).to("cpu", torch.float32)
+
+
+def _in_notebook() -> bool:
+    """Whether a notebook's kernel runs us. IPython is only ever loaded already there."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
+
+
+def _show_window(map: Map, options: dict[str, Any]) -> bool:
+    """Open a window where matplotlib has one to open; it blocks as pyplot does, until it is closed."""
+    import matplotlib.pyplot as plt
+    from matplotlib.backends import BackendFilter, backend_registry
+
+    try:
+        if matplotlib.get_backend().lower() not in backend_registry.list_builtin(BackendFilter.INTERACTIVE):
+            return False
+        plt.figure(draw(map, **options))
+    except ImportError:  # the user's settings name a window system that is not here
+        return False
+    plt.show()
+    return True
+
+
+def _print(map: Map, *, heads: Choice = None, batch: Choice = None, reduce: str = "max", **options: Any) -> None:
+    """The same panels in the terminal; colours and sizes are the terminal's own."""
+    panels = panel_selection.panels("show", map, batch, heads)
+    panel_selection.check_options("draw", reduce, options.get("scale", "linear"), options.get("limits"))
+    lengths = (map.shape[-2], map.shape[-1])
+    rows, columns = (min(length, 256) for length in lengths)
+    console = Console(highlight=False, markup=False)
+    if options.get("title"):
+        console.print(options["title"])
+    for name, weights in zip(
+        panel_selection.titles(map, panels), panel_selection.cells(map, panels, reduce, rows, columns), strict=True
+    ):
+        if name:
+            console.print(name)
+        console.print(terminal.draw(weights, map.query_tokens, map.key_tokens, lengths=lengths))

@@ -1,0 +1,78 @@
+"""What a model looked at, laid over the picture it looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..core.files import replacing
+
+if TYPE_CHECKING:
+    from .figure import Picture
+
+SIDE = 512
+"""Pixels of the longer side of a picture, at least."""
+
+
+def overlay(
+    image: Any,
+    weights: Any,
+    path: str | Path | None = None,
+    title: str = "",
+    mark: tuple[int, int] | None = None,
+) -> Picture:
+    """An image beside itself under a map of weights.
+
+    Args:
+        image: bytes (C, H, W) or (H, W, C), 1 or 3 channels.
+        weights: (rows, columns), of patches of the image; the strongest is brightest, whatever its value.
+        path: also save the picture there (.png, .svg or .pdf).
+        title: above it.
+        mark: row and column of a patch to frame, such as the one that looks.
+
+    Raises:
+        ValueError: for other shapes.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.patches import Rectangle
+
+    from .figure import Picture
+
+    pixels, map_ = _pixels(image), np.asarray(weights, np.float64)
+    if map_.ndim != 2 or not map_.size:
+        raise ValueError(f"overlay: weights {map_.shape} must be (rows, columns) of patches.")
+    height, width = pixels.shape[:2]
+    figure = Picture(figsize=(2 * 3.2, 3.2 * height / width + 0.4), layout="constrained", dpi=max(120, SIDE / 3.2))
+    FigureCanvasAgg(figure)  # no window, no global state
+    plain, seen = figure.subplots(1, 2)
+    extent = (0, width, height, 0)
+    for axes in (plain, seen):
+        axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, extent=extent, interpolation="nearest")
+        axes.set_axis_off()
+    seen.imshow(map_ / max(map_.max(), 1e-12), cmap="inferno", vmin=0, vmax=1, alpha=0.6, extent=extent)
+    if mark is not None:
+        down, across = height / map_.shape[0], width / map_.shape[1]
+        corner = (mark[1] * across, mark[0] * down)
+        for axes in (plain, seen):
+            axes.add_patch(Rectangle(corner, across, down, fill=False, edgecolor="white", linewidth=2.6))
+            axes.add_patch(Rectangle(corner, across, down, fill=False, edgecolor="#1f77b4", linewidth=1.4))
+    if title:
+        figure.suptitle(title, parse_math=False)
+    if path is not None:
+        with replacing(Path(path)) as made:
+            figure.savefig(made, dpi=figure.dpi)
+    return figure
+
+
+def _pixels(image: Any) -> np.ndarray:
+    """(H, W) or (H, W, 3)."""
+    pixels = np.asarray(image)
+    if pixels.ndim == 3 and pixels.shape[0] in (1, 3):
+        pixels = pixels.transpose(1, 2, 0)
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[..., 0]
+    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)):
+        raise ValueError(f"overlay: image ({pixels.dtype} {pixels.shape}) must be bytes of 1 or 3 channels.")
+    return pixels

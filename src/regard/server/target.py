@@ -1,0 +1,266 @@
+"""What is shown: a capture, a translator of ours, a classifier of images of ours, a model directory of Hugging Face."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from ..attention.attention_map import AttentionMap
+from ..core.json_files import read_json_object
+from . import tiles
+from .guard import Refused
+from .head_views import Head, Mean
+
+MAPS = 4096
+"""Maps that a page shows at most."""
+EXPLAINED = (
+    "a capture (seen.save('x.safetensors')), a run of `regard train translate`, `classify` or `images`, or a model "
+    "directory of Hugging Face"
+)
+
+
+class Patches(Protocol):
+    """How the tokens of a vision model lie on its picture: `first` others, then rows × columns."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def first(self) -> int: ...
+
+
+class Layer:
+    """A map of all heads of one call, and the tokens along its axes."""
+
+    def __init__(self, name: str, kind: str, map: AttentionMap, batch: int = 0) -> None:
+        self.name, self.kind, self._map = name, kind, map
+        self.queries, self.keys = map.shape[-2:]
+        self.query_tokens, self.key_tokens = map.query_tokens, map.key_tokens
+        leads: list[tuple[int, ...]] = [()]
+        if map.ndim == 3:
+            leads = [(head,) for head in range(map.shape[0])]
+        elif map.ndim > 3:
+            if not 0 <= batch < map.shape[0]:
+                raise ValueError(f"view: batch ({batch}) must lie in 0…{map.shape[0] - 1}, the entries of {name}.")
+            leads = [(batch, head) for head in range(map.shape[1])]
+        self._leads = leads
+
+    @cached_property
+    def heads(self) -> list[Head]:
+        return [Head(self._map.at(*lead)) for lead in self._leads]
+
+    @property
+    def count(self) -> int:
+        return len(self._leads)
+
+    def head(self, which: str) -> Head | Mean:
+        """By its number, or "mean"."""
+        if which == "mean":
+            return Mean(self.heads)
+        if not (which.isascii() and which.isdecimal() and len(which) < 6 and int(which) < self.count):
+            raise Refused(404, f"head ({which[:40]!r}) must be 'mean' or a number in 0…{self.count - 1}.")
+        return self.heads[int(which)]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the page shows now; another text gives another one."""
+
+    kind: str
+    title: str
+    layers: Sequence[Layer]
+    image: Tensor | None = None
+    """uint8 (height, width, 3)"""
+    patches: Patches | None = None
+    version: str = field(default_factory=lambda: secrets.token_hex(6))
+
+    def layer(self, number: int) -> Layer:
+        if not 0 <= number < len(self.layers):
+            last = f"in 0…{len(self.layers) - 1}" if self.layers else "of a map; there is none yet: send a text first"
+            raise Refused(404, f"map ({number}) must be a number {last}.")
+        return self.layers[number]
+
+    def square(self) -> list[Layer]:
+        """The maps that rollout multiplies: from a sequence to itself, all of the last one's length and kind."""
+        within = [layer for layer in self.layers if layer.kind != "cross" and layer.queries == layer.keys]
+        return [layer for layer in within if (layer.keys, layer.kind) == (within[-1].keys, within[-1].kind)]
+
+    @cached_property
+    def picture(self) -> bytes | None:
+        return None if self.image is None else tiles.png(self.image)
+
+    def told(self, can: Sequence[str]) -> dict[str, Any]:
+        """What GET /api/target answers."""
+        tables = _Tables()
+        maps = [
+            {
+                "id": number,
+                "name": layer.name,
+                "kind": layer.kind,
+                "heads": layer.count,
+                "queries": layer.queries,
+                "keys": layer.keys,
+                "query_tokens": tables.name(layer.query_tokens),
+                "key_tokens": tables.name(layer.key_tokens),
+                "floor": tiles.floor(layer.keys),
+            }
+            for number, layer in enumerate(self.layers)
+        ]
+        views = ["map"] if self.layers else []
+        views += ["text"] if tables.names else []
+        image = None
+        if self.image is not None and self.patches is not None:
+            views.append("image")
+            p, (height, width) = self.patches, self.image.shape[:2]
+            image = {"width": width, "height": height, "rows": p.rows, "columns": p.columns, "first": p.first}
+        return {
+            "kind": self.kind,
+            "title": self.title,
+            "version": self.version,
+            "tokens": {name: list(tokens) for tokens, name in tables.names.items()},
+            "maps": maps,
+            "image": image,
+            "can": [*views, *can],
+        }
+
+
+class _Tables:
+    """Tokens that several maps share are sent once."""
+
+    def __init__(self) -> None:
+        self.names: dict[tuple[str, ...], str] = {}
+
+    def name(self, tokens: Sequence[str] | None) -> str | None:
+        return None if tokens is None else self.names.setdefault(tuple(tokens), f"t{len(self.names)}")
+
+
+class Seen(Protocol):
+    """What `regard.watch` gives, as far as it is shown."""
+
+    image: Any
+    patches: Any
+
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def kinds(self) -> Sequence[Any]: ...
+    @property
+    def maps(self) -> Sequence[AttentionMap]: ...
+
+
+def shown(seen: Seen, kind: str, title: str, batch: int = 0) -> Shown:
+    """What was seen, as a page shows it. Maps without a cell are left out."""
+    for name, map in zip(seen.names, seen.maps, strict=True):
+        if len(map.shape) > 4:
+            sizes = "×".join(str(size) for size in map.shape)
+            raise ValueError(
+                f"view: map {name!r:.60} of {title} ({sizes}) must be batch × heads × queries × keys at most. "
+                "Choose others: seen.filter(…)."
+            )
+    found = [
+        Layer(name, sort, map, batch)
+        for name, sort, map in zip(seen.names, seen.kinds, seen.maps, strict=True)
+        if map.shape[-2] and map.shape[-1]
+    ]
+    if not found:
+        raise ValueError(f"view: {title} must hold a map; got none with a cell in it.")
+    if len(found) > MAPS:
+        raise ValueError(f"view: {title} ({len(found):,} maps) must have at most {MAPS:,}. Choose: seen.filter(…).")
+    return Shown(kind, title, found, seen.image, seen.patches)
+
+
+def brief(text: str) -> str:
+    """The beginning of a text, for a title.
+
+    >>> brief("two\\nlines"), len(brief("long " * 100))
+    ('two lines', 60)
+    """
+    line = " ".join(text[:1000].split())
+    return line if len(line) <= 60 else f"{line[:59]}…"
+
+
+class Target:
+    """What `regard view` was pointed at: something that is shown, and may take another text."""
+
+    shown: Shown
+    can: tuple[str, ...] = ()
+    """What it does besides being looked at: "translate", "run"."""
+
+    def run(self, text: str) -> Shown:
+        """What the model looks at while it reads another text."""
+        raise Refused(404, "this target must be a model to read another text; it is a capture, which stays as it is.")
+
+    def translate(self, text: str, beam: int, n_best: int) -> dict[str, Any]:
+        raise Refused(
+            404, "this target must be a translator to translate. Give the folder of `regard train translate`."
+        )
+
+
+class Capture(Target):
+    """A file that `Seen.save` wrote, or anything seen in this process."""
+
+    def __init__(self, seen: Seen, title: str, batch: int = 0) -> None:
+        self.shown = shown(seen, "capture", title, batch)
+
+
+def open_target(
+    path: str | os.PathLike[str],
+    text: str | None = None,
+    image: str | os.PathLike[str] | None = None,
+    batch: int = 0,
+) -> Target:
+    """What a path holds, and, for a model, what it looks at while it reads a text or an image.
+
+    Raises:
+        ValueError, OSError: in words, for what cannot be shown.
+    """
+    path, image = Path(path), None if image is None else Path(image)
+    if path.is_file():
+        if text is not None or image is not None:
+            raise ValueError(f"view: a text or an image must be given with a model; {path} is a file: a capture.")
+        from ..lens.captures import load_capture
+
+        return Capture(load_capture(path), path.name, batch)
+    if not path.is_dir():
+        raise ValueError(f"view: TARGET ({path}) must be {EXPLAINED}; got nothing there.")
+    config = _config(path)
+    if "recipe" in config:
+        return _run(path, config["recipe"], text, image)
+    if "model_type" in config:
+        from .huggingface_target import Model
+
+        return Model(path, config, text, image)
+    raise ValueError(f"view: TARGET ({path}) must be {EXPLAINED}; its config.json tells of neither.")
+
+
+def _run(path: Path, recipe: object, text: str | None, image: Path | None) -> Target:
+    from .run_target import Classifier, TextClassifier, Translator
+
+    if recipe == "translate":
+        if image is not None:
+            raise ValueError(f"view: --image must come with a model of images; {path} is a translator. Give --text.")
+        return Translator(path, text)
+    if recipe == "classify":
+        if image is not None:
+            raise ValueError(f"view: --image must come with a model of images; {path} is one of text. Give --text.")
+        return TextClassifier(path, text)
+    if recipe == "images":
+        if text is not None:
+            raise ValueError(f"view: --text must come with a model of text; {path} is one of images. Give --image.")
+        return Classifier(path, image)
+    raise ValueError(f"view: TARGET ({path}) must be a run of translate, classify or images; got one of {recipe}.")
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ValueError(f"view: TARGET ({folder}) must be {EXPLAINED}; got a folder without config.json.")
+    return read_json_object(path, "the settings of a run or of a model", "Give another folder.", where="view")

@@ -1,0 +1,98 @@
+"""Tiles: which cells a tile covers, how a weight becomes a shade, and the bytes that are sent.
+
+A map is a Deep Zoom image: x counts keys, y counts queries. The deepest level, ⌈log₂ max(Tq, Tk)⌉, has one cell a
+pixel; each level above it twice as many cells a pixel, each way.
+
+A tile is sent as shades, one byte per pixel, in a binary PGM (portable graymap) file: 0 for the weakest weight of the
+scale, 255 for the strongest. The page colours it.
+"""
+
+from __future__ import annotations
+
+import io
+
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from ..attention.shading import Shading
+from .head_views import Stretch
+
+TILE = 256
+SCALES = ("linear", "log")
+PALETTES = ("light", "dark")
+
+
+def deepest(queries: int, keys: int) -> int:
+    """The level with one cell a pixel.
+
+    >>> deepest(5, 256), deepest(257, 3), deepest(1, 1)
+    (8, 9, 0)
+    """
+    return (max(queries, keys, 1) - 1).bit_length()
+
+
+def stretches(start: int, stop: int, cells: int) -> list[Stretch]:
+    """Entries in pixels of `cells` each; the last may have fewer.
+
+    >>> stretches(0, 10, 4)
+    [Stretch(start=0, stop=8, pixels=2), Stretch(start=8, stop=10, pixels=1)]
+    """
+    count, rest = divmod(stop - start, cells)
+    found = [Stretch(start, stop - rest, count)] if count else []
+    return [*found, Stretch(stop - rest, stop, 1)] if rest else found
+
+
+def side(number: int, entries: int, cells: int) -> list[Stretch]:
+    """What tile `number` covers of an axis; nothing beyond its end."""
+    start = number * TILE * cells
+    return stretches(start, max(start, min(start + TILE * cells, entries)), cells)
+
+
+def thumbnail(queries: int, keys: int, size: int) -> tuple[int, int]:
+    """Height and width of a picture of the whole: the longer side has `size` pixels, or as many as there are entries.
+
+    >>> thumbnail(512, 128, 96), thumbnail(5, 9, 96)
+    ((96, 24), (5, 9))
+    """
+    longest = max(queries, keys)
+    if longest <= size:
+        return queries, keys
+    return max(1, round(queries * size / longest)), max(1, round(keys * size / longest))
+
+
+def floor(keys: int) -> float:
+    """Where the log scale begins: a tenth of what each key would get if all were alike, a thousandth at the most."""
+    return min(1e-3, 0.1 / max(1, keys))
+
+
+def shading(scale: str, keys: int) -> Shading:
+    """Return how weights become shades. It is the same for the whole map, so that tiles fit together."""
+    return Shading(floor(keys) if scale == "log" else None)
+
+
+def pgm(shades: Tensor) -> bytes:
+    """Encode shades, uint8 (height, width), as a binary PGM file.
+
+    >>> import torch
+    >>> pgm(torch.tensor([[0, 65, 66]], dtype=torch.uint8))
+    b'P5\\n3 1\\n255\\n\\x00AB'
+    """
+    height, width = shades.shape
+    return b"P5\n%d %d\n255\n" % (width, height) + shades.cpu().numpy().tobytes()
+
+
+def grey_png(pgm: bytes, palette: str) -> bytes:
+    """Convert a PGM file to a grey PNG file; with the palette "light", strong weights are dark."""
+    image = Image.open(io.BytesIO(pgm))
+    return _png(ImageOps.invert(image) if palette == "light" else image)
+
+
+def png(pixels: Tensor) -> bytes:
+    """Encode colours, uint8 (height, width, 3), as a PNG file."""
+    return _png(Image.fromarray(pixels.cpu().numpy()))
+
+
+def _png(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "png", compress_level=1)
+    return file.getvalue()

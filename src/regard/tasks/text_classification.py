@@ -1,0 +1,131 @@
+"""Classification of texts as a task: a batch of texts with labels → loss; held-out texts → accuracy and F1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..data.text_batches import TextBatch, TextBatches
+from .metrics import accuracy, confusion, f1_of
+from .pretraining import Loss
+from .text_classifier import Classifier
+
+SAMPLES = 8
+
+
+class Classify:
+    """What the training loop trains: `training.fit(Classify(…), …)`.
+
+        loss = 1/B Σ_b −log p(label_b | text_b)
+
+    Args:
+        classifier: the model and its vocabulary.
+        train: batches to learn from.
+        valid: batches of the held-out texts, not shuffled.
+        smoothing: share of the probability that all classes have in the loss, in training only.
+        layer_decay: each layer learns at so much of the rate of the one above it; 1: all alike.
+    """
+
+    goal = ("accuracy", "max")
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        train: TextBatches,
+        valid: TextBatches,
+        *,
+        smoothing: float = 0.0,
+        layer_decay: float = 1.0,
+    ) -> None:
+        self.classifier = classifier
+        self.model: nn.Module = classifier.model
+        self.train, self.valid, self.smoothing = train, valid, smoothing
+        self.rates = layer_rates(self.model, layer_decay)
+
+    def batches(self, epoch: int, *, start: int, rank: int, world: int) -> Iterator[TextBatch]:
+        return self.train.epoch(epoch, start=start, rank=rank, world=world)
+
+    def batches_in(self, epoch: int) -> int:
+        return len(self.train.plan(epoch))
+
+    def loss(self, model: nn.Module, batch: TextBatch) -> Loss:
+        """Cross-entropy summed over the texts."""
+        if not len(batch):  # the share of a process in a batch of fewer texts than processes
+            return Loss(torch.stack([p.sum() for p in self.model.parameters()]).sum() * 0.0, 0, {})
+        logits = self.model(batch.ids, batch.lengths).float()  # (B, C)
+        total = F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=self.smoothing)
+        right = (logits.argmax(1) == batch.labels).float().mean()
+        return Loss(total, len(batch), {"accuracy": right})
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Of the held-out texts: loss, accuracy, macro F1."""
+        logits, wanted = self._held_out()
+        loss = float(F.cross_entropy(logits, wanted))
+        predicted = logits.argmax(1)
+        matrix = confusion(predicted, wanted, logits.shape[1])
+        return {"loss": loss, "accuracy": accuracy(predicted, wanted), "f1": f1_of(matrix).macro}
+
+    def confusion(self) -> Tensor:
+        """Of the held-out texts, how often one class was taken for another: (C, C)."""
+        logits, wanted = self._held_out()
+        return confusion(logits.argmax(1), wanted, logits.shape[1])
+
+    def samples(self, model: nn.Module) -> list[tuple[str, str, str]]:
+        """Some held-out texts, what the model says of them and how surely, and what they are."""
+        corpus, words, labels = self.valid.corpus, self.classifier.words, self.classifier.labels
+        first = range(min(SAMPLES, len(corpus)))
+        batch = self.valid.batch(torch.arange(len(first)).numpy()).to(self._device)
+        best = self.model(batch.ids, batch.lengths).float().softmax(1).max(1)
+        said = [f"{labels[place]} ({value:.2f})" for value, place in zip(*(x.tolist() for x in best), strict=True)]
+        return [(words.decode(corpus[n][0]), said[n], labels[int(corpus[n][1][0])]) for n in first]
+
+    def save(self, folder: Path) -> None:
+        """The vocabulary; the weights are the loop's."""
+        self.classifier.words.save(folder)
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def _held_out(self) -> tuple[Tensor, Tensor]:
+        """Logits (N, C) and labels (N,) of the held-out texts."""
+        logits, wanted = [], []
+        for batch in self.valid.epoch(0):
+            batch = batch.to(self._device)
+            logits.append(self.model(batch.ids, batch.lengths).float().cpu())
+            wanted.append(batch.labels.cpu())
+        return torch.cat(logits), torch.cat(wanted)
+
+
+def layer_rates(model: nn.Module, decay: float) -> dict[str, float]:
+    """The share of the learning rate of each parameter of a BERT with a head: dᵏ, k layers below the head.
+
+    Lower layers hold what every text has in common; they change less (Howard & Ruder 2018, section 3.2).
+
+    >>> from ..models.bert import Bert, BertConfig
+    >>> from ..models.bert_heads import SequenceClassifier
+    >>> model = SequenceClassifier(Bert(BertConfig(vocabulary=9, width=4, heads=1, hidden=4, layers=2)), 2)
+    >>> rates = layer_rates(model, 0.5)
+    >>> [rates[name] for name in ("classes.bias", "bert.blocks.1.attention.out.bias", "bert.tokens.weight")]
+    [1.0, 0.5, 0.125]
+    """
+    if not 0 < decay <= 1:
+        raise ValueError(f"classify: layer decay ({decay}) must lie in (0, 1]; 1 for one rate for all.")
+    layers = 1 + max((_layer(name) for name, _ in model.named_parameters()), default=-1)
+    rates = {}
+    for name, _ in model.named_parameters():
+        if name.startswith("bert.blocks."):
+            rates[name] = decay ** (layers - _layer(name))
+        elif name.startswith("bert.") and not name.startswith("bert.pooler."):
+            rates[name] = decay ** (layers + 1)
+        else:
+            rates[name] = 1.0
+    return rates
+
+
+def _layer(name: str) -> int:
+    return int(name.split(".")[2]) if name.startswith("bert.blocks.") else -1

@@ -1,0 +1,1 @@
+"""Recipes: data settings, their preparation, and the training of one kind of model."""

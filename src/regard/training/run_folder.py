@@ -1,0 +1,232 @@
+"""The folder of a run.
+
+config.json          every setting, spelled out        metrics.jsonl   a line per interval and per evaluation
+model.safetensors    the best weights, averaged        curves.png      the same, drawn
+state-00001200/ …    the last two training states      samples.txt     what the model makes of a few inputs
+and what the task adds, such as its tokenizer
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from ..core.digests import Damaged, file_digest, json_digest
+from ..core.json_files import parse_json, read_json_object
+from ..core.tensor_files import json_bytes, read_tensors_and_metadata, sync, tensor_bytes, unwritable, write
+from .checkpoint import clear, compare_fingerprints, read_fingerprints
+from .config import LIMITS
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there two processes in one folder are not told apart
+    fcntl = None  # type: ignore[assignment]
+
+
+CONFIG = "config.json"
+
+
+class Run:
+    """The files of one run; only the first process has one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(folder, 0, error) from error
+        self._lock = self._locked()
+        clear(folder)
+        self.metrics = folder / "metrics.jsonl"
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.close()
+
+    def _locked(self) -> IO[str]:
+        """A lock that the system takes back when the process ends, however it ends."""
+        file = (self.folder / ".lock").open("w")
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            raise ValueError(
+                f"training: {self.folder} must be used by one run at a time; got a second. Wait for the first, end it, "
+                "or give another folder."
+            ) from error
+        return file
+
+    @property
+    def exists(self) -> bool:
+        """Whether training was begun here."""
+        return (self.folder / "config.json").exists()
+
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """Write the settings; on a run that exists, refuse other ones, but for limits that were raised."""
+        check_settings(self.folder, config)
+        write(self.folder / "config.json", json_bytes(_plain(config)))
+
+    def cut(self, length: int) -> None:
+        """Drop the metrics of steps that will be taken again, and a line that was torn off."""
+        if self.metrics.exists() and self.metrics.stat().st_size > length:
+            os.truncate(self.metrics, length)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a line to the metrics."""
+        line = (json.dumps(record, ensure_ascii=False) + "\n").encode()
+        try:
+            with self.metrics.open("ab") as file:
+                file.write(line)
+        except OSError as error:
+            raise unwritable(self.metrics, len(line), error) from error
+
+    def settle(self) -> int:
+        """Wait until the disk has the metrics; returns their length, which a state remembers."""
+        if not self.metrics.exists():
+            return 0
+        with self.metrics.open("rb") as file:
+            os.fsync(file.fileno())
+            return os.fstat(file.fileno()).st_size
+
+    def keep(self, weights: Mapping[str, Tensor], fingerprints: Mapping[str, str], **told: object) -> None:
+        """Write model.safetensors, with digests of what gives the weights their meaning, and more metadata."""
+        metadata = {name: str(value) for name, value in told.items()}
+        metadata["fingerprints"] = json.dumps(dict(fingerprints))
+        write(self.folder / "model.safetensors", tensor_bytes(weights, metadata))
+
+    def samples(self, step: int, samples: Sequence[tuple[str, str, str]]) -> None:
+        """Write samples.txt: input, ours, reference."""
+        if not samples:
+            return
+        blocks = [f"  {source}\n= {ours}\n  {reference}\n" for source, ours, reference in samples]
+        write(self.folder / "samples.txt", "\n".join([f"step {step}: input, = ours, reference\n", *blocks]).encode())
+
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of the metrics."""
+        if not self.metrics.exists():
+            return []
+        return list(_records(self.metrics))
+
+    def tidy(self) -> None:
+        """Make the folder's names durable."""
+        sync(self.folder)
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            record = parse_json(line)
+        except ValueError:
+            record = None
+        if isinstance(record, dict) and "event" in record and "step" in record:
+            yield record
+        else:
+            message = f"training: {path}, line {number}, must be a record of metrics; got another. It is left out."
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The settings of a run."""
+    path = Path(folder) / "config.json"
+    config = read_json_object(path, "the settings of a run", "Give another folder.", where="training")
+    return without_digest(config, path)
+
+
+def without_digest(config: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Settings without the digest of their file, which must be right; earlier versions wrote none."""
+    rest = {name: value for name, value in config.items() if name != "sha256"}
+    if "sha256" in config and json_digest(rest) != config["sha256"]:
+        raise Damaged(
+            f"training: {path} must have the digest written into it; got another: its contents changed. Restore it; "
+            "settings are given on the command line."
+        )
+    return rest
+
+
+def check_settings(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse settings other than those of the run in a folder, if there is one; limits may be raised."""
+    if (folder / "config.json").exists():
+        refuse_changes(read_config(folder), _plain(config), folder)
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(json.dumps(config, default=str)))
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """The digest of all settings but the limits, which may be raised, and those that are not given."""
+    limits = {f"training.{name}" for name in LIMITS}
+    settings = flat(_plain(config))
+    return json_digest({k: v for k, v in settings.items() if k not in limits and v is not None})
+
+
+def refuse_changes(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None:
+    """Raise ValueError that names every setting that differs, unless all of them are limits that were raised."""
+    before, after = flat(old), flat(new)
+    changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
+    wrong = [key for key in changed if not _raised(key, before.get(key), after.get(key))]
+    if wrong:
+        told = ", ".join(f"{key} ({before.get(key)} there, {after.get(key)} here)" for key in wrong)
+        raise ValueError(
+            f"training: settings must be those of the run in {folder}; got other ones: {told}. Only the limits "
+            f"({', '.join(LIMITS)}) may be raised. Give the same settings to go on, or another folder."
+        )
+
+
+def _raised(key: str, old: float | None, new: float | None) -> bool:
+    """None is no limit, the highest of all."""
+    if key not in {f"training.{name}" for name in LIMITS}:
+        return False
+    return new is None or (old is not None and new >= old)
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names.
+
+    >>> flat({"training": {"steps": 3}, "task": "dates"})
+    {'training.steps': 3, 'task': 'dates'}
+    """
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+def read_weights(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The best weights of a run.
+
+    Raises ValueError if there are none, if they are damaged, and if the settings or the vocabularies beside them are
+    not those they were trained with.
+    """
+    folder = Path(folder)
+    path = folder / "model.safetensors"
+    if not path.exists():
+        raise ValueError(f"training: {path} must exist; got a folder without. Train there first, or give another.")
+    tensors, metadata = read_tensors_and_metadata(path)
+    expected = read_fingerprints(metadata, path)
+    names = [name for name in expected if name != CONFIG and not name.startswith("data/")]  # data may be left behind
+    current = {name: file_digest(folder / name) for name in names if (folder / name).is_file()}
+    if CONFIG in expected:
+        current[CONFIG] = config_digest(read_config(folder))
+    compare_fingerprints({name: expected[name] for name in expected if name in (CONFIG, *names)}, current, path)
+    return tensors
+
+
+def load_best(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
+    """Give a model the best weights of a run."""
+    from ..models.weights import load_weights
+
+    load_weights(model, read_weights(folder), str(Path(folder) / "model.safetensors"))

@@ -1,0 +1,63 @@
+"""Which backend `auto` takes: the native kernels wherever they serve, and the exceptions by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from regard.attention import backends
+from regard.attention.request import Request
+
+CALLS = {
+    "plain": {},
+    "causal": {"is_causal": True},
+    "window": {"window": (3, 3)},
+    "softcap": {"softcap": 2.0},
+    "lengths": {"lengths": 3},
+    "cosine": {"similarity": "cosine"},
+}
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine where the kernels are built and serve everything."""
+    monkeypatch.setattr(backends.native, "refusal", lambda request: None)
+
+
+def chosen(dtype: torch.dtype = torch.float32, grad: bool = False, tokens: int = 16, **options: Any) -> backends.Choice:
+    q, k, v = (torch.empty(2, 4, tokens, 64, dtype=dtype, requires_grad=grad) for _ in range(3))
+    return backends.choose(Request.of(q, k, v, **options))
+
+
+@pytest.mark.parametrize("amx", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("tokens", [1, 16, 64, 1024])
+@pytest.mark.parametrize("call", CALLS)
+def test_native_wherever_it_serves(
+    built: None, monkeypatch: pytest.MonkeyPatch, call: str, tokens: int, grad: bool, amx: bool
+) -> None:
+    monkeypatch.setattr(backends, "_has_amx", lambda: amx)
+    options = {**CALLS[call], **({"lengths": 1} if call == "lengths" else {})}
+    assert chosen(grad=grad, tokens=tokens, **options).backend.name == "native"
+
+
+def test_bfloat16_on_a_processor_with_amx_takes_sdpa(built: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "_has_amx", lambda: True)
+    choice = chosen(torch.bfloat16)
+    assert choice.backend.name == "torch" and "AMX" in choice.why
+    assert chosen(torch.float16).backend.name == "native"
+    assert chosen(torch.bfloat16, softcap=2.0).backend.name == "native"  # SDPA has no soft cap
+    monkeypatch.setattr(backends, "LARGEST_MASK", 3)
+    assert chosen(torch.bfloat16, lengths=3).backend.name == "native"  # SDPA would store a mask
+    monkeypatch.setattr(backends, "_has_amx", lambda: False)
+    assert chosen(torch.bfloat16).backend.name == "native"
+
+
+def test_without_the_kernels_sdpa_then_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends.native, "refusal", lambda request: "not built")
+    assert chosen().backend.name == "torch" and "native: not built" in chosen().why
+    assert chosen(softcap=2.0).backend.name == "blocked"
+    monkeypatch.setattr(backends, "LARGEST_MASK", 3)
+    assert chosen(lengths=3).backend.name == "blocked"

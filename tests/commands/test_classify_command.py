@@ -1,0 +1,219 @@
+"""From text to labels, as a user does it: pretrain, finetune, go on, classify, export."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from regard.commands.main import main
+from regard.tasks.loading import load_text_classifier
+from regard.training import logbook
+from regard.training.recipes import train_text_classifier as recipe
+from tests.tasks.sample_texts import write_labelled, write_plain
+
+SMALL = ["--vocabulary", "80", "--width", "16", "--heads", "2", "--hidden", "32", "--layers", "1", "--positions", "32"]
+SHORT = ["--steps", "6", "--longest", "24", "--tokens", "200", "--log-every", "2"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_drawing() -> object:
+    """A drawing of curves takes longer than a small run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logbook, "draw", lambda records, goal: b"")
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("classify")
+    write_labelled(made / "train.tsv", 120)
+    write_labelled(made / "valid.tsv", 20, seed=1)
+    write_plain(made / "text.txt", 80)
+    return made
+
+
+@pytest.fixture(scope="module", params=["masked", "pairs"])
+def pretrained(request: pytest.FixtureRequest, folder: Path) -> Path:
+    run = folder / request.param
+    how = ["--next-sentence", "--whole-words"] if request.param == "pairs" else []
+    text = ["--text", str(folder / "text.txt"), "--documents", "line", "--hold-out", "0.2"]
+    assert main(["train", "pretrain", str(run), *text, *how, *SMALL, *SHORT]) == 0
+    return run
+
+
+@pytest.fixture(scope="module")
+def run(pretrained: Path, folder: Path) -> Path:
+    made = folder / f"from-{pretrained.name}"
+    data = ["--data", str(folder / "train.tsv"), "--valid", str(folder / "valid.tsv")]
+    assert main(["train", "classify", str(made), *data, "--from", str(pretrained), *SHORT, "--layer-decay", "0.9"]) == 0
+    return made
+
+
+def test_a_pretrained_run_has_all_that_is_needed(pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("config.json", "bert.json", "tokenizer.json", "model.safetensors", "metrics.jsonl", "samples.txt"):
+        assert (pretrained / name).stat().st_size, name
+    last = json.loads((pretrained / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == 6 and ("next_accuracy" in last) == (pretrained.name == "pairs")
+    assert main(["train", "pretrain", str(pretrained)]) == 0  # by the settings it has
+    assert "finished before by steps" in capsys.readouterr().out
+
+
+def test_finetuning_begins_with_what_was_pretrained(run: Path) -> None:
+    config = json.loads((run / "config.json").read_text())
+    assert config["recipe"] == "classify" and config["kind"] == "finetune" and config["layer_decay"] == 0.9
+    assert (run / "tokenizer.json").read_text() == (Path(config["start"]) / "tokenizer.json").read_text()
+    told = json.loads((run / "confusion.json").read_text())
+    assert told["names"] == ["bad", "good"] and sum(map(sum, told["matrix"])) == 20
+    assert (run / "confusion.png").stat().st_size
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert {"accuracy", "f1", "loss"} <= last.keys()
+
+
+def test_what_is_finetuned_may_read_the_mean_and_drop_more(
+    pretrained: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, again = folder / f"mean-{pretrained.name}", folder / f"again-{pretrained.name}"
+    data = ["--data", str(folder / "train.tsv"), "--valid", str(folder / "valid.tsv"), *SHORT]
+    how = ["--pool", "mean", "--dropout", "0.3"]
+    assert main(["train", "classify", str(made), *data, "--from", str(pretrained), *how]) == 0
+    assert main(["train", "classify", str(again), *data, "--from", str(made)]) == 0
+    for run in (made, again):  # what begins with it is as it is
+        config = load_text_classifier(run).model.bert.config
+        assert (config.pool, config.dropout) == ("mean", 0.3)
+    assert main(["export", str(made), "--to", "huggingface"]) == 1
+    assert "pool ('mean') must be 'first'" in capsys.readouterr().err
+
+
+def test_it_goes_on_without_what_it_began_with(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = Path(json.loads((run / "config.json").read_text())["start"])
+    start.rename(start.with_name("elsewhere"))
+    try:
+        assert main(["train", "classify", str(run), "--steps", "8"]) == 0
+    finally:
+        start.with_name("elsewhere").rename(start)
+    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 8
+    assert main(["train", "classify", str(run), "--steps", "8", "--longest", "9"]) == 1
+    assert "texts.longest (24 there, 9 here)" in capsys.readouterr().err
+
+
+def test_texts_and_lines_are_classified_alike(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["a lovely film", "dull"]
+    assert main(["classify", str(run), *texts, "--all"]) == 0
+    given = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in texts)))
+    assert main(["classify", str(run), "--top", "2"]) == 0
+    assert capsys.readouterr().out == given
+    rows = [line.split("\t") for line in given.splitlines()]
+    assert all({row[0], row[2]} == {"good", "bad"} and float(row[1]) >= float(row[3]) for row in rows)
+    assert main(["classify", str(run), *texts]) == 0
+    assert [line.split("\t") for line in capsys.readouterr().out.splitlines()] == [row[:2] for row in rows]
+
+
+def test_a_directory_for_transformers_says_the_same(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    transformers = pytest.importorskip("transformers")
+    assert main(["export", str(run), "--to", "huggingface"]) == 0
+    place = run / "huggingface"
+    assert capsys.readouterr().out.strip() == str(place)
+    text = "the story was truly awful"
+    for target in (run, place):
+        assert main(["classify", str(target), text]) == 0
+    ours, again = capsys.readouterr().out.splitlines()
+    assert ours == again
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(place)
+    tokens = transformers.AutoTokenizer.from_pretrained(place)(text, return_tensors="pt")
+    shares = model(**tokens).logits.softmax(-1)[0].detach()
+    best = int(shares.argmax())
+    assert f"{model.config.id2label[best]}\t{float(shares[best]):.4f}" == ours
+
+
+def test_finetuning_from_a_directory_of_hugging_face(run: Path, folder: Path) -> None:
+    assert main(["export", str(run), "--to", "huggingface", "--out", str(folder / "hf")]) == 0
+    made, data = folder / f"hf-{run.name}", ["--data", str(folder / "train.tsv")]
+    assert main(["train", "classify", str(made), *data, "--from", str(folder / "hf"), *SHORT]) == 0
+    assert load_text_classifier(made).labels == ("bad", "good")
+
+
+def test_from_scratch_with_a_split_of_its_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = folder / "scratch"
+    data = ["--data", str(folder / "train.tsv"), "--hold-out", "0.25", "--smoothing", "0.1"]
+    assert main(["train", "classify", str(made), *data, *SMALL, *SHORT]) == 0
+    stored = recipe.stored(made)
+    assert isinstance(stored, recipe.ScratchRecipe) and stored.model.width == 16 and stored.texts.hold_out == 0.25
+    assert main(["classify", str(made), "great"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split("\t")[0] in ("good", "bad")
+
+
+def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new, data = str(tmp_path / "run"), ["--data", str(folder / "train.tsv")]
+    (tmp_path / "one.tsv").write_text("x\ta\ny\ta\n")
+    (tmp_path / "other.tsv").write_text("x\tgood\ny\tmixed\n")
+    cases = {
+        "data (none.tsv) must be a file": ["train", "classify", new, "--data", "none.tsv"],
+        "smoothing (1.0) must lie in": ["train", "classify", new, *data, "--smoothing", "1"],
+        "labels (a) must be two or more": [
+            "train",
+            "classify",
+            new,
+            "--data",
+            str(tmp_path / "one.tsv"),
+            "--hold-out",
+            "0.5",
+        ],
+        "label (mixed) in line 2": ["train", "classify", new, *data, "--valid", str(tmp_path / "other.tsv")],
+        "nowhere/config.json must be": ["train", "classify", new, *data, "--from", "nowhere"],
+        "positions (32) must be at least longest; got 99": [
+            "train",
+            "classify",
+            new,
+            *data,
+            "--from",
+            str(run),
+            "--longest",
+            "99",
+        ],
+        "layer_decay (2.0) must lie": ["train", "classify", new, *data, "--from", str(run), "--layer-decay", "2"],
+        "dropout (1.0) must lie": ["train", "classify", new, *data, "--from", str(run), "--dropout", "1"],
+        "kind (mlp) must be one of finetune, scratch": ["train", "classify", new, *data, "--kind", "mlp"],
+        "text (none.txt) must be a file": ["train", "pretrain", new, "--text", "none.txt"],
+        "mask (0.0) must lie in": ["train", "pretrain", new, "--text", str(folder / "text.txt"), "--mask", "0"],
+        "pairs need a second document": [
+            "train",
+            "pretrain",
+            new,
+            "--text",
+            str(folder / "text.txt"),
+            "--valid",
+            str(folder / "text.txt"),
+            "--next-sentence",
+        ],
+        "text (argument 2) must hold something to read": ["classify", str(run), "a", " "],
+        "top (0) must be at least 1": ["classify", str(run), "a", "--top", "0"],
+        "plot (x.png) must come with a classifier of images": ["classify", str(run), "a", "--plot", "x.png"],
+        f"{tmp_path}/config.json must be the settings": ["classify", str(tmp_path), "a"],
+    }
+    for message, arguments in cases.items():
+        assert main(arguments) == 1, message
+        assert message in capsys.readouterr().err.replace("\n", " "), message
+    pretrained = recipe.stored(run).start  # type: ignore[union-attr]
+    assert main(["classify", str(pretrained), "a"]) == 1
+    assert "must be a run of a classifier of texts; got another" in capsys.readouterr().err
+    (run / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:-9])
+    assert main(["classify", str(run), "a"]) == 1
+    assert "model.safetensors must be a whole safetensors file" in capsys.readouterr().err
+
+
+def test_help_lists_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, wanted in (
+        (["pretrain", "--help"], ["--whole-words", "--next-sentence", "--documents", "--vocabulary"]),
+        (["classify", "--help"], ["--data", "--hold-out", "--text-column", "--width"]),
+        (["classify", "--from", "x", "--help"], ["--from", "--layer-decay"]),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["train", *arguments])
+        said = capsys.readouterr().out
+        assert ended.value.code == 0 and all(option in said for option in wanted)

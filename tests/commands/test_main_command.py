@@ -1,0 +1,207 @@
+"""The commands, as a user meets them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from regard import __version__
+from regard.attention.native import engine
+from regard.commands import demo
+from regard.commands.main import main
+from regard.core import assets
+from regard.explain import chart_files
+from regard.models import Hypothesis
+from regard.server.target import Target
+from regard.tasks.translator import Interpreter
+from regard.training.run_folder import read_weights
+
+
+@pytest.fixture(scope="module")
+def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a demo of a few steps, and what it printed."""
+    out, printed = tmp_path_factory.mktemp("demo") / "deep/er", io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(demo, "PAIRS", 500)
+        patch.setattr(demo, "TEST", 20)
+        patch.setattr(demo, "VALID", 20)
+        for _ in range(2):  # a second time in the same folder
+            printed.truncate(0)
+            assert main(["demo", "--steps", "3", "--out", str(out)]) == 0
+    return out, printed.getvalue()
+
+
+def test_demo_trains_both_and_names_the_page(demo_run: tuple[Path, str]) -> None:
+    out, said = demo_run
+    assert "additive attention" in said and "fixed context" in said and "right, of 20 dates" in said
+    assert (out / "dates.html").resolve().as_uri() in said.replace("\n", "")
+    assert "<title>Reading dates</title>" in (out / "dates.html").read_text(encoding="utf-8")
+    assert min(Image.open(out / "dates.png").size) > 100
+
+
+def test_both_models_of_the_demo_are_trained_for_the_same_steps(demo_run: tuple[Path, str]) -> None:
+    configs = [json.loads((demo_run[0] / "dates-run" / name / "config.json").read_text()) for name in demo.NAMES]
+    assert [config["model"].pop("context") for config in configs] == list(demo.NAMES)
+    assert len({config.pop("sha256") for config in configs}) == 2  # of each file
+    assert configs[0] == configs[1] and configs[0]["training"]["steps"] == 3
+    assert configs[0]["training"]["minutes"] is None  # the clock has no say
+
+
+def test_the_demo_does_not_depend_on_the_clock(
+    demo_run: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine a thousand times slower it ends in the same weights."""
+    monkeypatch.setattr(demo, "PAIRS", 500)
+    monkeypatch.setattr(demo, "TEST", 20)
+    monkeypatch.setattr(demo, "VALID", 20)
+    clock = itertools.count(0, 1000)
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    assert main(["demo", "--steps", "3", "--out", str(tmp_path)]) == 0
+    for name in demo.NAMES:
+        ours, theirs = (read_weights(out / "dates-run" / name) for out in (tmp_path, demo_run[0]))
+        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_the_demo_names_commands_that_open_its_runs(
+    demo_run: tuple[Path, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    opened: list[Target] = []
+    monkeypatch.setattr("regard.commands.view.serve", lambda target, *_: opened.append(target) or 0)
+    commands = [shlex.split(line) for line in demo_run[1].splitlines() if line.startswith("  regard ")]
+    assert [words[1] for words in commands] == ["translate", "explain", "view"]
+    for words in commands:
+        if words[1] == "explain" and not (assets.FOLDER / chart_files.SCRIPT).exists():
+            words = words[: words.index("--out")]  # without the page there is still the outline
+        assert main(words[1:]) == 0, words
+    assert len(opened) == 1 and opened[0].shown.layers
+    assert capsys.readouterr().out.splitlines()
+    fixed = str(demo_run[0] / "dates-run/fixed")
+    date = commands[0][-1]
+    assert main(["translate", fixed, date]) == 0 and main(["view", fixed]) == 0
+    assert main(["explain", "encoder-decoder", "--run", fixed, "--text", date]) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["demo", "--steps", "0"], "steps (0) must be at least 1, of training for each model"),
+        (["demo", "--steps", "-3"], "steps (-3) must be at least 1, of training for each model"),
+        (["info", "--shape", "8"], "shape ('8') must be two or more sizes, the last of them queries and width; got 1."),
+        (["info", "--shape", "1,x,4"], "shape ('1,x,4') must be whole numbers of 1 or more; got 'x'. Try --shape 1,8,"),
+        (["info", "--shape", "1,0,4"], "shape ('1,0,4') must be whole numbers of 1 or more; got '0'."),
+        (["info", "--shape", "4,4", "--keys", "-3"], "keys ('-3') must be whole numbers of 1 or more; got '-3'."),
+        (["info", "--keys", "3"], "keys (3) must come with the shape of a call. Try --shape 1,8,8192,64."),
+        (
+            ["info", "--shape", "4,4", "--similarity", "mlp"],
+            "similarity ('mlp') must be one of scaled_dot, dot,",
+        ),
+        (["info", "--shape", "4,4", "--dtype", "int8"], "dtype ('int8') must be one of float32, float64, bfloat16"),
+    ],
+)
+def test_bad_input_is_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["demo", "--steps", "1", "--out", str(tmp_path / "file")]) == 1
+    assert str(tmp_path / "file") in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "run", interrupted)
+    assert main(["demo"]) == 130
+    assert "stopped" in capsys.readouterr().err
+
+
+def test_demo_of_a_translator_that_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "PAIRS", 200)
+    monkeypatch.setattr(demo, "TEST", 5)
+    monkeypatch.setattr(demo, "VALID", 20)
+    search = Interpreter.search
+    empty = Hypothesis((), 0.0)
+    monkeypatch.setattr(Interpreter, "search", lambda *given, **how: [[empty] for _ in search(*given, **how)])
+    assert main(["demo", "--steps", "1", "--out", str(tmp_path / "out")]) == 0
+    assert "it wrote nothing" in capsys.readouterr().out and (tmp_path / "out/dates.png").exists()
+
+
+def test_texts_may_stand_before_and_after_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr("regard.commands.translate.run", lambda options: seen.append(options.texts) or 0)
+    for words in (["a", "b"], ["--beam", "2", "a", "b"], ["a", "--beam", "2", "b"], ["a", "b", "--beam", "2"]):
+        assert main(["translate", "RUN", *words]) == 0
+    assert seen == [["a", "b"]] * 4
+    for wrong in (["translate", "RUN", "--beams", "2", "a"], ["info", "more"]):
+        with pytest.raises(SystemExit):
+            main(wrong)
+
+
+def test_a_reader_who_has_enough_is_no_error() -> None:
+    command = [sys.executable, "-m", "regard", "train", "translate", "--help"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()  # as `| head` does
+    assert process.stderr.read() == b"" and process.wait() == 0
+    process.stderr.close()
+
+
+def test_info_says_which_backend_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info"]) == 0
+    said = capsys.readouterr().out
+    assert __version__ in said and torch.__version__ in said
+    rows = [line.split() for line in said.splitlines()]
+    assert any(row[:2] == ["causal", "native" if engine.module else "torch"] for row in rows)
+    assert engine.module is None or engine.module.isa() in said
+    assert any(row[:2] == ["additive", "native" if engine.module else "blocked"] for row in rows)
+    assert any(row[:2] == ["callable", "blocked"] for row in rows)
+
+
+SHAPE = ["info", "--shape", "1,8,8192,64"]
+
+
+@pytest.mark.parametrize(
+    "arguments,wanted",
+    [
+        (SHAPE, ["1×8×8192×64, 8192 keys, scaled_dot, float32, forward", "auto takes "]),
+        ([*SHAPE, "--keys", "5", "--causal", "--grad"], [", 5 keys, scaled_dot, causal, float32, with gradients"]),
+        ([*SHAPE, "--dtype", "float64"], ["auto takes torch: SDPA serves it; native: ", "blocked    serves it"]),
+        ([*SHAPE, "--similarity", "bilinear"], ["bilinear"]),
+        ([*SHAPE, "--similarity", "additive"], ["torch      no: SDPA compares by dot products only"]),
+    ],
+)
+def test_info_of_a_call(arguments: list[str], wanted: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    said = " ".join(capsys.readouterr().out.replace("\n", " ").split())
+    assert all(" ".join(part.split()) in said for part in wanted), said
+
+
+@pytest.mark.skipif(engine.module is None, reason=f"native: {engine.reason}")
+def test_info_says_what_native_does_not_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SHAPE, "--dtype", "float64"]) == 0
+    assert "no: it computes in float32, not in float64" in capsys.readouterr().out
+    assert main([*SHAPE, "--similarity", "additive"]) == 0
+    assert "auto takes native: the native kernels serve it." in capsys.readouterr().out
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, said in ((["--help"], "demo"), (["--version"], __version__), (["demo", "--help"], "--out")):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 0 and said in capsys.readouterr().out

@@ -1,0 +1,147 @@
+"""From parallel text to translations, as a user does it: train, go on, translate, align, draw, export."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from regard.commands.main import main
+from regard.training.recipes import train_translator as recipe
+from tests.tasks.conftest import pairs
+
+SMALL = [
+    *("--vocabulary", "60", "--tokens", "200", "--width", "16", "--hidden", "16"),
+    *("--warmup", "2", "--log-every", "2"),
+]
+KINDS = {
+    "transformer": ["--heads", "2", "--encoder-layers", "1", "--decoder-layers", "1"],
+    "recurrent": ["--kind", "recurrent", "--encoder-hidden", "16"],
+}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("texts")
+    for name, count in (("train", 80), ("valid", 10)):
+        lines = "".join(f"{source}\t{target}\n" for source, target in pairs(count, seed=len(name)))
+        (folder / f"{name}.tsv").write_text(lines, encoding="utf-8")
+    return ["--train", str(folder / "train.tsv"), "--valid", str(folder / "valid.tsv")]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def run(request: pytest.FixtureRequest, texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / request.param
+    assert main(["train", "translate", str(folder), *texts, "--steps", "4", *SMALL, *KINDS[request.param]]) == 0
+    return folder
+
+
+def test_a_run_has_all_that_is_needed(run: Path) -> None:
+    for name in ("config.json", "source.json", "target.json", "model.safetensors", "metrics.jsonl", "samples.txt"):
+        assert (run / name).stat().st_size, name
+    config = json.loads((run / "config.json").read_text())
+    assert config["recipe"] == "translate" and config["kind"] == run.name and config["training"]["steps"] == 4
+
+
+def test_it_goes_on_where_it_ended(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = int(json.loads((run / "config.json").read_text())["training"]["steps"]) + 2
+    assert main(["train", "translate", str(run), "--steps", str(steps)]) == 0
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == steps and "bleu" in last
+    assert main(["train", "translate", str(run), "--steps", str(steps), "--width", "8"]) == 1
+    assert "model.width (16 there, 8 here)" in capsys.readouterr().err
+
+
+def test_texts_and_lines_are_translated_alike(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentences = ["the cat", "a dog sees the bird", ""]
+    options = ["--beam", "2", "--longest", "8"]
+    assert main(["translate", str(run), *sentences, *options]) == 0
+    given = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in sentences)))
+    assert main(["translate", str(run), *options]) == 0
+    assert capsys.readouterr().out == given and given.count("\n") == 3
+
+
+def test_n_best_lists_have_numbers_and_scores(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["translate", str(run), "the cat", "a dog", "--beam", "3", "--n-best", "2", "--longest", "6"]) == 0
+    rows = [line.split(" ||| ") for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["0", "0", "1", "1"] and float(rows[0][2]) >= float(rows[1][2])
+
+
+@pytest.mark.parametrize("step", ["output", "input"])
+def test_alignments_and_pictures(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], step: str) -> None:
+    plot = tmp_path / "deep/alignment.png"
+    options = ["--beam", "1", "--longest", "6", "--alignments", step, "--plot", str(plot)]
+    assert main(["translate", str(run), "the cat sees", "a dog", *options]) == 0
+    for line, words in zip(capsys.readouterr().out.splitlines(), (3, 2), strict=True):
+        text, links = line.split("\t")
+        found = [tuple(map(int, link.split("-"))) for link in links.split()]
+        assert len(found) == len(text.split()) and all(source < words for source, _ in found)
+    assert plot.stat().st_size and plot.with_stem("alignment-2").stat().st_size
+
+
+def test_only_a_transformer_is_exported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["export", str(run), "--to", "ctranslate2"])
+    if run.name == "transformer":
+        assert status == 0 and (run / "ctranslate2/model.bin").exists()
+    else:
+        assert status == 1 and "model (Seq2Seq) must be a Transformer" in capsys.readouterr().err
+
+
+def test_a_fixed_context_has_nothing_to_align(
+    texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixed = ["--kind", "recurrent", "--context", "fixed", "--encoder-hidden", "16"]
+    assert main(["train", "translate", str(tmp_path / "run"), *texts, "--steps", "2", *SMALL, *fixed]) == 0
+    assert main(["translate", str(tmp_path / "run"), "a", "--alignments"]) == 1
+    assert "has a fixed context, the same for every step" in capsys.readouterr().err
+
+
+def test_chinese_is_scored_by_its_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run keeps the tokenizer that it began with, and a better Chinese translation scores higher."""
+    words = {"le": "那", "un": "一只", "chat": "猫", "chien": "狗", "oiseau": "鸟", "voit": "看见"}
+    for name, count in (("train", 40), ("valid", 5)):
+        lines = [(source, "".join(words[word] for word in target.split())) for source, target in pairs(count, seed=3)]
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in lines), encoding="utf-8")
+    data = ["--train", str(tmp_path / "train.tsv"), "--valid", str(tmp_path / "valid.tsv")]
+    run, options = tmp_path / "run", [*data, *SMALL, *KINDS["recurrent"]]
+    assert main(["train", "translate", str(run), *options, "--steps", "2"]) == 0
+    kept = json.loads((run / "evaluation.json").read_text())
+    assert kept["tokenizer"] == "zh" and "|tok:zh|" in kept["bleu"] and "nc:6" in kept["chrf"]
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert {"bleu", "chrf", "exact", "loss"} <= last.keys()
+    used: list[str | None] = []
+    made = recipe.Translate
+    monkeypatch.setattr(recipe, "Translate", lambda *a, tokenizer, **o: used.append(tokenizer) or made(*a, **o))
+    (run / "evaluation.json").write_text('{"tokenizer": "char"}')
+    assert main(["train", "translate", str(run), "--steps", "3"]) == 0 and used == ["char"]
+
+
+def test_bad_input_is_named(texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = ["--train", "none.de", "none.en", "--valid", "none.tsv", "--tokens", "0"]
+    assert main(["train", "translate", str(tmp_path / "run"), *missing]) == 1
+    said = capsys.readouterr().err
+    assert all(part in said for part in ("train (none.de)", "train (none.en)", "valid (none.tsv)", "tokens (0)"))
+    assert not (tmp_path / "run").exists()
+    assert main(["train", "translate", str(tmp_path / "run"), *texts, "--kind", "mlp"]) == 1
+    assert "kind (mlp) must be one of transformer, recurrent" in capsys.readouterr().err
+    assert main(["translate", str(tmp_path), "a"]) == 1
+    assert str(tmp_path / "config.json") in capsys.readouterr().err
+    assert main(["train"]) == 2
+    assert "recipes:" in capsys.readouterr().out
+
+
+def test_help_lists_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "translate", "--help"])
+    said = capsys.readouterr().out
+    assert ended.value.code == 0 and "--learning-rate" in said and "--encoder-layers" in said and "Subwords" in said
+
+
+def test_what_is_stored_is_what_was_asked_for(run: Path) -> None:
+    stored = recipe.stored(run)
+    assert type(stored) is recipe.KINDS[run.name] and stored.model.width == 16 and stored.data.vocabulary == 60

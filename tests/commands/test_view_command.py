@@ -1,0 +1,200 @@
+"""`regard view` as a user has it: targets of every kind, and a server that is asked over HTTP and ends at Ctrl-C."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard.commands.main import main
+from regard.server.run_target import words
+from regard.server.target import open_target
+from tests.server.conftest import asked
+from tests.tasks.conftest import pairs
+
+TRAIN = [
+    *("--vocabulary", "60", "--tokens", "200", "--width", "16", "--hidden", "16", "--steps", "2", "--warmup", "2"),
+    *("--log-every", "2"),
+]
+KINDS = {
+    "transformer": ["--heads", "2", "--encoder-layers", "2", "--decoder-layers", "1"],
+    "recurrent": ["--kind", "recurrent", "--encoder-hidden", "16"],
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for name, count in (("train", 40), ("valid", 6)):
+        lines = "".join(f"{source}\t{target}\n" for source, target in pairs(count, seed=len(name)))
+        (folder / f"{name}.tsv").write_text(lines, encoding="utf-8")
+    texts = ["--train", str(folder / "train.tsv"), "--valid", str(folder / "valid.tsv")]
+    made = folder / request.param
+    assert main(["train", "translate", str(made), *texts, *TRAIN, *KINDS[request.param]]) == 0
+    return made
+
+
+def test_a_translator(run: Path) -> None:
+    target: Any = open_target(run)
+    client = asked(target)
+    told = client.get("/api/target").json()
+    assert told["kind"] == "translator" and told["maps"] == [] and told["can"] == ["translate", "run"]
+    assert "send a text first" in client.get("/api/maps/0/0/overview.png").json()["error"]
+    found = client.post("/api/translate", json={"text": "the cat sees a dog", "beam": 3, "n_best": 2}).json()
+    best = target.interpreter.translate(["the cat sees a dog"], size=3, n_best=2, longest=256)[0]
+    assert [one["text"] for one in found["hypotheses"]] == [one.text for one in best]
+    maps, aligned = target.interpreter.look(best), target.interpreter.align(best)
+    for told, one, map, links in zip(found["hypotheses"], best, maps, aligned, strict=True):
+        assert told["score"] == one.score and told["source"][-1] == told["target"][-1] == "</s>"
+        torch.testing.assert_close(torch.tensor(told["weights"]), map.dense().mean(0), rtol=1e-5, atol=1e-7)
+        assert len(told["weights"]) == len(told["target"]) and len(told["weights"][0]) == len(told["source"])
+        assert told["source_words"] == one.source.split() and told["target_words"] == one.text.split()
+        assert told["links"] == [list(link) for link in links.links]
+    seen = client.post("/api/run", json={"text": "a bird"}).json()
+    assert seen["version"] != told.get("version") and seen["can"] == ["map", "text", "translate", "run"]
+    kinds = [m["kind"] for m in seen["maps"]]
+    assert "cross" in kinds and (run.name == "recurrent" or kinds == ["self", "self", "causal", "cross"])
+    for m in seen["maps"]:
+        query, key = (seen["tokens"][m[f"{side}_tokens"]] for side in ("query", "key"))
+        assert (len(query), len(key)) == (m["queries"], m["keys"])
+        if m["kind"] == "cross":
+            assert query[-1] == key[-1] == "</s>"
+    assert client.get("/api/maps/0/mean/overview.png").status_code == 200
+    long = client.post("/api/translate", json={"text": "dog " * 1000})
+    assert long.status_code == 413 and "sentence by sentence" in long.json()["error"]
+
+
+def test_words_are_joined_as_they_are_numbered(run: Path) -> None:
+    target: Any = open_target(run)
+    vocabulary = target.interpreter.source
+    assert words(vocabulary, vocabulary.encode("the cat  sees")) == ["the", "cat", "sees"]
+    assert words(vocabulary, []) == []
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+    with regard.watch(model) as seen, torch.no_grad():
+        model(torch.randn(2, 7, 8))
+    seen.tokens(list("abcdefg"))
+    return seen.save(tmp_path_factory.mktemp("captures") / "seen.safetensors")
+
+
+def test_a_capture(capture: Path) -> None:
+    client = asked(open_target(capture, batch=1))
+    told = client.get("/api/target").json()
+    assert told["title"] == "seen.safetensors" and told["can"] == ["map", "text"] and len(told["maps"]) == 2
+    expected = regard.load_capture(capture)[1][1, 1, 3]
+    row = torch.tensor(client.get("/api/maps/1/1/query/3").json()["row"])
+    torch.testing.assert_close(row, expected, rtol=0, atol=0)
+
+
+def test_a_server_that_is_asked_and_ended(capture: Path) -> None:
+    command = [sys.executable, "-m", "regard", "view", str(capture), "--no-open"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            line = process.stdout.readline()
+            address = re.search(r"seen\.safetensors: (http://127\.0\.0\.1:\d+/) \(Ctrl-C ends\)", line)
+            assert address, line + process.stderr.read()
+            told = httpx.get(address[1] + "api/target", timeout=300, trust_env=False)
+            assert told.json()["title"] == "seen.safetensors" and "server" not in told.headers
+            stranger = httpx.get(address[1], headers={"host": "evil.example"}, timeout=300, trust_env=False)
+            assert stranger.status_code == 421
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=300) == 0
+            said = process.stderr.read()
+            assert "Traceback" not in said and "KeyboardInterrupt" not in said
+        finally:
+            process.kill()
+
+
+def bert(folder: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "low", "##er", "new"]
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.BertConfig(vocab_size=len(tokens), max_position_embeddings=12, **sizes)
+    transformers.BertModel(config).save_pretrained(folder)
+    transformers.BertTokenizerFast(vocab={token: n for n, token in enumerate(tokens)}).save_pretrained(folder)
+
+
+def test_a_model_of_text(tmp_path: Path) -> None:
+    bert(tmp_path)
+    with pytest.raises(ValueError, match="must be given --text or --file"):
+        open_target(tmp_path)
+    client = asked(open_target(tmp_path, "a lower"))
+    told = client.get("/api/target").json()
+    assert told["kind"] == "model" and told["can"] == ["map", "text", "run"] and len(told["maps"]) == 2
+    assert told["tokens"]["t0"] == ["[CLS]", "a", "low", "##er", "[SEP]"]
+    again = client.post("/api/run", json={"text": "new"}).json()
+    assert again["tokens"]["t0"] == ["[CLS]", "new", "[SEP]"] and again["version"] != told["version"]
+    long = client.post("/api/run", json={"text": "a " * 40})
+    assert long.status_code == 413 and "text (42 tokens) must have 1…12" in long.json()["error"]
+    assert client.get("/api/target").json()["version"] == again["version"]
+
+
+def test_a_model_of_images(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from PIL import Image
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+    transformers.ViTModel(transformers.ViTConfig(image_size=12, patch_size=4, **sizes)).save_pretrained(tmp_path)
+    Image.new("RGB", (30, 20), (10, 200, 30)).save(tmp_path / "x.png")
+    client = asked(open_target(tmp_path, image=tmp_path / "x.png"))
+    told = client.get("/api/target").json()
+    assert told["image"] == {"width": 12, "height": 12, "rows": 3, "columns": 3, "first": 1}
+    assert told["can"] == ["map", "image"] and told["maps"][0]["keys"] == 10
+    assert len(client.get("/api/overlay?rollout=1&query=0").json()["weights"]) == 9
+    assert client.post("/api/run", json={"text": "x"}).status_code == 404
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"bad\.png\) must be an image"):
+        open_target(tmp_path, image=tmp_path / "bad.png")
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "words"),
+    [
+        ({}, [], "must be a capture"),
+        ({"config.json": "{"}, [], "got text that is not JSON"),
+        ({"config.json": "[]"}, [], ", a JSON object; got a list"),
+        ({"config.json": "{}"}, [], "tells of neither"),
+        ({"config.json": '{"recipe": "other"}'}, [], "a run of translate, classify or images; got one of other"),
+        ({"config.json": '{"recipe": "translate"}'}, ["--image", "x.png"], "is a translator. Give --text"),
+        ({"config.json": '{"recipe": "classify"}'}, ["--image", "x.png"], "is one of text. Give --text"),
+        ({"config.json": '{"recipe": "classify"}'}, ["--text", " "], "must come with a text to read. Give --text"),
+        ({"config.json": '{"recipe": "images"}'}, ["--text", "x"], "is one of images. Give --image"),
+        ({"config.json": '{"model_type": "bert", "vocab_size": 9}'}, ["--text", "x"], "whole model directory"),
+        ({"config.json": "{}"}, ["--port", "70000"], "port (70000) must lie in 0…65535"),
+        ({"config.json": "{}"}, ["--file", "nowhere.txt"], "nowhere.txt"),
+    ],
+)
+def test_what_cannot_be_shown(
+    tmp_path: Path, files: dict[str, str], options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, contents in files.items():
+        (tmp_path / name).write_text(contents)
+    assert main(["view", str(tmp_path), "--no-open", *options]) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_files_that_cannot_be_shown(tmp_path: Path, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.safetensors").write_bytes(b"no tensors")
+    for arguments, said in (
+        ([str(tmp_path / "nothing")], "got nothing there"),
+        ([str(tmp_path / "x.safetensors")], "x.safetensors"),
+        ([str(capture), "--text", "x"], "is a file: a capture"),
+        ([str(capture), "--batch", "2"], "batch (2) must lie in 0…1"),
+        ([str(capture), "--host", "not an address"], "host (not an address) must be an address of this machine"),
+    ):
+        assert main(["view", *arguments, "--no-open"]) == 1
+        assert said in capsys.readouterr().err

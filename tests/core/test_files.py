@@ -1,0 +1,109 @@
+"""Files that are there whole or not at all."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from regard.core.files import TEMPORARY, one_at_a_time, remove_stale, replacing
+
+
+@pytest.mark.parametrize("former", [None, "old"])
+def test_a_failure_leaves_what_was_there(tmp_path: Path, former: str | None) -> None:
+    path = tmp_path / "a.txt"
+    if former:
+        path.write_text(former)
+    with pytest.raises(RuntimeError), replacing(path) as made:
+        made.write_text("half")
+        raise RuntimeError
+    assert [p.read_text() for p in tmp_path.iterdir()] == ([former] if former else [])
+
+
+def test_nothing_is_seen_before_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "folder"
+    for text in ("first", "second"):
+        with replacing(path) as made:
+            made.mkdir()
+            (made / "x").write_text(text)
+            assert not path.exists() if text == "first" else (path / "x").read_text() == "first"
+        assert (path / "x").read_text() == text
+    assert [p.name for p in path.parent.iterdir()] == ["folder"]
+    with replacing(tmp_path / "b") as made:
+        made.write_text("b")
+    with replacing(tmp_path / "b") as made:
+        made.write_text("c")
+    assert (tmp_path / "b").read_text() == "c"
+
+
+def test_one_goes_first_and_the_other_waits(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def second() -> None:
+        with one_at_a_time(tmp_path / "new"):
+            order.append("second")
+
+    with one_at_a_time(tmp_path / "new"):
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+        order.append("first")
+    waiting.join(10)
+    assert order == ["first", "second"]
+
+
+def leave_half_written(path: Path) -> None:
+    """In a process of its own: kill −9 while a file is being written."""
+    with replacing(path) as temporary:
+        temporary.write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_killed_process_left_is_removed_and_what_is_in_use_stays(tmp_path: Path) -> None:
+    killed = multiprocessing.get_context("fork").Process(target=leave_half_written, args=(tmp_path / "a.txt",))
+    killed.start()
+    killed.join(60)
+    (stale,) = tmp_path.iterdir()
+    assert killed.exitcode == -signal.SIGKILL and stale.name.startswith(".a.txt.") and stale.suffix == TEMPORARY
+    with replacing(tmp_path / "b.txt") as temporary:
+        assert not stale.exists()
+        remove_stale(tmp_path)
+        temporary.write_text("whole")  # its folder is still there
+    assert [path.name for path in tmp_path.iterdir()] == ["b.txt"]
+
+
+def replace_folder_until_killed(path: Path) -> None:
+    """In a process of its own: kill −9 between the two renames that replace a folder by another."""
+    rename = Path.rename
+
+    def killed(self: Path, target: Path) -> None:
+        rename(self, target)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with replacing(path) as temporary:
+        temporary.mkdir()
+        (temporary / "x").write_text("second")
+        Path.rename = killed  # type: ignore[method-assign,assignment]
+
+
+def test_a_folder_is_never_lost_between_its_two_renames(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    with replacing(path) as temporary:
+        temporary.mkdir()
+        (temporary / "x").write_text("first")
+    process = multiprocessing.get_context("fork").Process(target=replace_folder_until_killed, args=(path,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL and not path.exists()
+    remove_stale(tmp_path)
+    assert (path / "x").read_text() == "second" and [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def test_folders_of_others_stay(tmp_path: Path) -> None:
+    for name in (".git", ".cache.part", "a.regard-part"):
+        (tmp_path / name).mkdir()
+    remove_stale(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3

@@ -1,0 +1,113 @@
+"""Labelled text as people have it."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from regard.data import Report
+from regard.data.labelled_text import Columns, Example, labels_of, numbers_of, read_labelled, split
+
+
+def read(path: Path, contents: str | bytes, **options: str) -> tuple[list[tuple[str, str, int]], str]:
+    path.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
+    report = Report(what="texts")
+    return [tuple(one) for one in read_labelled(path, report, columns=Columns(**options))], str(report)  # type: ignore[misc]
+
+
+def test_tabs_without_header_and_without_a_last_line_end(tmp_path: Path) -> None:
+    found, said = read(tmp_path / "a.tsv", 'one " quote\tno\r\ntwo\tyes')
+    assert found == [('one " quote', "no", 1), ("two", "yes", 2)] and said == "2 texts kept; left out: none"
+
+
+@pytest.mark.parametrize("header", ["sentence\tlabel", "text\tlabel"])
+def test_tabs_with_a_header(tmp_path: Path, header: str) -> None:
+    assert read(tmp_path / "a.tsv", f"{header}\na b\t1\n")[0] == [("a b", "1", 2)]
+
+
+def test_columns_by_name(tmp_path: Path) -> None:
+    named = {"text": "review", "label": "stars"}
+    assert read(tmp_path / "a.tsv", "id\tstars\treview\n7\t5\tgood\n", **named)[0] == [("good", "5", 2)]
+    assert read(tmp_path / "a.csv", "id,stars,review\n7,5,good\n", **named)[0] == [("good", "5", 2)]
+    assert read(tmp_path / "a.jsonl", '{"stars": 5, "review": "good"}', **named)[0] == [("good", "5", 1)]
+
+
+def test_csv_with_quotes_commas_and_line_ends_in_a_text(tmp_path: Path) -> None:
+    text = 'text,label,source\n"a ""b"",\nc",1,x\n\nplain,0,y\n,1,z\nshort,1\n'
+    found, said = read(tmp_path / "a.csv", text)
+    assert found == [('a "b",\nc', "1", 2), ("plain", "0", 5)]
+    assert said == "2 texts kept; left out: 1 empty (line 6), 1 not of 3 columns (line 7)"
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    lines = ['{"text": "ü", "label": "a"}', '{"text": "b", "label": 1}', '{"text": "c", "label": true}', ""]
+    faults = ["[1]", "{", '{"text": "d", "label": null}', '{"text": 3, "label": "a"}', '{"label": "a"}']
+    found, said = read(tmp_path / "a.jsonl", "\n".join([*lines, *faults]))
+    assert found == [("ü", "a", 1), ("b", "1", 2), ("c", "true", 3)]
+    assert said.endswith("2 empty (lines 8, 9), 2 no JSON object (lines 5, 6), 1 without label (line 7)")
+
+
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    found, said = read(tmp_path / "a.tsv", b"fine\tx\n \tx\nbare\nno label\t \nb\xffd\tx\ngood\ty\n")
+    assert [one[0] for one in found] == ["fine", "good"]
+    for part in ("1 empty (line 2)", "1 without exactly one tab (line 3)", "1 without label (line 4)"):
+        assert part in said
+    assert "1 badly encoded (line 5)" in said
+
+
+def test_gzip_and_byte_order_mark(tmp_path: Path) -> None:
+    assert read(tmp_path / "a.tsv.gz", gzip.compress("\ufeffa\tx\n".encode()))[0] == [("a", "x", 1)]
+    assert read(tmp_path / "a.csv", "\ufefftext,label\na,x\n")[0] == [("a", "x", 2)]
+
+
+@pytest.mark.parametrize(
+    "name,text,message",
+    [
+        ("a.txt", b"a\tb", r"a.txt must end in .tsv, .csv, .jsonl \(or that and .gz\); got .txt"),
+        ("a", b"a\tb", "got none"),
+        ("a.csv", b"review,label\nx,y\n", "column named text or sentence in its first line; got review, label. Name y"),
+        ("a.csv", b"", "must have a column named text or sentence"),
+        ("a.csv", b'text,label\n"x,y\n', r"a.csv, line 2, must be CSV; got unexpected end of data. Is a quote open"),
+        ("a.tsv", b"", "must hold at least one text with a label; got 0 texts kept"),
+        ("a.tsv", b"only text\n", "1 without exactly one tab"),
+        ("a.tsv", "a\tb".encode("utf-16"), "must be UTF-8; got UTF-16"),
+        ("a.tsv.gz", gzip.compress(b"a\tb\n" * 999, mtime=0)[:-9], "must be whole gzip"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, name: str, text: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path / name, text)
+    with pytest.raises(FileNotFoundError):
+        list(read_labelled(tmp_path / "none.tsv"))
+
+
+def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"column named stars in its first line; got a, b\. Name yours with --label"):
+        read(tmp_path / "a.tsv", "a\tb\n", text="a", label="stars")
+
+
+def examples(*labels: str) -> list[Example]:
+    return [Example(f"text {line}", label, line) for line, label in enumerate(labels, 1)]
+
+
+def test_labels_are_sorted_and_numbered() -> None:
+    some = examples("b", "a", "b")
+    assert labels_of(some) == ["a", "b"] and numbers_of(some, ["a", "b"], Path("x")) == [1, 0, 1]
+    assert labels_of(examples("2", "10", "-1")) == ["-1", "2", "10"]
+    with pytest.raises(ValueError, match=r"labels \(a\) must be two or more to be told apart; got 1"):
+        labels_of(examples("a", "a"))
+    with pytest.raises(ValueError, match=r"label \(c\) in line 2 of x.tsv must be one of training: a, b; got one unse"):
+        numbers_of(examples("a", "c"), ["a", "b"], Path("x.tsv"))
+
+
+def test_the_split_is_a_function_of_the_seed_and_never_shares_a_text() -> None:
+    some = [Example(f"text {n % 50}", "a", n) for n in range(100)]
+    learn, held = split(some, 0.1, seed=1)
+    assert (learn, held) == split(some, 0.1, seed=1) != split(some, 0.1, seed=2)
+    assert len(held) == 10 and sorted(learn + held, key=lambda one: one.line) == some
+    assert not {one.text for one in learn} & {one.text for one in held}
+    for share, few in ((0.0, some), (1.0, some), (0.5, some[:1]), (0.99, some[:2])):
+        with pytest.raises(ValueError, match=r"hold-out \(.*\) must be a share above 0 and below 1"):
+            split(few, share, seed=0)

@@ -1,0 +1,56 @@
+"""Learned similarities: owned by the layer, given to the operator."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard.layers import LearnedSimilarity
+from regard.layers.learned_similarity import additive, asked, bilinear, owned
+
+H, D = 3, 5
+
+
+def test_shapes_and_starts() -> None:
+    assert additive(D).weight.shape == (D,) and additive(D, H).weight.shape == (H, D)
+    assert bilinear(D).weight.shape == (D, D) and bilinear(D, H).weight.shape == (H, D, D)
+    assert additive(D, H).weight.abs().max() <= D**-0.5
+    q, k, v = torch.randn(2, H, 7, D), torch.randn(2, H, 11, D), torch.randn(2, H, 11, D)
+    start = regard.attend(q, k, v, similarity=bilinear(D, H)())
+    torch.testing.assert_close(start, regard.attend(q, k, v))
+
+
+def test_names_become_parameters() -> None:
+    for name, kind in (("additive", regard.Additive), ("bilinear", regard.Bilinear)):
+        kept = owned("layer", name, D, H)
+        assert isinstance(kept, LearnedSimilarity) and isinstance(asked(kept), kind)
+        assert [n for n, _ in kept.named_parameters()] == ["weight"]
+        assert asked(kept).weight is kept.weight
+    assert asked(owned("layer", "cosine", D)) == "cosine"
+
+
+def test_a_given_tensor_is_kept_with_its_wish_for_gradients() -> None:
+    parameter, plain = nn.Parameter(torch.randn(D, D)), torch.randn(D)
+    kept = owned("layer", regard.Bilinear(parameter, scale=0.25), D)
+    assert kept.weight is parameter and asked(kept).scale == 0.25
+    frozen = owned("layer", regard.Additive(plain), D)
+    assert torch.equal(frozen.weight, plain) and not frozen.weight.requires_grad
+
+
+def test_callables_pass() -> None:
+    layer = nn.Bilinear(2, 2, 1)
+    assert asked(owned("layer", layer, D)) is layer
+
+
+@pytest.mark.parametrize("wrong", ["euclid", 3])
+def test_says_what_is_wrong(wrong: object) -> None:
+    with pytest.raises(
+        ValueError,
+        match=re.escape(
+            f"layer: similarity ({wrong!r}) must be one of dot, scaled_dot, cosine, additive, bilinear, Additive(w), "
+            f"Bilinear(W) or a callable f(q, k); got {type(wrong).__name__}."
+        ),
+    ):
+        owned("layer", wrong, D)

@@ -1,0 +1,491 @@
+"""Watching: every call is seen under its name, and the model's result is what it would have been, to the bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import and_masks, create_block_mask, flex_attention
+from torch.utils.checkpoint import checkpoint
+
+import regard
+from regard.attention.request import Request
+from regard.lens import recorders as record
+from regard.lens import watch as watching
+from regard.lens.patch_weights import Patches
+
+
+class Attention(nn.Module):
+    """A plain user of scaled_dot_product_attention."""
+
+    def __init__(self, width: int = 12, heads: int = 3) -> None:
+        super().__init__()
+        self.heads, self.qkv, self.out = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        context = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
+        return self.out(context.transpose(1, 2).flatten(-2))
+
+    def weights(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, _ = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        allowed = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril() if mask is None else mask
+        return (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~allowed, -torch.inf).softmax(-1)
+
+
+class Stack(nn.Module):
+    def __init__(self, layers: int = 3) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Attention() for _ in range(layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(2, 7, 12, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_user_of_sdpa_is_seen_by_name_and_its_result_untouched(x: Tensor) -> None:
+    model = Stack()
+    plain = model(x)
+    with regard.watch(model) as seen:
+        watched = model(x)
+    assert torch.equal(plain, watched)
+    assert seen.names == ["blocks.0", "blocks.1", "blocks.2"] and seen.kinds == ["causal"] * 3
+    torch.testing.assert_close(seen["blocks.0"].dense(), model.blocks[0].weights(x))
+    assert len(seen) == 3 and seen[-1].shape == (2, 3, 7, 7) and "blocks.1" in seen and "blocks" in seen
+    assert "blocks.9" not in seen
+    with pytest.raises(KeyError, match=r"'blocks' must name one module; got blocks.0"):
+        seen["blocks"]
+    with pytest.raises(KeyError, match=r"must name a module that attended; got blocks.0"):
+        seen["head"]
+
+
+class Told(nn.Module):
+    is_causal = True
+
+    @property
+    def is_cross_attention(self) -> bool:
+        return True
+
+
+def test_what_a_module_says_of_itself() -> None:
+    """By its class, a property or an attribute of its own; a number that is not True says nothing."""
+    plain = nn.Linear(1, 1)
+    assert watching._says(Told(), "is_causal") and watching._says(Told(), "is_cross_attention")
+    assert not watching._says(plain, "is_causal")
+    plain.is_causal = 1
+    assert not watching._says(plain, "is_causal")
+    plain.is_causal = True
+    assert watching._says(plain, "is_causal")
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}, {"is_causal": True, "scale": 2.0}])
+def test_the_short_way_to_a_request_is_that_of_the_operator(options: dict[str, Any]) -> None:
+    q, k, v = (torch.randn(2, 3, t, 8, requires_grad=True) for t in (5, 7, 7))
+    found = record.RECORDERS[F.scaled_dot_product_attention](q, k, v, **options).source.request()
+    wanted = Request.of(q, k, v, **options).kept()
+    assert found.q.data_ptr() == q.data_ptr() and not found.q.requires_grad and not found.k.requires_grad
+    assert torch.equal(found.q, wanted.q) and torch.equal(found.k, wanted.k)
+    names = [field.name for field in dataclasses.fields(Request) if field.name not in "qk"]
+    assert {name: getattr(found, name) for name in names} == {name: getattr(wanted, name) for name in names}
+
+
+def test_a_capture_tells_the_same_later(x: Tensor, tmp_path: Path) -> None:
+    model = Stack()
+    with regard.watch(model) as seen:
+        model(x)
+    seen.tokens(query=list("abcdefg"))
+    seen.image = torch.zeros(4, 6, 3, dtype=torch.uint8)
+    seen.patches = Patches(2, 3, 1)
+    loaded = regard.load_capture(seen.save(tmp_path / "x.safetensors"))
+    assert loaded.names == seen.names and loaded.kinds == seen.kinds and loaded.patches == Patches(2, 3, 1)
+    assert loaded.image is not None and loaded.image.shape == (4, 6, 3)
+    for one, other in zip(seen, loaded, strict=True):
+        assert torch.equal(one.dense(), other.dense()) and other.key_tokens == list("abcdefg")
+
+
+def weights_of(model: nn.Module, *inputs: Tensor, **options: Any) -> dict[str, Tensor]:
+    """The weights of every nn.MultiheadAttention of a model, asked of each with what it was given."""
+    found: dict[str, Tensor] = {}
+
+    def ask(name: str) -> Any:
+        def hook(module: nn.MultiheadAttention, args: Any, kwargs: Any) -> None:
+            if name in found:
+                return
+            found[name] = torch.empty(0)
+            asked = {**kwargs, "need_weights": True, "average_attn_weights": False, "is_causal": False}
+            found[name] = module(*args, **asked)[1]
+
+        return hook
+
+    hooks = [
+        module.register_forward_pre_hook(ask(name), with_kwargs=True)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.MultiheadAttention)
+    ]
+    with torch.no_grad():
+        model(*inputs, **options)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_every_attention_of_nn_transformer_is_seen(x: Tensor, training: bool, norm_first: bool) -> None:
+    model = nn.Transformer(12, 2, 2, 2, 16, 0.0, batch_first=True, norm_first=norm_first).train(training)
+    given = {
+        "tgt_mask": nn.Transformer.generate_square_subsequent_mask(4),
+        "src_key_padding_mask": torch.arange(7) >= torch.tensor([[7], [5]]),
+        "tgt_is_causal": True,
+    }
+    inputs = (x, x[:, :4] * 0.5)
+    with torch.set_grad_enabled(training):
+        plain = model(*inputs, **given)
+        with regard.watch(model) as seen:
+            watched = model(*inputs, **given)
+    assert torch.equal(plain, watched) and not seen.missed
+    assert seen.names == [
+        "encoder.layers.0.self_attn",
+        "encoder.layers.1.self_attn",
+        "decoder.layers.0.self_attn",
+        "decoder.layers.0.multihead_attn",
+        "decoder.layers.1.self_attn",
+        "decoder.layers.1.multihead_attn",
+    ]
+    assert seen.kinds == ["self", "self", "causal", "cross", "causal", "cross"]
+    for name, weights in weights_of(model, *inputs, **given).items():
+        rows = slice(0, 5) if name.startswith("encoder") else slice(None)  # the fast path drops padded queries
+        torch.testing.assert_close(seen[name].dense()[:, :, rows], weights[:, :, rows], atol=1e-5, rtol=0)
+
+
+def test_the_fast_path_stays_open(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.TransformerEncoderLayer(12, 2, 16, batch_first=True).eval()
+    taken = []
+    fast = record.RECORDERS[torch._transformer_encoder_layer_fwd]
+    recorders = {torch._transformer_encoder_layer_fwd: lambda *args: (taken.append("fast"), fast(*args))[1]}
+    monkeypatch.setattr("regard.lens.watch.RECORDERS", recorders)
+    before = torch.overrides.has_torch_function
+    with torch.no_grad(), regard.watch(model), regard.watch(model) as seen:
+        model(x)
+    assert taken == ["fast", "fast"] and seen.names == ["self_attn"]
+    assert torch.overrides.has_torch_function is before
+
+
+MASKS = {
+    "none": {},
+    "keys": {"key_padding_mask": torch.arange(7) >= torch.tensor([[7], [5]])},
+    "added": {"key_padding_mask": torch.randn(2, 7), "attn_mask": torch.randn(7, 7)},
+    "pairs": {"attn_mask": torch.ones(7, 7, dtype=torch.bool).triu(2)},
+    "heads": {"attn_mask": torch.randn(2 * 3, 7, 7)},
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("options", [{}, {"add_bias_kv": True, "add_zero_attn": True}, {"kdim": 12, "vdim": 12}])
+@pytest.mark.parametrize("training", [False, True])
+def test_multihead_attention_of_pytorch(x: Tensor, mask: str, options: dict[str, Any], training: bool) -> None:
+    model = nn.MultiheadAttention(12, 3, batch_first=True, **options).train(training)
+    given = MASKS[mask]
+    with torch.set_grad_enabled(training):
+        plain, wanted = model(x, x, x, average_attn_weights=False, **given)
+        with regard.watch(model) as seen:
+            watched, _ = model(x, x, x, average_attn_weights=False, **given)
+            model(x, x, x, need_weights=False, **given)
+    assert torch.equal(plain, watched) and seen.names == ["MultiheadAttention", "MultiheadAttention#2"]
+    for m in seen:
+        torch.testing.assert_close(m.dense(), wanted.detach(), atol=1e-6, rtol=1e-5)
+
+
+def test_a_sequence_without_a_batch_and_one_with_the_length_first(x: Tensor) -> None:
+    model = nn.MultiheadAttention(12, 3)
+    with regard.watch(model) as seen:
+        _, wanted = model(x[0], x[1], x[1], average_attn_weights=False)
+        _, first = model(x.transpose(0, 1), x.transpose(0, 1), x.transpose(0, 1), average_attn_weights=False)
+    torch.testing.assert_close(seen[0].dense()[0], wanted.detach(), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(seen[1].dense(), first.detach(), atol=1e-6, rtol=1e-5)
+    assert seen.kinds == ["cross", "self"]
+
+
+def test_a_checkpoint_is_seen_once_and_a_second_pass_again(x: Tensor) -> None:
+    model = Stack(1)
+    for reentrant in (False, True):
+        with regard.watch(model) as seen:
+            y = checkpoint(model, x.clone().requires_grad_(), use_reentrant=reentrant)
+            y.sum().backward()
+            assert seen.names == ["blocks.0"]
+            model(x)
+        assert seen.names == ["blocks.0", "blocks.0#2"]
+
+
+def test_an_optimizer_that_moves_the_weights_changes_nothing_that_was_seen(x: Tensor) -> None:
+    model = nn.MultiheadAttention(12, 3, batch_first=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1.0)
+
+    def step() -> Tensor:
+        y, weights = model(x, x, x, average_attn_weights=False)
+        y.sum().backward()
+        return weights.detach().clone()
+
+    with regard.watch(model) as seen:
+        first = step()
+        optimizer.step()  # seen: what it overwrites is found before
+        second = step()
+    optimizer.step()  # not seen: found when the block ended
+    torch.testing.assert_close(seen[0].dense(), first, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(seen[1].dense(), second, atol=1e-6, rtol=1e-5)
+
+
+class Overwrites(nn.Module):
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        y = F.scaled_dot_product_attention(q, k, k)
+        q.mul_(3)
+        k[..., 0, :] = 0
+        torch.neg(k, out=k)
+        return y
+
+
+def test_what_the_model_overwrites_is_copied_before(x: Tensor) -> None:
+    q, k = x.clone(), (x + 1).clone()
+    wanted = (q @ k.mT / 12**0.5).softmax(-1)
+    for keep in (None, "copy"):
+        with torch.no_grad(), regard.watch(model := Overwrites(), keep=keep) as seen:
+            model(q.clone(), k.clone())
+        torch.testing.assert_close(seen[0].dense()[:, 0], wanted)
+    with regard.watch(model := Attention()) as seen:
+        model(x)
+    seen.calls[0].request.q.mul_(2)
+    with pytest.raises(RuntimeError, match=r"a tensor of Attention .* overwritten in place since"):
+        seen[0]
+
+
+def test_under_autocast_the_map_is_of_what_was_compared(x: Tensor) -> None:
+    model = Attention()
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = model(x)
+        with regard.watch(model) as seen:
+            watched = model(x)
+    assert torch.equal(plain, watched) and seen.calls[0].request.q.dtype == torch.bfloat16
+    mha = nn.MultiheadAttention(12, 3, batch_first=True)
+    with torch.autocast("cpu", torch.bfloat16), regard.watch(mha) as seen:
+        _, weights = mha(x, x, x, average_attn_weights=False)
+    torch.testing.assert_close(seen[0].dense(), weights.detach().float(), atol=1e-2, rtol=0)
+
+
+def test_layers_heads_and_keep_bound_what_is_kept(x: Tensor) -> None:
+    model = Stack()
+    with regard.watch(model) as whole:
+        model(x)
+    with regard.watch(model, layers=[0, "*.2"], heads=[2, 0], keep=(torch.float16, "cpu")) as seen:
+        model(x)
+    assert seen.names == ["blocks.0", "blocks.2"] and seen[0].shape == (2, 2, 7, 7)
+    assert seen.calls[0].request.k.dtype == torch.float16
+    torch.testing.assert_close(seen[1].dense(), whole[2].dense()[:, [2, 0]], atol=1e-2, rtol=0)
+    with regard.watch(nn.MultiheadAttention(12, 3, batch_first=True), heads=1) as seen, pytest.raises(RuntimeError):
+        raise RuntimeError
+    for wrong, words in (({"heads": []}, "heads"), ({"keep": torch.int8}, "keep"), ({"layers": 1.5}, "layers")):
+        with pytest.raises(ValueError, match=f"watch: {words} "):
+            regard.watch(model, **wrong)
+    with pytest.warns(UserWarning, match=r"heads \(9,\) must lie in 0…2"), regard.watch(model, heads=9) as seen:
+        model(x)
+    with pytest.raises(KeyError, match=r"blocks.0: heads \(9,\)"):
+        seen.filter()["blocks.0"]
+
+
+def test_views_of_a_larger_tensor_do_not_pin_it(x: Tensor) -> None:
+    with regard.watch(model := Attention()) as seen:
+        model(x)
+    request = seen.calls[0].request
+    assert request.q.untyped_storage().nbytes() == request.q.nbytes
+
+
+def test_a_function_met_before_is_watched_for_what_it_writes(x: Tensor) -> None:
+    """Functions that do neither are remembered, and passed on at once: not where they are given an `out`."""
+
+    class Negates(nn.Module):
+        def forward(self, q: Tensor, k: Tensor) -> Tensor:
+            torch.neg(q)
+            y = F.scaled_dot_product_attention(q, k, k)
+            torch.neg(k, out=k)
+            return y
+
+    wanted = (x @ x.mT / 12**0.5).softmax(-1)
+    with torch.no_grad(), regard.watch(model := Negates()) as seen:
+        model(x.clone(), x.clone())
+    torch.testing.assert_close(seen[0].dense()[:, 0], wanted)
+    assert torch.neg in watching._indifferent
+    assert not watching._indifferent & {*record.RECORDERS, Tensor.dim, Tensor.mul_, Tensor.__setitem__}
+
+
+def test_what_was_seen_goes_with_its_last_holder(x: Tensor) -> None:
+    model = Stack(1)
+    with regard.watch(model) as seen:
+        model(x)
+    kept, modules = weakref.ref(seen.calls[0]), weakref.ref(model)
+    del seen
+    assert kept() is None
+    watch = regard.watch(model)
+    watch.__enter__()  # forgotten: nobody leaves the block
+    model(x)
+    del watch, model
+    gc.collect()
+    assert modules() is None
+    left = torch.overrides._pop_mode()
+    watching._fast_paths.close()
+    assert isinstance(left, watching._Mode)
+
+
+def test_only_the_watched_model_in_this_thread_and_only_in_the_block(x: Tensor) -> None:
+    model, other = Stack(1), Stack(1)
+    with pytest.raises(ZeroDivisionError), regard.watch(model) as seen:
+        with regard.watch(other) as inner:
+            other(x)
+            model(x)
+        thread = threading.Thread(target=model, args=(x,))
+        thread.start()
+        thread.join()
+        raise ZeroDivisionError
+    model(x)
+    assert seen.names == ["blocks.0"] and inner.names == ["blocks.0"]
+    assert not torch.equal(seen[0].dense(), inner[0].dense())
+    with (
+        pytest.raises(IndexError, match=r"spelled out as matmul and softmax cannot be seen"),
+        regard.watch(model) as seen,
+    ):
+        seen[0]
+
+
+def test_models_that_python_cannot_follow_are_refused() -> None:
+    model = Stack(1)
+    with pytest.raises(ValueError, match=r"must run in Python; it is compiled"), regard.watch(torch.compile(model)):
+        pass
+    with torch.compiler.set_stance("force_eager"), regard.watch(torch.compile(model)) as seen:
+        model(torch.randn(1, 3, 12))
+    assert seen.names == ["blocks.0"]
+    scripted = nn.Sequential(torch.jit.script(nn.Linear(2, 2)))
+    with pytest.raises(ValueError, match=r"watch: 0 \(RecursiveScriptModule\).*scripted"), regard.watch(scripted):
+        pass
+    with pytest.raises(ValueError, match=r"must be a torch.nn.Module; got function"):
+        regard.watch(lambda x: x)  # type: ignore[arg-type]
+
+
+class Flexible(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(self, q: Tensor) -> Tensor:
+        return flex_attention(q, q, q, **self.options)
+
+
+_documents = torch.tensor([0, 0, 0, 1, 1, 1, 1])  # read by `global_documents`
+
+
+def global_documents(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return _documents[i] == _documents[j]
+
+
+class Documents(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_token = nn.Buffer(_documents.clone())
+
+    def same(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return self.of_token[i] == self.of_token[j]
+
+
+def mask_mods() -> dict[str, tuple[Any, Tensor]]:
+    """Functions of positions that read a tensor, by where they have it from, with that tensor."""
+    documents = _documents.clone()
+    module = Documents()
+
+    def closure(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return documents[i] == documents[j]
+
+    def default(b: Tensor, h: Tensor, i: Tensor, j: Tensor, of: Tensor = documents) -> Tensor:
+        return of[i] == of[j]
+
+    def causal(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return i >= j
+
+    return {
+        "closure": (closure, documents),
+        "default argument": (default, documents),
+        "global": (global_documents, _documents),
+        "module": (lambda b, h, i, j: module.same(b, h, i, j), module.of_token),
+        "combined": (and_masks(causal, closure), documents),
+        "view": (lambda b, h, i, j: documents.view(7, 1)[i, 0] == documents.view(7, 1)[j, 0], documents),
+    }
+
+
+@pytest.mark.parametrize("kind", mask_mods())
+@pytest.mark.parametrize(
+    ("write", "noticed"),
+    [
+        ("after watching", True),
+        ("after watching in training", False),  # the mask is computed when watching ends
+        ("after the map was computed", False),
+        ("while watching", False),  # the mask is computed before the write
+        ("while watching, unseen", True),
+    ],
+)
+def test_flex_attention_notices_writes_to_tensors_of_its_mask(x: Tensor, kind: str, write: str, noticed: bool) -> None:
+    mask_mod, documents = mask_mods()[kind]
+    before = documents.clone()
+    q = x.unflatten(-1, (3, 4)).transpose(1, 2)
+    allowed = before[:, None] == before
+    allowed = allowed.tril() if kind == "combined" else allowed
+    wanted = (q @ q.mT * 0.5).masked_fill(~allowed, -torch.inf).softmax(-1)
+    model = Flexible(block_mask=create_block_mask(mask_mod, 1, 1, 7, 7, device="cpu"))
+    try:
+        with regard.watch(model) as seen, torch.set_grad_enabled(write.endswith("training")):
+            model(q)
+            if write == "while watching":
+                documents.zero_()
+            if write.endswith("unseen"):
+                with torch._C.DisableTorchFunction():
+                    documents.zero_()
+        if write == "after the map was computed":
+            seen[0].dense()
+        documents.zero_()
+        if not noticed:
+            torch.testing.assert_close(seen[0].dense(), wanted)
+            return
+        with pytest.raises(RuntimeError, match=r"a tensor of .*\(7\) must stay as it was .* overwritten in place"):
+            seen[0].dense()
+    finally:
+        documents.copy_(before)
+
+
+def test_flex_attention_with_a_mask_is_seen_and_a_score_mod_refused_by_name(x: Tensor) -> None:
+    q = x.unflatten(-1, (3, 4)).transpose(1, 2)
+    mask = create_block_mask(lambda b, h, i, j: i >= j, 1, 1, 7, 7, device="cpu")
+    model, wanted = Flexible(block_mask=mask, scale=0.3), (q @ q.mT * 0.3)
+    wanted = wanted.masked_fill(~torch.ones(7, 7, dtype=torch.bool).tril(), -torch.inf).softmax(-1)
+    plain = model(q)
+    with regard.watch(model) as seen:
+        watched = model(q)
+    assert torch.equal(plain, watched) and seen.kinds == ["causal"]
+    torch.testing.assert_close(seen[0].dense(), wanted)
+
+    def steeper(score: Tensor, *at: Tensor) -> Tensor:
+        return score * 2
+
+    with (
+        pytest.warns(UserWarning, match=r"Flexible: the score_mod 'steeper'"),
+        regard.watch(m := Flexible(score_mod=steeper)),
+    ):
+        m(q)

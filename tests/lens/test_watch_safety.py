@@ -1,0 +1,321 @@
+"""Watching is safe: calls belong to the right model, and nothing that goes wrong in a recorder reaches the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import regard
+from regard.lens import recorders
+from regard.lens import watch as watching
+from tests.lens.test_watch import Attention, Flexible, Stack
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(2, 7, 12, generator=torch.Generator().manual_seed(0))
+
+
+class Generates(nn.Module):
+    """A model with a method that runs another model, as assisted generation does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Attention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.block(x)
+
+    def generate(self, x: Tensor, assistant: nn.Module) -> Tensor:
+        return self(assistant(x)) + self(x)
+
+    def encode(self, x: Tensor) -> Tensor:
+        return self.block(x)
+
+
+def test_another_model_that_a_method_runs_is_not_recorded(x: Tensor) -> None:
+    model, assistant = Generates(), Stack(2)
+    with regard.watch(model) as seen, regard.watch(assistant) as other:
+        model.generate(x, assistant)
+        model.encode(x)
+    assert seen.names == ["block", "block#2", "block#3"] and not seen.missed
+    assert other.names == ["blocks.0", "blocks.1"] and not other.missed
+    torch.testing.assert_close(seen[1].dense(), model.block.weights(x))
+
+
+class Trains(nn.Module):
+    """A training step with a teacher, registered or not."""
+
+    def __init__(self, teacher: nn.Module, registered: bool) -> None:
+        super().__init__()
+        self.student = Attention()
+        if registered:
+            self.teacher = teacher
+        self.held = [teacher]
+
+    def training_step(self, x: Tensor) -> Tensor:
+        return (self.student(x) - self.held[0](x)).square().mean()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.training_step(x)
+
+
+def test_a_teacher_is_recorded_where_it_is_part_of_the_model(x: Tensor) -> None:
+    with regard.watch(model := Trains(Attention(), registered=True)) as seen:
+        model.training_step(x).backward()
+    assert seen.names == ["student", "teacher"] and not seen.missed
+    with regard.watch(model := Trains(Attention(), registered=False)) as seen:
+        model.training_step(x).backward()
+    assert seen.names == ["student"] and not seen.missed  # another model, which a method of this one ran
+    words = r"Trains: it calls a Attention which attends and is none of the model's modules; register it"
+    with pytest.warns(UserWarning, match=words), regard.watch(model) as seen:
+        model(x).backward()  # inside the forward pass: part of what the model computes, and not to be left out silently
+    assert seen.names == ["student"] and len(seen.missed) == 1
+
+
+def test_a_module_that_two_models_share_belongs_to_the_one_that_runs(x: Tensor) -> None:
+    model, other = Stack(2), Stack(2)
+    other.blocks[1] = model.blocks[1]
+    with regard.watch(model) as seen:
+        model(x)
+    assert seen.names == ["blocks.0", "blocks.1"] and not seen.missed
+    words = r"blocks.1: it was called by a Stack, outside the model"
+    with pytest.warns(UserWarning, match=words), regard.watch(model) as seen:
+        other(x)
+    assert not seen.names and len(seen.missed) == 1
+    with regard.watch(model) as seen:
+        model.blocks[1](x)  # asked for by the user: no other model in between
+        nn.Sequential(model)(x)  # a wrapper
+    assert seen.names == ["blocks.1", "blocks.0", "blocks.1#2"] and not seen.missed
+
+
+def test_a_module_that_is_registered_inside_the_block_is_known(x: Tensor) -> None:
+    model = Stack(1)
+    with regard.watch(model) as seen:
+        model.blocks.append(Attention())
+        model(x)
+    assert seen.names == ["blocks.0", "blocks.1"] and not seen.missed
+
+
+class Calls(nn.Module):
+    """A module that attends through one function, or a layer below it."""
+
+    def __init__(self, attend: Any, layer: nn.Module | None = None) -> None:
+        super().__init__()
+        self.attend, self.layer = attend, layer
+
+    def forward(self, x: Tensor) -> Any:
+        return self.attend(x) if self.layer is None else self.attend(self.layer, x)
+
+
+def attending() -> dict[str, tuple[nn.Module, Any]]:
+    """A model for every function that has a recorder."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(12, 2, 16, 0.0, batch_first=True).eval()  # an even number of heads: fast paths
+    attention = nn.MultiheadAttention(12, 2, batch_first=True).eval()
+    ops = torch.ops.aten.scaled_dot_product_attention
+    return {
+        "sdpa": (Attention(), F.scaled_dot_product_attention),
+        "aten": (Calls(lambda x: ops(x, x, x)), ops),
+        "aten default": (Calls(lambda x: ops.default(x, x, x)), ops.default),
+        "regard": (Calls(lambda x: regard.attend(x, x, x)), regard.attend),
+        "packed": (
+            Calls(lambda x: regard.attend_packed(*(x.reshape(14, 3, 4),) * 3, torch.tensor([7, 7]))),
+            regard.attend_packed,
+        ),
+        "multi head": (Calls(lambda m, x: m(x, x.clone(), x)[0], attention), F.multi_head_attention_forward),
+        "fast multi head": (Calls(lambda m, x: m(x, x, x)[0], attention), torch._native_multi_head_attention),
+        "fast layer": (Calls(lambda m, x: m(x), layer), torch._transformer_encoder_layer_fwd),
+        "flex": (Calls(lambda m, x: m(x[:, None]), Flexible()), None),
+    }
+
+
+def test_every_recorder_has_a_model_here(x: Tensor) -> None:
+    ours = set(recorders.RECORDERS) - {
+        f for f in recorders.RECORDERS if getattr(f, "__name__", "") == "attend_with_sink"
+    }
+    assert {function for _, function in attending().values()} - {None} == ours
+    for model, _ in attending().values():
+        with torch.no_grad(), regard.watch(model) as seen:
+            model(x)
+        assert len(seen) == 1 and not seen.missed
+
+
+@pytest.mark.parametrize("kind", attending())
+@pytest.mark.parametrize("error", [ValueError("broken"), AssertionError(), MemoryError("none left"), TypeError("odd")])
+def test_a_recorder_that_raises_does_not_reach_the_model(
+    kind: str, error: Exception, x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, function = attending()[kind]
+
+    def raises(*args: Any, **kwargs: Any) -> None:
+        raise error
+
+    if function is None:
+        monkeypatch.setattr(watching, "flex_attention", raises)
+    else:
+        monkeypatch.setattr(watching, "RECORDERS", {**recorders.RECORDERS, function: raises})
+    with torch.no_grad():
+        plain = model(x)
+        with pytest.warns(UserWarning, match="could not be kept"), regard.watch(model) as seen:
+            watched = model(x)
+    assert torch.equal(plain, watched) and not seen.names
+    assert len(seen.missed) == 1 and (str(error) or "AssertionError") in seen.missed[0]
+
+
+@pytest.mark.parametrize("name", ["_add", "_caller", "_refer", "writes"])
+@pytest.mark.parametrize("kind", attending())
+def test_a_watch_that_fails_does_not_reach_the_model(
+    kind: str, name: str, x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(watching.Watch, name, raises)
+    model = attending()[kind][0]
+    with torch.no_grad():
+        plain = model(x)
+        with pytest.warns(UserWarning, match="broken"), regard.watch(model) as seen:
+            watched = model(x).mul_(1)
+    assert torch.equal(plain, watched) and any("broken" in words for words in seen.missed)
+
+
+@pytest.mark.parametrize("name", ["settle", "own"])
+def test_what_cannot_be_copied_in_time_is_listed_and_not_seen(
+    name: str, x: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(*args: Any) -> None:
+        raise RuntimeError("no copy")
+
+    monkeypatch.setattr(watching.Call, name, raises)
+    model = nn.MultiheadAttention(12, 3, batch_first=True)
+    with pytest.warns(UserWarning, match="no copy"), regard.watch(model) as seen:
+        model(x, x, x)
+        if name == "own":
+            with torch.no_grad():
+                model.in_proj_weight.mul_(2)
+    assert not seen.names and seen.missed == ["MultiheadAttention: no copy"]
+
+
+def test_a_recorder_that_is_registered_late_is_used(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that was passed on before is remembered as one that does not attend."""
+
+    def mine(q: Tensor) -> Tensor:
+        if torch.overrides.has_torch_function_unary(q):
+            return torch.overrides.handle_torch_function(mine, (q,), q)
+        return q
+
+    with regard.watch(model := Calls(mine)) as seen:
+        model(x)
+    assert not seen.names
+    monkeypatch.setitem(recorders.RECORDERS, mine, lambda q: recorders.scaled_dot_product_attention(q, q, q))
+    with regard.watch(model) as seen:
+        model(x)
+    assert len(seen) == 1
+
+
+class Subclass(Tensor):
+    """A tensor with a name of its own and nothing else."""
+
+
+class Masked(Subclass):
+    pass
+
+
+def test_tensors_that_only_stand_for_others_are_listed(x: Tensor) -> None:
+    sdpa = Calls(lambda x: F.scaled_dot_product_attention(x, x, x))
+    with (
+        FakeTensorMode(),
+        pytest.warns(UserWarning, match="query is a FakeTensor"),
+        regard.watch(sdpa) as seen,
+    ):
+        sdpa(torch.randn(2, 7, 12))
+    assert not seen.names
+    with regard.watch(sdpa) as seen:
+        sdpa(x.as_subclass(Subclass))  # its numbers are its own
+    torch.testing.assert_close(seen[0].dense()[:, 0], (x @ x.mT / 12**0.5).softmax(-1))
+    masked = Calls(lambda x: F.scaled_dot_product_attention(x, x, x, torch.zeros(7, 7).as_subclass(Masked)))
+    with pytest.warns(UserWarning, match="attn_mask is a Masked"), regard.watch(masked) as seen:
+        masked(x)
+    assert not seen.names
+    with pytest.warns(UserWarning, match="transformed by torch.func"), regard.watch(sdpa) as seen:
+        torch.vmap(sdpa)(x[:, None])
+    assert not seen.names
+
+
+@pytest.fixture
+def group() -> Iterator[Any]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.device_mesh.init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def test_distributed_tensors_are_listed(x: Tensor, group: Any) -> None:
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    model = Calls(lambda x: F.scaled_dot_product_attention(x, x, x))
+    with pytest.warns(UserWarning, match="query is a DTensor"), regard.watch(model) as seen:
+        model(distribute_tensor(x, group, [Shard(0)]))
+    assert not seen.names
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_sharded_weights_are_used_while_they_are_there(x: Tensor, training: bool, group: Any) -> None:
+    """FSDP2 frees the weights it gathered as soon as a layer has run."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(12, 2, 16, 0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training)
+    with torch.set_grad_enabled(training):
+        with regard.watch(model) as wanted:
+            model(x)
+        for one in model.layers:
+            fully_shard(one, mesh=group)
+        fully_shard(model, mesh=group)
+        plain = model(x)
+        with regard.watch(model) as seen:
+            watched = model(x)
+            if training:
+                watched.sum().backward()
+    assert torch.equal(plain, watched) and seen.names == wanted.names and not seen.missed
+    for one, other in zip(seen, wanted, strict=True):
+        torch.testing.assert_close(one.dense(), other.dense(), atol=1e-6, rtol=1e-5)
+
+
+def test_what_was_freed_raises_when_it_is_looked_at(x: Tensor) -> None:
+    with torch.no_grad(), regard.watch(model := nn.MultiheadAttention(12, 3, batch_first=True)) as seen:
+        model(x, x, x)
+    model.in_proj_weight.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match=r"a tensor of MultiheadAttention .* it was freed since"):
+        seen[0]
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+def test_nn_transformer_under_autocast(x: Tensor, norm_first: bool, training: bool, inside: bool) -> None:
+    """Looked at inside the autocast region or after it, the weights are those of the same model without autocast."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(12, 2, 16, 0.0, batch_first=True, norm_first=norm_first)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training)
+    with torch.set_grad_enabled(training):
+        with regard.watch(model) as wanted:
+            model(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            plain = model(x)
+            with regard.watch(model) as seen:
+                watched = model(x)
+            if inside:
+                assert seen[1].dense().dtype == torch.float32
+    assert torch.equal(plain, watched) and not seen.missed
+    for one, other in zip(seen, wanted, strict=True):
+        assert one.request.q.dtype == torch.bfloat16
+        torch.testing.assert_close(one.dense(), other.dense(), atol=2e-2, rtol=0)

@@ -1,0 +1,154 @@
+"""Checkpoints: whole ones come back, others are refused by the name of the file and of every tensor."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from regard.models.model_directory import fill, read_config, read_tensors, write
+
+NAMES = {"0.weight": "a.weight", "0.bias": "a.bias", "1.weight": "b.weight", "1.bias": "b.bias"}
+
+
+def model() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+
+
+def tensors() -> dict[str, Tensor]:
+    own = model().state_dict()
+    return {theirs: own[ours] for ours, theirs in NAMES.items()}
+
+
+def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    folder, wanted = tmp_path / "new" / "model", tensors()
+    write(folder, {"name": "größe", "width": 3}, wanted | {"a.weight": wanted["a.weight"].T.contiguous().T})
+    assert read_config(folder) == {"name": "größe", "width": 3}
+    assert_same(read_tensors(folder), wanted)
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_writing_leaves_other_files_and_fails_whole(tmp_path: Path) -> None:
+    write(tmp_path, {"width": 3}, tensors())
+    (tmp_path / "vocab.txt").write_text("a")
+    before = (tmp_path / "model.safetensors").read_bytes()
+    shared = torch.ones(4)
+    with pytest.raises(RuntimeError, match="share memory"):
+        write(tmp_path, {"width": 4}, {"a": shared, "b": shared})
+    assert (tmp_path / "model.safetensors").read_bytes() == before and read_config(tmp_path) == {"width": 3}
+    write(tmp_path, {"width": 5}, tensors())
+    assert read_config(tmp_path) == {"width": 5}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors", "vocab.txt"]
+
+
+def in_parts(folder: Path) -> dict[str, Tensor]:
+    wanted = tensors()
+    parts = {
+        f"model-0000{n + 1}-of-00002.safetensors": [f"{part}.weight", f"{part}.bias"] for n, part in enumerate("ab")
+    }
+    for file, names in parts.items():
+        save_file({name: wanted[name] for name in names}, folder / file)
+    places = {name: file for file, names in parts.items() for name in names}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return wanted
+
+
+def test_checkpoints_in_parts(tmp_path: Path) -> None:
+    wanted = in_parts(tmp_path)
+    assert_same(read_tensors(tmp_path), wanted)
+    index = tmp_path / "model.safetensors.index.json"
+    listed = json.loads(index.read_text())
+    index.write_text(json.dumps({"weight_map": {**listed["weight_map"], "c": "model-00001-of-00002.safetensors"}}))
+    with pytest.raises(ValueError, match=r"index\.json lists must be in its files; got no c\."):
+        read_tensors(tmp_path)
+    index.write_text(json.dumps({"weight_map": {"a": "../other.safetensors", "b": "gone.safetensors"}}))
+    with pytest.raises(ValueError, match=r"must lie beside it; got none of \.\./other\.safetensors, gone\.safetensors"):
+        read_tensors(tmp_path)
+    index.write_text(json.dumps({"weight_map": ["a"]}))
+    with pytest.raises(ValueError, match=r"index\.json\) must have a weight_map of tensor → file; got \['a'\]"):
+        read_tensors(tmp_path)
+
+
+def test_the_old_format_without_running_code(tmp_path: Path) -> None:
+    wanted, path = tensors(), tmp_path / "pytorch_model.bin"
+    torch.save(wanted, path)
+    assert_same(read_tensors(tmp_path), wanted)
+    torch.save({"a": Path("code")}, path)
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin\) must be a whole file of tensors and nothing else; got"):
+        read_tensors(tmp_path)
+    torch.save({"epoch": 3, "a": torch.ones(2)}, path)
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin\) must hold tensors by name; got a dict"):
+        read_tensors(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("left", [0, 5, 100, -1])
+def test_a_truncated_file_is_named(tmp_path: Path, name: str, left: int) -> None:
+    (save_file if name == "model.safetensors" else torch.save)(tensors(), tmp_path / name)
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[:left])
+    with pytest.raises(ValueError, match=rf"exchange: file \(.*{name}\) must be a whole file of .*; got: .+\. Fetch"):
+        read_tensors(tmp_path)
+
+
+def test_what_is_no_model_directory(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"must be a model directory with a config\.json; got none in it"):
+        read_config(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"must hold model\.safetensors, .* or pytorch_model\.bin; got none"):
+        read_tensors(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json must be JSON of a model directory; got text that is not JSON"):
+        read_config(tmp_path)
+    (tmp_path / "config.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"config\.json must be .*, a JSON object; got a list"):
+        read_config(tmp_path)
+
+
+def test_a_model_is_filled() -> None:
+    made, wanted = model().double(), tensors()
+    assert fill(made, wanted, NAMES) == []
+    for ours, theirs in NAMES.items():
+        value = made.state_dict()[ours]
+        assert value.dtype == torch.float64 and torch.equal(value, wanted[theirs].double())
+
+
+def test_every_problem_is_told_at_once_and_nothing_is_copied() -> None:
+    made = model()
+    before = {name: value.clone() for name, value in made.state_dict().items()}
+    wrong = {"a.weight": torch.ones(5, 4), "a.bias": torch.ones(5), "c": torch.ones(1), "d": torch.ones(1)}
+    with pytest.raises(ValueError) as raised:
+        fill(made, wrong, NAMES)
+    assert str(raised.value).splitlines() == [
+        "exchange: tensors (4) must be those of a Sequential (4); got",
+        "  missing: b.bias, b.weight",
+        "  unexpected: c, d",
+        "  of another shape: a.weight (5, 4) for (5, 3)",
+        "Load it with the head and the configuration it was saved with.",
+    ]
+    assert_same(made.state_dict(), before)
+
+
+def test_what_may_be_missing_stays_and_what_is_ignored_may_be_there() -> None:
+    made, given = model(), tensors()
+    before = made[1].weight.clone()
+    del given["b.weight"], given["b.bias"]
+    given["a.position_ids"] = torch.arange(3)
+    assert fill(made, given, NAMES, optional=["1.*"], ignored=["*.position_ids"]) == ["1.weight", "1.bias"]
+    assert torch.equal(made[1].weight, before) and torch.equal(made[0].weight, given["a.weight"])
+
+
+def test_tied_parameters_need_one_name_and_no_parameter_is_forgotten() -> None:
+    tied = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    tied[1].weight = tied[0].weight
+    fill(tied, {"w": torch.eye(3)}, {"1.weight": "w"})
+    assert torch.equal(tied[0].weight, torch.eye(3))
+    with pytest.raises(AssertionError, match=r"parameters without a name there: \['1.weight', '1.bias'\]"):
+        fill(model(), tensors(), dict(list(NAMES.items())[:2]))
+    with pytest.raises(AssertionError, match=r"names of no parameter: \['2.bias'\]"):
+        fill(model(), tensors(), NAMES | {"2.bias": "c"})

@@ -1,0 +1,67 @@
+"""One browser and one server, with made-up targets, for all tests of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.page import browser, targets
+from tests.page.browser import Open, quiet
+from tests.page.gated_server import GatedServer
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[GatedServer]:
+    browser.demand()
+    made = {
+        "capture": targets.capture(browser.LENGTH),
+        "images": targets.images(),
+        "translator": targets.Translator(),
+    }
+    with GatedServer(made).serving() as serving:
+        yield serving
+
+
+@pytest.fixture(scope="session")
+def chromium(server: GatedServer) -> Iterator[Any]:
+    with browser.chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def visit(server: GatedServer, chromium: Any) -> Iterator[Open]:
+    """Open an address of the page: the name of a target, then what comes after it."""
+    server.gate.start_visit()
+    server.restore()
+    with visits(chromium, f"{server.url}{server.gate.visit}/") as open_page:
+        yield open_page
+        server.gate.open.set()
+
+
+@contextmanager
+def visits(chromium: Any, home: str) -> Iterator[Open]:
+    """Open addresses below one. At the end: nothing was asked of anybody else, and nothing went wrong unseen."""
+    contexts, strangers, errors = [], [], []
+    known = ("/".join(home.split("/")[:3]) + "/", "blob:")
+
+    def open_page(address: str = "", **options: Any) -> Any:
+        context = chromium.new_context(**{"viewport": {"width": 1280, "height": 860}, "locale": "en-GB", **options})
+        context.set_default_timeout(browser.LIMIT)
+        contexts.append(context)
+        page = context.new_page()
+        browser.slow_down(page)
+        page.on("request", lambda request: request.url.startswith(known) or strangers.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: "Content Security Policy" in said.text and errors.append(said.text))
+        page.goto(f"{home}{address}")
+        quiet(page)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not strangers
+    assert not errors

@@ -1,0 +1,142 @@
+"""The server of `regard view` for several targets, behind a middleware that logs, delays and refuses requests."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
+from torch import Tensor
+
+from regard.commands.view import _listening, server_of
+from regard.server.guard import Refused, refusal
+from regard.server.routes import App, create
+from regard.server.target import Target
+from regard.server.work_queue import Task
+
+POLL = 0.01
+"""Seconds between two looks at whether the gate is open."""
+
+
+class Gate:
+    """Pass requests on to `app`, once the gate is open.
+
+    The first part of a path is the number of a visit. Requests of the newest visit are added to `asked` when they
+    arrive, and to `answered` when they have been answered. Requests for files and for progress are neither logged nor
+    delayed.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.open = threading.Event()
+        self.visit = 0
+        self.start_visit()
+
+    def start_visit(self) -> None:
+        """Forget the requests of earlier visits; delay and refuse nothing."""
+        self.visit += 1
+        self.refuse: str | None = None
+        """The error with which requests for a query are refused; None to answer them."""
+        self.asked: list[str] = []
+        self.answered: list[str] = []
+        self.open.set()
+
+    def done(self) -> bool:
+        return len(self.answered) >= len(self.asked)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        _, visit, path = scope["path"].split("/", 2)
+        inner = {**scope, "path": f"/{path}", "raw_path": f"/{path}".encode()}
+        if "/api/" not in path or path.endswith("/api/progress"):
+            await self.app(inner, receive, send)
+            return
+        query = scope["query_string"].decode()
+        address = f"/{path}?{query}" if query else f"/{path}"
+        newest = int(visit) == self.visit
+        if newest:
+            self.asked.append(address)
+        while not self.open.is_set():
+            await asyncio.sleep(POLL)
+        if self.refuse is not None and "/query/" in path:
+            await refusal(Refused(404, self.refuse))(scope, receive, send)
+        else:
+            await self.app(inner, receive, send)
+        if newest and int(visit) == self.visit:
+            self.answered.append(address)
+
+
+class GatedServer:
+    """Targets by name, each served below a folder of that name."""
+
+    def __init__(self, targets: Mapping[str, Target]) -> None:
+        self.targets = targets
+        self._pretended: list[Task] = []
+        self._shown = {name: target.shown for name, target in targets.items()}
+        apps = {name: create(target) for name, target in targets.items()}
+        self.apps: dict[str, App] = {name: app.state.app for name, app in apps.items()}
+        self.gate = Gate(Starlette(routes=[Mount(f"/{name}", app) for name, app in apps.items()]))
+        self.url = ""
+
+    def restore(self) -> None:
+        """Show what was shown at first, and work on nothing."""
+        for name, target in self.targets.items():
+            target.shown = self._shown[name]
+            desk = self.apps[name].desk
+            desk._tasks = [task for task in desk._tasks if task not in self._pretended]
+
+    def pretend_to_work(self, name: str, *labels: str) -> list[Task]:
+        """Add tasks that the server reports as its progress."""
+        tasks = [Task(label) for label in labels]
+        for task in tasks:
+            task.started = True
+        self._pretended += tasks
+        self.apps[name].desk._tasks += tasks
+        return tasks
+
+    def row(self, name: str, map: int, head: str, query: int) -> Tensor:
+        return self.targets[name].shown.layers[map].head(head).row(query, Task())
+
+    def column(self, name: str, map: int, head: str, key: int) -> Tensor:
+        return self.targets[name].shown.layers[map].head(head).column(key, Task())
+
+    @contextmanager
+    def serving(self) -> Iterator[GatedServer]:
+        with _listening("127.0.0.1", 0) as listening:
+            server = server_of(next(iter(self.targets.values())), "127.0.0.1", listening)
+            server.config.app = self.gate
+            with running(server, listening) as self.url:
+                yield self
+        for app in self.apps.values():
+            app.desk.close()
+
+
+@contextmanager
+def served(target: Target) -> Iterator[str]:
+    """Serve a target exactly as `regard view` does; its address."""
+    with (
+        _listening("127.0.0.1", 0) as listening,
+        running(server_of(target, "127.0.0.1", listening), listening) as address,
+    ):
+        yield address
+
+
+@contextmanager
+def running(server: uvicorn.Server, listening: object) -> Iterator[str]:
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(POLL)
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"  # type: ignore[attr-defined]
+    finally:
+        server.should_exit = True
+        thread.join()

@@ -1,0 +1,120 @@
+"""The page of explanations in a real browser: boxes open and close, steps go by, a cell shows where it came from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.explain import chart_files, explain
+from tests.page.browser import Open, until
+
+pytestmark = pytest.mark.xdist_group("browser")  # one browser, one server, one process
+
+
+def boxes(page: Any) -> int:
+    return int(page.locator(".stage").get_attribute("data-boxes") or 0)
+
+
+def drawn(page: Any) -> int:
+    """Wait for a chart; how many boxes it has."""
+    page.locator(".chart .box").first.wait_for()
+    return boxes(page)
+
+
+def test_a_part_opens_and_closes(visit: Open) -> None:
+    page = visit("capture/explain.html#bahdanau")
+    before = drawn(page)
+    page.locator("[aria-label^='state f']").click(position={"x": 20, "y": 15})
+    until(page, lambda: boxes(page) == before + 8, "the eight operations of a GRU")
+    page.locator("[aria-label^='state f']").click(position={"x": 20, "y": 15})
+    until(page, lambda: boxes(page) == before, "them gone again")
+
+
+def test_the_gates_of_a_recurrent_layer_open_by_keyboard(visit: Open) -> None:
+    page = visit("capture/explain.html#bahdanau")
+    drawn(page)
+    for name in ("encoder,", "recurrent encoder", "GRU", "forward", "place 2: cat"):
+        before = boxes(page)
+        page.locator(f"[aria-label^='{name}']").focus()
+        page.keyboard.press("Enter")
+        until(page, lambda before=before: boxes(page) > before, name)  # type: ignore[misc]
+    for gate in ("reset gate", "update gate", "candidate", "new state"):
+        page.locator(f"[aria-label^='{gate}']").wait_for()
+    page.locator("[aria-label^='place 2: cat']").press("Enter")
+    until(page, lambda: page.locator("[aria-label^='reset gate']").count() == 0, "them closed again")
+
+
+def test_ids_stand_beside_their_tokens_and_words_have_room(visit: Open) -> None:
+    page = visit("capture/explain.html#bert")
+    drawn(page)
+    ids = page.locator(".box.input text").all_text_contents()
+    assert ids == ["ids", "[CLS]", "the", "cat", "sat", "on", "it", "[SEP]", "B T", "1×7"]
+    assert page.locator(".header text", has_text="then blocks").count() == 1  # the equation of BERT, not cut
+
+
+def test_what_comes_first_is_in_sight_on_a_phone(visit: Open) -> None:
+    page = visit("capture/explain.html#transformer", viewport={"width": 390, "height": 844})
+    drawn(page)
+    stage, source = page.locator(".stage").bounding_box(), page.locator("[aria-label^='source']").bounding_box()
+    assert stage["x"] <= source["x"] and source["x"] + source["width"] <= stage["x"] + stage["width"]
+    assert source["width"] > 70  # large enough to be read
+
+
+def test_steps_go_by(visit: Open) -> None:
+    page = visit("capture/explain.html#bahdanau")
+    drawn(page)
+    assert page.locator(".box.earlier").count() == 0
+    page.keyboard.press("]")
+    until(page, lambda: page.locator("[data-step='2']").count() == 1, "the second step")
+    page.locator(".box.earlier").wait_for()
+    page.get_by_text("step 2", exact=True).wait_for()
+
+
+def test_a_cell_shows_the_row_and_the_column_it_came_from(visit: Open) -> None:
+    page = visit("capture/explain.html#scaled-dot")
+    drawn(page)
+    box = page.locator("[aria-label^='weighted sum']")
+    box.locator(".cover").last.hover(position={"x": 3, "y": 3})
+    until(page, lambda: box.locator(".mark").count() == 3, "a cell, a row and a column")
+    said = page.locator(".tip").inner_text()
+    assert re.search(r"\[0, 0\] = [−\d.]+", said) and "row 0 of the first × column 0 of the second" in said
+
+
+def test_a_box_that_is_chosen_shows_its_numbers(visit: Open) -> None:
+    page = visit("capture/explain.html#multi-head")
+    drawn(page)
+    page.locator("[aria-label^='queries']").focus()
+    page.keyboard.press("Enter")
+    page.locator(".panel h2", has_text="queries").wait_for()
+    assert page.locator(".panel .card").count() == 4  # made; x, the weight, the bias
+    table = page.locator(".panel table").first
+    table.focus()
+    page.keyboard.press("ArrowRight")
+    until(page, lambda: page.locator(".panel .from").count() > 8, "the row and the weights")
+
+
+def test_another_text_and_chinese(visit: Open) -> None:
+    page = visit("capture/explain.html#multi-head", locale="zh-CN")
+    drawn(page)
+    page.get_by_text("查询", exact=True).wait_for()
+    page.locator(".toolbar input[type=text]").fill("one two three")
+    page.keyboard.press("Enter")
+    until(page, lambda: "text=one" in page.url, "the address")
+    page.locator("text", has_text="three").first.wait_for()
+
+
+def test_a_file_is_the_page_with_nothing_from_elsewhere(chromium: Any, tmp_path: Path) -> None:
+    path = chart_files.write(explain("encoder-block").told(), tmp_path / "block.html")
+    context = chromium.new_context(viewport={"width": 390, "height": 844})
+    asked: list[str] = []
+    errors: list[str] = []
+    page = context.new_page()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(path.as_uri())
+    assert drawn(page) > 5
+    assert asked == [path.as_uri()] and not errors
+    context.close()

@@ -1,0 +1,178 @@
+"""What the page says and how it looks: work and errors, colours, languages, phones, pictures that were looked at."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from tests.page import browser
+from tests.page.browser import Open, expect, middle, number, quiet, until
+from tests.page.gated_server import GatedServer
+
+pytestmark = pytest.mark.xdist_group("browser")  # one browser, one server, one process
+
+
+GOLDEN = Path(__file__).parent / "golden"
+PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+
+
+def test_it_says_what_it_computes_and_can_be_cancelled(visit: Open, server: GatedServer) -> None:
+    page = visit("translator/")
+    server.gate.open.clear()
+    page.locator("textarea").fill("the cat")
+    page.keyboard.press("Enter")
+    page.get_by_text("Computing translations…").wait_for()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".said")).to_have_text(re.compile("^Cancelled"))
+    server.gate.open.set()
+    until(page, lambda: server.gate.done(), "the answer that nobody waits for")
+    page.wait_for_timeout(200)
+    expect(page.locator(".hypothesis")).to_have_count(0)
+    page.get_by_role("button", name="Translate").click()
+    page.locator(".hypothesis").first.wait_for()
+
+
+def test_it_says_how_far_it_is(visit: Open, server: GatedServer) -> None:
+    page = visit("capture/#map?map=1&head=2")
+    far = page.locator(".status .far")
+    first, second = server.pretend_to_work("capture", "layers.1, head 2", "x")
+    first.done = 0.417
+    server.gate.open.clear()
+    page.mouse.click(*middle(page))
+    expect(far).to_have_text("layers.1, head 2: 41 % · x")
+    first.done, second.started = 0.98, False
+    expect(far).to_have_text("layers.1, head 2: 98 %")
+    server.gate.open.set()
+    quiet(page)
+    expect(far).to_have_text("")
+
+
+def test_another_language_while_something_is_computed(visit: Open, server: GatedServer) -> None:
+    page = visit("capture/#text?map=0&head=1")
+    server.gate.open.clear()
+    page.get_by_text("Another text").click()
+    page.locator("dialog textarea").fill("Something else")
+    page.get_by_role("button", name="Run").click()
+    page.get_by_label("Language").select_option("zh")
+    page.get_by_role("button", name="取消").click()
+    server.gate.open.set()
+    until(page, lambda: server.gate.done(), "the answer that nobody waits for")
+    expect(page).to_have_title("a made-up capture · regard")
+
+
+def test_tiles_can_be_cancelled_and_come_after_a_move(visit: Open, server: GatedServer) -> None:
+    page = visit("capture/#map?map=1&head=2")
+    server.gate.open.clear()
+    page.locator(".stage").focus()
+    page.keyboard.press("+")
+    page.get_by_text("Computing a part of the map").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_text("Cancelled").wait_for()
+    server.gate.open.set()
+    server.gate.asked.clear()
+    page.keyboard.press("Shift+ArrowRight")
+    until(page, lambda: any("/tile/" in path for path in server.gate.asked), "the tiles to be asked for again")
+
+
+def test_what_the_server_refuses_is_told_in_its_words(visit: Open, server: GatedServer) -> None:
+    server.gate.refuse = "query (40) must be below 12; choose another."
+    page = visit("capture/#text?map=0&head=1&token=40")
+    expect(page.locator(".said")).to_have_text(server.gate.refuse)
+    expect(page.locator(".status.wrong")).to_be_visible()
+    server.gate.refuse = None
+    page.locator(".tokens").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".said")).to_have_text("Ready")
+
+
+def test_light_and_dark_by_preference_and_by_hand(visit: Open, server: GatedServer) -> None:
+    page = visit("capture/", color_scheme="dark")
+    paper = expect(page.locator("body"))
+    paper.to_have_css("background-color", "rgb(22, 21, 26)")
+    page.get_by_label("Colours").select_option("light")
+    paper.to_have_css("background-color", "rgb(251, 250, 247)")
+    page.reload()
+    paper.to_have_css("background-color", "rgb(251, 250, 247)")
+
+
+def test_chinese_by_preference_and_by_hand(visit: Open) -> None:
+    page = visit("capture/", locale="zh-CN")
+    tabs = expect(page.locator("nav a"))
+    tabs.to_have_text(["图谱", "文本", "流程图"])
+    expect(page.locator("html")).to_have_attribute("lang", "zh")
+    page.get_by_label("语言").select_option("en")
+    tabs.to_have_text(["Map", "Text", "Explain"])
+    page.reload()
+    expect(page.locator("h1")).to_have_text("All layers and heads")
+
+
+ADDRESSES = {
+    "grid": "capture/",
+    "map": "capture/#map?map=1&head=2&token=905&sight=800,800,300",
+    "text": "capture/#text?map=0&head=1&token=40&end=46",
+    "image": "images/#image?map=1&head=2",
+    "translate": "translator/#translate?say=the+red+cat+sits+on+the+mat",
+}
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_a_phone_shows_every_view_without_scrolling_sideways(visit: Open, name: str) -> None:
+    page = visit(ADDRESSES[name], **PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    if name == "map":
+        expect(page.locator("h2", has_text="What “")).to_be_visible()
+        page.touchscreen.tap(*middle(page))
+        until(page, lambda: number(page, "token") != 905, "another query")
+        expect(page.locator(".weights li")).to_have_count(20)
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_every_control_has_a_name(visit: Open, name: str) -> None:
+    page = visit(ADDRESSES[name])
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll("a, button, select, input, textarea, [tabindex='0']")].filter(node =>
+          !(node.getAttribute("aria-label") || node.textContent.trim() || node.labels?.[0]?.textContent.trim()))
+          .map(node => node.outerHTML.slice(0, 80))"""
+    )
+    assert not nameless
+
+
+LOOKS = {
+    "grid-light": ("grid", {}),
+    "map-dark": ("map", {"color_scheme": "dark"}),
+    "text-light": ("text", {}),
+    "image-dark": ("image", {"color_scheme": "dark"}),
+    "translate-chinese": ("translate", {"locale": "zh-CN"}),
+    "map-phone": ("map", PHONE),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_it_looks_as_it_was_seen_to_look(visit: Open, name: str, tmp_path: Path) -> None:
+    """Small pictures of the views, taken once and looked at by people. Fonts differ from machine to machine, so letters
+    are blurred away; the layout and the colours are not. REGARD_GOLDEN=1 takes them anew."""
+    address, options = LOOKS[name]
+    page = visit(ADDRESSES[address], **options)
+    seen = small(Image.open(io.BytesIO(page.screenshot(animations="disabled"))))
+    kept = GOLDEN / f"{name}.png"
+    if browser.anew():
+        seen.save(kept)
+    seen.save(tmp_path / "seen.png")
+    before, now = (_tensor(image) for image in (small(Image.open(kept)), seen))
+    assert before.shape == now.shape
+    apart = (before - now).abs()
+    assert apart.mean() < 6, f"{apart.mean():.1f} of 255 from {kept}; see {tmp_path / 'seen.png'}"
+    assert (apart > 60).float().mean() < 0.02
+
+
+def small(image: Image.Image) -> Image.Image:
+    return image.convert("RGB").resize((240, round(240 * image.height / image.width)), Image.Resampling.BOX)
+
+
+def _tensor(image: Image.Image) -> torch.Tensor:
+    return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).float()

@@ -1,0 +1,135 @@
+"""Text, picture and translation in a real browser: clicked, hovered, and walked through with keys."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.page.browser import LENGTH, Open, at, expect, not_at, number, quiet, until
+from tests.page.gated_server import GatedServer
+
+pytestmark = pytest.mark.xdist_group("browser")  # one browser, one server, one process
+
+
+def test_a_token_colours_what_it_attends_to_and_what_it_receives(visit: Open, server: GatedServer) -> None:
+    page = visit("capture/#text?map=0&head=1")
+
+    def shaded(token: int, shade: float) -> None:
+        property = "node => Number(node.style.getPropertyValue('--w'))"
+        place = page.locator(f"[data-token='{token}']")
+        until(page, lambda: place.evaluate(property) == shade, f"token {token} in a shade of {shade}")
+
+    page.locator("[data-token='40']").click()
+    at(page, "token=40")
+    shaded(int(server.row("capture", 0, "1", 40).argmax()), 1)
+    shaded(41, 0)  # the future, in a causal map
+    page.get_by_text("what it receives").click()
+    at(page, "direction=to")
+    shaded(39, 0)  # the past receives nothing from it
+    shaded(int(server.column("capture", 0, "1", 40).argmax()), 1)
+
+
+def test_tokens_by_keys_and_links_of_a_span(visit: Open) -> None:
+    page = visit("capture/#text?map=0&head=1")
+    page.locator(".tokens").focus()
+    page.keyboard.press("ArrowRight")
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    at(page, r"token=5\b")
+    page.keyboard.press("ArrowDown")
+    below = until(page, lambda: (found := number(page, "token")) != 5 and found, "a token of the next line")
+    assert 12 < below < 60
+    for _ in range(3):
+        page.keyboard.press("Shift+ArrowRight")
+    at(page, rf"token={below}&end={below + 3}\b")
+    expect(page.locator(".tokens .chosen")).to_have_count(4)
+    page.locator("svg.links").wait_for()
+    expect(page.locator("svg.links text.chosen")).to_have_count(4)
+    expect(page.locator("svg.links path")).to_have_count(4 * 5)
+    page.keyboard.press("Escape")
+    not_at(page, "token")
+
+
+def test_a_long_text_is_drawn_as_it_comes_into_sight(visit: Open) -> None:
+    page = visit("capture/#text?map=0&head=1")
+    drawn = page.locator("[data-token]").count()
+    assert 100 < drawn < LENGTH - 200
+    page.locator(".tokens").focus()
+    page.keyboard.press("End")
+    page.keyboard.press("End")
+    last = page.locator(f"[data-token='{LENGTH - 1}']")
+    last.wait_for()
+    at(page, f"token={LENGTH - 1}")
+    until(page, lambda: last.evaluate("n => n.getBoundingClientRect().bottom <= innerHeight"), "the end in sight")
+
+
+def test_across_two_texts(visit: Open) -> None:
+    page = visit("capture/#text?map=2&head=1")
+    keys, queries = page.locator(".tokens").all()
+    queries.locator("[data-token='4']").click()
+    at(page, r"token=4\b")
+    not_at(page, "direction")
+    keys.locator("[data-token='7']").click()
+    at(page, "token=7&direction=to")
+
+
+def test_another_text(visit: Open, server: GatedServer) -> None:
+    page = visit("capture/#text")
+    page.get_by_text("Another text").click()
+    page.locator("dialog textarea").fill("Something else")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator("header .brand")).to_contain_text("Something else")
+    assert any(path.endswith("/api/run") for path in server.gate.asked)
+
+
+# The picture
+
+
+def test_the_picture_under_class_token_patch_and_rollout(visit: Open, server: GatedServer) -> None:
+    page = visit("images/#image?map=1&head=2")
+    pixels = "c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data].reduce((a, b) => a + b, 0)"
+    overlay = page.locator(".picture .overlay")
+    assert overlay.evaluate("c => [c.width, c.height]") == [14, 14]
+    of_class = overlay.evaluate(pixels)
+    page.locator(".picture").click(position={"x": 100, "y": 140})
+    at(page, "overlay=patch")
+    expect(page.locator(".patch")).to_be_visible()
+    patch = number(page, "patch")
+    asked = f"overlay?map=1&head=2&query={patch + 1}"
+    until(page, lambda: any(asked in path for path in server.gate.asked), "what the patch attends to")
+    until(page, lambda: overlay.evaluate(pixels) != of_class, "another overlay")
+    quiet(page)
+    page.keyboard.press("ArrowRight")
+    at(page, rf"patch={patch + 1}\b")
+    row = server.row("images", 1, "2", patch + 2)
+    expect(page.locator(".framed .hint")).to_contain_text(f"{float(row[patch + 2]):.3f}")
+    page.get_by_text("rollout", exact=True).click()
+    until(page, lambda: any("rollout=1" in path for path in server.gate.asked), "a rollout")
+    page.get_by_label("Head 3").click()
+    at(page, "head=3")
+
+
+# Translation
+
+
+def test_a_sentence_is_translated_and_read_word_by_word(visit: Open) -> None:
+    page = visit("translator/")
+    page.get_by_role("button", name="Translate").click()
+    expect(page.locator(".said")).to_have_text("Type a sentence first.")
+    page.locator("textarea").fill("the red cat")
+    page.keyboard.press("Enter")
+    expect(page.locator(".written").first).to_have_text("Katze rote die")
+    at(page, r"say=the\+red\+cat")
+    page.get_by_role("button", name="Katze").hover()
+    expect(page.locator(".word.linked")).to_have_text(["cat"])
+    page.locator(".hypothesis").nth(1).click()
+    expect(page.locator(".hypothesis input").nth(1)).to_be_checked()
+    matrix, told = page.locator(".matrix canvas"), page.locator(".told")
+    matrix.focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    expect(told).to_have_text(re.compile(r"^Katze ← cat: 0\."))
+    box = matrix.bounding_box()
+    matrix.hover(position={"x": box["width"] - 8, "y": box["height"] - 8})
+    expect(told).to_have_text(re.compile("^</s> ← </s>"))

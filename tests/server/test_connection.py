@@ -1,0 +1,121 @@
+"""Clients that send half a request, or go away in the middle, do not keep others out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from regard.commands.view import _listening, server_of
+from regard.server import connection, work_queue
+from regard.server.target import Capture
+from tests.server.conftest import run, seen
+
+HALF = b"GET /api/target HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
+HALF_BODY = b"POST /api/run HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{"
+LIMIT = 600.0
+"""Seconds after which a test that hangs fails."""
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """A real server in a thread."""
+    with _listening("127.0.0.1", 0) as listening:
+        server = server_of(Capture(seen(), "a capture"), "127.0.0.1", listening)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        while not server.started:
+            thread.join(0.01)
+        yield listening.getsockname()[1]
+        server.should_exit = True
+        thread.join(10)
+
+
+def half_sent(stack: ExitStack, port: int, data: bytes, count: int) -> list[socket.socket]:
+    clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(count)]
+    for client in clients:
+        client.sendall(data)
+    return clients
+
+
+def closed(client: socket.socket) -> bool:
+    """Whether the server closes the connection; it may answer before."""
+    client.settimeout(LIMIT)
+    try:
+        while client.recv(2**16):
+            pass
+        return True
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+
+
+@pytest.mark.parametrize("data", [b"", HALF, HALF_BODY], ids=["nothing", "half a head", "half a body"])
+def test_half_sent_requests_keep_nobody_out(port: int, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "SECONDS", 3600.0)  # only a lack of room closes a connection
+    with ExitStack() as stack:
+        clients = half_sent(stack, port, data, 950)  # more than the server takes at once
+        for _ in range(3):
+            assert httpx.get(f"http://127.0.0.1:{port}/api/target", timeout=LIMIT).status_code == 200
+        assert closed(clients[0])  # the oldest made room
+
+
+def test_many_connections_at_once_are_all_served(port: int) -> None:
+    with ExitStack() as stack:
+        clients = half_sent(stack, port, b"", 300)
+        for client in clients:
+            client.sendall(b"GET /api/progress HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        for client in clients:
+            client.settimeout(LIMIT)
+            assert client.recv(12) == b"HTTP/1.1 200"
+
+
+@pytest.mark.parametrize("data", [b"", HALF, HALF_BODY], ids=["nothing", "half a head", "half a body"])
+def test_a_request_has_to_arrive_in_time(port: int, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "SECONDS", 0.2)
+    with ExitStack() as stack:
+        (client,) = half_sent(stack, port, data, 1)
+        assert closed(client)
+
+
+def test_a_connection_is_kept_between_whole_requests(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks: list[connection.Connection] = []
+    started = connection.Connection._wait
+    monkeypatch.setattr(connection.Connection, "_wait", lambda self: (clocks.append(self), started(self)))
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT) as client:
+        first = client.get("/api/target")
+        assert clocks and all(one.waiting_since is one._timer is None for one in clocks)  # no limit runs any more
+        again = client.get("/api/target")
+        streams = [answer.extensions["network_stream"].get_extra_info("socket") for answer in (first, again)]
+        assert again.status_code == 200 and streams[0] is streams[1]
+
+
+def test_work_that_is_stopped_reports_no_lost_exception(caplog: pytest.LogCaptureFixture) -> None:
+    class Gone:
+        async def is_disconnected(self) -> bool:
+            return True
+
+    async def scene() -> None:
+        desk, running = work_queue.Desk(), threading.Event()
+
+        def job(task: work_queue.Task) -> None:
+            running.set()
+            for _ in task.over(range(10**9)):
+                pass
+
+        with pytest.raises(work_queue.Refused, match="the client went away"):
+            await desk.do(Gone(), "work", job)  # type: ignore[arg-type]
+        assert running.wait(LIMIT)
+        desk._pool.shutdown(wait=True)
+        await asyncio.sleep(0)
+
+    with caplog.at_level(logging.ERROR, "asyncio"):
+        run(scene())
+    assert not caplog.records

@@ -1,0 +1,78 @@
+"""Charts over the wire: what is offered, what is answered, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from starlette.testclient import TestClient
+
+from regard.explain import MECHANISMS, explain
+from regard.models import Seq2Seq, Seq2SeqConfig
+from regard.server.target import Shown, Target
+from regard.tasks.translator import Interpreter
+from tests.server.conftest import asked
+
+
+def test_every_mechanism_is_offered_and_answered_as_it_is(client: TestClient) -> None:
+    offered = client.get("/api/explain").json()
+    assert [one["name"] for one in offered["mechanisms"]] == list(MECHANISMS) and offered["run"] is None
+    assert client.get("/api/explain/multi-head?text=a b c").json() == _plain(explain("multi-head", "a b c").told())
+
+
+def test_what_cannot_be_explained_is_refused_in_words(client: TestClient) -> None:
+    for path, status, words in (
+        ("rnn", 404, "mechanism ('rnn') must be one of encoder-decoder"),
+        ("run", 404, "mechanism ('run') must be one of"),
+        (f"bert?text={'a ' * 30}", 400, "text (30 words) must have 1 to 24"),
+        (f"bert?text={'a' * 501}", 413, "text (501 characters) must be at most 500"),
+    ):
+        answer = client.get(f"/api/explain/{path}")
+        assert answer.status_code == status and words in answer.json()["error"], path
+
+
+class _Words:
+    """A vocabulary of single letters."""
+
+    def encode(self, text: str) -> list[int]:
+        return [4 + ord(letter) - ord("a") for letter in text.split()]
+
+    def encode_all(self, texts: list[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        return [f"p{token}" for token in ids]
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(self.pieces(ids))
+
+
+def test_the_model_that_is_looked_at_is_explained_as_run() -> None:
+    torch.manual_seed(0)
+    words = _Words()
+    model = Seq2Seq(Seq2SeqConfig(30, 30, width=5, hidden=7, encoder_hidden=4)).eval()
+    target = Target()
+    target.shown = Shown("translator", "a run", [])
+    target.interpreter = Interpreter(model, words, words)  # type: ignore[attr-defined, arg-type]
+    with asked(target) as client:
+        assert client.get("/api/explain").json()["run"] == "a run"
+        chart = client.get("/api/explain/run?text=a b c").json()
+        assert chart["title"] == "a run" and chart["tokens"]["Ts"] == ["p4", "p5", "p6", "p3"]
+        assert chart["steps"] == len(chart["written"])
+        refused = client.get("/api/explain/run")
+        assert refused.status_code == 400 and "must be given a text" in refused.json()["error"]
+
+
+def _plain(told: dict[str, object]) -> dict[str, object]:
+    """As JSON gives it back: lists for tuples."""
+    import json
+
+    return json.loads(json.dumps(told))
+
+
+def test_a_target_without_a_model_has_no_run() -> None:
+    from regard.server.model_routes import run_of
+
+    assert run_of(SimpleNamespace()) is None  # type: ignore[arg-type]
+    assert run_of(SimpleNamespace(classifier="model", image=Path("x.png"))) == ("model", Path("x.png"))  # type: ignore[arg-type]

@@ -1,0 +1,185 @@
+"""Tiles and overviews, decoded by Pillow: every pixel is the shade of the map's own weight."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from starlette.testclient import TestClient
+from torch.nn import functional as F
+
+from regard.server import head_views, tiles
+from regard.server.head_views import Head, Mean, Stretch
+from regard.server.work_queue import Task
+from tests.server.conftest import attended
+
+
+def pixels(response: Any) -> np.ndarray:
+    """Decode an answer in PGM format, uint8 (height, width)."""
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "image/x-portable-graymap"
+    image = Image.open(io.BytesIO(response.content))
+    assert image.mode == "L"
+    return np.asarray(image)
+
+
+def shaded(weights: torch.Tensor, scale: str, keys: int) -> np.ndarray:
+    w = weights.double().numpy().clip(0, 1)
+    if scale == "log":
+        low = math.log(min(1e-3, 0.1 / keys))
+        with np.errstate(divide="ignore"):
+            w = (1 - np.log(w) / low).clip(0, 1)
+    return np.round(w * 255).astype(int)
+
+
+def alike(found: np.ndarray, expected: np.ndarray) -> None:
+    """Compare shades. A weight between two of them may be rounded to either in float32."""
+    apart = np.abs(found.astype(int) - expected)
+    assert apart.max() <= 1 and (apart > 0).mean() < 0.001
+
+
+def pooled(dense: torch.Tensor, cells: int, reduce: str) -> torch.Tensor:
+    """Pixels of `cells` entries each way, the last of fewer: by hand."""
+
+    def cut(x: torch.Tensor) -> torch.Tensor:
+        padded = F.pad(x, (0, -x.shape[1] % cells, 0, -x.shape[0] % cells))
+        return padded.unflatten(1, (-1, cells)).unflatten(0, (-1, cells))  # (rows, cells, cols, cells)
+
+    return (
+        cut(dense).amax((1, 3)) if reduce == "max" else cut(dense).sum((1, 3)) / cut(torch.ones_like(dense)).sum((1, 3))
+    )
+
+
+@pytest.mark.parametrize("reduce", ["max", "mean"])
+@pytest.mark.parametrize(("map", "head"), [(2, "1"), (2, "mean"), (3, "0")])
+@pytest.mark.parametrize("above", [0, 1, 3])
+def test_the_tiles_of_a_level_are_the_whole_map(
+    client: TestClient, saw: Any, map: int, head: str, above: int, reduce: str
+) -> None:
+    dense = saw.maps[map][1]
+    dense = dense.mean(0) if head == "mean" else dense[int(head)]
+    level = tiles.deepest(*dense.shape) - above
+    expected = pooled(dense, 2**above, reduce)
+    height, width = expected.shape
+    whole = np.zeros((height, width), np.uint8)
+    for row in range(0, height, 256):
+        for column in range(0, width, 256):
+            address = f"/api/maps/{map}/{head}/tile/{level}/{column // 256}/{row // 256}.pgm"
+            found = pixels(client.get(address, params={"reduce": reduce, "scale": "log"}))
+            whole[row : row + 256, column : column + 256] = found
+    alike(whole, shaded(expected, "log", dense.shape[1]))
+
+
+@pytest.mark.parametrize("scale", tiles.SCALES)
+def test_overviews(client: TestClient, saw: Any, scale: str) -> None:
+    found = pixels(client.get(f"/api/maps/2/0/overview.pgm?size=96&scale={scale}"))
+    alike(found, shaded(saw.maps[2].at(1, 0).pool(96, 96), scale, 700))
+    small = pixels(client.get(f"/api/maps/0/0/overview.pgm?scale={scale}"))
+    alike(small, shaded(saw.maps[0][1, 0], scale, 13))
+    assert pixels(client.get("/api/maps/3/0/overview.pgm?size=60")).shape == (1, 60)
+
+
+def test_an_overview_as_a_grey_png(client: TestClient) -> None:
+    shades = pixels(client.get("/api/maps/2/0/overview.pgm?scale=log"))
+    for palette, expected in {"light": 255 - shades, "dark": shades}.items():
+        response = client.get(f"/api/maps/2/0/overview.png?scale=log&palette={palette}")
+        assert response.headers["content-type"] == "image/png"
+        assert (np.asarray(Image.open(io.BytesIO(response.content))) == expected).all()
+
+
+def test_the_top_level_is_one_pixel(client: TestClient, saw: Any) -> None:
+    found = pixels(client.get("/api/maps/2/0/tile/0/0/0.pgm"))
+    assert (found == shaded(saw.maps[2][1, 0].amax().reshape(1, 1), "linear", 700)).all()
+
+
+@pytest.mark.parametrize("address", ["10/3/0", "10/0/3", "9/2/0", "0/1/0"])
+def test_a_tile_beyond_the_edge(client: TestClient, address: str) -> None:
+    refused = client.get(f"/api/maps/2/0/tile/{address}.pgm")
+    assert refused.status_code == 404 and "must lie in" in refused.json()["error"]
+
+
+def test_pictures_are_kept_by_the_browser_under_their_version(client: TestClient) -> None:
+    version = client.get("/api/target").json()["version"]
+    assert "immutable" in client.get(f"/api/maps/0/0/overview.pgm?v={version}").headers["cache-control"]
+    assert client.get("/api/maps/0/0/overview.pgm").headers["cache-control"] == "no-store"
+    gone = client.get("/api/maps/0/0/overview.pgm?v=old")
+    assert gone.status_code == 410 and "old" in gone.json()["error"]
+
+
+def test_the_image_is_the_image(client: TestClient, saw: Any) -> None:
+    found = client.get("/api/image.png")
+    assert (np.asarray(Image.open(io.BytesIO(found.content))) == saw.image.numpy()).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_pictures_in_any_parts_are_the_same(data: st.DataObject) -> None:
+    """Whatever is computed together, pixels are those of the dense map."""
+    queries, keys = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
+    map = attended((1, 2, queries, keys), seed=data.draw(st.integers(0, 9)))
+    rows = Stretch(0, queries, data.draw(st.integers(1, queries)))
+    cols = Stretch(0, keys, data.draw(st.integers(1, keys)))
+    before = head_views.PAIRS, head_views.CELLS
+    try:
+        head_views.PAIRS, head_views.CELLS = data.draw(st.sampled_from([(1, 1), (50, 30), (300, 300), before]))
+        both = [Head(map.at(0, n)) for n in range(2)]
+        for reduce in ("max", "mean"):
+            one = both[0].picture([rows], [cols], reduce, Task())
+            expected = map.at(0, 0).pool(rows.pixels, cols.pixels, reduce)  # type: ignore[arg-type]
+            torch.testing.assert_close(one, expected, rtol=1e-5, atol=1e-7)
+            mean = Mean(both).picture([rows], [cols], reduce, Task())
+            expected = _pool(map[0].mean(0), rows, cols, reduce)
+            torch.testing.assert_close(mean, expected, rtol=1e-5, atol=1e-7)
+            for head in (both[0], Mean(both)):
+                shading = tiles.shading(data.draw(st.sampled_from(tiles.SCALES)), keys)
+                shades = head.shades([rows], [cols], reduce, shading, Task())
+                wanted = shading.of(head.picture([rows], [cols], reduce, Task()))
+                assert (shades.int() - wanted.int()).abs().max() <= 1 and (shades != wanted).sum() <= 1
+    finally:
+        head_views.PAIRS, head_views.CELLS = before
+
+
+def _pool(dense: torch.Tensor, rows: Stretch, cols: Stretch, reduce: str) -> torch.Tensor:
+    def cell(i: int, j: int) -> torch.Tensor:
+        part = dense[rows.edge(i) : rows.edge(i + 1), cols.edge(j) : cols.edge(j + 1)]
+        return part.amax() if reduce == "max" else part.mean()
+
+    return torch.stack([torch.stack([cell(i, j) for j in range(cols.pixels)]) for i in range(rows.pixels)])
+
+
+def test_a_tile_finds_the_log_sum_exps_of_its_own_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_views, "PAIRS", 1000)
+    map = attended((1, 1, 100, 100))
+    head = Head(type(map)(map.request).at(0, 0))  # as from a capture: nothing is known yet
+    assert head.known == 0
+    head.picture([Stretch(20, 30, 10)], [Stretch(0, 50, 50)], "max", Task())
+    assert head.known == 0.1
+
+
+def test_a_row_that_is_not_finite_is_served_and_shown_as_nothing() -> None:
+    """The kernels refuse it: then the whole head is looked at without them."""
+    map = attended((1, 1, 30, 20))
+    query = map.request.q.clone()
+    query[0, 0, 3] = math.nan
+    head = Head(type(map)(dataclasses.replace(map.request, q=query)).at(0, 0))
+    found = head.picture([Stretch(0, 30, 30)], [Stretch(0, 20, 20)], "max", Task())
+    whole = torch.arange(30) != 3
+    torch.testing.assert_close(found[whole], map[0, 0][whole], rtol=1e-5, atol=1e-7)
+    assert found[3].isnan().all() and not tiles.shading("log", 20).of(found)[3].any()
+    shades = head.shades([Stretch(0, 30, 30)], [Stretch(0, 20, 20)], "max", tiles.shading("log", 20), Task())
+    assert torch.equal(shades, tiles.shading("log", 20).of(found)) and shades[:3].any()
+
+
+def test_shades_are_those_of_the_scale() -> None:
+    given = torch.tensor([[0.0, math.nan, 1.0, 0.5, 1.0000001, 1e-3, 1e-30]])
+    assert tiles.shading("linear", 10).of(given)[0].tolist() == [0, 0, 255, 128, 255, 0, 0]
+    assert tiles.shading("log", 10).of(given)[0].tolist() == [0, 0, 255, 229, 255, 0, 0]
+    assert given[0, 3] == 0.5  # what was given stays
