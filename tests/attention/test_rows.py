@@ -19,8 +19,9 @@ from torch import Tensor
 import regard
 from regard.attention.native import engine, views
 from regard.attention.request import Request
-from regard.attention.similarity import Dot, widen
+from regard.attention.similarity import Dot
 from regard.attention.sink import SinkMap
+from regard.core.tensors import widen
 from tests.attention.refusals import REFUSED, assert_refused
 from tests.attention.test_streamed_views import ISAS, assert_exact, way  # noqa: F401
 

@@ -23,8 +23,8 @@ from regard.core import assets
 from regard.explain import chart_files
 from regard.models import Hypothesis
 from regard.server.target import Target
+from regard.tasks.run_files import read_weights
 from regard.tasks.translator import Interpreter
-from regard.training.run_folder import read_weights
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from torch import nn
 
 import regard
 from regard.commands.main import main
+from regard.server.open_target import open_target
 from regard.server.run_target import words
-from regard.server.target import open_target
 from tests.server.conftest import asked
 from tests.tasks.conftest import pairs
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from regard.tasks.threads import side_by_side
+from regard.core.process import side_by_side
 
 LIMIT = 600.0
 """Seconds after which a test that hangs fails."""

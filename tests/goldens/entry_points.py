@@ -10,8 +10,8 @@ from typing import Any
 
 from regard.attention.native import engine
 from regard.lens.patch_weights import Patches
+from regard.server.open_target import open_target
 from regard.server.routes import create as create_app
-from regard.server.target import open_target
 
 __all__ = ["ADDRESS_MODULE", "ROOT", "Patches", "command", "create_app", "kernels", "open_target"]
 

@@ -11,7 +11,8 @@ import numpy as np
 from PIL import Image
 from starlette.testclient import TestClient
 
-from tests.goldens.entry_points import create_app, open_target
+from regard.server.open_target import open_target
+from tests.goldens.entry_points import create_app
 
 TARGETS: dict[str, tuple[str, dict[str, Any]]] = {
     "capture": ("capture.safetensors", {"batch": 1}),

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import regard
 from regard.attention.request import Request
+from regard.lens import function_mode
 from regard.lens import recorders as record
 from regard.lens import watch as watching
 from regard.lens.patch_weights import Patches
@@ -177,7 +178,7 @@ def test_the_fast_path_stays_open(x: Tensor, monkeypatch: pytest.MonkeyPatch) ->
     taken = []
     fast = record.RECORDERS[torch._transformer_encoder_layer_fwd]
     recorders = {torch._transformer_encoder_layer_fwd: lambda *args: (taken.append("fast"), fast(*args))[1]}
-    monkeypatch.setattr("regard.lens.watch.RECORDERS", recorders)
+    monkeypatch.setattr("regard.lens.function_mode.RECORDERS", recorders)
     before = torch.overrides.has_torch_function
     with torch.no_grad(), regard.watch(model), regard.watch(model) as seen:
         model(x)
@@ -326,8 +327,8 @@ def test_a_function_met_before_is_watched_for_what_it_writes(x: Tensor) -> None:
     with torch.no_grad(), regard.watch(model := Negates()) as seen:
         model(x.clone(), x.clone())
     torch.testing.assert_close(seen[0].dense()[:, 0], wanted)
-    assert torch.neg in watching._indifferent
-    assert not watching._indifferent & {*record.RECORDERS, Tensor.dim, Tensor.mul_, Tensor.__setitem__}
+    assert torch.neg in function_mode._indifferent
+    assert not function_mode._indifferent & {*record.RECORDERS, Tensor.dim, Tensor.mul_, Tensor.__setitem__}
 
 
 def test_what_was_seen_goes_with_its_last_holder(x: Tensor) -> None:
@@ -344,8 +345,8 @@ def test_what_was_seen_goes_with_its_last_holder(x: Tensor) -> None:
     gc.collect()
     assert modules() is None
     left = torch.overrides._pop_mode()
-    watching._fast_paths.close()
-    assert isinstance(left, watching._Mode)
+    function_mode._fast_paths.close()
+    assert isinstance(left, function_mode._Mode)
 
 
 def test_only_the_watched_model_in_this_thread_and_only_in_the_block(x: Tensor) -> None:

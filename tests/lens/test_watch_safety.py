@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import regard
-from regard.lens import recorders
+from regard.lens import function_mode, recorders
 from regard.lens import watch as watching
 from tests.lens.test_watch import Attention, Flexible, Stack
 
@@ -159,9 +159,9 @@ def test_a_recorder_that_raises_does_not_reach_the_model(
         raise error
 
     if function is None:
-        monkeypatch.setattr(watching, "flex_attention", raises)
+        monkeypatch.setattr(function_mode, "flex_attention", raises)
     else:
-        monkeypatch.setattr(watching, "RECORDERS", {**recorders.RECORDERS, function: raises})
+        monkeypatch.setattr(function_mode, "RECORDERS", {**recorders.RECORDERS, function: raises})
     with torch.no_grad():
         plain = model(x)
         with pytest.warns(UserWarning, match="could not be kept"), regard.watch(model) as seen:

@@ -12,9 +12,8 @@ from torch import nn
 import regard
 from regard.commands.main import main
 from regard.models.vit import ViTConfig
-from regard.tasks.image_classification import Pictures
 from regard.training import Silent, Training
-from regard.training.recipes.train_image_classifier import ImagesRecipe, train
+from regard.training.recipes.train_image_classifier import ImagesRecipe, Pictures, train
 from tests.tasks.conftest import pairs
 from tests.tasks.sample_texts import write_labelled
 

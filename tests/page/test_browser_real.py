@@ -13,7 +13,8 @@ import torch
 
 import regard
 from regard.lens.head_profile import MEASURES, profile
-from regard.server.target import Target, open_target
+from regard.server.open_target import open_target
+from regard.server.target import Target
 from regard.server.work_queue import Task
 from regard.training import logbook
 from tests.page import runs

@@ -14,7 +14,9 @@ from regard.data.augment import Augmentation, mixup
 from regard.data.image_batches import Images, Normal, Shape
 from regard.models.cnn import CNN, CNNConfig
 from regard.models.vit import ViT, ViTConfig
-from regard.tasks.image_classification import ClassifyImages, ImageClassifier, Pictures, prepare, read_about
+from regard.tasks.image_classification import ClassifyImages
+from regard.tasks.image_classifier import ImageClassifier, read_about
+from regard.training.recipes.train_image_classifier import Pictures, prepare
 
 SIZES = {"classes": 3, "image": (8, 12), "patch": 4, "width": 12, "heads": 3, "hidden": 24, "layers": 2}
 PLAIN = Augmentation(flip=0.0, crop=0, erase=0.0)

@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.tasks.metrics import accuracy, confusion, f1, f1_of, save_confusion
+from regard.pictures.training_charts import save_confusion
+from regard.tasks.metrics import accuracy, confusion, f1, f1_of
 
 CLASSES = 5
 

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from regard.models.bert import Bert, BertConfig
 from regard.models.bert_heads import MaskedTokens, Pretraining
-from regard.tasks.plain import Plain, Prepared, prepare
 from regard.tasks.pretraining import Pretrain
 from regard.training import Interrupted, Silent, Training, fit, seed_all
+from regard.training.recipes.pretrain_bert import Plain, Prepared, prepare
 from tests.tasks.sample_texts import write_plain
 from tests.training.test_loop import same_runs
 

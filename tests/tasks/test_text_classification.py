@@ -12,10 +12,10 @@ from torch.nn import functional as F
 from regard.data.wordpiece import WordPiece
 from regard.models.bert import Bert, BertConfig
 from regard.models.bert_heads import SequenceClassifier
-from regard.tasks.labelled import Prepared, Texts, prepare
 from regard.tasks.text_classification import Classify, layer_rates
 from regard.tasks.text_classifier import Classifier
 from regard.training import Interrupted, Silent, Training, fit, seed_all
+from regard.training.recipes.train_text_classifier import Prepared, Texts, prepare
 from tests.tasks.sample_texts import write_labelled
 from tests.tasks.test_pretraining import Broken
 from tests.training.test_loop import same_runs

@@ -14,11 +14,11 @@ from regard.models.huggingface_vit import save_vit
 from regard.models.vit import ViT, ViTConfig
 from regard.pictures.image_overlay import overlay
 from regard.tasks import loading
-from regard.tasks.image_classification import ClassifyImages, Pictures
+from regard.tasks.image_classification import ClassifyImages
 from regard.tasks.loading import load_image_classifier
 from regard.training import Interrupted, Silent, Training, parse
 from regard.training.recipes import train_image_classifier
-from regard.training.recipes.train_image_classifier import KINDS, CNNRecipe, ImagesRecipe, stored, train
+from regard.training.recipes.train_image_classifier import KINDS, CNNRecipe, ImagesRecipe, Pictures, stored, train
 from tests.tasks.test_pretraining import Broken
 from tests.training.test_loop import same_runs
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.tasks.parallel import Parallel, prepare
+from regard.training.recipes.train_translator import Parallel, prepare
 from tests.tasks.conftest import pairs
 
 

@@ -1,11 +1,11 @@
 """Attention: query, key, value → context and map."""
 
+from ..core.process import settle
 from . import masks
 from .attend import attend
 from .attention_map import AttentionMap
 from .packed import attend_packed
 from .packed_maps import PackedMaps
-from .settle import settle
 from .similarity import Additive, Bilinear
 
 __all__ = ["Additive", "AttentionMap", "Bilinear", "PackedMaps", "attend", "attend_packed", "masks"]

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
+from ..core.tensors import autocast_dtype
 from .attention_map import AttentionMap
 from .backends import Backend, choose
 from .native import backend as native
 from .nonfinite import isolated
 from .request import Request, Weighting
-from .similarity import autocast_dtype
 from .statistic import Statistic
 from .tensor_types import is_causal_bias
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.tensors import broadcasts, shape_of
 from .backends import observer
 from .cells import Cells
 from .indexing import Lookup, span
@@ -21,7 +22,6 @@ from .request import Index, Request, take_lead
 from .statistic import Statistic, examined
 from .streamed_views import Reduce
 from .tensor_like import TensorLike
-from .validation import broadcasts, shape_of
 
 DENSE_LIMIT = 2**30
 """Bytes that indexing gives, and `dense` unless it is told a larger limit."""

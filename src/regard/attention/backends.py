@@ -17,8 +17,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ..core.tensors import transformed
 from . import blocked, reference, sdpa, streamed_views
-from .masks import transformed
 from .native import backend as native
 from .native import views
 from .request import Request

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.tensors import transformed, wide, widen
 from .derivatives import differentiable_gradients, unserved
-from .masks import take_block, transformed
+from .masks import take_block
 from .request import Request, block_shape, narrow, spread
-from .similarity import wide, widen
 from .statistic import Statistic
 
 name = "blocked"

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from ..core.tensors import transformed
 from . import reference
-from .masks import Mask, transformed
+from .masks import Mask
 from .nonfinite import isolated
 from .packed_layout import Layout, pad, padded, positions, unpad
 from .request import Request

@@ -21,6 +21,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..core.tensors import transformed
 from .tensor_types import causal_bias_offset, is_causal_bias, require_supported
 
 Span = slice | Tensor
@@ -183,11 +184,6 @@ def _range(number: int | Tensor) -> tuple[int, int]:
         return 0, 0
     low, high = torch.aminmax(number)
     return int(low), int(high)
-
-
-def transformed() -> bool:
-    """Whether a `torch.func` transformation (vmap, grad, jvp) is under way, which hides values from Python."""
-    return torch._C._functorch.get_dynamic_layer_stack_depth() > 0  # of all that tell it, what torch.compile follows
 
 
 def take_block(tensor: Tensor, rows: Span, cols: Span) -> Tensor:

@@ -14,17 +14,16 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from . import validation
+from ..core import tensors
+from ..core.tensors import autocast_dtype, transformed
 from .attend import serve
 from .backends import choose
-from .masks import transformed
 from .native import packed_dot
 from .packed_layout import Layout, Lengths, as_tensor, layout_of, padded, positions, unpad
 from .packed_layout import places as places
 from .packed_maps import PackedMaps
 from .packed_operator import request_of, traceable, traced
 from .request import Request, Weighting
-from .similarity import autocast_dtype
 from .tensor_types import require_supported
 
 
@@ -185,7 +184,7 @@ def _traced_offsets(given: int | Lengths, lengths: Tensor) -> Tensor | None:
 def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, Tensor) or (x.ndim != 3 and not x.is_nested):
-            got = validation.shape(x) if isinstance(x, Tensor) else type(x).__name__
+            got = tensors.shape(x) if isinstance(x, Tensor) else type(x).__name__
             raise ValueError(
                 f"attend_packed: {name} must be a tensor (tokens, heads, width); got {got}. For one head use "
                 "x[:, None]; regard.data.pack packs a padded batch."

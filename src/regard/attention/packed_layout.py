@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import validation
+from ..core import tensors
 from .masks import Mask
 from .request import Request
 
@@ -60,8 +60,8 @@ def layout_of(
     queries = _read("lengths", lengths, query, "queries")
     if key_lengths is None and len(key) != len(query):
         raise ValueError(
-            f"attend_packed: key_lengths must be given where key ({validation.shape(key)}) has not as many rows as query "
-            f"({validation.shape(query)})."
+            f"attend_packed: key_lengths must be given where key ({tensors.shape(key)}) has not as many rows as query "
+            f"({tensors.shape(query)})."
         )
     keys = queries if key_lengths is None else _read("key_lengths", key_lengths, key, "keys")
     if len(keys.lengths) != len(queries.lengths):
@@ -80,8 +80,8 @@ def _offsets(given: int | Lengths | None, sequences: int) -> Tensor | None:
     x = torch.as_tensor(given) if isinstance(given, int) else as_tensor(given)
     if x.is_floating_point() or x.dtype == torch.bool or tuple(x.shape) not in ((), (sequences,)):
         raise ValueError(
-            f"attend_packed: causal_offset ({validation.shape(x)}) must be one whole number, or one per sequence "
-            f"({sequences}); got {validation.dtype(x)}. For lower right masks pass key_lengths - lengths."
+            f"attend_packed: causal_offset ({tensors.shape(x)}) must be one whole number, or one per sequence "
+            f"({sequences}); got {tensors.dtype(x)}. For lower right masks pass key_lengths - lengths."
         )
     return x.to("cpu", torch.int64).expand(sequences).contiguous()
 
@@ -90,14 +90,15 @@ def _read(name: str, given: Lengths, rows: Tensor, what: str) -> _Read:
     x = as_tensor(given)
     if x.ndim != 1 or x.is_floating_point() or x.dtype == torch.bool:
         raise ValueError(
-            f"attend_packed: {name} ({validation.shape(x)}) must be whole numbers, one per sequence; got {validation.dtype(x)}."
+            f"attend_packed: {name} ({tensors.shape(x)}) must be whole numbers, one per sequence; "
+            f"got {tensors.dtype(x)}."
         )
     numbers = x.tolist()
     if min(numbers, default=0) < 0 or sum(numbers) != len(rows):
         wrong = f"got {min(numbers)}" if min(numbers, default=0) < 0 else f"they add up to {sum(numbers)}"
         raise ValueError(
             f"attend_packed: {name} must be at least 0 and add up to the {what} there are ({len(rows)}, in "
-            f"{validation.shape(rows)}); {wrong}."
+            f"{tensors.shape(rows)}); {wrong}."
         )
     return _Read(x.to("cpu", torch.int64).contiguous(), max(numbers, default=0))
 

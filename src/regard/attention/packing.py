@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.tensors import dtype, readable, shape
 from .packed import places
-from .validation import dtype, readable, shape
 
 Which = Tensor | Sequence[int]
 """Lengths (B,), or a boolean mask (B, T): True where there is a token, in any places."""

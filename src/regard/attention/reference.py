@@ -12,9 +12,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..core.tensors import widen
 from ..core.trace import stage
 from .request import Request, spread
-from .similarity import widen
 from .statistic import Statistic
 
 name = "reference"

@@ -13,10 +13,11 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 import torch
 from torch import Tensor
 
+from ..core.tensors import autocast_dtype, wide
 from ..core.trace import stage
 from . import validation
 from .masks import OPEN, Mask, Span
-from .similarity import Additive, Bilinear, Dot, Pairwise, Similarity, autocast_dtype, resolve, wide
+from .similarity import Additive, Bilinear, Dot, Pairwise, Similarity, resolve
 
 Weighting: TypeAlias = Literal["softmax", "hard", "uniform"]
 Index: TypeAlias = int | slice | Tensor

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from ..core.tensors import readable, widen
 from . import reference
 from .derivatives import rerouted, unserved
 from .request import Request
-from .similarity import Additive, Dot, Pairwise, widen
-from .validation import readable
+from .similarity import Additive, Dot, Pairwise
 
 name = "torch"
 isolates = False

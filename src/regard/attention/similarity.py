@@ -14,6 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ..core.tensors import autocast_dtype, widen
+
 _KNOWN = "one of dot, scaled_dot, cosine, or Additive(w), Bilinear(W) or a callable f(q_block, k_block)"
 
 
@@ -284,26 +286,6 @@ def reachable_leaves(x: Tensor) -> Iterator[Tensor]:
         if hasattr(node, "variable"):
             yield node.variable
         pending += [following for following, _ in node.next_functions]
-
-
-def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """The dtype that autocast casts to on this device; None where it is off."""
-    if not torch._C._is_any_autocast_enabled():  # a quarter of the time of asking for one device
-        return None
-    kind = device.type
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return None
-    return torch.get_autocast_dtype(kind)
-
-
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that sums are made in: at least float32."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def widen(tensor: Tensor) -> Tensor:
-    dtype = wide(tensor.dtype)
-    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def unit(x: Tensor) -> Tensor:

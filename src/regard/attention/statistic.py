@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.tensors import widen
 from .request import Request, spread
-from .similarity import Additive, Dot, widen
+from .similarity import Additive, Dot
 
 ERROR = 2**-17
 """By how much a weight may be off, relatively, because its score was computed by another call than the statistic."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import guard_or_true
 
-from .masks import Mask, causal, transformed
-from .similarity import Additive, Bilinear, Similarity, autocast_dtype, wide
+from ..core.tensors import _fits, autocast_dtype, broadcasts, dtype, readable, shape, shape_of, wide
+from .masks import Mask, causal
+from .similarity import Additive, Bilinear, Similarity
 from .tensor_types import causal_bias_offset, is_causal_bias, require_supported
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -242,13 +242,6 @@ def _kept_number(name: str, number: int | Tensor, target: Sequence[int], device:
         raise ValueError(f"attend: {name} ({shape(number)}) must broadcast to {shape_of(target)}.")
 
 
-def readable(*given: Tensor | None) -> bool:
-    """Whether values may steer Python here: not while tracing, under `vmap`, or where there are none."""
-    if torch.compiler.is_compiling():
-        return False
-    return not transformed() and not any(x is not None and x.is_meta for x in given)
-
-
 def finite(*given: Tensor) -> bool:
     """Whether every number is finite, read from one sum per tensor.
 
@@ -264,29 +257,3 @@ def finite(*given: Tensor) -> bool:
 def nonfinite_rows(x: Tensor) -> Tensor:
     """Which rows of x (..., T, D) hold NaN or ∞: (..., T, 1)."""
     return ~x.isfinite().all(-1, keepdim=True)
-
-
-def broadcasts(given: Sequence[int], target: Sequence[int]) -> bool:
-    """Whether a shape broadcasts to another without making it larger."""
-    if len(given) > len(target):
-        return False
-    return all(_fits(n, size) for n, size in zip(reversed(given), reversed(target), strict=False))
-
-
-def _fits(size: int, target: int) -> bool:
-    """Whether a dimension broadcasts to another. A size that depends on data is left to the operators that follow."""
-    if torch.compiler.is_compiling():
-        return guard_or_true(size == target) or guard_or_true(size == 1)
-    return size in (1, target)
-
-
-def shape(x: Tensor) -> str:
-    return shape_of(x.shape)
-
-
-def shape_of(sizes: Sequence[int]) -> str:
-    return "×".join(map(str, sizes)) or "a number"
-
-
-def dtype(x: Tensor) -> str:
-    return str(x.dtype).removeprefix("torch.")

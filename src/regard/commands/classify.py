@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..tasks.image_classification import ImageClassifier
+    from ..tasks.image_classifier import ImageClassifier
 
 CHUNK = 512
 """Lines that are read before the first is written: texts of like length are read together."""

@@ -28,11 +28,10 @@ from ..models import Seq2SeqConfig
 from ..pictures import terminal
 from ..pictures.html_report import Curve, Example, Page
 from ..tasks.loading import load_translator
-from ..tasks.parallel import Parallel
 from ..tasks.translation import exact
 from ..tasks.translator import Interpreter, Translation
 from ..training import Display, Training
-from ..training.recipes.train_translator import RecurrentRecipe, train
+from ..training.recipes.train_translator import Parallel, RecurrentRecipe, train
 
 STEPS = 900
 """Of training, for each model: enough for 99 % with attention."""

@@ -39,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C; the result is an exit status."""
     from ..core.process import limit_arenas
-    from ..server.target import open_target
+    from ..server.open_target import open_target
 
     limit_arenas(1)  # before any thread starts
     if not 0 <= options.port < 2**16:

@@ -10,8 +10,14 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from ..training.config import refuse
 from .json_files import parse_json
+
+
+def refuse(errors: list[str]) -> None:
+    """Raise a ValueError of all of them, if there are any."""
+    if errors:
+        raise ValueError("\n".join(errors))
+
 
 Settings = TypeVar("Settings")
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..attention.validation import shape
+from ..core.tensors import shape
 
 Generator = torch.Generator | None
 

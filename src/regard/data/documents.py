@@ -9,9 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, get_args
 
-from ..core.files import opened
 from .corpus import Pair
 from .encodings import Lines, is_utf8
+from .open_text import opened
 from .text_files import Report
 from .wordpiece import WordPiece
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..core.files import opened
+from .open_text import opened
 
 ALLOWED = 0.01
 """Share of lines that may be badly encoded unless the user says otherwise."""

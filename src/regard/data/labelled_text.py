@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.files import opened
 from ..core.json_files import parse_json
 from .encodings import Lines, is_utf8
+from .open_text import opened
 from .text_files import Report
 
 TEXT, LABEL = ("text", "sentence"), ("label",)

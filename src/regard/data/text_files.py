@@ -9,8 +9,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, get_args
 
-from ..core.files import opened
 from .encodings import Lines
+from .open_text import opened
 
 Fault = Literal["empty", "too long", "badly encoded", "without exactly one tab"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)

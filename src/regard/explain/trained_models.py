@@ -9,11 +9,11 @@ from pathlib import Path
 from ..data import EOS
 from ..data.image_files import decode
 from ..models import Seq2Seq, SequenceClassifier, Transformer, ViT
-from ..tasks.image_classification import ImageClassifier
+from ..tasks.image_classifier import ImageClassifier
 from ..tasks.loading import load_image_classifier, load_text_classifier, load_translator
+from ..tasks.run_files import read_config
 from ..tasks.text_classifier import Classifier
 from ..tasks.translator import Interpreter
-from ..training.run_folder import read_config
 from .mechanisms import LONGEST, Explained, classifier, image, translator
 
 Run = Interpreter | Classifier | ImageClassifier

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..attention.validation import dtype, shape, shape_of
+from ..core.tensors import dtype, shape, shape_of
 
 Pair = tuple[Tensor, Tensor]
 """Keys and values, (B, H, T, D) each."""

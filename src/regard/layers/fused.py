@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-from ..attention.masks import transformed
 from ..attention.native import engine
 from ..attention.native.plan import address, kernels
 from ..attention.validation import PLAIN
+from ..core.tensors import transformed
 from .dropout import LEVELS, LOWEST, Dropout
 
 _WORD = 2**32 - 1

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..attention import attend as plain_attend
 from ..attention.tensor_types import is_causal_bias
-from ..attention.validation import shape
+from ..core.tensors import shape
 from .cache import Cache
 from .learned_similarity import Similarity, asked, owned
 from .packed_attention import Packing, operator, pair_of, refuse, tell

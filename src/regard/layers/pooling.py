@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..attention import attend as plain_attend
 from ..attention import masks
-from ..attention.validation import broadcasts, dtype, readable, shape, shape_of
+from ..core.tensors import broadcasts, dtype, readable, shape, shape_of
 from .learned_similarity import Similarity, asked, owned
 
 Lengths = int | Tensor | Sequence[int]

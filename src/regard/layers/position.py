@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from ..attention.validation import dtype, readable, shape
+from ..core.tensors import dtype, readable, shape
 
 Layout: TypeAlias = Literal["interleaved", "halves"]
 Offset: TypeAlias = int | Tensor

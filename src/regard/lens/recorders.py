@@ -21,9 +21,10 @@ from ..attention.attend import attend
 from ..attention.masks import OPEN, Mask, from_ignore, merge, padding
 from ..attention.packed import attend_packed, maps_of
 from ..attention.request import Request
-from ..attention.similarity import Dot, autocast_dtype
+from ..attention.similarity import Dot
 from ..attention.sink import attend_with_sink
 from ..attention.tensor_types import is_causal_bias
+from ..core.tensors import autocast_dtype
 from .recorded_call import Found, Plain, four
 
 CAUSAL = Mask(right=0)

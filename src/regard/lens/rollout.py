@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..attention.attention_map import AttentionMap
-from ..attention.validation import shape_of
+from ..core.tensors import shape_of
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ..attention import AttentionMap
 from ..attention.packed import places
 from ..attention.packing import pack, padded, unpack
-from ..attention.validation import dtype, shape
+from ..core.tensors import dtype, shape
 from ..core.trace import stage
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention
 from ..layers.feedforward import Activation

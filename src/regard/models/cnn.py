@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..attention.validation import shape
+from ..core.tensors import shape
 from .bounds import SIZES, out_of_bounds, refuse, too_large
 
 

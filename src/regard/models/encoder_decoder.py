@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import AttentionMap
-from ..attention.validation import dtype, shape
+from ..core.tensors import dtype, shape
 from ..data import EOS
 
 TIES = ("none", "target", "all")

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..attention import masks
-from ..attention.validation import shape
+from ..core.tensors import shape
 from ..layers import (
     AveragePooling,
     Dropout,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import AttentionMap
-from ..attention.validation import dtype, shape
+from ..core.tensors import dtype, shape
 from ..core.trace import stage
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention, sinusoids
 from ..layers.blocks import encoded

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from torch import Tensor
+
+from ..core.files import replacing
 
 SHOWN = ("loss", "learning_rate")
 
@@ -32,3 +38,68 @@ def draw(records: Sequence[dict[str, Any]], goal: str) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()
+
+
+NUMBERED = 20
+"""Classes up to which the picture has the counts in its cells, and a name for each row."""
+
+
+def save_confusion(matrix: Tensor, names: Sequence[str], f1: Sequence[float], path: str | Path) -> None:
+    """Draw a confusion matrix (.png, .svg or .pdf), each row by its share, and write its numbers beside it (.json).
+
+    f1: that of each class, as `f1_of(matrix).each` gives it.
+
+    Rows are what is so, columns what was said, in the order of `names`.
+
+    Raises:
+        ValueError: for a matrix that is not (names, names), or another ending.
+    """
+    path = Path(path)
+    if tuple(matrix.shape) != (len(names), len(names)) or not names:
+        raise ValueError(f"metrics: matrix {tuple(matrix.shape)} must be square, a row for each of {len(names)} names.")
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"metrics: path ({path}) must end in .png, .svg or .pdf.")
+    with replacing(path) as made:
+        _draw(matrix, names, made)
+    told = {
+        "names": list(names),
+        "matrix": matrix.tolist(),  # rows: what is so
+        "accuracy": float(matrix.diagonal().sum() / max(1, int(matrix.sum()))),
+        "f1": dict(zip(names, f1, strict=True)),
+    }
+    with replacing(path.with_suffix(".json")) as made:
+        made.write_text(json.dumps(told, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _draw(matrix: Tensor, names: Sequence[str], path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shares = matrix.double() / matrix.sum(1, keepdim=True).clamp(min=1)  # (classes, classes)
+    numbered = len(names) <= NUMBERED
+    side = 2.2 + 0.45 * len(names) if numbered else 8.0
+    figure = Figure(figsize=(side + 0.8, side), layout="constrained")
+    FigureCanvasAgg(figure)  # no window, no global state
+    axes = figure.add_subplot()
+    image = axes.imshow(shares.numpy(), vmin=0, vmax=1, cmap="Blues")
+    figure.colorbar(image, label="share of the row", shrink=0.8)
+    axes.set(xlabel="predicted", ylabel="true")
+    if numbered:
+        shown, families = _labels(names)
+        how: dict[str, Any] = {"parse_math": False, "fontfamily": families}
+        axes.set_xticks(range(len(names)), shown, rotation=45, ha="right", **how)
+        axes.set_yticks(range(len(names)), shown, **how)
+        for (row, column), count in zip(
+            ((i, j) for i in range(len(names)) for j in range(len(names))), matrix.flatten().tolist(), strict=True
+        ):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, f"{count:,}", ha="center", va="center", color=colour, fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+def _labels(names: Sequence[str], width: int = 24) -> tuple[list[str], list[str]]:
+    """The names as they can be drawn, and the font families that have their glyphs."""
+    from . import fonts
+
+    shown, families = fonts.fit([fonts.label(name, width) for name in names])
+    return list(shown), list(families)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from ..attention.attention_map import AttentionMap
-from ..core.json_files import read_json_object
 from . import tiles
 from .guard import Refused
 from .head_views import Head, Mean
@@ -209,58 +206,3 @@ class Capture(Target):
 
     def __init__(self, seen: Seen, title: str, batch: int = 0) -> None:
         self.shown = shown(seen, "capture", title, batch)
-
-
-def open_target(
-    path: str | os.PathLike[str],
-    text: str | None = None,
-    image: str | os.PathLike[str] | None = None,
-    batch: int = 0,
-) -> Target:
-    """What a path holds, and, for a model, what it looks at while it reads a text or an image.
-
-    Raises:
-        ValueError, OSError: in words, for what cannot be shown.
-    """
-    path, image = Path(path), None if image is None else Path(image)
-    if path.is_file():
-        if text is not None or image is not None:
-            raise ValueError(f"view: a text or an image must be given with a model; {path} is a file: a capture.")
-        from ..lens.captures import load_capture
-
-        return Capture(load_capture(path), path.name, batch)
-    if not path.is_dir():
-        raise ValueError(f"view: TARGET ({path}) must be {EXPLAINED}; got nothing there.")
-    config = _config(path)
-    if "recipe" in config:
-        return _run(path, config["recipe"], text, image)
-    if "model_type" in config:
-        from .huggingface_target import Model
-
-        return Model(path, config, text, image)
-    raise ValueError(f"view: TARGET ({path}) must be {EXPLAINED}; its config.json tells of neither.")
-
-
-def _run(path: Path, recipe: object, text: str | None, image: Path | None) -> Target:
-    from .run_target import Classifier, TextClassifier, Translator
-
-    if recipe == "translate":
-        if image is not None:
-            raise ValueError(f"view: --image must come with a model of images; {path} is a translator. Give --text.")
-        return Translator(path, text)
-    if recipe == "classify":
-        if image is not None:
-            raise ValueError(f"view: --image must come with a model of images; {path} is one of text. Give --text.")
-        return TextClassifier(path, text)
-    if recipe == "images":
-        if text is not None:
-            raise ValueError(f"view: --text must come with a model of text; {path} is one of images. Give --image.")
-        return Classifier(path, image)
-    raise ValueError(f"view: TARGET ({path}) must be a run of translate, classify or images; got one of {recipe}.")
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.is_file():
-        raise ValueError(f"view: TARGET ({folder}) must be {EXPLAINED}; got a folder without config.json.")
-    return read_json_object(path, "the settings of a run or of a model", "Give another folder.", where="view")

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from ..core.json_files import read_json_object
 from ..core.settings import from_json, from_values
 from ..data import load_vocabulary
 from ..data.image_batches import Normal, Shape
@@ -26,10 +27,8 @@ from ..models.huggingface_bert import config_from, load_bert
 from ..models.huggingface_vit import labels_of, load_vit, scale_of
 from ..models.vit import ViT, ViTConfig
 from ..models.weights import load_weights
-from ..training.run_folder import read_config, read_weights
-from .image_classification import ImageClassifier, read_about
-from .labelled import read_labels
-from .parallel import SOURCE, TARGET
+from .image_classifier import ImageClassifier, read_about
+from .run_files import read_config, read_weights
 from .text_classifier import Classifier
 from .translator import Interpreter
 
@@ -175,3 +174,18 @@ def best(folder: str | os.PathLike[str]) -> nn.Module:
     if recipe not in MODELS or not (folder / CONFIG).exists():
         raise ValueError(f"training: {folder} must be a run of pretrain or of classify on texts; got {recipe}.")
     return MODELS[recipe](folder)
+
+
+LABELS = "labels.json"
+
+
+def read_labels(folder: Path) -> list[str]:
+    """The labels of a run."""
+    path = folder / LABELS
+    labels = read_json_object(path, "the labels of a run", "Train it again.", where="labelled").get("labels")
+    if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):
+        raise ValueError(f"labelled: {path} must hold a list of labels; got {labels!r}. Train it again.")
+    return labels
+
+
+SOURCE, TARGET = "source.json", "target.json"

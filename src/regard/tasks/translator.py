@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from ..attention import AttentionMap
+from ..core.process import side_by_side
 from ..data import BOS, EOS, PAD, Vocabulary
 from ..models import Hypothesis, Translator, beam, greedy
 from ..models.beam_search import evaluating
 from ..models.fast_decoder import swift
 from .alignment import Link, Step, links, word_weights
-from .threads import side_by_side
 
 BATCHES, ROWS = 8, 1024
 """Of a search: batches there should be, and hypotheses of one at most."""

@@ -3,13 +3,13 @@
 from ..core.settings import from_json, from_values, parse, to_json
 from ..core.tensor_files import Damaged, Unwritable
 from ..models.weights import load_weights, weights_of
+from ..tasks.run_files import load_best, read_config, read_weights
 from .config import Training
 from .logbook import Hook, Outcome
 from .loop import fit
 from .loss_window import Diverged
 from .progress import Display, Silent
 from .random_state import seed_all
-from .run_folder import load_best, read_config, read_weights
 from .session import Loss, Task
 from .signals import Interrupted
 

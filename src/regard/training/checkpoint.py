@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..core.files import remove_stale
 from ..core.tensor_files import Damaged, json_bytes, read_json, read_tensors_and_metadata, tensor_bytes, write_folder
+from ..tasks.run_files import compare_fingerprints, read_fingerprints
 
 KEPT = 2
 TENSORS, PROGRESS = "tensors.safetensors", "progress.json"
@@ -127,26 +128,6 @@ def latest(folder: Path, fingerprints: Mapping[str, str] | None = None) -> tuple
             "may still be good; to train from the start, give another folder."
         )
     return None
-
-
-def read_fingerprints(metadata: Mapping[str, str], path: Path) -> dict[str, str]:
-    """The digests in the metadata of a tensor file; earlier versions wrote none."""
-    try:
-        return dict(json.loads(metadata.get("fingerprints", "{}")))
-    except (ValueError, TypeError) as error:
-        raise Damaged(f"training: {path} must have digests in its metadata; got {error}.") from error
-
-
-def compare_fingerprints(expected: Mapping[str, str], current: Mapping[str, str], path: Path) -> None:
-    """Raise ValueError that names every file that is not as it was when the weights in `path` were written."""
-    changed = [name for name in expected if current.get(name) != expected[name]]
-    if changed:
-        listed = ", ".join(f"{name} ({'changed' if name in current else 'missing'})" for name in changed[:3])
-        rest = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-        raise ValueError(
-            f"training: files of the run must be those that {path} was trained with; got others: {listed}{rest}. "
-            "Restore them from a copy, or train in another folder."
-        )
 
 
 def clear(folder: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import torch
 
-LIMITS = ("steps", "epochs", "minutes")
-"""What may be raised on a run that exists; everything else belongs to its identity."""
+from ..core.settings import refuse
+from ..tasks.run_files import LIMITS
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,6 @@ class Training:
         """Itself; raises ValueError that names every error at once."""
         refuse(self.errors())
         return self
-
-
-def refuse(errors: list[str]) -> None:
-    """Raise a ValueError of all of them, if there are any."""
-    if errors:
-        raise ValueError("\n".join(errors))
 
 
 def _above_zero(value: float) -> bool:

@@ -15,11 +15,12 @@ import torch
 
 from ..core.tensor_files import write
 from ..pictures.training_charts import draw
+from ..tasks.run_files import CONFIG, config_digest
 from . import checkpoint
 from .distributed import Group
 from .progress import Display, Silent
 from .random_state import undisturbed
-from .run_folder import CONFIG, Run, config_digest
+from .run_folder import Run
 from .session import Session, Task
 from .signals import Abandoned, Interrupted
 from .weight_average import applied

@@ -16,22 +16,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-import torch
 from torch import Tensor
 
-from ..core.digests import Damaged, file_digest, json_digest
-from ..core.json_files import parse_json, read_json_object
-from ..core.tensor_files import json_bytes, read_tensors_and_metadata, sync, tensor_bytes, unwritable, write
-from .checkpoint import clear, compare_fingerprints, read_fingerprints
-from .config import LIMITS
+from ..core.json_files import parse_json
+from ..core.tensor_files import json_bytes, sync, tensor_bytes, unwritable, write
+from ..tasks.run_files import LIMITS, _plain, flat, read_config
+from .checkpoint import clear
 
 try:
     import fcntl
 except ImportError:  # not on Windows: there two processes in one folder are not told apart
     fcntl = None  # type: ignore[assignment]
-
-
-CONFIG = "config.json"
 
 
 class Run:
@@ -138,39 +133,10 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
-def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The settings of a run."""
-    path = Path(folder) / "config.json"
-    config = read_json_object(path, "the settings of a run", "Give another folder.", where="training")
-    return without_digest(config, path)
-
-
-def without_digest(config: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Settings without the digest of their file, which must be right; earlier versions wrote none."""
-    rest = {name: value for name, value in config.items() if name != "sha256"}
-    if "sha256" in config and json_digest(rest) != config["sha256"]:
-        raise Damaged(
-            f"training: {path} must have the digest written into it; got another: its contents changed. Restore it; "
-            "settings are given on the command line."
-        )
-    return rest
-
-
 def check_settings(folder: Path, config: Mapping[str, Any]) -> None:
     """Refuse settings other than those of the run in a folder, if there is one; limits may be raised."""
     if (folder / "config.json").exists():
         refuse_changes(read_config(folder), _plain(config), folder)
-
-
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(json.loads(json.dumps(config, default=str)))
-
-
-def config_digest(config: Mapping[str, Any]) -> str:
-    """The digest of all settings but the limits, which may be raised, and those that are not given."""
-    limits = {f"training.{name}" for name in LIMITS}
-    settings = flat(_plain(config))
-    return json_digest({k: v for k, v in settings.items() if k not in limits and v is not None})
 
 
 def refuse_changes(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None:
@@ -191,42 +157,3 @@ def _raised(key: str, old: float | None, new: float | None) -> bool:
     if key not in {f"training.{name}" for name in LIMITS}:
         return False
     return new is None or (old is not None and new >= old)
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted names.
-
-    >>> flat({"training": {"steps": 3}, "task": "dates"})
-    {'training.steps': 3, 'task': 'dates'}
-    """
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
-
-
-def read_weights(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The best weights of a run.
-
-    Raises ValueError if there are none, if they are damaged, and if the settings or the vocabularies beside them are
-    not those they were trained with.
-    """
-    folder = Path(folder)
-    path = folder / "model.safetensors"
-    if not path.exists():
-        raise ValueError(f"training: {path} must exist; got a folder without. Train there first, or give another.")
-    tensors, metadata = read_tensors_and_metadata(path)
-    expected = read_fingerprints(metadata, path)
-    names = [name for name in expected if name != CONFIG and not name.startswith("data/")]  # data may be left behind
-    current = {name: file_digest(folder / name) for name in names if (folder / name).is_file()}
-    if CONFIG in expected:
-        current[CONFIG] = config_digest(read_config(folder))
-    compare_fingerprints({name: expected[name] for name in expected if name in (CONFIG, *names)}, current, path)
-    return tensors
-
-
-def load_best(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
-    """Give a model the best weights of a run."""
-    from ..models.weights import load_weights
-
-    load_weights(model, read_weights(folder), str(Path(folder) / "model.safetensors"))

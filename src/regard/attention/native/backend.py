@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...core.tensors import transformed, widen
 from .. import blocked
 from ..derivatives import gradients_by_head, unserved
 from ..dot_operator import request_of, traced
-from ..masks import Mask, transformed
+from ..masks import Mask
 from ..nonfinite import Apart, isolated
 from ..request import Request, shared_lead
-from ..similarity import Additive, Dot, Pairwise, widen
+from ..similarity import Additive, Dot, Pairwise
 from ..statistic import Statistic
 from ..validation import PLAIN
 from . import additive, engine

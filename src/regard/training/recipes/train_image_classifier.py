@@ -3,26 +3,117 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import torch
 
-from ...core.settings import errors_of, from_values
-from ...data.image_batches import ImageBatches, Images
+from ...core.settings import errors_of, from_values, refuse
+from ...data import augment
+from ...data.image_batches import ImageBatches, Images, Normal, Shape, split
+from ...data.image_files import read_images
 from ...models.cnn import CNNConfig
 from ...models.vit import ViTConfig
-from ...tasks.image_classification import ClassifyImages, ImageClassifier, Pictures, figures, predicted, prepare
+from ...pictures.training_charts import save_confusion
+from ...tasks.image_classification import ClassifyImages, figures, predicted
+from ...tasks.image_classifier import FILE, ImageClassifier, write_about
 from ...tasks.loading import image_model, load_image_classifier
-from ...tasks.metrics import confusion, f1_of, save_confusion
-from ..config import Training, refuse
+from ...tasks.metrics import confusion, f1_of
+from ...tasks.run_files import read_config
+from ..config import Training
 from ..logbook import Outcome
 from ..loop import fit
 from ..progress import Display
-from ..run_folder import check_settings, read_config
+from ..run_folder import check_settings
+from .limits import outside
+from .preparation import prepare_once
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The images to learn from, and how they are changed at random."""
+
+    images: Path
+    """A folder of idx files, a folder of classes (or with train and test in it), or an .npz of arrays."""
+    held_out: float = 0.05
+    """Share of the images to learn from that is held out, by lot: it tells which weights are best."""
+    size: int = 0
+    """Height and width that images are brought to; 0: those of the first image."""
+    colour: Literal["auto", "grey", "colour"] = "auto"
+    """What images are brought to; auto: what the first image is."""
+    batch: int = 128
+    """Images of a batch."""
+    flip: float = 0.5
+    """Share of images whose left and right are exchanged. Set it to 0 where that changes the class: letters, digits."""
+    crop: int = 2
+    """Pixels by which images are moved at most, each way."""
+    erase: float = 0.25
+    """Share of images in which a rectangle is wiped out."""
+    mixup: float = 0.0
+    """How much two images are mixed: α of Beta(α, α); 0 for not at all."""
+
+    def errors(self) -> list[str]:
+        """Everything that is wrong, a sentence each."""
+        found = []
+        if not self.images.exists():
+            found.append(f"data: images ({self.images}) must be a folder or an .npz file; got none there.")
+        for name in ("flip", "erase"):
+            if not 0 <= getattr(self, name) <= 1:
+                found.append(f"data: {name} ({getattr(self, name)}) must lie in [0, 1].")
+        for name, low, high in (("size", 0, 2**14), ("crop", 0, 2**14), ("mixup", 0, 2**10), ("batch", 1, 2**20)):
+            found += outside(name, getattr(self, name), low, high)
+        if not 0 < self.held_out < 1:
+            found.append(f"data: held_out ({self.held_out}) must lie in (0, 1). Try 0.05.")
+        return found
+
+    @property
+    def augmentation(self) -> augment.Augmentation:
+        """How images are changed at random."""
+        return augment.Augmentation(self.flip, self.crop, self.erase, self.mixup)
+
+    @property
+    def shape(self) -> Shape:
+        """What images are brought to; 0 where the first image tells."""
+        return Shape(self.size, self.size, {"auto": 0, "grey": 1, "colour": 3}[self.colour])
+
+
+class Prepared(NamedTuple):
+    """Images to learn from, held-out ones, those of the test where there are any, and how they are scaled."""
+
+    train: Images
+    valid: Images
+    test: Images | None
+    normal: Normal
+    digests: Mapping[str, str]
+    """Of images.json and of the inputs."""
+
+
+def prepare(data: Pictures, folder: Path, seed: int = 0) -> Prepared:
+    """Read the images; write their classes, shape and scale to the folder of the run, or check those that are there."""
+    read: list[tuple[Images, Images, Images | None, Normal]] = []
+
+    def make() -> None:
+        read.append(_read(data, seed))
+        train, _, _, normal = read[0]
+        write_about(folder, train.classes, train.shape, normal)
+
+    settings, inputs = {**asdict(data), "seed": seed}, (data.images,)
+    digests = prepare_once(folder, settings=settings, inputs=inputs, outputs=(FILE,), make=make)
+    return Prepared(*(read[0] if read else _read(data, seed)), digests)
+
+
+def _read(data: Pictures, seed: int) -> tuple[Images, Images, Images | None, Normal]:
+    everything = read_images(data.images, shape=data.shape)
+    if everything is None:
+        raise ValueError(f"images: {data.images} must hold images to learn from (train); got others alone.")
+    train, valid = split(everything, data.held_out, seed)
+    test = read_images(data.images, "test", shape=everything.shape, classes=everything.classes)
+    return train, valid, test, Normal.of(train)
+
 
 NAME = "images"
-load = load_image_classifier
 PICTURE = "confusion.png"
 """Of the test images, or of the held-out ones where there are none."""
 
