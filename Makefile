@@ -23,6 +23,7 @@ test-hosts: set-up chromium
 check: $(VENV)/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 # Without Node or a network there is no page; everything else works, and `regard view` says what is missing

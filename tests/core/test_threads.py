@@ -77,7 +77,7 @@ def test_a_failure_is_told_and_the_rest_is_dropped(monkeypatch: pytest.MonkeyPat
             raise KeyError("broken")
         assert dropped.wait(LIMIT)
 
-    monkeypatch.setattr("regard.tasks.threads.ThreadPoolExecutor", Pool)
+    monkeypatch.setattr("regard.core.process.ThreadPoolExecutor", Pool)
     with pytest.raises(KeyError, match="broken"):
         side_by_side(run, list(range(1000)))
     assert len(begun) <= 3  # the first one, and what each thread had begun when it failed
