@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 import torch
 
-from regard.attention import engine
+from regard.attention.native import engine
 
 THREADS = int(os.environ.get("REGARD_TEST_THREADS", "1"))
 torch.set_num_threads(THREADS)
