@@ -14,7 +14,7 @@ from typing import Any
 from .attention import Additive, AttentionMap, Bilinear, attend, attend_packed, masks
 from .attention import attention_map as _map
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Additive",
     "AttentionMap",
