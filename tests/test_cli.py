@@ -22,7 +22,6 @@ from regard.models import Hypothesis
 from regard.tasks.interpreter import Interpreter
 from regard.training.run import read_weights
 from regard.view import web
-from regard.view.explain import files
 from regard.view.server.target import Target
 
 
@@ -80,7 +79,7 @@ def test_the_demo_names_commands_that_open_its_runs(
     commands = [shlex.split(line) for line in demo_run[1].splitlines() if line.startswith("  regard ")]
     assert [words[1] for words in commands] == ["translate", "explain", "view"]
     for words in commands:
-        if words[1] == "explain" and not (web.FOLDER / files.SCRIPT).exists():
+        if words[1] == "explain" and not (web.FOLDER / "index.html").exists():
             words = words[: words.index("--out")]  # without the page there is still the outline
         assert main(words[1:]) == 0, words
     assert len(opened) == 1 and opened[0].shown.layers

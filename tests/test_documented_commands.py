@@ -19,7 +19,6 @@ from regard.models import Bert, BertConfig, save_bert
 from regard.tasks.interpreter import Alignment, Translation
 from regard.training.translate import load
 from regard.view import web
-from regard.view.explain import files
 from tests.tasks.berts import labelled, write_labelled, write_plain
 from tests.tasks.conftest import pairs
 
@@ -114,7 +113,7 @@ def run(words: list[str]) -> int:
             data = ["--train", "train.de", "train.en", "--valid", "val.de", "val.en"]
             words = [word for word in words if word not in ("…", "--train", "--valid")] + data
         words = [*words, *TINY[kind]]
-    if words[1] == "explain" and "--out" in words and not (web.FOLDER / files.SCRIPT).exists():
+    if words[1] == "explain" and "--out" in words and not (web.FOLDER / "index.html").exists():
         words = words[: words.index("--out")]  # without the page there is still the outline
     if words[1:3] == ["data", "dates"]:
         words = [*words, "--count", "20"]
