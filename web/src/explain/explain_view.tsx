@@ -6,7 +6,7 @@ import { paths } from "../api/client.ts";
 import { begin, end } from "../api/pending_requests.ts";
 import type { ExplainOffer } from "../api/types.ts";
 import { useAnswer } from "../api/use_answer.ts";
-import type { Store } from "../shell/store.ts";
+import { type Store, useHandlers } from "../shell/store.ts";
 import type { Box, Laid } from "./chart_layout.ts";
 import { layout } from "./chart_layout.ts";
 import { type Chart, see } from "./chart_model.ts";
@@ -101,10 +101,7 @@ function ChartDesk({ app, state, setState }: DeskProps) {
     setLit(String(box.id));
     target.closest("[data-box]")!.scrollIntoView({ block: "nearest", inline: "nearest" });
   };
-  useLayoutEffect(() => {
-    app.handlers = { key: (event) => pressed(event, laid, state, setState, select) };
-    return () => (app.handlers = {});
-  }, [laid, state]);
+  useHandlers(app, [laid, state], { key: (event) => pressed(event, laid, state, setState, select) });
   const own = pointed && pointed.box.node === node && (pointed.shown?.operand ?? null) === null;
   const pointHere = (cell: Pointed["cell"] | null): void => {
     const box = laid?.boxes.find((one) => one.id === chosen);

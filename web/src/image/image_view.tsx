@@ -9,15 +9,12 @@ import { useAnswer, useAnswers } from "../api/use_answer.ts";
 import { Choice, HeadChoice, ScaleChoice, stepHead } from "../shared/controls.tsx";
 import { ARROWS, clamp, figure } from "../shared/format.ts";
 import { type Scale, ramp, shade } from "../shared/palette.ts";
-import { type Store, mapOf } from "../shell/store.ts";
+import { type Store, mapOf, useHandlers } from "../shell/store.ts";
 import type { State } from "../shell/url_state.ts";
 
 export function ImageView({ app }: { app: Store }) {
   const [strength, setStrength] = useState(100);
-  useLayoutEffect(() => {
-    app.handlers = { key: (event) => stepHead(app, event.key) };
-    return () => (app.handlers = {});
-  }, [app]);
+  useHandlers(app, [app], { key: (event) => stepHead(app, event.key) });
   return (
     <section class="look image">
       <Toolbar app={app} strength={strength} setStrength={setStrength} />

@@ -10,7 +10,7 @@ import { useAnswer } from "../api/use_answer.ts";
 import { Settled } from "../shared/canvas.ts";
 import { Facts, HeadChoice, IconButton, ReduceChoice, ScaleChoice, WeightList, stepHead } from "../shared/controls.tsx";
 import { figure } from "../shared/format.ts";
-import { type Store, headName, mapOf, named, tokensOf } from "../shell/store.ts";
+import { type Store, headName, mapOf, named, tokensOf, useHandlers } from "../shell/store.ts";
 import { TokenText, shadesOf } from "../text/token_text.tsx";
 import { type TileElements, type TileEvents, TileViewer } from "./tile_viewer.ts";
 import type { Cell } from "./zoom_levels.ts";
@@ -36,10 +36,8 @@ export function MapView({ app }: { app: Store }) {
   const clear = (): void => app.go({ token: null, end: null });
   const marks = row?.keys ?? NONE;
   useLayoutEffect(() => viewer.current?.mark(marks), [marks]);
-  useLayoutEffect(() => {
-    app.handlers = { key: (event) => pressed(app, viewer.current!, event), note: () => viewer.current?.note() };
-    return () => (app.handlers = {});
-  }, [app]);
+  const key = (event: KeyboardEvent): boolean => pressed(app, viewer.current!, event);
+  useHandlers(app, [app], { key, note: () => viewer.current?.note() });
   return (
     <section class="look">
       <Toolbar app={app} zoom={(by) => viewer.current!.zoom(by)} whole={() => viewer.current!.whole()} />

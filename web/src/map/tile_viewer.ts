@@ -116,8 +116,8 @@ export class TileViewer {
 
   /** What decides the place on the map, apart from moves. */
   private place(): string {
-    const { state, arrivals } = this.app;
-    return `${state.map} ${state.head} ${arrivals}`;
+    const { state, target, arrivals } = this.app;
+    return `${target.version} ${state.map} ${state.head} ${arrivals}`;
   }
 
   /** Show what the state says: other tiles if it names others; the place on the map stays if it does not name one. */

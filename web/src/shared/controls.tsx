@@ -40,24 +40,32 @@ export function Choice<T extends string>({ label, names, value, choose, disabled
   );
 }
 
-interface SelectProps {
+interface MenuProps<T extends string> {
   label: string;
-  options: [value: string, name: string][];
-  value: string;
-  choose: (value: string) => void;
+  options: [value: T, name: string][];
+  value: T;
+  choose: (value: T) => void;
 }
 
-export function Select({ label, options, value, choose }: SelectProps) {
+/** A list without a visible label. */
+export function Menu<T extends string>({ label, options, value, choose }: MenuProps<T>) {
+  return (
+    <select aria-label={label} value={value} onChange={(event) => choose(event.currentTarget.value as T)}>
+      {options.map(([one, name]) => (
+        <option key={one} value={one} selected={one === value}>
+          {name}
+        </option>
+      ))}
+    </select>
+  );
+}
+
+/** A list below its label. */
+export function Select<T extends string>(props: MenuProps<T>) {
   return (
     <label class="field">
-      <span>{label}</span>
-      <select value={value} onChange={(event) => choose(event.currentTarget.value)}>
-        {options.map(([one, name]) => (
-          <option key={one} value={one} selected={one === value}>
-            {name}
-          </option>
-        ))}
-      </select>
+      <span>{props.label}</span>
+      <Menu {...props} />
     </label>
   );
 }

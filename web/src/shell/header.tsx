@@ -1,6 +1,6 @@
 // The top of the page: title, views, language and colours.
 
-import type { Theme } from "../shared/palette.ts";
+import { Menu } from "../shared/controls.tsx";
 import { LANGUAGES, type Language } from "../shared/translations.ts";
 import type { Store, ThemeChoice } from "./store.ts";
 import { write } from "./url_state.ts";
@@ -29,7 +29,7 @@ export function Header({ app, alone }: { app: Store; alone: boolean }) {
         <Menu label={words.languageLabel} options={languages} value={app.language} choose={(name) => app.speak(name)} />
         <Menu
           label={words.themeLabel}
-          options={Object.entries(words.theme) as [ThemeChoice | Theme, string][]}
+          options={Object.entries(words.theme) as [ThemeChoice, string][]}
           value={app.themeChoice}
           choose={(theme) => app.choose(theme)}
         />
@@ -67,20 +67,5 @@ function Navigation({ app }: { app: Store }) {
       ))}
       <a href="explain.html">{words.explain.title}</a>
     </nav>
-  );
-}
-
-type MenuProps<T extends string> = { label: string; options: [T, string][]; value: T; choose: (value: T) => void };
-
-/** A list without a visible label. */
-function Menu<T extends string>({ label, options, value, choose }: MenuProps<T>) {
-  return (
-    <select aria-label={label} value={value} onChange={(event) => choose(event.currentTarget.value as T)}>
-      {options.map(([one, name]) => (
-        <option key={one} value={one} selected={one === value}>
-          {name}
-        </option>
-      ))}
-    </select>
   );
 }

@@ -20,15 +20,14 @@ import { StatusLine } from "./status_line.tsx";
 import { Store } from "./store.ts";
 import { VIEWS } from "./url_state.ts";
 
-/** The view of the page's state. Another text gives new views; another head does not. */
+/** The view that the state names. */
 function View({ app }: { app: Store }) {
   const { target, state } = app;
   if (!target.can.length) return null;
-  const props = { app, key: target.version };
   if (state.view === "translate") return <TranslateView app={app} />;
-  if (state.view === "image" && target.image && target.maps.length) return <ImageView {...props} />;
-  if (state.view === "text" && target.maps.length) return <TextView {...props} />;
-  return state.map === null || !target.maps.length ? <HeadGrid {...props} /> : <MapView {...props} />;
+  if (state.view === "image" && target.image && target.maps.length) return <ImageView app={app} />;
+  if (state.view === "text" && target.maps.length) return <TextView app={app} />;
+  return state.map === null || !target.maps.length ? <HeadGrid app={app} /> : <MapView app={app} />;
 }
 
 /** `chart` is the chart of a file that holds the page and one chart; there is no server then. */

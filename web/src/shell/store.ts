@@ -1,5 +1,7 @@
 // The state of the page, and what views do with it. After every change the page is drawn again.
 
+import { useLayoutEffect } from "preact/hooks";
+
 import { answer, paths } from "../api/client.ts";
 import { type Label, PendingRequests, begin, end } from "../api/pending_requests.ts";
 import type { MapInfo, Target } from "../api/types.ts";
@@ -199,6 +201,16 @@ export class Store {
     this.noting = 0;
     end(this);
   }
+}
+
+/** Handle keys while a component is shown. The handlers are replaced when `inputs` change. */
+export function useHandlers(app: Store, inputs: readonly unknown[], handlers: ViewHandlers): void {
+  useLayoutEffect(() => {
+    app.handlers = handlers;
+    return () => {
+      app.handlers = {};
+    };
+  }, inputs);
 }
 
 export function mapOf(app: Store): MapInfo {

@@ -1,6 +1,6 @@
 // The view Text: the tokens themselves, coloured by what the chosen one attends to or receives; links of a span.
 
-import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
 
 import { paths } from "../api/client.ts";
 import type { KeyAnswer, MapInfo, QueryAnswer, ReceivedAnswer } from "../api/types.ts";
@@ -8,7 +8,7 @@ import { useAnswer, useAnswers } from "../api/use_answer.ts";
 import { Choice, HeadChoice, ScaleChoice, WeightList, stepHead } from "../shared/controls.tsx";
 import { figure } from "../shared/format.ts";
 import { AnotherText } from "../shell/dialogs.tsx";
-import { type Store, mapOf, tokensOf } from "../shell/store.ts";
+import { type Store, mapOf, tokensOf, useHandlers } from "../shell/store.ts";
 import type { State } from "../shell/url_state.ts";
 import { LinkCurves } from "./link_curves.tsx";
 import type { Link } from "./links.ts";
@@ -26,10 +26,7 @@ export function TextView({ app }: { app: Store }) {
   const { words } = app;
   const map = mapOf(app);
   const [query, key] = [tokensOf(app, map, "query"), tokensOf(app, map, "key")];
-  useLayoutEffect(() => {
-    app.handlers = { key: (event) => stepHead(app, event.key) };
-    return () => (app.handlers = {});
-  }, [app]);
+  useHandlers(app, [app], { key: (event) => stepHead(app, event.key) });
   return (
     <section class="look text">
       <Toolbar app={app} />

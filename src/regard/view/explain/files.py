@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -12,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from .. import web
 
@@ -20,6 +20,8 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsaf
 """Content security policy of a file: it may not load anything."""
 UNUSED = "openseadragon"
 """The library for maps, which a file with a chart does not need."""
+PRINTABLE = "".join(chr(code) for code in range(ord(" "), 127) if chr(code) not in "%#")
+"""Characters that a data URL may hold as they are."""
 PATIENCE = 120
 """Seconds for a drawing."""
 
@@ -86,9 +88,8 @@ def _import_map(entry: Path) -> str:
         text = path.read_text(encoding="utf-8")
         for other in paths:
             text = text.replace(f'"./{other.name}"', f'"page/{other.name}"')
-        code = base64.b64encode(text.encode()).decode()
-        imports[f"page/{path.name}"] = f"data:text/javascript;charset=utf-8;base64,{code}"
-    return json.dumps({"imports": imports})
+        imports[f"page/{path.name}"] = f"data:text/javascript;charset=utf-8,{quote(text, safe=PRINTABLE)}"
+    return json.dumps({"imports": imports}).replace("<", "\\u003c")
 
 
 def drawing(told: Mapping[str, Any], *, theme: str = "light", language: str = "en") -> str:
