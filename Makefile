@@ -25,6 +25,8 @@ check: $(VENV)/ready
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	@if test -d web/node_modules/eslint; then $(NODE) npm run lint --silent --prefix web; \
+	else echo "web/ is not checked: make page installs what that needs"; fi
 
 # Without Node or a network there is no page; everything else works, and `regard view` says what is missing
 set-up: $(VENV)/ready

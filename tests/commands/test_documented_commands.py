@@ -16,7 +16,6 @@ from PIL import Image
 from regard.commands.main import _parsed, main
 from regard.core import assets
 from regard.data import WordPiece
-from regard.explain import chart_files
 from regard.models import Bert, BertConfig, save_bert
 from regard.tasks.loading import load_translator
 from regard.tasks.translator import Alignment, Translation
@@ -114,7 +113,7 @@ def run(words: list[str]) -> int:
             data = ["--train", "train.de", "train.en", "--valid", "val.de", "val.en"]
             words = [word for word in words if word not in ("…", "--train", "--valid")] + data
         words = [*words, *TINY[kind]]
-    if words[1] == "explain" and "--out" in words and not (assets.FOLDER / chart_files.SCRIPT).exists():
+    if words[1] == "explain" and "--out" in words and not (assets.FOLDER / "index.html").exists():
         words = words[: words.index("--out")]  # without the page there is still the outline
     if words[1:3] == ["data", "dates"]:
         words = [*words, "--count", "20"]
