@@ -102,11 +102,14 @@ arm64:
 	$(CMAKE) --build build/arm64 --parallel 2
 	$(ARM_QEMU) build/arm64/check
 
+# The kernels are rebuilt when any of these changes
+NATIVE := native/CMakeLists.txt $(sort $(shell find native -name '*.cpp' -o -name '*.hpp'))
+
 # torch first and pinned: a bare requirement would bring another build, gigabytes larger. The kernels are built with
 # what is in the environment, so that their build folder stays good from one time to the next. onnxruntime and timm are
 # peers of benchmarks and tests. timm and its torchvision are installed apart (bench/_peers.py), without dependencies:
 # those of timm are there already, and torchvision would bring another torch.
-$(VENV)/ready: pyproject.toml native/CMakeLists.txt $(wildcard native/*.cpp native/*.hpp)
+$(VENV)/ready: pyproject.toml $(NATIVE)
 	@test -n "$(PYTHON)" || { echo "regard needs Python 3.11 or later with the venv module: install it, or make PYTHON=…"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch==2.13.0
