@@ -8,7 +8,7 @@ attention).
 Parameters: of one layer of each way, at one width. Speed: seconds of one step of training, at as many parameters and
 tokens, by length. Quality: three tasks at as many parameters and steps. Recall asks for values that stood far before;
 neighbours asks for the sum of three symbols side by side, modulo 4; running asks for the sum of all symbols so far,
-modulo 3. The three ways are those of `regard.models.sequence`.
+modulo 3. The three ways are those of `studies/_sequence_models.py`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.layers import MultiHeadAttention
-from regard.models.sequence import Convolution, Recurrent, SelfAttention
 from studies._claim import Claim, Kept, figure, spread, told
 from studies._compare import leads, parameters, percent
 from studies._learn import in_turn, learn, lines, verdict
+from studies._sequence_models import Convolution, Recurrent, SelfAttention
 
 NUMBER = 11
 WAYS = ("attention", "recurrence", "convolution")

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import attend
-from regard.models.sequence import Convolution, Recurrent, SelfAttention
 from studies._claim import Claim, Kept, figure, spread, told
 from studies._learn import in_turn, learn, lines, verdict
+from studies._sequence_models import Convolution, Recurrent, SelfAttention
 
 NUMBER = 2
 RECALLED = 0.9

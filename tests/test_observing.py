@@ -56,7 +56,6 @@ from regard.models import (
 from regard.models.decoder_context import CONTEXTS
 from regard.models.fast_decoder import Inference, swift
 from regard.models.fast_encoder import Inference as BertInference
-from regard.models.sequence import SequenceConfig, TextClassifier
 from regard.tasks.translator import Interpreter, Translation
 from tests.attention.refusals import assert_refused
 
@@ -233,9 +232,6 @@ CASES: dict[str, Case] = {
         lambda: ViT(replace(IMAGE, attention_dropout=0.2)), lambda m, maps: m(IMAGES, return_maps=maps)
     ),
     "vit, tokens": Case(lambda: ViT(IMAGE), lambda m, maps: m.encode(IMAGES, return_maps=maps)),
-    "text classifier": Case(
-        lambda: TextClassifier(SequenceConfig(V, 3, "attention", W, heads=H)), lambda m, maps: m(IDS, CUT), maps=False
-    ),
 }
 
 

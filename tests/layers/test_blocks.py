@@ -19,9 +19,10 @@ from regard.layers import (
     GatedFeedForward,
     MultiHeadAttention,
     RotaryPosition,
+    residual,
 )
 from regard.layers import blocks as module
-from regard.layers.fused import add_and_norm
+from regard.layers.residual import add_and_norm
 
 B, H, T, TM, D, HIDDEN = 3, 2, 5, 7, 11, 13
 WIDTH = H * D
@@ -305,7 +306,7 @@ def test_blocks_one_after_the_other(dropout: float, monkeypatch: pytest.MonkeyPa
         for _ in range(3)
     ]
     x, joints = torch.randn(3, 5, width, requires_grad=True), []
-    monkeypatch.setattr(module, "add_and_norm", lambda *given: (joints.append(1), add_and_norm(*given))[1])
+    monkeypatch.setattr(residual, "add_and_norm", lambda *given: (joints.append(1), add_and_norm(*given))[1])
     torch.manual_seed(1)
     found, maps = module.encoded(blocks, x, return_map=True)
     assert len(joints) == 5 and [m.shape for m in maps] == [(3, 2, 5, 5)] * 3

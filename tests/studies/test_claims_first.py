@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from regard.data import BOS, EOS
-from regard.models.sequence import Convolution
 from studies import bottleneck, cues, scaling, similarity, soft_hard, three_ways
 from studies.__main__ import claims, main
 from studies._learn import _apart, in_turn, learn, verdict
+from studies._sequence_models import Convolution
 
 NAMES = ("bottleneck", "three_ways", "scaling", "similarity", "soft_hard", "cues")
 

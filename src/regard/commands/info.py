@@ -14,7 +14,7 @@ from rich.table import Table
 from .. import __version__
 from ..attention import Additive, Bilinear
 from ..attention.backends import BACKENDS, choose
-from ..attention.native import engine
+from ..attention.native import description
 from ..attention.request import Request
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
@@ -81,8 +81,7 @@ def show(console: Console | None = None, call: Call | None = None) -> None:
     console = console or Console()
     console.print(f"regard {__version__}, torch {torch.__version__}, Python {platform.python_version()}")
     console.print(f"{torch.get_num_threads()} threads, {platform.machine()}, backends: {', '.join(BACKENDS)}")
-    built = "not here" if engine.module is None else f"{engine.module.isa()} of {', '.join(engine.module.isas())}"
-    console.print(f"native kernels: {built} ({engine.reason})\n", highlight=False)
+    console.print(f"native kernels: {description()}\n", highlight=False)
     if call is not None:
         return _show_call(console, call)
     table = Table("call, (1, 8, 8192, 64)", "backend", "why", box=None, pad_edge=False)

@@ -1,17 +1,30 @@
-"""Shapes, dtypes and kinds of tensors, for checks and messages."""
+"""Shapes, dtypes and kinds of tensors, for checks and messages; what transforms or hooks computations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 
 def transformed() -> bool:
     """Whether a `torch.func` transformation (vmap, grad, jvp) is under way, which hides values from Python."""
     return torch._C._functorch.get_dynamic_layer_stack_depth() > 0  # of all that tell it, what torch.compile follows
+
+
+def traced() -> bool:
+    """Whether a compiler, a dispatch mode, `torch.func` or forward-mode AD has to see operators of PyTorch here."""
+    watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
+    return bool(watched) or transformed() or forward_ad._current_level >= 0
+
+
+def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether calling `module` runs `kind.forward` and nothing else: no subclass, hook or parametrisation."""
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return type(module) is kind and not hooks
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:

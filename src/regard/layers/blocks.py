@@ -16,75 +16,18 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from ..attention import AttentionMap, PackedMaps
+from ..core.tensors import traced, untouched
 from ..core.trace import stage
 from .cache import Cache, DecoderCache
-from .dropout import Dropout
 from .feedforward import FeedForward
 from .first_token import attend_first, self_attention_map
-from .fused import add_and_norm, add_norm, traced, untouched
 from .multihead import MultiHeadAttention
 from .packed_attention import Packing, pair_of
+from .residual import Residual, Way, part_result, through
 
 Norm = Callable[[int], nn.Module]
 """Makes a normalisation of a width: `nn.LayerNorm`, `nn.RMSNorm`, `partial(nn.LayerNorm, eps=1e-12)`."""
 Lengths = int | Tensor | Sequence[int]
-
-
-class Residual(nn.Module):
-    """A part and the way around it.
-
-        after:  norm(x + dropout(part(x)))      (Vaswani et al. 2017, section 5.4)
-        before: x + dropout(part(norm(x)))      (Xiong et al. 2020, figure 1)
-
-    Returns the new x and what the part showed besides its output, such as a map, or None.
-
-    >>> import torch
-    >>> around = Residual(nn.Identity(), norm_first=True)
-    >>> around(torch.ones(3), lambda x: 2 * x)
-    (tensor([3., 3., 3.]), None)
-    """
-
-    def __init__(self, norm: nn.Module, *, norm_first: bool, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.norm, self.norm_first, self.dropout = norm, norm_first, Dropout(dropout)
-
-    def forward(self, x: Tensor, part: Callable[..., Any], *inputs: Any, **options: Any) -> tuple[Tensor, Any]:
-        y, shown = _shown(part(self.norm(x) if self.norm_first else x, *inputs, **options))
-        return x + self.dropout(y) if self.norm_first else add_norm(x, y, self.dropout, self.norm), shown
-
-
-class Way(NamedTuple):
-    """A part, the way around it, and what the part is told."""
-
-    around: Residual
-    part: Callable[..., Any]
-    options: dict[str, Any]
-
-
-def through(x: Tensor, ways: Sequence[Way]) -> tuple[Tensor, list[Any]]:
-    """One part after the other; returns the last x, and what each part showed besides its output.
-
-    Where norms come first, the sum that ends one part and the norm that begins the next are one step (`add_and_norm`).
-    """
-    shown: list[Any] = []
-    if traced() or not all(way.around.norm_first and untouched(way.around, Residual) for way in ways):
-        for around, part, options in ways:
-            x, one = around(x, part, **options)
-            shown.append(one)
-        return x, shown
-    y = ways[0].around.norm(x)
-    for (around, part, options), after in zip(ways, (*ways[1:], None), strict=True):
-        found, one = _shown(part(y, **options))
-        shown.append(one)
-        if after is None:
-            x = x + around.dropout(found)
-        else:
-            x, y = add_and_norm(x, found, around.dropout, after.around.norm)
-    return x, shown
-
-
-def _shown(result: Any) -> tuple[Tensor, Any]:
-    return result if isinstance(result, tuple) else (result, None)
 
 
 class EncoderBlock(nn.Module):
@@ -187,7 +130,7 @@ def encoded(blocks: Sequence[nn.Module], x: Tensor, **options: Any) -> tuple[Ten
         return x, shown[::2]
     maps = []
     for block in blocks:
-        x, one = _shown(block(x, **options))
+        x, one = part_result(block(x, **options))
         maps.append(one)
     return x, maps
 

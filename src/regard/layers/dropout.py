@@ -7,10 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-LEVELS = 256
-"""Values of a random byte: the share dropped is a multiple of 1/256."""
-LOWEST = torch.iinfo(torch.int64).min
-"""From here on a draw of int64 has 64 random bits."""
+from ..attention.native.fused import LEVELS, LOWEST
 
 
 class Dropout(nn.Module):

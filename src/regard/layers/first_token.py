@@ -12,7 +12,7 @@ from ..attention import AttentionMap, PackedMaps, attend
 from ..attention.packed import maps_of
 from ..attention.packing import unpack
 from ..attention.request import Request
-from .fused import traced, untouched
+from ..core.tensors import traced, untouched
 from .learned_similarity import asked
 from .multihead import MultiHeadAttention, split_heads
 from .packed_attention import operator, tell

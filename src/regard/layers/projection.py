@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .fused import traced, untouched
+from ..core.tensors import traced, untouched
 
 ROWS = 256
 """Vectors from which on it pays to put the weights side by side first."""

@@ -19,15 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention.native import engine
-from ..attention.native.plan import address
+from ..attention.native.decoding import log_softmax_top_k
 from ..data import BOS, EOS
 from .encoder_decoder import Translator
-
-BLOCK = 64
-"""Ids that `top` looks at together."""
-ROWS = 32
-"""Hypotheses whose probabilities are added up together."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +67,7 @@ def greedy(
         written = source.new_empty(len(source), 0)  # (B, steps)
         while live:
             logits, state = model.step(tokens, state)  # (B, V)
-            best, ids = _best(logits.float(), 1)  # (B, 1): ties go to the first
+            best, ids = log_softmax_top_k(logits.float(), 1)  # (B, 1): ties go to the first
             tokens, total = ids.squeeze(1), total + best.squeeze(1)
             written = torch.cat((written, tokens[:, None]), 1)
             ended = tokens == EOS
@@ -146,7 +140,7 @@ class _Beams:
     def advance(self, logits: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """One step. Returns the rows to go on from, None for all as they are; and the sentences, None for all."""
         size, length = self.size, self.written.shape[1] + 1
-        values, ids = _best(logits.float(), size + 1)  # (B·K, K + 1): K others at least, and EOS
+        values, ids = log_softmax_top_k(logits.float(), size + 1)  # (B·K, K + 1): K others at least, and EOS
         width = values.shape[1]
         total = (self.total.view(-1, 1) + values).view(len(self.live), -1)  # (B, K·(K + 1))
         total, place = total.sort(dim=-1, descending=True, stable=True)
@@ -218,59 +212,6 @@ def _closed(stay: list[int]) -> list[int]:
     """
     staying, last = set(stay), iter(reversed(stay))
     return [place if place in staying else next(last) for place in range(len(stay))]
-
-
-def _best(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The highest log-probabilities of each row (N, V) and their ids, (N, count) each; all where there are no more.
-
-    The logits may be overwritten.
-    """
-    count = min(count, logits.shape[1])
-    if engine.module is None or type(logits) is not Tensor or not logits.is_cpu or logits.stride(1) != 1:
-        return _best_by_torch(logits, count)
-    values, ids = logits.new_empty(len(logits), count), torch.empty(len(logits), count, dtype=torch.long)
-    outputs = address(values), address(ids)
-    engine.module.best(address(logits), *logits.shape, logits.stride(0), count, *outputs, torch.get_num_threads())
-    return values, ids
-
-
-def _best_by_torch(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    values, ids = top(logits, count)
-    highest = values.amax(-1, keepdim=True)  # (N, 1)
-    rest = torch.empty_like(highest)
-    # in place, since fresh memory costs more than the sums, and some rows at a time, which stay in the cache
-    for part, most, total in zip(logits.split(ROWS), highest.split(ROWS), rest.split(ROWS), strict=True):
-        torch.sum(part.sub_(most).exp_(), -1, keepdim=True, out=total)
-    return values - highest - rest.log_(), ids
-
-
-def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The highest `count` of each row and where they are, (N, V) → (N, count) each; all where there are no more.
-
-    The best of a row lie in the blocks with the best maxima: only these are looked through, at a third of the time of
-    a `topk` over all.
-
-    >>> values, indices = top(torch.arange(5000.0)[None], 2)
-    >>> indices.sort().values.tolist()
-    [[4998, 4999]]
-    """
-    rows, size = scores.shape
-    count = min(count, size)
-    blocks = size // BLOCK
-    if count == 1:
-        highest = scores.max(-1, keepdim=True)  # the first, where several are
-        return highest.values, highest.indices
-    if blocks < 4 * count:
-        found = scores.topk(count, sorted=False)
-        return found.values, found.indices
-    parts = scores[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK))  # (N, blocks, 64)
-    best = parts.amax(-1).topk(count, sorted=False).indices.sort(-1).values  # (N, count)
-    chosen = parts.gather(1, best[:, :, None].expand(-1, -1, BLOCK)).flatten(1)  # (N, count · 64)
-    tail = scores[:, blocks * BLOCK :]  # (N, size − blocks · 64)
-    values, place = torch.cat((chosen, tail), 1).topk(count, sorted=False)  # (N, count)
-    block = torch.cat((best, best.new_full((rows, 1), blocks)), 1)  # (N, count + 1): the tail is one more
-    which = place.div(BLOCK, rounding_mode="floor")
-    return values, block.gather(1, which) * BLOCK + place - which * BLOCK
 
 
 def _hypothesis(written: list[int], total: float, alpha: float) -> Hypothesis:

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import attend
-from ..attention.native import engine
-from ..attention.native.plan import address
+from ..attention.native.decoding import reorder_rows
 from ..layers import DecoderBlock, FeedForward, MultiHeadAttention
-from ..layers.blocks import Residual
 from ..layers.learned_similarity import asked
+from ..layers.residual import Residual
 from .encoder_decoder import Memory
 from .transformer import Transformer
 
@@ -134,24 +133,16 @@ class _State:
     def _move(self, rows: Tensor, each: int) -> bool:
         """Go on from these rows where they are, copying only what they do not hold already; whether that could be done.
 
-        It can where the rows of a sentence, `each` of them, come from its own, or from one that is beyond the last now:
-        then none is overwritten before it is read.
+        `each` of them belong to a sentence. See `reorder_rows`.
         """
-        count, module = len(rows), engine.module
-        if module is None or not rows.is_cpu or not 0 < count <= len(self.writers):
-            return False
-        if self.length == self.writers.shape[1] or not all(type(held) is Tensor for held in self.written):
+        if self.length == self.writers.shape[1]:
             return False
         if torch._C._len_torch_function_stack():  # `regard.watch` may hold these keys, and would not see them move
             return False
-        own = rows.div(each, rounding_mode="floor") == torch.arange(count).div_(each, rounding_mode="floor")
-        if not (own | (rows >= count)).all():
+        tables = (self.writers, *self.written)
+        if not reorder_rows(tables, rows, each=each, length=self.length):
             return False
-        every = (self.writers, *self.written)
-        tables = [(address(held), held.stride(0), held.stride(1), held.itemsize) for held in every]
-        rows = rows.contiguous()
-        module.move(tables, address(rows), count, each, self.length, torch.get_num_threads())
-        self.writers, *self.written = (held[:count] for held in every)
+        self.writers, *self.written = (table[: len(rows)] for table in tables)
         return True
 
     def _take(self, rows: Tensor) -> None:

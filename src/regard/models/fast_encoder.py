@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import attend_packed
+from ..attention.native.fused import gelu_
 from ..attention.packed import places
 from ..layers import EncoderBlock, FeedForward, MultiHeadAttention
-from ..layers.fused import add_norm_, gelu_
+from ..layers.residual import add_norm_
 from .bert import Bert
 
 

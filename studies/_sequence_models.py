@@ -5,90 +5,24 @@
     convolution  layers                              until the receptive field covers it, else none
     attention    layers                              1
 
-All map (B, T, W) and lengths to (B, T, W), padding aside; Vaswani et al. 2017, table 1, compares them.
+All map (B, T, W) and lengths (B,), default T, to (B, T, W), with zeros in padding; Vaswani et al. 2017, table 1,
+compares them. `steps(T)` counts the operations that wait for each other; `path(T)` counts the operations between the
+first entry and the last, ∞ if the first does not reach the last.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ..attention import masks
-from ..core.tensors import shape
-from ..layers import (
-    AveragePooling,
-    Dropout,
-    EncoderBlock,
-    FeedForward,
-    FullyConnectedPooling,
-    MaxPooling,
-    MultiHeadAttention,
-    SinusoidalPosition,
-)
-from ..layers.recurrent import kind_of, over
-from .bounds import out_of_bounds, refuse, unknown_name
-from .encoder_decoder import check_ids
-
-POOLS = {"mean": lambda width: AveragePooling(), "max": lambda width: MaxPooling(), "learned": FullyConnectedPooling}
-
-
-class Mixer(Protocol):
-    """A way of processing a sequence."""
-
-    width: int
-
-    def __call__(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(B, T, W) → (B, T, W), zeros where a sequence has ended; lengths (B,), default T."""
-        ...
-
-    def steps(self, length: int) -> int:
-        """How many operations have to wait for each other, for a sequence of that length."""
-        ...
-
-    def path(self, length: int) -> float:
-        """Over how many operations the first entry reaches the last; ∞ where it does not."""
-        ...
-
-
-@dataclass(frozen=True)
-class SequenceConfig:
-    """The sizes and names of a `TextClassifier`."""
-
-    vocabulary: int = 0
-    """Number of ids."""
-    classes: int = 0
-    """Number of classes."""
-    kind: Literal["recurrent", "convolution", "attention"] = "attention"
-    """The way of processing."""
-    width: int = 128
-    """Of embeddings and of every layer."""
-    layers: int = 2
-    """One upon the other."""
-    cell: Literal["gru", "lstm"] = "gru"
-    """Of a recurrent one: half of the width reads forwards, half backwards."""
-    kernel: int = 5
-    """Entries that a convolution sees at once; odd."""
-    heads: int = 4
-    """Of an attention."""
-    pool: Literal["mean", "max", "learned"] = "mean"
-    """How the entries become one vector."""
-    dropout: float = 0.1
-    """Share of embeddings and of each layer's output dropped in training."""
-
-    def errors(self) -> list[str]:
-        """Everything that is wrong with these settings, a sentence each."""
-        empty = [name for name in ("vocabulary", "classes") if getattr(self, name) == 0]
-        return [
-            *(f"sequence: {name} (0) must be at least 1." for name in empty),
-            *out_of_bounds("sequence", self),
-            *unknown_name("sequence", self, {"pool": POOLS}),
-        ]
+from regard.attention import masks
+from regard.core.tensors import shape
+from regard.layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention, SinusoidalPosition
+from regard.layers.recurrent import kind_of, over
 
 
 class Recurrent(nn.Module):
@@ -201,44 +135,6 @@ class SelfAttention(nn.Module):
 
     def path(self, length: int) -> float:
         return 1
-
-
-def mixer(config: SequenceConfig) -> Any:
-    """The `Mixer` of a configuration."""
-    width, layers, dropout = config.width, config.layers, config.dropout
-    if config.kind == "recurrent":
-        return Recurrent(width, layers, cell=config.cell, dropout=dropout)
-    if config.kind == "convolution":
-        return Convolution(width, layers, kernel=config.kernel, dropout=dropout)
-    if config.kind == "attention":
-        return SelfAttention(width, layers, heads=config.heads, dropout=dropout)
-    raise ValueError(f"sequence: kind ({config.kind!r}) must be one of recurrent, convolution, attention.")
-
-
-class TextClassifier(nn.Module):
-    """Ids → embeddings → a way of processing → one vector → a classifier.
-
-    Shapes: ids (B, T), lengths (B,) → logits (B, classes).
-
-    >>> model = TextClassifier(SequenceConfig(vocabulary=11, classes=3, width=8, heads=2))
-    >>> tuple(model(torch.randint(0, 11, (2, 5)), torch.tensor([5, 3])).shape)
-    (2, 3)
-    """
-
-    def __init__(self, config: SequenceConfig) -> None:
-        super().__init__()
-        refuse(config.errors())
-        self.config = config
-        self.embedding = nn.Embedding(config.vocabulary, config.width)
-        self.dropout = Dropout(config.dropout)
-        self.mixer = mixer(config)
-        self.pool = POOLS[config.pool](config.width)
-        self.classifier = nn.Linear(config.width, config.classes)
-
-    def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
-        check_ids("sequence", ids, lengths, least=1)
-        x = self.mixer(self.dropout(self.embedding(ids)), lengths)  # (B, T, W)
-        return self.classifier(self.pool(x, lengths=lengths))  # (B, classes)
 
 
 def _valid(x: Tensor, lengths: Tensor | None) -> Tensor | None:

@@ -1,20 +1,22 @@
-"""What a block does between two products, in one pass over memory each where the native kernels serve."""
+"""Fused elementwise kernels: GELU with its bias; dropout, sum and layer norm. Each is one pass over memory."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.autograd import forward_ad
+from torch import Tensor
 from torch.nn import functional as F
 
-from ..attention.native import engine
-from ..attention.native.plan import address, kernels
-from ..attention.validation import PLAIN
-from ..core.tensors import transformed
-from .dropout import LEVELS, LOWEST, Dropout
+from ...core.tensors import traced
+from ..validation import PLAIN
+from . import engine
+from .plan import address, kernels
 
+LEVELS = 256
+"""Values of a random byte: the share dropped is a multiple of 1/256."""
+LOWEST = torch.iinfo(torch.int64).min
+"""From here on a draw of int64 has 64 random bits."""
 _WORD = 2**32 - 1
 
 
@@ -29,76 +31,47 @@ def gelu_(x: Tensor, bias: Tensor, y: Tensor) -> Tensor:
     >>> gelu_(x, torch.tensor([1.0, 1.0]), x)
     tensor([[1.9545, 0.0000]])
     """
-    if not _served(x, bias, y):
+    if not served(x, bias, y):
         return y.copy_(F.gelu(x + bias))
     kernels().gelu(_sizes(x), *_pointers(x, bias, y), torch.get_num_threads())
     return y
 
 
-def add_norm(x: Tensor, part: Tensor, dropout: Dropout, norm: nn.Module) -> Tensor:
-    """norm(x + dropout(part)): (..., W) each.
+def add_norm(
+    x: Tensor,
+    part: Tensor,
+    gain: Tensor,
+    shift: Tensor,
+    *,
+    epsilon: float,
+    dropped: int = 0,
+    keep_sum: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Return x + dropout(part) and its layer norm, (..., W) each, differentiable. All tensors must be `served`.
 
-    >>> x, part = torch.randn(2, 5, 6)
-    >>> norm = nn.LayerNorm(6)
-    >>> torch.allclose(add_norm(x, part, Dropout(0.0), norm), norm(x + part), atol=1e-6)
-    True
+    Args:
+        x, part: (..., W).
+        gain, shift: (W,), weight and bias of the norm.
+        epsilon: of the norm.
+        dropped: how many of the 256 values of a random byte drop an element, at most 255.
+        keep_sum: if False and no gradient is needed, the first result is undefined.
     """
-    if not _fuses(x, part, dropout, norm):
-        found: Tensor = norm(x + dropout(part))
-        return found
-    return _both(x, part, dropout, norm)[1]
-
-
-def add_and_norm(x: Tensor, part: Tensor, dropout: Dropout, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """x + dropout(part), and its norm: (..., W) each."""
-    if not _fuses(x, part, dropout, norm):
-        x = x + dropout(part)
-        return x, norm(x)
-    return _both(x, part, dropout, norm, keep=True)
-
-
-def add_norm_(x: Tensor, part: Tensor, bias: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """norm(x + part + bias) for inference, in the memory of `part`: (N, W), (N, W), (W,) → (N, W)."""
-    if not _served(x, part, bias, norm.weight, norm.bias):
-        return part.copy_(norm(x + part + bias))
-    return _normed(x, part, norm.weight, norm.bias, norm.eps, (0, 0), part, bias=bias)[0]
-
-
-def traced() -> bool:
-    """Whether somebody traces, transforms or watches what is computed here, and has to see operations of torch."""
-    watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
-    return bool(watched) or transformed() or forward_ad._current_level >= 0
-
-
-def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether calling it does what this class says and nothing besides: no subclass, no hook, no parametrisation."""
-    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    return type(module) is kind and not hooks
-
-
-def _fuses(x: Tensor, part: Tensor, dropout: Dropout, norm: Any) -> bool:
-    """Whether the kernels serve, and what they do is all that would be done."""
-    if not (untouched(norm, nn.LayerNorm) and untouched(dropout, Dropout)):
-        return False
-    if norm.weight is None or norm.bias is None or (dropout.training and dropout.dropped == LEVELS):
-        return False
-    return x.shape == part.shape and norm.weight.ndim == 1 and _served(x, part, norm.weight, norm.bias)
-
-
-def _both(x: Tensor, part: Tensor, dropout: Dropout, norm: Any, keep: bool = False) -> tuple[Tensor, Tensor]:
-    """The sum and its norm; in place of the sum anything where it need not be kept."""
-    dropped = dropout.dropped if dropout.training else 0
     key = int(torch.empty((), dtype=torch.int64).random_(LOWEST, None)) if dropped else 0
-    inputs = (x, part, norm.weight, norm.bias)
+    inputs = (x, part, gain, shift)
     if torch.is_grad_enabled() and any(one.requires_grad for one in inputs):
-        return _AddNorm.apply(*inputs, norm.eps, (key, dropped))
-    added = torch.empty_like(x) if keep else None
-    y, _, _ = _normed(*inputs, norm.eps, (key, dropped), torch.empty_like(x), added)
+        return _AddNorm.apply(*inputs, epsilon, (key, dropped))
+    added = torch.empty_like(x) if keep_sum else None
+    y, _, _ = _normed(*inputs, epsilon, (key, dropped), torch.empty_like(x), added)
     return y if added is None else added, y
 
 
-def _served(*tensors: Tensor) -> bool:
-    """Whether the kernels are there, and these are plain numbers in memory."""
+def add_norm_(x: Tensor, part: Tensor, bias: Tensor, gain: Tensor, shift: Tensor, epsilon: float) -> Tensor:
+    """The layer norm of x + part + bias in the memory of `part`, without a gradient; all tensors must be `served`."""
+    return _normed(x, part, gain, shift, epsilon, (0, 0), part, bias=bias)[0]
+
+
+def served(*tensors: Tensor) -> bool:
+    """Whether the kernels are available and can read these: dense float32 tensors on the CPU, not empty."""
     if engine.module is None or traced():
         return False
     return all(
@@ -159,7 +132,7 @@ class _AddNorm(torch.autograd.Function):
         added, gain, mean, rate = ctx.saved_tensors
         of_sum, of_y = (one if one is None else one.contiguous() for one in (of_sum, of_y))
         arrived = [one for one in (of_sum, of_y) if one is not None]
-        if torch.is_grad_enabled() or of_y is None or not _served(*arrived):  # gradients of gradients are PyTorch's
+        if torch.is_grad_enabled() or of_y is None or not served(*arrived):  # gradients of gradients are PyTorch's
             return *_explicit(added, gain, ctx.epsilon, ctx.drop, of_sum, of_y), None, None
         (rows, width), threads = _sizes(added), torch.get_num_threads()
         dx = torch.empty_like(added)

@@ -2,19 +2,24 @@
 
 import math
 import re
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from regard.models.sequence import Convolution, Recurrent, SelfAttention, SequenceConfig, TextClassifier, mixer
+from studies._sequence_models import Convolution, Recurrent, SelfAttention
 
-KINDS = ("recurrent", "convolution", "attention")
+KINDS: dict[str, Any] = {
+    "recurrent": Recurrent,
+    "convolution": partial(Convolution, kernel=3),
+    "attention": partial(SelfAttention, heads=3),
+}
 LENGTHS = torch.tensor([7, 1, 4])
 
 
 def made(kind: Any, **changed: Any) -> Any:
-    return mixer(SequenceConfig(kind=kind, width=12, heads=3, kernel=3, dropout=0.0, **changed)).eval()
+    return KINDS[kind](12, **changed).eval()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -45,43 +50,23 @@ def test_steps_and_paths() -> None:
     assert (SelfAttention(8, 3).steps(50), SelfAttention(8, 3).path(50)) == (3, 1)
 
 
-@pytest.mark.parametrize("pool", ["mean", "max", "learned"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_classifier_of_texts(kind: Any, pool: Any) -> None:
-    config = SequenceConfig(vocabulary=11, classes=5, kind=kind, width=12, heads=3, pool=pool)
-    model, ids = TextClassifier(config).eval(), torch.randint(0, 11, (3, 7))
-    logits = model(ids, LENGTHS)
-    assert logits.shape == (3, 5)
-    ids[1, 1:] = 0
-    assert torch.allclose(model(ids, LENGTHS)[1], logits[1], atol=1e-6)
-    model.train()(ids, LENGTHS).square().sum().backward()
-    assert all(p.grad is not None for p in model.parameters())
-
-
 def test_a_cell_of_choice() -> None:
     assert isinstance(made("recurrent", cell="lstm").rnn[0], torch.nn.LSTM)
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("build", "message"),
     [
-        ({"kind": "fourier"}, "sequence: kind ('fourier') must be one of recurrent, convolution, attention."),
-        ({"pool": "sum"}, "sequence: pool ('sum') must be one of mean, max, learned."),
-        ({"vocabulary": 0}, "sequence: vocabulary (0) must be at least 1."),
-        ({"kind": "recurrent", "width": 13}, "recurrent: width (13) must be even, a half for each direction; try 14."),
-        ({"kind": "convolution", "kernel": 4}, "convolution: kernel (4) must be odd"),
-        ({"kind": "recurrent", "cell": "rnn"}, "recurrent: cell ('rnn') must be one of gru, lstm."),
+        (lambda: Recurrent(13), "recurrent: width (13) must be even, a half for each direction; try 14."),
+        (lambda: Recurrent(12, cell="rnn"), "recurrent: cell ('rnn') must be one of gru, lstm."),
+        (lambda: Convolution(12, kernel=4), "convolution: kernel (4) must be odd"),
     ],
 )
-def test_settings_that_do_not_fit(changed: dict[str, Any], message: str) -> None:
+def test_settings_that_do_not_fit(build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        TextClassifier(SequenceConfig(**({"vocabulary": 11, "classes": 5, "width": 12, "heads": 3} | changed)))
+        build()
 
 
 def test_lengths_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match=r"lengths \(2,?\)"):
         made("convolution")(torch.zeros(3, 7, 12), torch.tensor([1, 2]))
-    with pytest.raises(ValueError, match="sequence: lengths"):
-        TextClassifier(SequenceConfig(11, 5, width=12, heads=3))(
-            torch.zeros(3, 7, dtype=torch.long), torch.tensor([0, 1, 2])
-        )

@@ -1,4 +1,4 @@
-"""What a block does between two products: against float64, on every instruction set, with its gradients and theirs."""
+"""Sum and norm around a part: against float64, on every instruction set, with gradients and second derivatives."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attention.native import engine
-from regard.layers import fused
+from regard.attention.native import engine, fused
+from regard.attention.native.fused import gelu_, kept
 from regard.layers.dropout import LEVELS, Dropout
-from regard.layers.fused import add_and_norm, add_norm, add_norm_, gelu_, kept
+from regard.layers.residual import add_and_norm, add_norm, add_norm_
 
 needs_module = pytest.mark.skipif(engine.module is None, reason=f"no native module: {engine.reason}")
 ISAS = engine.module.isas() if engine.module is not None else []
@@ -34,36 +34,6 @@ def norm_of(width: int) -> nn.LayerNorm:
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
     return norm
-
-
-def assert_exact(x: Tensor, y: Tensor) -> None:
-    """y is gelu(x) within a few roundings; e^(−x²/2) has those of x² times x²/2 besides, and ends at 1e-34."""
-    wanted = 0.5 * x.double() * torch.special.erfc(-x.double() / math.sqrt(2))
-    bound = torch.where(x.abs() < 1, 6, 10 + x.double().square()) * 2**-24 * wanted.abs() + 1e-33
-    assert ((y.double() - wanted).abs() <= bound).all(), ((y.double() - wanted).abs() / bound).nan_to_num().max()
-
-
-@needs_module
-@pytest.mark.parametrize(("rows", "width"), SIZES)
-def test_gelu(isa: str, rows: int, width: int) -> None:
-    x, bias = 4 * torch.randn(rows, width), torch.randn(width)
-    y = torch.full_like(x, torch.nan)
-    assert gelu_(x, bias, y) is y
-    assert_exact(x + bias, y)
-    gelu_(x, bias, x)
-    assert torch.equal(x, y)
-
-
-@needs_module
-def test_gelu_of_every_size(isa: str) -> None:
-    """Its far left is as exact as its middle, as 1 + erf is not; what is no number stays none."""
-    x = torch.linspace(-12.4, 30, 100_003)
-    assert_exact(x, gelu_(x[None], torch.zeros(len(x)), torch.empty(1, len(x)))[0])
-    with pytest.raises(AssertionError):
-        assert_exact(x, F.gelu(x))
-    odd = torch.tensor([[-3e38, -50.0, 0.0, 50.0, 3e38, torch.inf, torch.nan]])
-    assert gelu_(odd, torch.zeros(7), torch.empty(1, 7))[0, :6].tolist() == [0.0, 0.0, 0.0, 50.0, odd[0, 4], torch.inf]
-    assert gelu_(odd, torch.zeros(7), torch.empty(1, 7))[0, 6].isnan()
 
 
 @needs_module
@@ -200,14 +170,3 @@ def test_what_is_not_served_is_computed_by_torch(monkeypatch: pytest.MonkeyPatch
     assert torch.equal(gelu_(x, part[0], torch.empty_like(x)), F.gelu(x + part[0]))
     wanted = norm(x + part + part[0])
     assert torch.equal(add_norm_(x, part.clone(), part[0], norm), wanted)
-
-
-@needs_module
-def test_what_the_module_refuses() -> None:
-    module = fused.kernels()
-    with pytest.raises(TypeError, match="sizes must be a tuple of 2 numbers"):
-        module.gelu((1,), 0, 0, 0, 1)
-    with pytest.raises(ValueError, match="there must be rows, and numbers in them"):
-        module.gelu((1, 0), 0, 0, 0, 1)
-    with pytest.raises(ValueError, match="0 to 255 may be dropped"):
-        module.add_norm((1, 1), 0, 0, 0, 0, 0, 1e-5, (1, 256), 0, 0, 0, 0, 1)

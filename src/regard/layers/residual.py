@@ -1,0 +1,117 @@
+"""Residual connections: the sum and the norm around each part of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeGuard
+
+from torch import Tensor, nn
+
+from ..attention.native import fused
+from ..core.tensors import traced, untouched
+from .dropout import LEVELS, Dropout
+
+
+def add_norm(x: Tensor, part: Tensor, dropout: Dropout, norm: nn.Module) -> Tensor:
+    """norm(x + dropout(part)): (..., W) each.
+
+    >>> import torch
+    >>> x, part = torch.randn(2, 5, 6)
+    >>> norm = nn.LayerNorm(6)
+    >>> torch.allclose(add_norm(x, part, Dropout(0.0), norm), norm(x + part), atol=1e-6)
+    True
+    """
+    return _add_and_norm(x, part, dropout, norm, keep_sum=False)[1]
+
+
+def add_and_norm(x: Tensor, part: Tensor, dropout: Dropout, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """x + dropout(part), and its norm: (..., W) each."""
+    return _add_and_norm(x, part, dropout, norm, keep_sum=True)
+
+
+def add_norm_(x: Tensor, part: Tensor, bias: Tensor, norm: nn.Module) -> Tensor:
+    """norm(x + part + bias) without a gradient, written to the memory of `part`: (N, W), (N, W), (W,) → (N, W)."""
+    if not _fusable(norm) or not fused.served(x, part, bias, norm.weight, norm.bias):
+        return part.copy_(norm(x + part + bias))
+    return fused.add_norm_(x, part, bias, norm.weight, norm.bias, norm.eps)
+
+
+def _add_and_norm(
+    x: Tensor, part: Tensor, dropout: Dropout, norm: nn.Module, *, keep_sum: bool
+) -> tuple[Tensor, Tensor]:
+    """x + dropout(part) and its norm; if `keep_sum` is False, the first result is undefined."""
+    all_dropped = dropout.training and dropout.dropped == LEVELS
+    if (
+        x.shape != part.shape
+        or all_dropped
+        or not (_fusable(norm) and untouched(dropout, Dropout))
+        or not fused.served(x, part, norm.weight, norm.bias)
+    ):
+        x = x + dropout(part)
+        return x, norm(x)
+    dropped = dropout.dropped if dropout.training else 0
+    return fused.add_norm(x, part, norm.weight, norm.bias, epsilon=norm.eps, dropped=dropped, keep_sum=keep_sum)
+
+
+def _fusable(norm: nn.Module) -> TypeGuard[nn.LayerNorm]:
+    """Whether `norm` is a plain layer norm over the last dimension, with weight and bias."""
+    if not isinstance(norm, nn.LayerNorm) or not untouched(norm, nn.LayerNorm):
+        return False
+    return norm.weight is not None and norm.bias is not None and norm.weight.ndim == 1
+
+
+class Residual(nn.Module):
+    """A part and the way around it.
+
+        after:  norm(x + dropout(part(x)))      (Vaswani et al. 2017, section 5.4)
+        before: x + dropout(part(norm(x)))      (Xiong et al. 2020, figure 1)
+
+    Returns the new x and what the part showed besides its output, such as a map, or None.
+
+    >>> import torch
+    >>> around = Residual(nn.Identity(), norm_first=True)
+    >>> around(torch.ones(3), lambda x: 2 * x)
+    (tensor([3., 3., 3.]), None)
+    """
+
+    def __init__(self, norm: nn.Module, *, norm_first: bool, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm, self.norm_first, self.dropout = norm, norm_first, Dropout(dropout)
+
+    def forward(self, x: Tensor, part: Callable[..., Any], *inputs: Any, **options: Any) -> tuple[Tensor, Any]:
+        y, shown = part_result(part(self.norm(x) if self.norm_first else x, *inputs, **options))
+        return x + self.dropout(y) if self.norm_first else add_norm(x, y, self.dropout, self.norm), shown
+
+
+class Way(NamedTuple):
+    """A part, the way around it, and what the part is told."""
+
+    around: Residual
+    part: Callable[..., Any]
+    options: dict[str, Any]
+
+
+def through(x: Tensor, ways: Sequence[Way]) -> tuple[Tensor, list[Any]]:
+    """One part after the other; returns the last x, and what each part showed besides its output.
+
+    Where norms come first, the sum that ends one part and the norm that begins the next are one step (`add_and_norm`).
+    """
+    shown: list[Any] = []
+    if traced() or not all(way.around.norm_first and untouched(way.around, Residual) for way in ways):
+        for around, part, options in ways:
+            x, one = around(x, part, **options)
+            shown.append(one)
+        return x, shown
+    y = ways[0].around.norm(x)
+    for (around, part, options), after in zip(ways, (*ways[1:], None), strict=True):
+        found, one = part_result(part(y, **options))
+        shown.append(one)
+        if after is None:
+            x = x + around.dropout(found)
+        else:
+            x, y = add_and_norm(x, found, around.dropout, after.around.norm)
+    return x, shown
+
+
+def part_result(result: Any) -> tuple[Tensor, Any]:
+    return result if isinstance(result, tuple) else (result, None)
