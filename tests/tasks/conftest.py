@@ -53,7 +53,7 @@ def trained(task: Translate) -> Translate:
     optimizer = torch.optim.AdamW(task.model.parameters(), lr=1e-2)
     for epoch in range(30):
         for batch in task.batches(epoch, start=0, rank=0, world=1):
-            loss = task.loss(task.model, batch)
+            loss = task.loss(batch)
             (loss.total / loss.count).backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .corpus import Corpus
+from .epoch_batches import EpochBatches
 from .pair_batches import Batches, Plan
 
 
@@ -35,7 +35,7 @@ class TextBatch:
         return TextBatch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
 
 
-class TextBatches:
+class TextBatches(EpochBatches[TextBatch]):
     """The batches of a corpus of (ids with [CLS] and [SEP], [label]); orders are a function of (seed, epoch).
 
     To learn from, texts come together by lot, whatever their lengths: a model that packs them loses nothing, and texts
@@ -56,12 +56,8 @@ class TextBatches:
         """The places of each batch in the corpus."""
         return self._batches.plan(epoch)
 
-    def epoch(self, epoch: int, *, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[TextBatch]:
-        """The batches of an epoch from number `start` on; rank r takes entries r::world of each, maybe none."""
-        if not 0 <= rank < world:
-            raise ValueError(f"texts: rank ({rank}) must lie in 0 … world − 1; got a world of {world}.")
-        plan = self.plan(epoch)
-        return (self.batch(plan[number][rank::world]) for number in range(start, len(plan)))
+    def take(self, indices: np.ndarray, share: slice, *, epoch: int, number: int) -> TextBatch:
+        return self.batch(indices[share])
 
     def batch(self, places: np.ndarray) -> TextBatch:
         """The texts at some places of the corpus."""
