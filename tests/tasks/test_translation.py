@@ -50,8 +50,8 @@ def test_vocabularies_are_saved(task: Translate, tmp_path: Path) -> None:
     task.save(tmp_path)
     text = "the dog sees a bird"
     source = load_vocabulary(tmp_path / "source.json")
-    assert source.encode(text) == task.interpreter.source.encode(text)
-    assert len(load_vocabulary(tmp_path / "target.json")) == len(task.interpreter.target)
+    assert source.encode(text) == task.translator.source.encode(text)
+    assert len(load_vocabulary(tmp_path / "target.json")) == len(task.translator.target)
 
 
 def test_figures() -> None:
@@ -62,4 +62,4 @@ def test_figures() -> None:
 
 def test_no_held_out_pairs_are_refused(task: Translate) -> None:
     with pytest.raises(ValueError, match=r"texts \(0 pairs\) must hold some pairs"):
-        Translate(task.interpreter, task.train, task.valid, [])
+        Translate(task.translator, task.train, task.valid, [])

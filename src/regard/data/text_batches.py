@@ -1,7 +1,9 @@
-"""Batches of texts with labels, of about equal size in tokens."""
+"""Batches of texts: with labels, of about equal size in tokens, to train on; by length alone, for inference."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,3 +70,40 @@ class TextBatches(EpochBatches[TextBatch]):
             ids[row, : len(found)] = found
         labels = np.array([label[0] for _, label in rows], np.int64)
         return TextBatch(*map(torch.from_numpy, (ids, lengths, labels, places.astype(np.int64))))
+
+
+def padded_batches(lengths: Sequence[int], cells: int, most: int = sys.maxsize) -> Iterator[list[int]]:
+    """Indices of sequences of similar length, longest first, so that a lack of memory shows in the first batch.
+
+    Args:
+        lengths: of the sequences.
+        cells: of a batch, padding included; a longer sequence is a batch of its own.
+        most: sequences of a batch.
+
+    >>> list(padded_batches([3, 9, 1, 4], cells=9))
+    [[1], [3, 0], [2]]
+    """
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    start = 0
+    while start < len(order):
+        count = min(most, max(1, cells // lengths[order[start]]))
+        yield order[start : start + count]
+        start += count
+
+
+def packed_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """As `padded_batches`, for sequences that are packed: `tokens` bounds the sum of their lengths.
+
+    >>> list(packed_batches([3, 9, 1, 4], tokens=9))
+    [[1], [3, 0, 2]]
+    """
+    batch: list[int] = []
+    held = 0
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if batch and held + lengths[index] > tokens:
+            yield batch
+            batch, held = [], 0
+        batch.append(index)
+        held += lengths[index]
+    if batch:
+        yield batch

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..attention.native import engine
 from ..attention.native.plan import address
 from ..data import BOS, EOS
-from .encoder_decoder import Translator
+from .encoder_decoder import EncoderDecoder
 
 BLOCK = 64
 """Ids that `top` looks at together."""
@@ -44,7 +44,7 @@ class Hypothesis:
 
 @torch.no_grad()
 def greedy(
-    model: Translator,
+    model: EncoderDecoder,
     source: Tensor,
     lengths: Tensor,
     *,
@@ -54,7 +54,7 @@ def greedy(
     """The most probable next token at each step, one hypothesis per sentence.
 
     Args:
-        model: any `Translator`.
+        model: any `EncoderDecoder`.
         source: (B, Ts) ids.
         lengths: (B,) source tokens that count.
         longest: tokens at most, EOS counted; default 2·length of the source + 10, for each sentence.
@@ -92,7 +92,7 @@ def greedy(
 
 @torch.no_grad()
 def beam(
-    model: Translator,
+    model: EncoderDecoder,
     source: Tensor,
     lengths: Tensor,
     *,
@@ -278,7 +278,7 @@ def _hypothesis(written: list[int], total: float, alpha: float) -> Hypothesis:
     return Hypothesis(tuple(written[:-1] if ended else written), total / len(written) ** alpha, ended)
 
 
-def _limits(model: Translator, lengths: Tensor, longest: int | None) -> Tensor:
+def _limits(model: EncoderDecoder, lengths: Tensor, longest: int | None) -> Tensor:
     """(B,): tokens at most, of each sentence."""
     if longest is not None and longest < 1:
         raise ValueError(f"search: longest ({longest}) must be at least 1 token. None is twice the source and 10 more.")

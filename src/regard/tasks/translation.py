@@ -15,7 +15,7 @@ from ..data import Batch, Batches
 from ..layers.cross_entropy import cross_entropy
 from .bleu import References
 from .task import Loss, Task
-from .translator import Interpreter
+from .translator import Translator
 
 SAMPLES = 8
 EVALUATION = "evaluation.json"
@@ -26,7 +26,7 @@ class Translate(Task):
     """What the training loop trains: `training.fit(Translate(…), …)`.
 
     Args:
-        interpreter: the model and its vocabularies.
+        translator: the model and its vocabularies.
         train: batches to learn from.
         valid: batches of the held-out pairs, not shuffled.
         texts: the held-out pairs as texts.
@@ -39,7 +39,7 @@ class Translate(Task):
 
     def __init__(
         self,
-        interpreter: Interpreter,
+        translator: Translator,
         train: Batches,
         valid: Batches,
         texts: Sequence[tuple[str, str]],
@@ -50,7 +50,7 @@ class Translate(Task):
     ) -> None:
         if not texts:
             raise ValueError("translate: texts (0 pairs) must hold some pairs; got none. They tell how good it is.")
-        self.interpreter, self.model = interpreter, cast(nn.Module, interpreter.model)
+        self.translator, self.model = translator, cast(nn.Module, translator.model)
         self.train, self.valid, self.texts = train, valid, texts
         self.smoothing, self.longest = smoothing, longest
         self.references = References([target for _, target in texts], tokenizer)
@@ -79,8 +79,8 @@ class Translate(Task):
 
     def save(self, folder: Path) -> None:
         """Write the vocabularies and how BLEU and chrF are computed; the loop writes the weights."""
-        self.interpreter.source.save(folder / "source.json")
-        self.interpreter.target.save(folder / "target.json")
+        self.translator.source.save(folder / "source.json")
+        self.translator.target.save(folder / "target.json")
         self.save_evaluation(folder)
 
     def save_evaluation(self, folder: Path) -> None:
@@ -91,10 +91,10 @@ class Translate(Task):
 
     def _translated(self, first: int | None = None) -> list[str]:
         sources = [source for source, _ in self.texts[:first]]
-        return [found[0].text for found in self.interpreter.translate(sources, size=1, longest=self.longest)]
+        return [found[0].text for found in self.translator.translate(sources, size=1, longest=self.longest)]
 
     def _total(self, batch: Batch, smoothing: float) -> Tensor:
-        model = self.interpreter.model
+        model = self.translator.model
         memory = model.encode(batch.source, batch.source_lengths)
         hidden = model.decode(batch.target[:, :-1], memory, lengths=batch.target_lengths)  # (B, T, W)
         steps = torch.arange(hidden.shape[1], device=hidden.device)
