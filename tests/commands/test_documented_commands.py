@@ -194,17 +194,17 @@ def test_options_stand_before_between_and_after_the_texts(
 
 def test_python_as_documented(workspace: Path) -> None:
     """`load` takes a string; one text gives its translations; `look` and `align` take what `translate` returns."""
-    interpreter = load_translator(str(workspace / "runs/de-en"))
-    single = interpreter.translate("the cat", longest=6)
+    translator = load_translator(str(workspace / "runs/de-en"))
+    single = translator.translate("the cat", longest=6)
     assert isinstance(single[0], Translation) and single[0].source == "the cat"
-    assert interpreter.translate(["the cat"], longest=6) == [single]
-    several = interpreter.translate(["the cat", "a dog"], longest=6)
-    assert [m.shape[-1] for m in interpreter.look(several)] == [len(one.read) for (one,) in several]
-    assert interpreter.look(single[0])[0].shape == interpreter.look(single)[0].shape
-    alignment = interpreter.align(single[0])
-    assert isinstance(alignment, Alignment) and alignment.links == interpreter.align(several)[0].links
+    assert translator.translate(["the cat"], longest=6) == [single]
+    several = translator.translate(["the cat", "a dog"], longest=6)
+    assert [m.shape[-1] for m in translator.look(several)] == [len(one.read) for (one,) in several]
+    assert translator.look(single[0])[0].shape == translator.look(single)[0].shape
+    alignment = translator.align(single[0])
+    assert isinstance(alignment, Alignment) and alignment.links == translator.align(several)[0].links
     with pytest.raises(ValueError, match=r"translations must be of `translate` or `known`; got a str"):
-        interpreter.look(["the cat"])  # type: ignore[list-item]
+        translator.look(["the cat"])  # type: ignore[list-item]
 
 
 def test_a_single_string_is_one_text(workspace: Path) -> None:

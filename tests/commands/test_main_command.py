@@ -23,7 +23,7 @@ from regard.core import assets
 from regard.models import Hypothesis
 from regard.server.target import Target
 from regard.tasks.run_files import read_weights
-from regard.tasks.translator import Interpreter
+from regard.tasks.translator import Translator
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +134,9 @@ def test_demo_of_a_translator_that_writes_nothing(
     monkeypatch.setattr(demo, "PAIRS", 200)
     monkeypatch.setattr(demo, "TEST", 5)
     monkeypatch.setattr(demo, "VALID", 20)
-    search = Interpreter.search
+    search = Translator.search
     empty = Hypothesis((), 0.0)
-    monkeypatch.setattr(Interpreter, "search", lambda *given, **how: [[empty] for _ in search(*given, **how)])
+    monkeypatch.setattr(Translator, "search", lambda *given, **how: [[empty] for _ in search(*given, **how)])
     assert main(["demo", "--steps", "1", "--out", str(tmp_path / "out")]) == 0
     assert "it wrote nothing" in capsys.readouterr().out and (tmp_path / "out/dates.png").exists()
 
