@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,12 +27,20 @@ def developing(server: str) -> Iterator[str]:
     """The address of Vite's development server."""
     command = [str(node()), str(VITE), "--port", "0", "--host", "127.0.0.1", "--clearScreen", "false"]
     settings = {**os.environ, "REGARD_SERVER": server.rstrip("/"), "NO_COLOR": "1"}
-    with subprocess.Popen(command, cwd=ROOT / "web", env=settings, stdout=subprocess.PIPE, text=True) as process:
+    # A session of its own, ended as a whole: `node` may be a program that starts the real one
+    options: dict[str, Any] = {
+        "cwd": ROOT / "web",
+        "env": settings,
+        "stdout": subprocess.PIPE,
+        "text": True,
+        "start_new_session": True,
+    }
+    with subprocess.Popen(command, **options) as process:
         assert process.stdout is not None
         try:
             yield next(found[0] for line in process.stdout if (found := re.search(r"http://127\.0\.0\.1:\d+/", line)))
         finally:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGTERM)
 
 
 def test_the_development_server_passes_requests_on(chromium: Any) -> None:
