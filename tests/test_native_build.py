@@ -40,6 +40,16 @@ def test_a_change_of_any_source_file_rebuilds_the_kernels() -> None:
     assert {path.relative_to(ROOT).as_posix() for path in files} <= prerequisites
 
 
+def test_the_readme_names_existing_files() -> None:
+    text = (NATIVE / "README.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+/[\w.]*)`", text)
+    assert len(named) > 20
+    for name in named:
+        assert (NATIVE / name).exists() or (ROOT / name).exists(), name
+    folders = {f"{path.name}/" for path in NATIVE.iterdir() if path.is_dir()}
+    assert folders == set(re.findall(r"^\| `(\w+/)` \|", text, re.MULTILINE))
+
+
 def symbols(path: Path) -> list[tuple[str, str]]:
     """The type letter and the name of each symbol that an object file defines."""
     command = ["nm", "--demangle", "--defined-only", "--format=posix", str(path)]
