@@ -1,9 +1,6 @@
-// The module regard._native: plain numbers in, kernels run, at most a yes or no out. Whoever calls has checked shapes and dtypes and
-// keeps the tensors alive; here only the form of the arguments is checked.
-//
-// To add a kernel: its job in base/problem.hpp or a header of its own, its Kernel in `Kernels` (base/kernel_table.hpp and
-// base/kernel_table.cpp), its call in dispatch/dispatch.hpp, a function here or in another file of this folder that reads
-// the job and makes the call, and its line in the module below.
+// The module regard._native: it reads plain numbers and runs kernels; results are written through pointers. The caller has
+// validated shapes and dtypes and keeps the tensors alive; only the form of the arguments is checked here. README.md
+// describes how to add a kernel.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <sys/mman.h>

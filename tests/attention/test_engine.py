@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -204,17 +203,3 @@ def test_calls_from_several_threads_at_once(module: ModuleType) -> None:
     with ThreadPoolExecutor(4) as workers:
         together = list(workers.map(lambda q: dot_forward(module, q, q, q, 2), qs * 10))
     assert all(torch.equal(a, b) for a, b in zip(alone * 10, together, strict=True))
-
-
-@pytest.mark.skipif(not shutil.which("nm"), reason="reads symbols with nm")
-def test_no_code_of_one_instruction_set_can_serve_another() -> None:
-    """A weak symbol of two object files is one function: the linker keeps either, for every machine."""
-    objects = sorted((ROOT / "build/native").glob("CMakeFiles/kernels_*.dir/*/*.o"))
-    if not objects:
-        pytest.skip("built elsewhere")
-    for path in objects:
-        name = re.fullmatch(r"kernels_(\w+)\.dir", path.parent.parent.name)
-        assert name
-        listed = subprocess.run(["nm", "--demangle", path], capture_output=True, text=True, check=True).stdout
-        weak = re.findall(r"^[0-9a-f]* +[WVu] (.*)", listed, re.MULTILINE)
-        assert all(f"regard::{name[1]}::" in symbol for symbol in weak), (path.name, weak)
