@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 # Set-up brings a cmake of its own where the machine has none
 CMAKE   = $(shell test -x $(BIN)/cmake && echo $(BIN)/cmake || echo cmake)
 
-.PHONY: demo test test-hosts check bench studies set-up page chromium native native-check sanitize arm64 clean
+.PHONY: demo test quick test-hosts check bench studies set-up page chromium native native-check sanitize arm64 clean
 
 demo: set-up
 	@$(BIN)/regard demo
@@ -15,6 +15,10 @@ demo: set-up
 # ORDER=1, or any other seed, runs the tests in a random order that the seed determines. Once set up, it needs no network
 test: set-up check chromium
 	REGARD_TEST_ORDER=$(ORDER) $(BIN)/python -m pytest -n auto --dist loadgroup
+
+# Linters, types and a few tests of every file: about a minute on two idle cores, for the time between two edits
+quick: set-up check
+	$(BIN)/python -m pytest --quick -n auto --dist loadgroup -q tests
 
 # The whole suite as other machines would run it: other instruction sets, one thread and four, no kernels. About 40 minutes
 test-hosts: set-up chromium
@@ -25,6 +29,8 @@ check: $(VENV)/ready
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	@if test -d web/node_modules/eslint; then $(NODE) npm run lint --silent --prefix web; \
+	else echo "web/ is not checked: make page installs what that needs"; fi
 
 # Without Node or a network there is no page; everything else works, and `regard view` says what is missing
 set-up: $(VENV)/ready
@@ -96,11 +102,14 @@ arm64:
 	$(CMAKE) --build build/arm64 --parallel 2
 	$(ARM_QEMU) build/arm64/check
 
+# The kernels are rebuilt when any of these changes
+NATIVE := native/CMakeLists.txt $(sort $(shell find native -name '*.cpp' -o -name '*.hpp'))
+
 # torch first and pinned: a bare requirement would bring another build, gigabytes larger. The kernels are built with
 # what is in the environment, so that their build folder stays good from one time to the next. onnxruntime and timm are
 # peers of benchmarks and tests. timm and its torchvision are installed apart (bench/_peers.py), without dependencies:
 # those of timm are there already, and torchvision would bring another torch.
-$(VENV)/ready: pyproject.toml native/CMakeLists.txt $(wildcard native/*.cpp native/*.hpp)
+$(VENV)/ready: pyproject.toml $(NATIVE)
 	@test -n "$(PYTHON)" || { echo "regard needs Python 3.11 or later with the venv module: install it, or make PYTHON=…"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch==2.13.0

@@ -6,6 +6,8 @@ variable REGARD_TEST_THREADS sets another number (`make test-hosts`).
 Which tests ran before in the same process depends on how pytest-xdist distributes them, that is, on timing. So every
 test starts with the same random state, and Hypothesis draws the same examples in every run. REGARD_TEST_ORDER=SEED
 runs the tests in a random order that SEED determines (`make test ORDER=1`).
+
+--quick runs a few tests of every file (`make quick`): after a small change it finds most mistakes within a minute.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 import random
 import zlib
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -32,11 +35,36 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("regard")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With REGARD_TEST_ORDER, shuffle the files, and the tests within each file.
+QUICK_FUNCTIONS = 4
+"""Test functions of each file that --quick runs, each with its first parameters."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="run a few tests of every file, and none marked slow")
+
+
+def quick(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the first case of the first `QUICK_FUNCTIONS` functions of each file; leave out tests marked slow."""
+    functions: dict[Path, set[str]] = {}
+    selected = []
+    for item in items:
+        name = getattr(item, "originalname", item.name)
+        chosen = functions.setdefault(item.path, set())
+        if name not in chosen and len(chosen) < QUICK_FUNCTIONS and not item.get_closest_marker("slow"):
+            chosen.add(name)
+            selected.append(item)
+    return selected
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --quick, select tests. With REGARD_TEST_ORDER, shuffle the files, and the tests within each file.
 
     The tests of a file stay together: what they share is prepared once.
     """
+    if config.getoption("--quick"):
+        selected = quick(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(selected)])
+        items[:] = selected
     seed = os.environ.get("REGARD_TEST_ORDER", "")
     if seed:
         order = random.Random(seed)

@@ -29,7 +29,7 @@ from regard.layers import DecoderBlock, EncoderBlock, MultiHeadAttention, sinuso
 from regard.models import Transformer
 from regard.models.ctranslate2_export import to_ctranslate2
 from regard.tasks.loading import load_translator
-from regard.tasks.translator import Interpreter
+from regard.tasks.translator import Translator
 
 SIZE, LONGEST = 5, 60
 MINUTES = 12.0
@@ -42,12 +42,12 @@ Search = Callable[[Sentences], Translations]
 
 
 def cases(options: Options) -> Iterator[Case]:
-    interpreter = _model(options)
-    read = _sentences(interpreter, options)
+    translator = _model(options)
+    read = _sentences(translator, options)
     contenders: dict[str, Callable[[], Translations]] = {
-        "ours": lambda: _ours(interpreter, read),
-        "marian": _Best("marian", _marian(interpreter.model), read),
-        "ctranslate2": _Best("ctranslate2", _ctranslate2(interpreter, options), read),
+        "ours": lambda: _ours(translator, read),
+        "marian": _Best("marian", _marian(translator.model), read),
+        "ctranslate2": _Best("ctranslate2", _ctranslate2(translator, options), read),
     }
     versus = (Versus("ours", "marian", ">= 3.0"), Versus("ours", "ctranslate2", ">= 0.7"))
     yield Case("beam search", f"{len(read):,} sentences, beam {SIZE}", contenders, versus, most_rounds=7)
@@ -75,12 +75,12 @@ class _Best:
 
 
 def figures(options: Options) -> Iterator[Figure]:
-    interpreter = _model(options)
-    read = _sentences(interpreter, options)
-    ours = _ours(interpreter, read)
+    translator = _model(options)
+    read = _sentences(translator, options)
+    ours = _ours(translator, read)
     others = {
-        "marian": next(iter(_marian(interpreter.model).values()))(read),
-        "ctranslate2": next(iter(_ctranslate2(interpreter, options).values()))(read),
+        "marian": next(iter(_marian(translator.model).values()))(read),
+        "ctranslate2": next(iter(_ctranslate2(translator, options).values()))(read),
     }
     for name, theirs in others.items():
         shape = f"{len(read):,} sentences, beam {SIZE}"
@@ -91,7 +91,7 @@ def _agree(ours: Translations, theirs: Translations) -> float:
     return sum(map(tuple.__eq__, ours, theirs)) / len(ours)
 
 
-def _model(options: Options) -> Interpreter:
+def _model(options: Options) -> Translator:
     """From OUT/decoding, trained if it is not there."""
     folder = options.out / ("decoding-quick" if options.quick else "decoding")
     if not (folder / "model.safetensors").exists():
@@ -104,15 +104,15 @@ def _model(options: Options) -> Interpreter:
     return load_translator(folder)
 
 
-def _sentences(interpreter: Interpreter, options: Options) -> list[tuple[int, ...]]:
+def _sentences(translator: Translator, options: Options) -> list[tuple[int, ...]]:
     """Ids with EOS, the longest first: every contender gets them in the order that suits it."""
     pairs = islice(read_pairs(multi30k("test_2016_flickr")), 50 if options.quick else 1000)
-    ids = [(*found, EOS) for found in interpreter.source.encode_all([source for source, _ in pairs])]
+    ids = [(*found, EOS) for found in translator.source.encode_all([source for source, _ in pairs])]
     return sorted(ids, key=len, reverse=True)
 
 
-def _ours(interpreter: Interpreter, read: Sequence[tuple[int, ...]]) -> Translations:
-    return [found[0].tokens for found in interpreter.search(read, size=SIZE, longest=LONGEST)]
+def _ours(translator: Translator, read: Sequence[tuple[int, ...]]) -> Translations:
+    return [found[0].tokens for found in translator.search(read, size=SIZE, longest=LONGEST)]
 
 
 def _marian(model: Any) -> dict[str, Search]:
@@ -215,20 +215,20 @@ def _copy_attention(theirs: Any, ours: MultiHeadAttention) -> None:
     theirs.out_proj.load_state_dict(ours.out.state_dict())
 
 
-def _ctranslate2(interpreter: Interpreter, options: Options) -> dict[str, Search]:
+def _ctranslate2(translator: Translator, options: Options) -> dict[str, Search]:
     """By batch size."""
     import ctranslate2
 
     folder = Path(options.out, "ctranslate2")
-    to_ctranslate2(interpreter.model, interpreter.source, interpreter.target, folder)
-    number = {piece: place for place, piece in enumerate(interpreter.target.pieces(range(len(interpreter.target))))}
+    to_ctranslate2(translator.model, translator.source, translator.target, folder)
+    number = {piece: place for place, piece in enumerate(translator.target.pieces(range(len(translator.target))))}
     workers = torch.get_num_threads()
     with threads(workers):  # a translator changes those of the thread that makes it
-        translator = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=workers, intra_threads=1)
+        peer = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=workers, intra_threads=1)
 
     def run(read: Sentences, batch: int) -> Translations:
-        found = translator.translate_batch(
-            [interpreter.source.pieces(row[:-1]) for row in read],
+        found = peer.translate_batch(
+            [translator.source.pieces(row[:-1]) for row in read],
             beam_size=SIZE,
             max_batch_size=batch,
             max_decoding_length=LONGEST,

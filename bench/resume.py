@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 from bench.harness import Figure, Options
 from regard.core.tensor_files import read_tensors
 from regard.layers import EncoderBlock, FeedForward, MultiHeadAttention
-from regard.training import Silent, Training, checkpoint, fit, seed_all
+from regard.training import Loss, Silent, Task, Training, checkpoint, fit, seed_all
 
 WIDTH, LENGTH, SYMBOLS, BATCHES = 32, 11, 13, 25
 STEPS = 300
@@ -37,13 +36,6 @@ CONFIG = Training(
     save_seconds=0.0,
     log_every=10,
 )
-
-
-@dataclass(frozen=True)
-class Loss:
-    total: Tensor
-    count: int
-    extras: dict[str, float]
 
 
 class Reverser(nn.Module):
@@ -61,7 +53,7 @@ class Reverser(nn.Module):
         return self.write(self.block(self.symbol(symbols) + self.place.weight))
 
 
-class Reverse:
+class Reverse(Task):
     """The task."""
 
     goal = ("loss", "min")
@@ -79,20 +71,14 @@ class Reverse:
     def batches_in(self, epoch: int) -> int:
         return BATCHES
 
-    def loss(self, model: nn.Module, batch: Tensor) -> Loss:
+    def batch_loss(self, batch: Tensor) -> Loss:
         time.sleep(self.sleep)
-        logits = model(batch).flatten(0, 1)  # (B·T, V)
-        return Loss(nn.functional.cross_entropy(logits, batch.flip(1).flatten(), reduction="sum"), batch.numel(), {})
+        logits = self.model(batch).flatten(0, 1)  # (B·T, V)
+        return Loss(nn.functional.cross_entropy(logits, batch.flip(1).flatten(), reduction="sum"), batch.numel())
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        found = self.loss(model, next(self.batches(10_000, start=0, rank=0, world=1)))
+    def evaluate(self) -> dict[str, float]:
+        found = self.loss(next(self.batches(10_000, start=0, rank=0, world=1)))
         return {"loss": float(found.total) / found.count}
-
-    def samples(self, model: nn.Module) -> list[tuple[str, str, str]]:
-        return []
-
-    def save(self, folder: Path) -> None:
-        """Nothing besides the weights."""
 
 
 def figures(options: Options) -> Iterator[Figure]:

@@ -25,7 +25,7 @@ from regard.commands.main import main as regard
 from regard.data.bible import prepare
 from regard.tasks.alignment import Link, Step, agreement, error_rate, links, parse_pharaoh
 from regard.tasks.loading import load_translator
-from regard.tasks.translator import Interpreter
+from regard.tasks.translator import Translator
 
 COMMON = ["--no-joint", "--vocabulary", "4000", "--patience", "0", "--epochs", "1000"]
 COMMON += ["--learning-rate", "2e-3", "--warmup", "400"]
@@ -87,7 +87,7 @@ def _train(name: str, folder: Path, verses: Path, source: str, target: str, minu
     return regard(["train", "translate", str(folder), *files, *COMMON, *MODELS[name], "--minutes", str(minutes)])
 
 
-def _attention(forward: Interpreter, reverse: Interpreter, verses: Path) -> Iterator[tuple[str, Links]]:
+def _attention(forward: Translator, reverse: Translator, verses: Path) -> Iterator[tuple[str, Links]]:
     """How links were read off, and the links."""
     greek, english = _lines(verses / "verses.el"), _lines(verses / "verses.en")
     written = [forward.known(*pair) for pair in zip(greek, english, strict=True)]

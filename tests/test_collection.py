@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import hypothesis
@@ -65,6 +66,17 @@ def test_a_seed_determines_the_random_order() -> None:
     plain, one, again = map(ids, processes)
     assert one == again != plain and sorted(one) == sorted(plain)
     assert len(list(itertools.groupby(one, key=lambda name: name.partition("::")[0]))) == len(files)
+
+
+def test_quick_selects_the_first_functions_of_every_file() -> None:
+    paths = ["tests/core", "tests/attention/test_engine.py", "tests/test_house.py"]
+    selected = ids(collect(0, "--quick", *paths))
+    everything = ids(collect(0, *paths))
+    functions = [name.partition("[")[0] for name in selected]
+    assert len(set(functions)) == len(functions)  # each with its first parameters
+    counts = Counter(name.partition("::")[0] for name in functions)
+    assert counts.keys() == {name.partition("::")[0] for name in everything}
+    assert max(counts.values()) == 4 and set(selected) < set(everything)
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ from regard.models import (
 from regard.models.decoder_context import CONTEXTS
 from regard.models.fast_decoder import Inference, swift
 from regard.models.fast_encoder import Inference as BertInference
-from regard.tasks.translator import Interpreter, Translation
+from regard.tasks.translator import Translation, Translator
 from tests.attention.refusals import assert_refused
 
 W, H, V = 24, 3, 37
@@ -406,12 +406,12 @@ def test_fast_decoding_shows_the_maps_of_the_model(search: str) -> None:
 def test_translating_does_not_depend_on_who_looks(size: int) -> None:
     """Several batches, which run side by side where nobody watches."""
     model: Any = made(translator(TRANSFORMER)).eval()
-    interpreter = Interpreter(model, None, None)  # type: ignore[arg-type]  # ids alone
+    user = Translator(model, None, None)  # type: ignore[arg-type]  # ids alone
     rows = [(*ids(n, seed=n).tolist(), EOS) for n in LENGTHS]
     results: list[Any] = []
     for watched in (False, True):
         with regard.watch(model) if watched else nullcontext() as seen:
-            results.append(interpreter.search(rows, size=size, longest=7, tokens=150))
+            results.append(user.search(rows, size=size, longest=7, tokens=150))
     assert results[0] == results[1] and len(seen)
 
 
@@ -455,9 +455,9 @@ def test_operators(backend: str, options: dict[str, Any]) -> None:
 def test_a_look_leaves_the_model_as_it_was() -> None:
     """The mode, and the random numbers to come."""
     model: Any = made(translator(TRANSFORMER)).train()
-    interpreter = Interpreter(model, None, None)  # type: ignore[arg-type]
+    user = Translator(model, None, None)  # type: ignore[arg-type]
     one = Translation("", "", 0.0, (5, 6, 7, EOS), (8, 9, BOS))
     before = torch.get_rng_state()
-    first, second = (interpreter._seen([one], -1) for _ in range(2))
+    first, second = (user._seen([one], -1) for _ in range(2))
     assert model.training and torch.equal(torch.get_rng_state(), before)
     assert torch.equal(first.dense(), second.dense())

@@ -1,18 +1,19 @@
+import { env } from "node:process";
+
 import { defineConfig } from "vite";
 
-// `npx vite` serves the page while one works on it; the API comes from `regard view … --port 8765`.
-// `--mode explain` builds the page of `regard explain` beside the other: one script, which a file can hold whole and Node
-// can run.
-export default defineConfig(({ mode }) => ({
+// The libraries are chunks of their own, loaded when a view needs them. The entry holds the rest of the page. It also runs
+// in Node, to draw a chart as a file, and in files that hold the page and one chart.
+export default defineConfig({
   base: "./",
   build: {
-    outDir: "../src/regard/assets/page", target: "es2022",
-    ...(mode === "explain"
-      ? {
-          emptyOutDir: false, chunkSizeWarningLimit: 2000, copyPublicDir: false, modulePreload: false as const,
-          rollupOptions: { input: "explain.html", output: { inlineDynamicImports: true, entryFileNames: "assets/explain.js", assetFileNames: "assets/explain[extname]" } },
-        }
-      : { emptyOutDir: true, chunkSizeWarningLimit: 600 }),
+    outDir: "../src/regard/assets/page",
+    emptyOutDir: true,
+    target: "es2022",
+    cssCodeSplit: false,
+    modulePreload: false,
+    chunkSizeWarningLimit: 2000,
   },
-  server: { proxy: { "/api": "http://127.0.0.1:8765" } },
-}));
+  // The Host header must not change: the server refuses requests whose Origin is not its own host.
+  server: { proxy: { "/api": { target: env["REGARD_SERVER"] ?? "http://127.0.0.1:8765", changeOrigin: false } } },
+});

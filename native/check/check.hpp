@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "../calls.hpp"
+#include "dispatch/dispatch.hpp"
 
 namespace regard::check {
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "check.hpp"
+#include "check/check.hpp"
 
 using namespace regard;
 using namespace regard::check;

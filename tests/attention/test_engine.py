@@ -209,11 +209,11 @@ def test_calls_from_several_threads_at_once(module: ModuleType) -> None:
 @pytest.mark.skipif(not shutil.which("nm"), reason="reads symbols with nm")
 def test_no_code_of_one_instruction_set_can_serve_another() -> None:
     """A weak symbol of two object files is one function: the linker keeps either, for every machine."""
-    objects = sorted((ROOT / "build/native").glob("**/kernels_*.dir/*.o"))
+    objects = sorted((ROOT / "build/native").glob("CMakeFiles/kernels_*.dir/*/*.o"))
     if not objects:
         pytest.skip("built elsewhere")
     for path in objects:
-        name = re.fullmatch(r"kernels_(\w+)\.dir", path.parent.name)
+        name = re.fullmatch(r"kernels_(\w+)\.dir", path.parent.parent.name)
         assert name
         listed = subprocess.run(["nm", "--demangle", path], capture_output=True, text=True, check=True).stdout
         weak = re.findall(r"^[0-9a-f]* +[WVu] (.*)", listed, re.MULTILINE)

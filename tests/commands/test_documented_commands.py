@@ -16,7 +16,6 @@ from PIL import Image
 from regard.commands.main import _parsed, main
 from regard.core import assets
 from regard.data import WordPiece
-from regard.explain import chart_files
 from regard.models import Bert, BertConfig, save_bert
 from regard.tasks.loading import load_translator
 from regard.tasks.translator import Alignment, Translation
@@ -114,7 +113,7 @@ def run(words: list[str]) -> int:
             data = ["--train", "train.de", "train.en", "--valid", "val.de", "val.en"]
             words = [word for word in words if word not in ("…", "--train", "--valid")] + data
         words = [*words, *TINY[kind]]
-    if words[1] == "explain" and "--out" in words and not (assets.FOLDER / chart_files.SCRIPT).exists():
+    if words[1] == "explain" and "--out" in words and not (assets.FOLDER / "index.html").exists():
         words = words[: words.index("--out")]  # without the page there is still the outline
     if words[1:3] == ["data", "dates"]:
         words = [*words, "--count", "20"]
@@ -195,17 +194,17 @@ def test_options_stand_before_between_and_after_the_texts(
 
 def test_python_as_documented(workspace: Path) -> None:
     """`load` takes a string; one text gives its translations; `look` and `align` take what `translate` returns."""
-    interpreter = load_translator(str(workspace / "runs/de-en"))
-    single = interpreter.translate("the cat", longest=6)
+    translator = load_translator(str(workspace / "runs/de-en"))
+    single = translator.translate("the cat", longest=6)
     assert isinstance(single[0], Translation) and single[0].source == "the cat"
-    assert interpreter.translate(["the cat"], longest=6) == [single]
-    several = interpreter.translate(["the cat", "a dog"], longest=6)
-    assert [m.shape[-1] for m in interpreter.look(several)] == [len(one.read) for (one,) in several]
-    assert interpreter.look(single[0])[0].shape == interpreter.look(single)[0].shape
-    alignment = interpreter.align(single[0])
-    assert isinstance(alignment, Alignment) and alignment.links == interpreter.align(several)[0].links
+    assert translator.translate(["the cat"], longest=6) == [single]
+    several = translator.translate(["the cat", "a dog"], longest=6)
+    assert [m.shape[-1] for m in translator.look(several)] == [len(one.read) for (one,) in several]
+    assert translator.look(single[0])[0].shape == translator.look(single)[0].shape
+    alignment = translator.align(single[0])
+    assert isinstance(alignment, Alignment) and alignment.links == translator.align(several)[0].links
     with pytest.raises(ValueError, match=r"translations must be of `translate` or `known`; got a str"):
-        interpreter.look(["the cat"])  # type: ignore[list-item]
+        translator.look(["the cat"])  # type: ignore[list-item]
 
 
 def test_a_single_string_is_one_text(workspace: Path) -> None:

@@ -20,11 +20,10 @@ from regard.attention.native import engine
 from regard.commands import demo
 from regard.commands.main import main
 from regard.core import assets
-from regard.explain import chart_files
 from regard.models import Hypothesis
 from regard.server.target import Target
 from regard.tasks.run_files import read_weights
-from regard.tasks.translator import Interpreter
+from regard.tasks.translator import Translator
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +80,7 @@ def test_the_demo_names_commands_that_open_its_runs(
     commands = [shlex.split(line) for line in demo_run[1].splitlines() if line.startswith("  regard ")]
     assert [words[1] for words in commands] == ["translate", "explain", "view"]
     for words in commands:
-        if words[1] == "explain" and not (assets.FOLDER / chart_files.SCRIPT).exists():
+        if words[1] == "explain" and not (assets.FOLDER / "index.html").exists():
             words = words[: words.index("--out")]  # without the page there is still the outline
         assert main(words[1:]) == 0, words
     assert len(opened) == 1 and opened[0].shown.layers
@@ -135,9 +134,9 @@ def test_demo_of_a_translator_that_writes_nothing(
     monkeypatch.setattr(demo, "PAIRS", 200)
     monkeypatch.setattr(demo, "TEST", 5)
     monkeypatch.setattr(demo, "VALID", 20)
-    search = Interpreter.search
+    search = Translator.search
     empty = Hypothesis((), 0.0)
-    monkeypatch.setattr(Interpreter, "search", lambda *given, **how: [[empty] for _ in search(*given, **how)])
+    monkeypatch.setattr(Translator, "search", lambda *given, **how: [[empty] for _ in search(*given, **how)])
     assert main(["demo", "--steps", "1", "--out", str(tmp_path / "out")]) == 0
     assert "it wrote nothing" in capsys.readouterr().out and (tmp_path / "out/dates.png").exists()
 

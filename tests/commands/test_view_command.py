@@ -50,9 +50,9 @@ def test_a_translator(run: Path) -> None:
     assert told["kind"] == "translator" and told["maps"] == [] and told["can"] == ["translate", "run"]
     assert "send a text first" in client.get("/api/maps/0/0/overview.png").json()["error"]
     found = client.post("/api/translate", json={"text": "the cat sees a dog", "beam": 3, "n_best": 2}).json()
-    best = target.interpreter.translate(["the cat sees a dog"], size=3, n_best=2, longest=256)[0]
+    best = target.translator.translate(["the cat sees a dog"], size=3, n_best=2, longest=256)[0]
     assert [one["text"] for one in found["hypotheses"]] == [one.text for one in best]
-    maps, aligned = target.interpreter.look(best), target.interpreter.align(best)
+    maps, aligned = target.translator.look(best), target.translator.align(best)
     for told, one, map, links in zip(found["hypotheses"], best, maps, aligned, strict=True):
         assert told["score"] == one.score and told["source"][-1] == told["target"][-1] == "</s>"
         torch.testing.assert_close(torch.tensor(told["weights"]), map.dense().mean(0), rtol=1e-5, atol=1e-7)
@@ -75,7 +75,7 @@ def test_a_translator(run: Path) -> None:
 
 def test_words_are_joined_as_they_are_numbered(run: Path) -> None:
     target: Any = open_target(run)
-    vocabulary = target.interpreter.source
+    vocabulary = target.translator.source
     assert words(vocabulary, vocabulary.encode("the cat  sees")) == ["the", "cat", "sees"]
     assert words(vocabulary, []) == []
 

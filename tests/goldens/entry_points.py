@@ -16,7 +16,7 @@ from regard.server.routes import create as create_app
 __all__ = ["ADDRESS_MODULE", "ROOT", "Patches", "command", "create_app", "kernels", "open_target"]
 
 ROOT = Path(__file__).parents[2]
-ADDRESS_MODULE = ROOT / "web/src/state.ts"
+ADDRESS_MODULE = ROOT / "web/src/shell/url_state.ts"
 """The TypeScript module whose functions `read` and `write` convert the address of the page to its state and back."""
 
 

@@ -9,13 +9,13 @@ import torch
 from regard.data import Subwords
 from regard.models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
 from regard.models.ctranslate2_export import to_ctranslate2
-from regard.tasks.translator import Interpreter
+from regard.tasks.translator import Translator
 from tests.tasks.conftest import pairs
 
 TEXTS = [source for source, _ in pairs(30, seed=3)]
 
 
-def untrained(**changes) -> Interpreter:
+def untrained(**changes) -> Translator:
     """Random weights: what it writes is nonsense, and long, and must be the same nonsense."""
     torch.manual_seed(0)
     words = Subwords.train((text for pair in pairs(200, seed=1) for text in pair), 60)
@@ -24,7 +24,7 @@ def untrained(**changes) -> Interpreter:
     for parameter in model.parameters():
         if parameter.ndim == 1:  # gains and biases that start as ones and zeros would hide an exchange
             torch.nn.init.normal_(parameter, 0.5, 0.5)
-    return Interpreter(model.eval(), words, words)
+    return Translator(model.eval(), words, words)
 
 
 @pytest.mark.parametrize(
@@ -33,13 +33,13 @@ def untrained(**changes) -> Interpreter:
     ids=lambda changes: "-".join(f"{name}={value}" for name, value in changes.items()) or "plain",
 )
 def test_greedy_translations_are_the_same(tmp_path: Path, changes: dict) -> None:
-    interpreter = untrained(**changes)
-    ours = [found[0] for found in interpreter.translate(TEXTS, size=1, longest=25)]
-    folder = to_ctranslate2(interpreter.model, interpreter.source, interpreter.target, tmp_path / "out")
+    translator = untrained(**changes)
+    ours = [found[0] for found in translator.translate(TEXTS, size=1, longest=25)]
+    folder = to_ctranslate2(translator.model, translator.source, translator.target, tmp_path / "out")
     peer = ctranslate2.Translator(str(folder), intra_threads=1)
-    pieces = [interpreter.source.pieces(interpreter.source.encode(text)) for text in TEXTS]
+    pieces = [translator.source.pieces(translator.source.encode(text)) for text in TEXTS]
     theirs = peer.translate_batch(pieces, beam_size=1, max_decoding_length=25, disable_unk=False)
-    assert [interpreter.target.pieces(one.written) for one in ours] == [one.hypotheses[0] for one in theirs]
+    assert [translator.target.pieces(one.written) for one in ours] == [one.hypotheses[0] for one in theirs]
     assert max(len(one.written) for one in ours) > 3
     assert (tmp_path / "out/source.json").exists() and (tmp_path / "out/target.json").exists()
 

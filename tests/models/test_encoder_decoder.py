@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.data import BOS
-from regard.models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig, Translator
+from regard.models import EncoderDecoder, Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
 from regard.models.encoder_decoder import Memory
 from tests.models.translators import ATTENTIVE, CONFIGS, LENGTHS, RECURRENT, TARGET, TS, B, T, build, sentences
 
@@ -30,7 +30,7 @@ def test_shapes(name: str) -> None:
     heads, count = (3, 2) if isinstance(model, Transformer) else (1, 0 if "fixed" in name else 1)
     assert [m.shape for m in maps] == [(B, heads, T, TS)] * count
     assert_close(model(source, lengths, target, torch.full((B,), T)), model.logits(hidden))
-    model: Translator = model  # what the search relies on
+    model: EncoderDecoder = model  # what the search relies on
 
 
 @every

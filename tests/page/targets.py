@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.lens.seen import Patches
+from regard.lens.patch_weights import Patches
 from regard.server.target import Capture, Shown, Target, shown
 
 ROOT = Path(__file__).parents[2]

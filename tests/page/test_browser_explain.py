@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from regard.explain import chart_files, explain
-from tests.page.browser import Open, until
+from tests.page.browser import Open, expect, until
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser, one server, one process
 
@@ -41,6 +41,7 @@ def test_the_gates_of_a_recurrent_layer_open_by_keyboard(visit: Open) -> None:
         page.locator(f"[aria-label^='{name}']").focus()
         page.keyboard.press("Enter")
         until(page, lambda before=before: boxes(page) > before, name)  # type: ignore[misc]
+        expect(page.locator(f".box[aria-label^='{name}']")).to_be_focused()
     for gate in ("reset gate", "update gate", "candidate", "new state"):
         page.locator(f"[aria-label^='{gate}']").wait_for()
     page.locator("[aria-label^='place 2: cat']").press("Enter")

@@ -51,13 +51,13 @@ def test_a_translator_translates_and_shows_every_map_behind_it(real: Any, tmp_pa
     page = real(target)()
     page.locator("textarea").fill(SENTENCE)
     page.keyboard.press("Enter")
-    interpreter = target.interpreter
-    (found,) = interpreter.translate([SENTENCE], size=5, n_best=5, longest=256)
+    translator = target.translator
+    (found,) = translator.translate([SENTENCE], size=5, n_best=5, longest=256)
     expect(page.locator(".written")).to_have_text([one.text or "The model wrote nothing." for one in found])
     page.locator(".hypothesis").nth(1).click()
     expect(page.locator(".hypothesis input").nth(1)).to_be_checked()
     second = found[1]
-    (map,), (aligned,) = interpreter.look([second]), interpreter.align([second])
+    (map,), (aligned,) = translator.look([second]), translator.align([second])
     lines = page.locator(".sentences p")
     expect(lines.nth(0).locator(".word")).to_have_text(second.source.split())
     lines.nth(0).locator(".word").first.hover()

@@ -72,6 +72,10 @@ def test_across_two_texts(visit: Open) -> None:
     not_at(page, "direction")
     keys.locator("[data-token='7']").click()
     at(page, "token=7&direction=to")
+    page.reload()
+    quiet(page)
+    expect(keys.locator(".chosen")).to_have_attribute("data-token", "7")
+    expect(queries.locator(".chosen")).to_have_count(0)
 
 
 def test_another_text(visit: Open, server: GatedServer) -> None:

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from regard.explain import MECHANISMS, explain
 from regard.models import Seq2Seq, Seq2SeqConfig
 from regard.server.target import Shown, Target
-from regard.tasks.translator import Interpreter
+from regard.tasks.translator import Translator
 from tests.server.conftest import asked
 
 
@@ -54,7 +54,7 @@ def test_the_model_that_is_looked_at_is_explained_as_run() -> None:
     model = Seq2Seq(Seq2SeqConfig(30, 30, width=5, hidden=7, encoder_hidden=4)).eval()
     target = Target()
     target.shown = Shown("translator", "a run", [])
-    target.interpreter = Interpreter(model, words, words)  # type: ignore[attr-defined, arg-type]
+    target.translator = Translator(model, words, words)  # type: ignore[attr-defined, arg-type]
     with asked(target) as client:
         assert client.get("/api/explain").json()["run"] == "a run"
         chart = client.get("/api/explain/run?text=a b c").json()

@@ -8,7 +8,7 @@ import torch
 from regard.data import Batches, Corpus, Subwords, encode_pairs
 from regard.models import Seq2Seq, Seq2SeqConfig
 from regard.tasks.translation import Translate
-from regard.tasks.translator import Interpreter
+from regard.tasks.translator import Translator
 from regard.training import logbook
 
 WORDS = {"the": "le", "cat": "chat", "dog": "chien", "sees": "voit", "a": "un", "bird": "oiseau"}
@@ -44,7 +44,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Translate:
     torch.manual_seed(0)
     model = Seq2Seq(Seq2SeqConfig(len(source), len(target), width=24, hidden=24, encoder_hidden=24))
     batches = Batches(corpora[0], 200), Batches(corpora[1], 200, shuffle=False)
-    return Translate(Interpreter(model, source, target), *batches, valid, smoothing=0.0, longest=20)
+    return Translate(Translator(model, source, target), *batches, valid, smoothing=0.0, longest=20)
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +53,7 @@ def trained(task: Translate) -> Translate:
     optimizer = torch.optim.AdamW(task.model.parameters(), lr=1e-2)
     for epoch in range(30):
         for batch in task.batches(epoch, start=0, rank=0, world=1):
-            loss = task.loss(task.model, batch)
+            loss = task.loss(batch)
             (loss.total / loss.count).backward()
             optimizer.step()
             optimizer.zero_grad()

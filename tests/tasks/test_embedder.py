@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from regard.data import WordPiece
+from regard.data.text_batches import packed_batches
 from regard.models import Bert, BertConfig, SentenceEmbedder, save_bert
-from regard.tasks.embedder import Embedder, batches
+from regard.tasks.embedder import Embedder
 
 TEXTS = ["a cat sees the dog", "the bird", "a", "the cat sees a bird and a dog and a cat", "dogs see cats", "the bird"]
 
@@ -40,9 +41,9 @@ def test_batches_change_nothing(folder: Path, tokens: int) -> None:
 
 def test_batches_hold_like_lengths() -> None:
     lengths = [3, 9, 3, 1, 20, 4]
-    made = list(batches(lengths, 10))
+    made = list(packed_batches(lengths, 10))
     assert made == [[4], [1], [5, 0, 2], [3]]
-    assert list(batches([], 10)) == []
+    assert list(packed_batches([], 10)) == []
 
 
 def test_the_longest_text_is_that_of_the_files(folder: Path, tmp_path: Path) -> None:

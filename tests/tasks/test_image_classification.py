@@ -41,7 +41,7 @@ def task(classifier: ImageClassifier, changes: Augmentation = PLAIN, smoothing: 
 def test_the_loss_is_the_sum_over_images(classifier: ImageClassifier) -> None:
     one = task(classifier, smoothing=0.1)
     batch = next(one.batches(0, start=0, rank=0, world=1))
-    found = one.loss(one.model, batch)
+    found = one.loss(batch)
     logits = one.model(NORMAL(batch.images))
     wanted = F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=0.1)
     assert torch.allclose(found.total, wanted) and found.count == 10 == len(batch) and one.batches_in(0) == 3
@@ -51,7 +51,7 @@ def test_a_mixture_counts_for_both_classes(classifier: ImageClassifier) -> None:
     one = task(classifier, replace(PLAIN, mixup=1.0))
     batch = next(one.batches(0, start=0, rank=0, world=1))
     torch.manual_seed(5)
-    total = one.loss(one.model, batch).total
+    total = one.loss(batch).total
     torch.manual_seed(5)
     for _ in range(1):  # the numbers that the other changes draw
         torch.rand(len(batch)), torch.rand(5, len(batch))
@@ -68,7 +68,7 @@ def test_changes_at_random_follow_the_seed(classifier: ImageClassifier) -> None:
     totals = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        totals.append(one.loss(one.model, batch).total.item())
+        totals.append(one.loss(batch).total.item())
     assert totals[0] == totals[1] != totals[2]
 
 
@@ -76,19 +76,19 @@ def test_a_share_of_no_images_has_no_loss(classifier: ImageClassifier) -> None:
     one = task(classifier)
     *_, last = one.batches(0, start=0, rank=11, world=12)
     assert len(last) == 0
-    found = one.loss(one.model, last)
+    found = one.loss(last)
     found.total.backward()
     assert found.total == 0 and found.count == 0 and all(p.grad is not None for p in one.model.parameters())
 
 
 def test_figures_and_samples(classifier: ImageClassifier) -> None:
     one = task(classifier)
-    told = one.evaluate(one.model)
+    told = one.evaluate()
     logits = classifier.logits(images(7).take(np.arange(7)))
     assert told["accuracy"] == pytest.approx(float((logits.argmax(-1) == images(7).labels).double().mean()))
     assert told["loss"] == pytest.approx(float(F.cross_entropy(logits, images(7).labels)))
     assert 0 <= told["f1"] <= 1
-    samples = one.samples(one.model)
+    samples = one.samples()
     assert len(samples) == 7 and samples[1][2] == "bee" and re.fullmatch(r"(ant|bee|cat)\t0\.\d{4}", samples[0][1])
 
 

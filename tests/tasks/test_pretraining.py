@@ -45,7 +45,7 @@ def test_the_loss_is_that_of_the_chosen_places(make: Callable[[], Pretrain]) -> 
     task = make()
     task.model.eval()
     batch = next(task.batches(1, start=2, rank=0, world=1))
-    found = task.loss(task.model, batch)
+    found = task.loss(batch)
     logits = task.model(batch.ids, batch.lengths, batch.segments)
     tokens = logits[0] if task.next is not None else logits
     wanted = F.cross_entropy(tokens[batch.chosen], batch.wanted, reduction="sum")
@@ -58,11 +58,11 @@ def test_the_loss_is_that_of_the_chosen_places(make: Callable[[], Pretrain]) -> 
 def test_shares_of_a_batch_add_up(make: Callable[[], Pretrain]) -> None:
     task = make()
     task.model.eval()
-    whole = task.loss(task.model, next(task.batches(0, start=1, rank=0, world=1)))
-    shares = [task.loss(task.model, next(task.batches(0, start=1, rank=rank, world=2))) for rank in (0, 1)]
+    whole = task.loss(next(task.batches(0, start=1, rank=0, world=1)))
+    shares = [task.loss(next(task.batches(0, start=1, rank=rank, world=2))) for rank in (0, 1)]
     torch.testing.assert_close(sum(share.total for share in shares), whole.total)
     assert sum(share.count for share in shares) == whole.count
-    empty = task.loss(task.model, next(task.batches(0, start=1, rank=999, world=1000)))
+    empty = task.loss(next(task.batches(0, start=1, rank=999, world=1000)))
     empty.total.backward()
     assert empty.count == 0 and empty.total == 0
 
@@ -71,12 +71,12 @@ def test_it_learns_and_evaluates_with_the_same_masks(make: Callable[[], Pretrain
     task = make()
     task.model.eval()
     with torch.no_grad():
-        before, again = task.evaluate(task.model), task.evaluate(task.model)
+        before, again = task.evaluate(), task.evaluate()
     assert before == again
     settings = Training(steps=60, learning_rate=1e-2, warmup=5, save_seconds=1e6)
     outcome = fit(task, settings, tmp_path / "run", display=Silent())
     assert outcome.best is not None and outcome.best < before["loss"] - 0.4
-    shown, ours, wanted = task.samples(task.model)[0]
+    shown, ours, wanted = task.samples()[0]
     assert "[MASK]" in shown and "[MASK]" not in wanted and ours != shown
     if task.next is not None:
         assert 0 <= before["next_accuracy"] <= 1
@@ -100,14 +100,14 @@ class Broken:
     def __getattr__(self, name: str) -> object:
         return getattr(self.task, name)
 
-    def loss(self, model: object, batch: object) -> object:
+    def loss(self, batch: object) -> object:
         import os
         import signal
 
         self.left -= 1
         if not self.left:
             os.kill(os.getpid(), signal.SIGINT)
-        return self.task.loss(model, batch)  # type: ignore[attr-defined]
+        return self.task.loss(batch)  # type: ignore[attr-defined]
 
 
 def test_model_and_batches_must_fit(prepared: tuple[Plain, Prepared]) -> None:

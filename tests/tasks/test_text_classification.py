@@ -45,13 +45,13 @@ def test_the_loss_is_the_cross_entropy_of_the_labels(make: Callable[..., Classif
     task = make(smoothing=0.1)
     task.model.eval()
     batch = next(task.batches(1, start=2, rank=0, world=1))
-    found = task.loss(task.model, batch)
+    found = task.loss(batch)
     wanted = F.cross_entropy(task.model(batch.ids, batch.lengths), batch.labels, reduction="sum", label_smoothing=0.1)
     torch.testing.assert_close(found.total, wanted)
     assert found.count == len(batch)
-    shares = [task.loss(task.model, next(task.batches(1, start=2, rank=rank, world=2))) for rank in (0, 1)]
+    shares = [task.loss(next(task.batches(1, start=2, rank=rank, world=2))) for rank in (0, 1)]
     torch.testing.assert_close(sum(share.total for share in shares), wanted)
-    empty = task.loss(task.model, next(task.batches(0, start=1, rank=999, world=1000)))
+    empty = task.loss(next(task.batches(0, start=1, rank=999, world=1000)))
     empty.total.backward()
     assert empty.count == 0 and empty.total == 0
 
@@ -63,8 +63,8 @@ def test_it_learns_and_the_figures_agree(make: Callable[..., Classify], tmp_path
     assert outcome.best is not None and outcome.best > 0.9
     task.model.eval()
     with torch.no_grad():
-        figures, matrix = task.evaluate(task.model), task.confusion()
-        samples = task.samples(task.model)
+        figures, matrix = task.evaluate(), task.confusion()
+        samples = task.samples()
     assert figures["accuracy"] == pytest.approx(float(matrix.diagonal().sum() / matrix.sum()))
     assert int(matrix.sum()) == len(task.valid.corpus) and figures["f1"] > 0.8
     assert len(samples) == 8 and {wanted for _, _, wanted in samples} <= {"good", "bad"}

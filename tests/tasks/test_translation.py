@@ -14,7 +14,7 @@ from regard.tasks.translation import Translate, exact
 def test_the_loss_is_the_cross_entropy_of_the_tokens_that_count(task: Translate) -> None:
     batch = max(task.batches(0, start=0, rank=0, world=1), key=lambda batch: batch.padding)
     assert batch.padding > 0  # or there would be nothing to leave out
-    found = task.loss(task.model, batch)
+    found = task.loss(batch)
     logits = task.model(batch.source, batch.source_lengths, batch.target[:, :-1], batch.target_lengths)
     wanted = F.cross_entropy(logits.flatten(0, 1), batch.target[:, 1:].flatten(), ignore_index=0, reduction="sum")
     torch.testing.assert_close(found.total, wanted)
@@ -22,8 +22,8 @@ def test_the_loss_is_the_cross_entropy_of_the_tokens_that_count(task: Translate)
 
 
 def test_shares_of_a_batch_add_up(task: Translate) -> None:
-    whole = task.loss(task.model, next(task.batches(0, start=3, rank=0, world=1)))
-    shares = [task.loss(task.model, next(task.batches(0, start=3, rank=rank, world=2))) for rank in (0, 1)]
+    whole = task.loss(next(task.batches(0, start=3, rank=0, world=1)))
+    shares = [task.loss(next(task.batches(0, start=3, rank=rank, world=2))) for rank in (0, 1)]
     torch.testing.assert_close(sum(share.total for share in shares), whole.total)
     assert sum(share.count for share in shares) == whole.count
 
@@ -31,7 +31,7 @@ def test_shares_of_a_batch_add_up(task: Translate) -> None:
 def test_a_share_of_nothing_has_no_loss_and_zero_gradients(task: Translate) -> None:
     world = 100_000
     empty = next(task.batches(0, start=0, rank=world - 1, world=world))
-    found = task.loss(task.model, empty)
+    found = task.loss(empty)
     found.total.backward()
     assert len(empty) == 0 and found.count == 0 and found.total == 0
     assert all(p.grad is not None and not p.grad.any() for p in task.model.parameters())
@@ -40,9 +40,9 @@ def test_a_share_of_nothing_has_no_loss_and_zero_gradients(task: Translate) -> N
 
 def test_it_learns_and_says_so(trained: Translate) -> None:
     with torch.no_grad():
-        figures = trained.evaluate(trained.model)
+        figures = trained.evaluate()
     assert figures["loss"] < 0.2 and figures["bleu"] > 90
-    source, ours, wanted = trained.samples(trained.model)[0]
+    source, ours, wanted = trained.samples()[0]
     assert (source, wanted) == trained.texts[0] and ours
 
 
@@ -50,8 +50,8 @@ def test_vocabularies_are_saved(task: Translate, tmp_path: Path) -> None:
     task.save(tmp_path)
     text = "the dog sees a bird"
     source = load_vocabulary(tmp_path / "source.json")
-    assert source.encode(text) == task.interpreter.source.encode(text)
-    assert len(load_vocabulary(tmp_path / "target.json")) == len(task.interpreter.target)
+    assert source.encode(text) == task.translator.source.encode(text)
+    assert len(load_vocabulary(tmp_path / "target.json")) == len(task.translator.target)
 
 
 def test_figures() -> None:
@@ -62,4 +62,4 @@ def test_figures() -> None:
 
 def test_no_held_out_pairs_are_refused(task: Translate) -> None:
     with pytest.raises(ValueError, match=r"texts \(0 pairs\) must hold some pairs"):
-        Translate(task.interpreter, task.train, task.valid, [])
+        Translate(task.translator, task.train, task.valid, [])

@@ -1,20 +1,21 @@
-"""An interpreter: text to text, in the order given, with what it looked at."""
+"""A translator: text to text, in the order given, with what it looked at."""
 
 import pytest
 import torch
 
+from regard.data.text_batches import padded_batches
 from regard.models import Seq2Seq, Seq2SeqConfig
 from regard.tasks.translation import Translate
-from regard.tasks.translator import Interpreter, _batches
+from regard.tasks.translator import Interpreter, Translator
 
 TEXTS = ["the cat sees a dog", "bird", "", "a dog", "the bird sees the cat"]
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_translations_come_in_the_order_of_the_texts(trained: Translate, size: int) -> None:
-    interpreter = trained.interpreter
-    together = interpreter.translate(TEXTS, size=size, longest=20, tokens=30)  # several batches
-    alone = [interpreter.translate([text], size=size, longest=20)[0] for text in TEXTS]
+    translator = trained.translator
+    together = translator.translate(TEXTS, size=size, longest=20, tokens=30)  # several batches
+    alone = [translator.translate([text], size=size, longest=20)[0] for text in TEXTS]
     assert [[one.text for one in found] for found in together] == [[one.text for one in found] for found in alone]
     assert [found[0].source for found in together] == TEXTS
     assert together[0][0].text == "le chat voit un chien"
@@ -22,27 +23,27 @@ def test_translations_come_in_the_order_of_the_texts(trained: Translate, size: i
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_batches_side_by_side_find_the_same_and_leave_the_mode_alone(trained: Translate, size: int) -> None:
-    interpreter, before = trained.interpreter, torch.get_num_threads()
+    translator, before = trained.translator, torch.get_num_threads()
     found = []
     for threads, training in ((1, True), (2, True), (2, False)):
         torch.set_num_threads(threads)
         trained.model.train(training)  # with dropout the translations would differ
-        found.append(interpreter.translate(TEXTS * 4, size=size, longest=20, tokens=30))
+        found.append(translator.translate(TEXTS * 4, size=size, longest=20, tokens=30))
         assert trained.model.training is training and torch.get_num_threads() == threads
     torch.set_num_threads(before)
     assert found[0] == found[1] == found[2]
 
 
 def test_the_best_come_first(trained: Translate) -> None:
-    [found] = trained.interpreter.translate(["the cat sees a dog"], size=4, n_best=3, longest=20)
+    [found] = trained.translator.translate(["the cat sees a dog"], size=4, n_best=3, longest=20)
     assert len({one.text for one in found}) == 3
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
 
 
 def test_maps_have_the_tokens_and_the_weights_of_each_step(trained: Translate) -> None:
-    interpreter = trained.interpreter
-    [[one]] = interpreter.translate(["the cat sees a dog"], size=1, longest=20)
-    (seen,) = interpreter.look([one])
+    translator = trained.translator
+    [[one]] = translator.translate(["the cat sees a dog"], size=1, longest=20)
+    (seen,) = translator.look([one])
     assert seen.key_tokens[-1] == "</s>" == seen.query_tokens[-1]
     assert "".join(seen.query_tokens[:-1]).replace("▁", " ").strip() == one.text
     weights = seen.dense()
@@ -52,41 +53,74 @@ def test_maps_have_the_tokens_and_the_weights_of_each_step(trained: Translate) -
 
 @pytest.mark.parametrize("step", ["output", "input"])
 def test_alignments_are_between_words(trained: Translate, step: str) -> None:
-    [[one]] = trained.interpreter.translate(["the cat sees a dog"], size=1, longest=20)
-    [(links, weights)] = trained.interpreter.align([one], step=step)
+    [[one]] = trained.translator.translate(["the cat sees a dog"], size=1, longest=20)
+    [(links, weights)] = trained.translator.align([one], step=step)
     assert weights.shape == (5, 5) and sorted(target for _, target in links) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("head", [None, 0])
 def test_alignments_of_many_are_those_of_each(trained: Translate, head: int | None) -> None:
     texts = ["the cat sees a dog", "a dog", "the dog sees the cat and a dog", ""]
-    ones = [found[0] for found in trained.interpreter.translate(texts, size=1, longest=20)]
-    together = trained.interpreter.align(ones, head=head)
+    ones = [found[0] for found in trained.translator.translate(texts, size=1, longest=20)]
+    together = trained.translator.align(ones, head=head)
     for one, (links, weights) in zip(ones, together, strict=True):
-        [(alone, wanted)] = trained.interpreter.align([one], head=head)
+        [(alone, wanted)] = trained.translator.align([one], head=head)
         assert links == alone
         torch.testing.assert_close(weights, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_a_pair_that_is_known_is_aligned_as_if_it_had_been_written(trained: Translate) -> None:
-    [[one]] = trained.interpreter.translate(["the cat sees a dog"], size=1, longest=20)
-    pair = trained.interpreter.known(one.source, one.text)
+    [[one]] = trained.translator.translate(["the cat sees a dog"], size=1, longest=20)
+    pair = trained.translator.known(one.source, one.text)
     assert (pair.read, pair.written) == (one.read, one.written)
-    assert trained.interpreter.align([pair])[0].links == trained.interpreter.align([one])[0].links
+    assert trained.translator.align([pair])[0].links == trained.translator.align([one])[0].links
 
 
 def test_a_model_without_attention_has_nothing_to_show(trained: Translate) -> None:
-    source, target = trained.interpreter.source, trained.interpreter.target
+    source, target = trained.translator.source, trained.translator.target
     fixed = Seq2Seq(Seq2SeqConfig(len(source), len(target), width=8, hidden=8, encoder_hidden=8, context="fixed"))
-    interpreter = Interpreter(fixed.eval(), source, target)
-    [[one]] = interpreter.translate(["a dog"], size=1, longest=5)
-    assert interpreter.look([one]) == [] and interpreter.align([one]) == []
+    translator = Translator(fixed.eval(), source, target)
+    [[one]] = translator.translate(["a dog"], size=1, longest=5)
+    assert not translator.attends and translator.look([one]) == [] and translator.align([one]) == []
+    assert translator.translate("a dog", size=1, longest=5, return_maps=True) == ([one], [])
+    with pytest.raises(ValueError, match="model must have attention; this one has a fixed context"):
+        translator.align(one)
+
+
+@pytest.mark.parametrize("step", ["output", "input"])
+def test_maps_come_with_the_translations_and_alignments_from_the_maps(trained: Translate, step: str) -> None:
+    translator, decoded = trained.translator, []
+    plain = translator.translate(TEXTS, size=3, n_best=2, longest=20)
+    handle = trained.model.register_forward_hook(lambda *_: None)  # no fast copy: every pass is counted
+    decode = trained.model.decode
+    trained.model.decode = lambda target, *given, **how: (decoded.append(len(target)), decode(target, *given, **how))[1]
+    try:
+        found, maps = translator.translate(TEXTS, size=3, n_best=2, longest=20, return_maps=True)
+        assert decoded == [1] * 10
+        aligned = translator.align(found, step=step, maps=maps)
+        assert decoded == [1] * 10  # the model is not run again
+        alone, (seen, _) = translator.translate(TEXTS[0], size=3, n_best=2, longest=20, return_maps=True)
+    finally:
+        handle.remove()
+        del trained.model.decode
+    assert [[one.text for one in best] for best in found] == [[one.text for one in best] for best in plain]
+    assert [len(some) for some in maps] == [2] * 5 and alone == found[0]
+    torch.testing.assert_close(seen.dense(), maps[0][0].dense())
+    for one, expected in zip(aligned, translator.align(found, step=step), strict=True):
+        assert one.links == expected.links
+        torch.testing.assert_close(one.weights, expected.weights, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=r"maps \(2\) must be as many as translations \(10\)"):
+        translator.align(found, maps=maps[0])
+
+
+def test_the_former_name_is_kept() -> None:
+    assert Interpreter is Translator
 
 
 def test_batches_are_by_length_and_lose_nobody() -> None:
     lengths = [3, 9, 1, 4, 4, 2]
-    found = list(_batches(lengths, 9))
+    found = list(padded_batches(lengths, 9))
     assert sorted(place for batch in found for place in batch) == list(range(6))
     assert all(max(lengths[p] for p in batch) * len(batch) <= 9 for batch in found) and found[0] == [1]
-    assert list(_batches([50], 9)) == [[0]]  # longer than a batch: alone
-    assert list(map(len, _batches([1] * 7, 9, most=3))) == [3, 3, 1]
+    assert list(padded_batches([50], 9)) == [[0]]  # longer than a batch: alone
+    assert list(map(len, padded_batches([1] * 7, 9, most=3))) == [3, 3, 1]

@@ -21,6 +21,7 @@ from regard.core.tensor_files import read_tensors, read_tensors_and_metadata
 from regard.training import (
     Diverged,
     Interrupted,
+    Loss,
     Silent,
     Training,
     Unwritable,
@@ -31,7 +32,7 @@ from regard.training import (
     seed_all,
     weights_of,
 )
-from tests.training.toy import Batch, Loss, Toy
+from tests.training.toy import Batch, Toy
 
 SHORT = Training(steps=20, warmup=3, learning_rate=1e-2, log_every=4, evaluate_every=5, save_every=3, save_seconds=0.0)
 
@@ -90,7 +91,7 @@ def test_the_saved_weights_are_the_best_evaluated_ones(tmp_path: Path) -> None:
     load_best(task.model, tmp_path)
     task.model.eval()
     with torch.no_grad():
-        assert task.evaluate(task.model)["loss"] == best["loss"]
+        assert task.evaluate()["loss"] == best["loss"]
 
 
 def reference(config: Training, task: Toy, group: int) -> Tensor:
@@ -100,7 +101,7 @@ def reference(config: Training, task: Toy, group: int) -> Tensor:
     optimizer = torch.optim.AdamW(decays, lr=1.0, betas=config.betas, eps=config.epsilon)
     batches = [b for e in range(9) for b in task.batches(e, start=0, rank=0, world=1)]
     for step in range(1, (config.steps or 0) + 1):
-        losses = [task.loss(task.model, batch) for batch in batches[:group]]
+        losses = [task.loss(batch) for batch in batches[:group]]
         del batches[:group]
         (sum(loss.total for loss in losses) / sum(loss.count for loss in losses)).backward()
         torch.nn.utils.clip_grad_norm_(parameters, config.clip or 1e9)
@@ -180,10 +181,10 @@ def test_how_often_one_evaluates_changes_nothing(tmp_path: Path) -> None:
 
 def test_ctrl_c_breaks_off_an_evaluation_which_is_made_up_for(tmp_path: Path) -> None:
     class Asked(Toy):
-        def evaluate(self, model: nn.Module) -> dict[str, float]:
+        def evaluate(self) -> dict[str, float]:
             if self.evaluations == 1:
                 signal.raise_signal(signal.SIGINT)
-            return super().evaluate(model)
+            return super().evaluate()
 
     config = dataclasses.replace(SHORT, average="exponential")
     run(tmp_path / "unbroken", config)
@@ -239,7 +240,7 @@ def test_early_stopping(tmp_path: Path) -> None:
     class Worsening(Toy):
         goal = ("score", "max")
 
-        def evaluate(self, model: nn.Module) -> dict[str, float]:
+        def evaluate(self) -> dict[str, float]:
             self.evaluations += 1
             return {"score": [0.1, 0.05, 0.3, 0.3, float("nan"), 0.2, 0.9][self.evaluations - 1]}
 
@@ -267,9 +268,9 @@ class Exploding(Toy):
         super().__init__()
         self.at, self.value, self.calls = at, value, 0
 
-    def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        self.calls += model.training
-        found = super().loss(model, batch)
+    def batch_loss(self, batch: Batch) -> Loss:
+        self.calls += self.model.training
+        found = super().batch_loss(batch)
         return Loss(found.total * (self.value if self.calls >= self.at else 1.0), found.count, found.extras)
 
 
@@ -291,8 +292,8 @@ def test_a_loss_that_is_no_number_stops_with_its_step(tmp_path: Path, at: int, v
 
 def test_weights_that_are_no_numbers_get_into_no_state(tmp_path: Path) -> None:
     class Broken(Toy):
-        def evaluate(self, model: nn.Module) -> dict[str, float]:
-            next(iter(model.parameters())).data[0] = float("inf")
+        def evaluate(self) -> dict[str, float]:
+            next(iter(self.model.parameters())).data[0] = float("inf")
             return {"loss": 1.0}
 
     with pytest.raises(Diverged, match=r"weights must stay finite; got NaN or ∞ at step 5,"):
@@ -376,10 +377,10 @@ def test_wrong_settings_touch_nothing(tmp_path: Path) -> None:
 
 def test_bfloat16_by_choice(tmp_path: Path) -> None:
     class Peeking(Toy):
-        def loss(self, model: nn.Module, batch: Batch) -> Loss:
-            if model.training:
-                kinds.add(model(batch.inputs).dtype)
-            return super().loss(model, batch)
+        def batch_loss(self, batch: Batch) -> Loss:
+            if self.model.training:
+                kinds.add(self.model(batch.inputs).dtype)
+            return super().batch_loss(batch)
 
     kinds: set[torch.dtype] = set()
     task = run(tmp_path, dataclasses.replace(SHORT, precision="bfloat16"), Peeking())

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from regard.training import Interrupted, Training, fit, parse, seed_all
+from regard.training import Interrupted, Loss, Task, Training, fit, parse, seed_all
 
 WIDTH, LABELS, LONGEST = 5, 3, 4
 
@@ -27,15 +27,11 @@ class Batch:
     lengths: Tensor  # (B,)
     labels: Tensor  # (B, T)
 
+    def __len__(self) -> int:
+        return len(self.lengths)
+
     def to(self, device: torch.device) -> Batch:
         return Batch(self.inputs.to(device), self.lengths.to(device), self.labels.to(device))
-
-
-@dataclass(frozen=True)
-class Loss:
-    total: Tensor
-    count: int
-    extras: dict[str, float | Tensor]
 
 
 class Labeller(nn.Module):
@@ -50,7 +46,7 @@ class Labeller(nn.Module):
         return self.outer(self.dropout(self.norm(self.inner(inputs).tanh())))
 
 
-class Toy:
+class Toy(Task):
     """Sequences whose labels a fixed random layer decides."""
 
     goal = ("loss", "min")
@@ -79,21 +75,21 @@ class Toy:
     def batches_in(self, epoch: int) -> int:
         return self.many
 
-    def loss(self, model: nn.Module, batch: Batch) -> Loss:
+    def batch_loss(self, batch: Batch) -> Loss:
         valid = torch.arange(LONGEST) < batch.lengths.unsqueeze(1)  # (B, T)
-        logits, labels = model(batch.inputs)[valid], batch.labels[valid]  # (N, 3), (N,)
+        logits, labels = self.model(batch.inputs)[valid], batch.labels[valid]  # (N, 3), (N,)
         total = nn.functional.cross_entropy(logits, labels, reduction="sum")
         accuracy = (logits.argmax(-1) == labels).float().mean()
         return Loss(total, len(labels), {"accuracy": accuracy, "padding": 1 - len(labels) / valid.numel()})
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        assert not model.training and not torch.is_grad_enabled()
+    def evaluate(self) -> dict[str, float]:
+        assert not self.model.training and not torch.is_grad_enabled()
         self.evaluations += 1
         torch.rand(3)  # an evaluation may draw numbers: training goes on as if it had not
-        found = self.loss(model, self.batch(77, 40))
+        found = self.loss(self.batch(77, 40))
         return {"loss": float(found.total) / found.count, "accuracy": float(found.extras["accuracy"])}
 
-    def samples(self, model: nn.Module) -> list[tuple[str, str, str]]:
+    def samples(self) -> list[tuple[str, str, str]]:
         return [("an input", "what [it] made", "what was wanted")]
 
     def save(self, folder: Path) -> None:
@@ -129,7 +125,7 @@ class Slow(Toy):
         super().__init__(settings.dropout)
         self.settings, self.seen = settings, 0
 
-    def loss(self, model: nn.Module, batch: Batch) -> Loss:
+    def batch_loss(self, batch: Batch) -> Loss:
         time.sleep(3600 if self.seen == self.settings.stay else self.settings.sleep)
         while self.seen == self.settings.hold and not (self.settings.folder / "go").exists():
             time.sleep(0.005)
@@ -137,13 +133,13 @@ class Slow(Toy):
         if self.seen == self.settings.die and life == "0" and rank == "1":
             os.kill(os.getpid(), signal.SIGKILL)
         self.seen += 1
-        return super().loss(model, batch)
+        return super().batch_loss(batch)
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
+    def evaluate(self) -> dict[str, float]:
         if self.settings.hang:
             print("evaluating", flush=True)
             time.sleep(self.settings.hang)
-        return super().evaluate(model)
+        return super().evaluate()
 
 
 def main(arguments: list[str]) -> int:

@@ -1,29 +1,73 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { type Chart, Grid, type Node, origin, see } from "../src/explain/chart.ts";
-import { shape, toText } from "../src/explain/shape.ts";
-import { paint } from "../src/explain/picture.ts";
-import { numbers, opened, ways } from "../src/explain/start.ts";
-import { LANGUAGES } from "../src/words.ts";
+import { type Chart, Grid, type Node, origin, see } from "../src/explain/chart_model.ts";
+import { shape, toText } from "../src/explain/svg_shape.ts";
+import { paint } from "../src/explain/value_picture.ts";
+import { numbers, opened, ways } from "../src/explain/open_groups.ts";
+import { LANGUAGES } from "../src/shared/translations.ts";
 
-const node = (number: number, parent: number | null, kind: Node["kind"], en: string, time: number | null = null, open = false): Node =>
-  ({ number, parent, kind, name: { en, zh: en }, equation: "", rule: "", time, value: 0, operands: [], calls: [], open });
+const node = (
+  number: number,
+  parent: number | null,
+  kind: Node["kind"],
+  en: string,
+  time: number | null = null,
+  open = false,
+): Node => ({
+  number,
+  parent,
+  kind,
+  name: { en, zh: en },
+  equation: "",
+  rule: "",
+  time,
+  value: 0,
+  operands: [],
+  calls: [],
+  operations: [],
+  open,
+});
 
-const value = { letters: ["T", "W"], shape: [1, 3], cells: [1, 1, 3] as [number, number, number], largest: 1, scale: 1, data: "/n8BwACA" };
+const value = {
+  letters: ["T", "W"],
+  shape: [1, 3],
+  cells: [1, 1, 3] as [number, number, number],
+  largest: 1,
+  scale: 1,
+  data: "/n8BwACA",
+};
 const chart: Chart = {
-  title: "x", steps: 2, tokens: {}, written: [], values: [value],
+  title: "x",
+  steps: 2,
+  tokens: {},
+  written: [],
+  values: [value],
   nodes: [
-    node(0, null, "input", "x"), node(1, null, "group", "encoder"), node(2, 1, "box", "linear"),
-    node(3, null, "group", "step 1", 1, true), node(4, 3, "box", "f", 1),
-    node(5, null, "group", "step 2", 2, true), node(6, 5, "box", "f", 2), node(7, null, "output", "output 2", 2),
+    node(0, null, "input", "x"),
+    node(1, null, "group", "encoder"),
+    node(2, 1, "box", "linear"),
+    node(3, null, "group", "step 1", 1, true),
+    node(4, 3, "box", "f", 1),
+    node(5, null, "group", "step 2", 2, true),
+    node(6, 5, "box", "f", 2),
+    node(7, null, "output", "output 2", 2),
   ],
-  edges: [[0, 2, 0], [2, 4, 0], [2, 6, 0], [4, 6, 0], [6, 7, 0]],
+  edges: [
+    [0, 2, 0],
+    [2, 4, 0],
+    [2, 6, 0],
+    [4, 6, 0],
+    [6, 7, 0],
+  ],
 };
 
 test("cells are numbers again, and −∞ is told", () => {
   const grid = new Grid(value);
-  assert.deepEqual([0, 1, 2].map((column) => Math.round(grid.at(0, 0, column) * 1000) / 1000), [1, -0.5, -Infinity]);
+  assert.deepEqual(
+    [0, 1, 2].map((column) => Math.round(grid.at(0, 0, column) * 1000) / 1000),
+    [1, -0.5, -Infinity],
+  );
   assert.ok(grid.signed && grid.whole);
 });
 
@@ -32,7 +76,10 @@ test("a closed group stands for what is inside, and earlier steps for what came 
   const edges = seen.edges.map((edge) => `${edge.from}>${edge.to}`);
   assert.deepEqual(edges.sort(), ["0>1", "1>6", "6>7", "earlier>6"].sort());
   assert.ok(seen.earlier);
-  assert.deepEqual(seen.inside.get(null)!.map((one) => one.number), [0, 1, 5, 7]);
+  assert.deepEqual(
+    seen.inside.get(null)!.map((one) => one.number),
+    [0, 1, 5, 7],
+  );
 });
 
 test("what is open at one step is open at the next", () => {
@@ -43,13 +90,19 @@ test("what is open at one step is open at the next", () => {
 
 test("a cell of a product came of a row and a column", () => {
   const grid = new Grid({ ...value, cells: [1, 3, 3], data: "" });
-  assert.deepEqual(origin("product", [grid, grid], grid, 1, 2), [{ operand: 0, row: 1, column: null }, { operand: 1, row: null, column: 2 }]);
-  assert.deepEqual(origin("linear", [grid, grid], grid, 1, 2), [{ operand: 0, row: 1, column: null }, { operand: 1, row: 2, column: null }]);
+  assert.deepEqual(origin("product", [grid, grid], grid, 1, 2), [
+    { operand: 0, row: 1, column: null },
+    { operand: 1, row: null, column: 2 },
+  ]);
+  assert.deepEqual(origin("linear", [grid, grid], grid, 1, 2), [
+    { operand: 0, row: 1, column: null },
+    { operand: 1, row: 2, column: null },
+  ]);
   assert.deepEqual(origin("", [grid], grid, 0, 0), []);
 });
 
 test("text in a drawing stays text", () => {
-  assert.equal(toText(shape("text", { x: 1 }, "a < b & \"c\"")), '<text x="1">a &lt; b &amp; &quot;c&quot;</text>');
+  assert.equal(toText(shape("text", { x: 1 }, 'a < b & "c"')), '<text x="1">a &lt; b &amp; &quot;c&quot;</text>');
 });
 
 test("weights are painted from zero to one, and other values up to their largest", () => {
@@ -60,5 +113,8 @@ test("weights are painted from zero to one, and other values up to their largest
 
 test("rows and columns in Chinese are indices, not ordinals", () => {
   const lines = Object.values(LANGUAGES.zh.explain.rules).map((rule) => rule("1", "3"));
-  assert.ok(lines.every((line) => !line.includes("第 1") && !line.includes("第 3")), lines.join("\n"));
+  assert.ok(
+    lines.every((line) => !line.includes("第 1") && !line.includes("第 3")),
+    lines.join("\n"),
+  );
 });

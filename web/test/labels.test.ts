@@ -1,10 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { shorten, spacing, ticks } from "../src/labels.ts";
+import { shorten, spacing, ticks } from "../src/map/axis_labels.ts";
 
 test("labels thin out in round steps as one zooms out", () => {
-  assert.deepEqual([20, 15, 14, 7, 3, 1, 0.3, 0.01].map((scale) => spacing(scale, 15)), [1, 1, 2, 5, 5, 20, 50, 2000]);
+  assert.deepEqual(
+    [20, 15, 14, 7, 3, 1, 0.3, 0.01].map((scale) => spacing(scale, 15)),
+    [1, 1, 2, 5, 5, 20, 50, 2000],
+  );
 });
 
 test("labels never stand closer than the gap", () => {

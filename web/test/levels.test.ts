@@ -1,11 +1,17 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { cellAt, deepest, shallowest, sizeAt, stride } from "../src/levels.ts";
+import { cellAt, deepest, shallowest, sizeAt, stride } from "../src/map/zoom_levels.ts";
 
 test("the deepest level has one cell a pixel, whatever the size", () => {
   const maps = [
-    [1, 1, 0], [2, 1, 1], [5, 256, 8], [257, 3, 9], [2048, 2048, 11], [131072, 131072, 17], [131073, 1, 18],
+    [1, 1, 0],
+    [2, 1, 1],
+    [5, 256, 8],
+    [257, 3, 9],
+    [2048, 2048, 11],
+    [131072, 131072, 17],
+    [131073, 1, 18],
   ] as const;
   for (const [queries, keys, level] of maps) {
     assert.equal(deepest(queries, keys), level);
@@ -20,7 +26,12 @@ test("each level above halves the map, and rounds up", () => {
 });
 
 test("the first level asked for holds the whole map in one tile", () => {
-  for (const [queries, keys] of [[5, 9], [256, 100], [257, 3], [131072, 8]] as const) {
+  for (const [queries, keys] of [
+    [5, 9],
+    [256, 100],
+    [257, 3],
+    [131072, 8],
+  ] as const) {
     const size = sizeAt(shallowest(queries, keys), queries, keys);
     assert.ok(Math.max(...size) <= 256 && Math.max(...size) >= Math.min(129, queries, keys));
   }

@@ -1,16 +1,20 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ramp, shade } from "../src/palette.ts";
+import { ramp, shade } from "../src/shared/palette.ts";
 
 const luminance = ([red, green, blue]: readonly number[]): number => {
-  const linear = [red!, green!, blue!].map((value) => value / 255)
+  const linear = [red!, green!, blue!]
+    .map((value) => value / 255)
     .map((share) => (share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4));
   return 0.2126 * linear[0]! + 0.7152 * linear[1]! + 0.0722 * linear[2]!;
 };
 
 test("a stronger weight is always darker on paper and lighter at night", () => {
-  for (const [theme, sign] of [["light", -1], ["dark", 1]] as const) {
+  for (const [theme, sign] of [
+    ["light", -1],
+    ["dark", 1],
+  ] as const) {
     const table = ramp(theme).map(luminance);
     assert.equal(table.length, 256);
     for (let entry = 8; entry < 256; entry += 1) {

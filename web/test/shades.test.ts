@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ramp } from "../src/palette.ts";
-import { coloured, readPgm } from "../src/shades.ts";
+import { ramp } from "../src/shared/palette.ts";
+import { coloured, readPgm } from "../src/shared/shades.ts";
 
 const file = (header: string, ...pixels: number[]): ArrayBuffer =>
   new Uint8Array([...new TextEncoder().encode(header), ...pixels]).buffer;

@@ -1,14 +1,27 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { START, type State, fit, read, write } from "../src/state.ts";
+import { START, type State, fit, read, write } from "../src/shell/url_state.ts";
 
-const shapes = [{ heads: 6, queries: 100, keys: 100 }, { heads: 2, queries: 10, keys: 30 }];
+const shapes = [
+  { heads: 6, queries: 100, keys: 100 },
+  { heads: 2, queries: 10, keys: 30 },
+];
 
 test("an address brings the whole state back", () => {
   const state: State = {
-    view: "text", map: 1, head: "mean", reduce: "mean", scale: "linear", token: 7, end: 9, direction: "to",
-    sight: [1.25, -3.5, 40], overlay: "rollout", patch: 60, say: "Où est-ce ? 在哪里 & co",
+    view: "text",
+    map: 1,
+    head: "mean",
+    reduce: "mean",
+    scale: "linear",
+    token: 7,
+    end: 9,
+    direction: "to",
+    sight: [1.25, -3.5, 40],
+    overlay: "rollout",
+    patch: 60,
+    say: "Où est-ce ? 在哪里 & co",
   };
   assert.deepEqual(read(write(state)), state);
   assert.deepEqual(read(write(START)), START);

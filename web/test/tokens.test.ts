@@ -1,9 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { parts, show, spell } from "../src/tokens.ts";
+import { parts, show, spell } from "../src/text/token_spelling.ts";
 
-const text = (tokens: string[]): string => spell(tokens).map(({ text, space }) => (space ? " " : "") + text).join("");
+const text = (tokens: string[]): string =>
+  spell(tokens)
+    .map(({ text, space }) => (space ? " " : "") + text)
+    .join("");
 
 test("tokens read as the text they came from", () => {
   assert.equal(text(["The", "Ġcat", "Ġs", "at", "."]), "The cat sat.");
@@ -29,6 +32,10 @@ test("a long text is cut after sentences, and no token is lost", () => {
     if (place) assert.equal(start, found[place - 1]![1]);
     if (end < 1000) assert.equal(spelled[end - 1]!.text, ".");
   });
-  assert.deepEqual(parts(spell(Array.from({ length: 700 }, () => "Ġword"))), [[0, 320], [320, 640], [640, 700]]);
+  assert.deepEqual(parts(spell(Array.from({ length: 700 }, () => "Ġword"))), [
+    [0, 320],
+    [320, 640],
+    [640, 700],
+  ]);
   assert.deepEqual(parts([]), []);
 });

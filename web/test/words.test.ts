@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { LANGUAGES, preferred } from "../src/words.ts";
+import { LANGUAGES, preferred } from "../src/shared/translations.ts";
 
 test("the page speaks the reader's first language that it has", () => {
   assert.equal(preferred(["fr-FR", "zh-TW", "en"]), "zh");

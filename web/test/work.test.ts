@@ -1,10 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { progress } from "../src/work.ts";
+import { progressText } from "../src/api/pending_requests.ts";
 
 test("what is at work, and how far where that is known", () => {
-  const working = [{ what: "layers.0, head 3", done: 0.419 }, { what: "another text", done: null }];
-  assert.equal(progress({ working, waiting: 7 }), "layers.0, head 3: 41 % · another text");
-  assert.equal(progress({ working: [], waiting: 0 }), "");
+  const working = [
+    { what: "layers.0, head 3", done: 0.419 },
+    { what: "another text", done: null },
+  ];
+  assert.equal(progressText({ working, waiting: 7 }), "layers.0, head 3: 41 % · another text");
+  assert.equal(progressText({ working: [], waiting: 0 }), "");
 });

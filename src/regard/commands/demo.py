@@ -29,7 +29,7 @@ from ..pictures import terminal
 from ..pictures.html_report import Curve, Example, Page
 from ..tasks.loading import load_translator
 from ..tasks.translation import exact
-from ..tasks.translator import Interpreter, Translation
+from ..tasks.translator import Translation, Translator
 from ..training import Display, Training
 from ..training.recipes.train_translator import Parallel, RecurrentRecipe, train
 
@@ -57,7 +57,7 @@ class Contestant:
     name: str
     folder: Path
     """Of its run."""
-    interpreter: Interpreter
+    translator: Translator
     curve: list[tuple[float, float]]
     """(step, share of validation dates without a mistake)"""
     translations: list[Translation] = field(default_factory=list)
@@ -179,7 +179,7 @@ def _recipe(context: str, work: Path, steps: int, seed: int) -> RecurrentRecipe:
 
 
 def _examine(contestant: Contestant, test: Pairs) -> None:
-    found = contestant.interpreter.translate([written for written, _ in test], size=1, longest=LONGEST)
+    found = contestant.translator.translate([written for written, _ in test], size=1, longest=LONGEST)
     contestant.translations = [best for best, *_ in found]
     contestant.right = exact([one.text for one in contestant.translations], [iso for _, iso in test])
 
@@ -208,7 +208,7 @@ def _show(console: Console, contestants: list[Contestant], test: Pairs, out: Pat
     console.print(table)
     looking, other = contestants
     places = _chosen(test, looking, other)
-    maps = looking.interpreter.look([looking.translations[place] for place in places])
+    maps = looking.translator.look([looking.translations[place] for place in places])
     examples = []
     for place, seen in zip(places, maps, strict=True):
         written, iso = test[place]

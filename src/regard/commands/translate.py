@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..tasks.alignment import Step
-    from ..tasks.translator import Interpreter, Translation
+    from ..attention import AttentionMap
+    from ..tasks.translator import SearchOptions, Translation, Translator
 
 STEPS = ("output", "input")
 MOST = {"beam": 1024, "longest": 2**16, "longest_source": 2**16}
@@ -80,33 +80,56 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"length-penalty ({options.length_penalty}) must be a finite number. Try 1.")
     if options.plot and options.plot.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"plot ({options.plot}) must end in .png, .svg or .pdf.")
-    interpreter = load_translator(options.folder)
-    if options.alignments or options.plot:
-        _check_looks(interpreter, options.folder)
+    translator = load_translator(options.folder)
+    if (options.alignments or options.plot) and not translator.attends:
+        raise ValueError(
+            f"alignments and plot need a model that looks; {options.folder} has a fixed context, the same for every "
+            "step. Train with another --context."
+        )
     lines: Iterable[str] = options.texts or read_lines(sys.stdin)
     number = 0
     for texts in _chunks(lines):
-        _refuse_long(interpreter, texts, number, options.longest_source)
-        found = interpreter.translate(
-            texts,
-            size=options.beam,
-            length_penalty=options.length_penalty,
-            n_best=options.n_best,
-            longest=options.longest,
-        )
-        for best, linked in zip(found, _links(interpreter, found, options.alignments), strict=True):
-            for one, ending in zip(best, linked, strict=True):
+        _refuse_long(translator, texts, number, options.longest_source)
+        for best, links, seen in _translated(translator, texts, options):
+            for one, ending in zip(best, links, strict=True):
                 print(_line(number, one, ending, options.n_best))
             if options.plot:
-                _draw(interpreter, best[0], _place(options.plot, number))
+                path = _place(options.plot, number)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                seen[0].save(path, title=f"{best[0].source} → {best[0].text}")
             number += 1
         sys.stdout.flush()
     return 0
 
 
-def _refuse_long(interpreter: Interpreter, texts: Sequence[str], done: int, longest: int) -> None:
+def _translated(
+    translator: Translator, texts: Sequence[str], options: argparse.Namespace
+) -> Iterator[tuple[list[Translation], list[str], list[AttentionMap]]]:
+    """Yield the translations of each text, what follows each of them on its line, and their maps if they are drawn."""
+    from ..tasks.alignment import pharaoh
+
+    search: SearchOptions = {
+        "size": options.beam,
+        "length_penalty": options.length_penalty,
+        "n_best": options.n_best,
+        "longest": options.longest,
+    }
+    maps: list[list[AttentionMap]] | None = None
+    if options.plot:
+        found, maps = translator.translate(texts, return_maps=True, **search)
+    else:
+        found = translator.translate(texts, **search)
+    endings = iter([""] * sum(map(len, found)))
+    if options.alignments:
+        aligned = translator.align(found, step=options.alignments, maps=maps)
+        endings = iter([f"\t{pharaoh(one.links)}" for one in aligned])
+    for number, best in enumerate(found):
+        yield best, [next(endings) for _ in best], maps[number] if maps else []
+
+
+def _refuse_long(translator: Translator, texts: Sequence[str], done: int, longest: int) -> None:
     """Refuse a text whose translation would take unbounded time and memory."""
-    for number, ids in enumerate(interpreter.source.encode_all(texts), done + 1):
+    for number, ids in enumerate(translator.source.encode_all(texts), done + 1):
         if len(ids) > longest:
             raise ValueError(
                 f"text {number:,} ({len(ids):,} subwords) must have at most {longest:,}. Translate sentence by "
@@ -120,34 +143,9 @@ def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-def _check_looks(interpreter: Interpreter, folder: Path) -> None:
-    [[one]] = interpreter.translate([""], size=1, longest=1)
-    if not interpreter.look([one]):
-        raise ValueError(
-            f"alignments and plot need a model that looks; {folder} has a fixed context, the same for every step. "
-            "Train with another --context."
-        )
-
-
-def _links(interpreter: Interpreter, found: list[list[Translation]], step: Step | None) -> list[list[str]]:
-    """What comes after the text of each translation: its word links, where they are asked for."""
-    from ..tasks.alignment import pharaoh
-
-    if step is None:
-        return [[""] * len(best) for best in found]
-    aligned = iter(interpreter.align([one for best in found for one in best], step=step))
-    return [[f"\t{pharaoh(next(aligned).links)}" for _ in best] for best in found]
-
-
 def _line(number: int, one: Translation, ending: str, n_best: int) -> str:
     text = one.text + ending
     return text if n_best == 1 else f"{number} ||| {text} ||| {one.score:.4f}"
-
-
-def _draw(interpreter: Interpreter, one: Translation, path: Path) -> None:
-    (seen,) = interpreter.look([one])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    seen.save(path, title=f"{one.source} → {one.text}")
 
 
 def _place(path: Path, number: int) -> Path:

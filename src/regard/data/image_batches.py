@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from .epoch_batches import EpochBatches
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class ImageBatch:
         return ImageBatch(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
 
 
-class ImageBatches:
+class ImageBatches(EpochBatches[ImageBatch]):
     """Batches of images in an order that is a function of (seed, epoch).
 
     >>> images = Images(np.zeros((10, 4, 4), np.uint8), np.arange(10) % 2)
@@ -134,14 +136,16 @@ class ImageBatches:
             np.random.Generator(np.random.PCG64(np.random.SeedSequence((self.seed, epoch)))).shuffle(places)
         return places
 
-    def epoch(self, epoch: int, *, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[ImageBatch]:
-        """The batches of an epoch from number `start` on; rank r of a world takes entries r::world of each."""
-        if not 0 <= rank < world:
-            raise ValueError(f"image batches: rank ({rank}) must lie in 0 … world − 1; got a world of {world}.")
-        if not 0 <= start <= len(self):
-            raise ValueError(f"image batches: start ({start}) must lie in 0 … {len(self)}, the batches of an epoch.")
+    def plan(self, epoch: int) -> list[np.ndarray]:
+        """The places of each batch."""
         order = self.order(epoch)
-        return (self.batch(order[n * self.size : (n + 1) * self.size][rank::world]) for n in range(start, len(self)))
+        return [order[start : start + self.size] for start in range(0, len(order), self.size)]
+
+    def count(self, epoch: int) -> int:
+        return len(self)
+
+    def take(self, indices: np.ndarray, share: slice, *, epoch: int, number: int) -> ImageBatch:
+        return self.batch(indices[share])
 
     def batch(self, places: np.ndarray) -> ImageBatch:
         """The images at some places as a batch."""

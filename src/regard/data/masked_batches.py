@@ -10,7 +10,6 @@ interrupted run meets the same ones again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .corpus import Corpus
+from .epoch_batches import EpochBatches
 from .pair_batches import Batches, Plan
 from .wordpiece import INSIDE, WordPiece
 
@@ -60,7 +60,7 @@ class MaskedBatch:
         return 1 - int(self.lengths.sum()) / self.ids.numel() if self.ids.numel() else 0.0
 
 
-class MaskedBatches:
+class MaskedBatches(EpochBatches[MaskedBatch]):
     """The batches of a corpus of passages (`plain.encode_passages`), masked.
 
     Args:
@@ -108,20 +108,11 @@ class MaskedBatches:
         """The places of each batch in the corpus."""
         return self._batches.plan(epoch)
 
-    def epoch(self, epoch: int, *, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[MaskedBatch]:
-        """The batches of an epoch from number `start` on; rank r takes entries r::world of each, maybe none."""
-        if not 0 <= rank < world:
-            raise ValueError(f"masking: rank ({rank}) must lie in 0 … world − 1; got a world of {world}.")
-        plan = self.plan(epoch)
-        epoch = epoch if self.shuffle else 0
-        return (
-            self._batch(plan[number], epoch, number, slice(rank, None, world)) for number in range(start, len(plan))
-        )
-
-    def _batch(self, places: np.ndarray, epoch: int, number: int, share: slice) -> MaskedBatch:
+    def take(self, indices: np.ndarray, share: slice, *, epoch: int, number: int) -> MaskedBatch:
         # PCG64 by name and a SeedSequence of numbers: the same bits on every platform
-        random = np.random.Generator(np.random.PCG64(np.random.SeedSequence((self.seed, epoch, number))))
-        rows = [self._row(int(place), random) for place in places]  # of the whole batch: shares of one are alike
+        seed = np.random.SeedSequence((self.seed, epoch if self.shuffle else 0, number))
+        random = np.random.Generator(np.random.PCG64(seed))
+        rows = [self._row(int(index), random) for index in indices]  # the whole batch: all ranks draw the same numbers
         lengths = np.array([len(ids) for ids, _, _ in rows])
         real = np.full((len(rows), lengths.max()), self.words.pad)  # (B, T)
         segments = np.zeros_like(real)

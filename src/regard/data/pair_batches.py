@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import overload
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .corpus import Corpus
+from .epoch_batches import EpochBatches
 from .vocabulary import BOS, EOS, PAD
 
 POOL = 200
@@ -82,7 +83,7 @@ class Plan(Sequence[np.ndarray]):
         return self._places[self._bounds[batch] : self._bounds[batch + 1]]
 
 
-class Batches:
+class Batches(EpochBatches[Batch]):
     """The batches of a corpus, by token count and length, shuffled; everything is a function of (seed, epoch).
 
         shuffle pairs → cut into pools of `pool` batches → sort each by length → cut into batches → shuffle those
@@ -129,18 +130,8 @@ class Batches:
             self._plans[epoch] = self._planned(epoch)
         return self._plans[epoch]
 
-    def epoch(self, epoch: int, *, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:
-        """The batches of an epoch from number `start` on, as many for each rank.
-
-        Rank r takes entries r::world of each. Where a batch has fewer entries than there are ranks, the last ranks get
-        one of no entries, so that all take the same number of steps.
-        """
-        if not 0 <= rank < world:
-            raise ValueError(f"batches: rank ({rank}) must lie in 0 … world − 1; got a world of {world}.")
-        plan = self.plan(epoch)
-        if not 0 <= start <= len(plan):
-            raise ValueError(f"batches: start ({start}) must lie in 0 … {len(plan)}, the batches of epoch {epoch}.")
-        return (self.batch(plan[number][rank::world]) for number in range(start, len(plan)))
+    def take(self, indices: np.ndarray, share: slice, *, epoch: int, number: int) -> Batch:
+        return self.batch(indices[share])
 
     def batch(self, places: np.ndarray) -> Batch:
         """The pairs at some places of the corpus as a batch."""

@@ -1,8 +1,9 @@
-"""Batches of texts with labels, of about equal size in tokens."""
+"""Batches of texts: with labels, of about equal size in tokens, to train on; by length alone, for inference."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .corpus import Corpus
+from .epoch_batches import EpochBatches
 from .pair_batches import Batches, Plan
 
 
@@ -35,7 +37,7 @@ class TextBatch:
         return TextBatch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
 
 
-class TextBatches:
+class TextBatches(EpochBatches[TextBatch]):
     """The batches of a corpus of (ids with [CLS] and [SEP], [label]); orders are a function of (seed, epoch).
 
     To learn from, texts come together by lot, whatever their lengths: a model that packs them loses nothing, and texts
@@ -56,12 +58,8 @@ class TextBatches:
         """The places of each batch in the corpus."""
         return self._batches.plan(epoch)
 
-    def epoch(self, epoch: int, *, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[TextBatch]:
-        """The batches of an epoch from number `start` on; rank r takes entries r::world of each, maybe none."""
-        if not 0 <= rank < world:
-            raise ValueError(f"texts: rank ({rank}) must lie in 0 … world − 1; got a world of {world}.")
-        plan = self.plan(epoch)
-        return (self.batch(plan[number][rank::world]) for number in range(start, len(plan)))
+    def take(self, indices: np.ndarray, share: slice, *, epoch: int, number: int) -> TextBatch:
+        return self.batch(indices[share])
 
     def batch(self, places: np.ndarray) -> TextBatch:
         """The texts at some places of the corpus."""
@@ -72,3 +70,40 @@ class TextBatches:
             ids[row, : len(found)] = found
         labels = np.array([label[0] for _, label in rows], np.int64)
         return TextBatch(*map(torch.from_numpy, (ids, lengths, labels, places.astype(np.int64))))
+
+
+def padded_batches(lengths: Sequence[int], cells: int, most: int = sys.maxsize) -> Iterator[list[int]]:
+    """Indices of sequences of similar length, longest first, so that a lack of memory shows in the first batch.
+
+    Args:
+        lengths: of the sequences.
+        cells: of a batch, padding included; a longer sequence is a batch of its own.
+        most: sequences of a batch.
+
+    >>> list(padded_batches([3, 9, 1, 4], cells=9))
+    [[1], [3, 0], [2]]
+    """
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    start = 0
+    while start < len(order):
+        count = min(most, max(1, cells // lengths[order[start]]))
+        yield order[start : start + count]
+        start += count
+
+
+def packed_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """As `padded_batches`, for sequences that are packed: `tokens` bounds the sum of their lengths.
+
+    >>> list(packed_batches([3, 9, 1, 4], tokens=9))
+    [[1], [3, 0, 2]]
+    """
+    batch: list[int] = []
+    held = 0
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if batch and held + lengths[index] > tokens:
+            yield batch
+            batch, held = [], 0
+        batch.append(index)
+        held += lengths[index]
+    if batch:
+        yield batch

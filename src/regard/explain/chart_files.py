@@ -11,13 +11,17 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from ..core import assets
 
 KINDS = (".html", ".svg")
-SCRIPT, STYLE = "assets/explain.js", "assets/explain.css"
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-"""Of the page: it may not load anything."""
+POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:"
+"""Content security policy of a file: it may not load anything."""
+UNUSED = "openseadragon"
+"""The library for maps, which a file with a chart does not need."""
+PRINTABLE = "".join(chr(code) for code in range(ord(" "), 127) if chr(code) not in "%#")
+"""Characters that a data URL may hold as they are."""
 PATIENCE = 120
 """Seconds for a drawing."""
 
@@ -45,32 +49,55 @@ def write(told: Mapping[str, Any], path: str | os.PathLike[str], *, theme: str =
 
 
 def built() -> Path:
-    """The folder of the built page, with that of explanations."""
+    """The folder of the built page."""
     folder = assets.built()
-    if not (folder / SCRIPT).is_file():
-        raise FileNotFoundError(f"explain: the page ({folder / SCRIPT}) is not built; run `make page`.")
+    script(folder)
     return folder
 
 
+def script(folder: Path) -> Path:
+    """The script of the page, which `index.html` names. It loads the other scripts when it needs them."""
+    found = re.search(r'src="\./(assets/[^"]+\.js)"', (folder / "index.html").read_text(encoding="utf-8"))
+    if not found or not (folder / found[1]).is_file():
+        raise FileNotFoundError(f"explain: the page ({folder / 'index.html'}) is not built; run `make page`.")
+    return folder / found[1]
+
+
 def page(told: Mapping[str, Any]) -> str:
-    """The page of `regard explain` with its script, its style and a chart inside."""
+    """The page with its scripts, its style and a chart inside: a file that needs no server."""
     folder = built()
-    whole = (folder / "explain.html").read_text(encoding="utf-8")
-    script = (folder / SCRIPT).read_text(encoding="utf-8").replace("</script", "<\\/script")
-    style = (folder / STYLE).read_text(encoding="utf-8")
+    entry = script(folder)
+    whole = (folder / "index.html").read_text(encoding="utf-8")
+    style = "".join(path.read_text(encoding="utf-8") for path in sorted(entry.parent.glob("*.css")))
     chart = json.dumps(told, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     head = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}" />\n<style>{style}</style>'
-    body = f'<script type="application/json" id="chart">{chart}</script>\n<script type="module">{script}</script>'
+    body = (
+        f'<script type="application/json" id="chart">{chart}</script>\n'
+        f'<script type="importmap">{_import_map(entry)}</script>\n'
+        f'<script type="module">import "page/{entry.name}"</script>'
+    )
     bare = re.sub(r"\s*<(?:script[^>]*src=[^>]*></script|link[^>]*)>", "", whole)
     return bare.replace("</head>", f"{head}\n</head>").replace("</body>", f"{body}\n</body>")
 
 
+def _import_map(entry: Path) -> str:
+    """The scripts as modules named `page/…` instead of files beside the page."""
+    paths = [path for path in sorted(entry.parent.glob("*.js")) if not path.name.startswith(UNUSED)]
+    imports: dict[str, str] = {}
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        for other in paths:
+            text = text.replace(f'"./{other.name}"', f'"page/{other.name}"')
+        imports[f"page/{path.name}"] = f"data:text/javascript;charset=utf-8,{quote(text, safe=PRINTABLE)}"
+    return json.dumps({"imports": imports}).replace("<", "\\u003c")
+
+
 def drawing(told: Mapping[str, Any], *, theme: str = "light", language: str = "en") -> str:
-    """The chart as SVG, by the same program that draws it on the page."""
+    """The chart as SVG, drawn by the script of the page."""
     wish = {"chart": told, "theme": theme, "language": language}
     asked = json.dumps(wish, ensure_ascii=False, allow_nan=False)
     done = subprocess.run(
-        [node(), str(built() / SCRIPT)], input=asked, capture_output=True, encoding="utf-8", timeout=PATIENCE
+        [node(), str(script(built()))], input=asked, capture_output=True, encoding="utf-8", timeout=PATIENCE
     )
     if done.returncode:
         raise ValueError(f"explain: node must draw the chart; it ended with {done.returncode}: {done.stderr[-500:]}")

@@ -13,10 +13,10 @@ from ..tasks.image_classifier import ImageClassifier
 from ..tasks.loading import load_image_classifier, load_text_classifier, load_translator
 from ..tasks.run_files import read_config
 from ..tasks.text_classifier import Classifier
-from ..tasks.translator import Interpreter
+from ..tasks.translator import Translator
 from .mechanisms import LONGEST, Explained, classifier, image, translator
 
-Run = Interpreter | Classifier | ImageClassifier
+Run = Translator | Classifier | ImageClassifier
 
 
 def load(folder: str | os.PathLike[str]) -> Run:

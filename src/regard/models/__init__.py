@@ -6,11 +6,14 @@ from .bert import Bert, BertConfig
 from .bert_heads import MaskedTokens, NextSentence, Pretraining, SentenceEmbedder, SequenceClassifier, TokenClassifier
 from .cnn import CNN, CNNConfig
 from .decoder_context import AttentiveContext, FixedContext
-from .encoder_decoder import Memory, Translator
+from .encoder_decoder import EncoderDecoder, Memory
 from .huggingface_bert import load_bert, save_bert
 from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .transformer import Transformer, TransformerConfig
 from .vit import ViT, ViTConfig
+
+Translator = EncoderDecoder
+"""Deprecated: the former name of `EncoderDecoder`."""
 
 __all__ = [
     "CNN",
@@ -18,6 +21,7 @@ __all__ = [
     "Bert",
     "BertConfig",
     "CNNConfig",
+    "EncoderDecoder",
     "FixedContext",
     "Hypothesis",
     "MaskedTokens",

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..attention.native.decoding import log_softmax_top_k
 from ..data import BOS, EOS
-from .encoder_decoder import Translator
+from .encoder_decoder import EncoderDecoder
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Hypothesis:
 
 @torch.no_grad()
 def greedy(
-    model: Translator,
+    model: EncoderDecoder,
     source: Tensor,
     lengths: Tensor,
     *,
@@ -48,7 +48,7 @@ def greedy(
     """The most probable next token at each step, one hypothesis per sentence.
 
     Args:
-        model: any `Translator`.
+        model: any `EncoderDecoder`.
         source: (B, Ts) ids.
         lengths: (B,) source tokens that count.
         longest: tokens at most, EOS counted; default 2·length of the source + 10, for each sentence.
@@ -86,7 +86,7 @@ def greedy(
 
 @torch.no_grad()
 def beam(
-    model: Translator,
+    model: EncoderDecoder,
     source: Tensor,
     lengths: Tensor,
     *,
@@ -219,7 +219,7 @@ def _hypothesis(written: list[int], total: float, alpha: float) -> Hypothesis:
     return Hypothesis(tuple(written[:-1] if ended else written), total / len(written) ** alpha, ended)
 
 
-def _limits(model: Translator, lengths: Tensor, longest: int | None) -> Tensor:
+def _limits(model: EncoderDecoder, lengths: Tensor, longest: int | None) -> Tensor:
     """(B,): tokens at most, of each sentence."""
     if longest is not None and longest < 1:
         raise ValueError(f"search: longest ({longest}) must be at least 1 token. None is twice the source and 10 more.")

@@ -12,13 +12,15 @@ from torch import Tensor, nn
 
 from ..data import Vocabulary
 from ..layers import DecoderBlock, EncoderBlock, LearnedPosition, MultiHeadAttention, sinusoids
-from . import Transformer, Translator
+from . import EncoderDecoder, Transformer
 
 POSITIONS = 1024
 """Positions of a sinusoidal model that are written out: CTranslate2 computes its own in another layout."""
 
 
-def to_ctranslate2(model: Translator, source: Vocabulary, target: Vocabulary, folder: str | os.PathLike[str]) -> Path:
+def to_ctranslate2(
+    model: EncoderDecoder, source: Vocabulary, target: Vocabulary, folder: str | os.PathLike[str]
+) -> Path:
     """Write a folder that `ctranslate2.Translator` opens, with its two vocabularies beside.
 
     It takes and gives the pieces of the vocabularies, as `pieces(encode(text))` has them, without `</s>`.

@@ -45,7 +45,7 @@ class State(Protocol):
         ...
 
 
-class Translator(Protocol):
+class EncoderDecoder(Protocol):
     """A model of p(target | source). T target tokens, Ts source tokens, V the target's vocabulary, W a width."""
 
     config: Any
@@ -53,6 +53,11 @@ class Translator(Protocol):
 
     vocabulary: nn.Linear
     """The last layer, hidden → logits: a loss may take it apart."""
+
+    @property
+    def attends(self) -> bool:
+        """Whether decoding attends to the source: then `decode` has maps to return."""
+        ...
 
     @property
     def longest(self) -> int | None:

@@ -41,7 +41,7 @@ def swift(model: Any, *, laid: bool = False) -> Any:
 
 
 class Inference:
-    """One step of decoding after another: of a `Translator` what a search needs.
+    """One step of decoding after another: of an `EncoderDecoder` what a search needs.
 
     Queries, keys and values of what was written are one product, with their weights laid side by side; so are keys and
     values of what was read. A part's output is added to the way around it by its last product. Keys and values of a

@@ -146,7 +146,7 @@ class Seq2SeqState:
 
 
 class Seq2Seq(nn.Module):
-    """A recurrent encoder and a recurrent decoder, between them a context: a `Translator`.
+    """A recurrent encoder and a recurrent decoder, between them a context: an `EncoderDecoder`.
 
     Papers: Sutskever et al. 2014 and Cho et al. 2014 (fixed); Bahdanau et al. 2015 (additive); Luong et al. 2015 (dot,
     bilinear). Differs from these: the first layer of the decoder asks for the context, and the layers above it run
@@ -189,6 +189,10 @@ class Seq2Seq(nn.Module):
             kind, dropout = kind_of("seq2seq", config.cell).module, config.dropout if config.layers > 2 else 0.0
             self.above = kind(hidden, hidden, config.layers - 1, dropout=dropout)
         self.output = Output(memory_width, hidden, width, config.dropout)
+
+    @property
+    def attends(self) -> bool:
+        return not self.context.constant
 
     def encode(self, source: Tensor, lengths: Tensor) -> Memory:
         check_ids("seq2seq", source, lengths, least=1)

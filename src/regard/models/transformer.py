@@ -116,7 +116,7 @@ class TransformerState:
 
 
 class Transformer(nn.Module):
-    """Encoder blocks over the source, decoder blocks over the target and what the encoder made: a `Translator`.
+    """Encoder blocks over the source, decoder blocks over the target and what the encoder made: an `EncoderDecoder`.
 
         x = √W · embedding + position;   memory = encoder(x);   hidden = decoder(y, memory);   logits = V · hidden
 
@@ -134,6 +134,8 @@ class Transformer(nn.Module):
     >>> tuple(model.logits(hidden).shape), [m.shape for m in maps]
     ((2, 3, 13), [(2, 2, 3, 7), (2, 2, 3, 7), (2, 2, 3, 7)])
     """
+
+    attends = True
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

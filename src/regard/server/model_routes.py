@@ -16,7 +16,7 @@ RUN = "run"
 
 def run_of(target: Target) -> tuple[Any, Path | None] | None:
     """The model of a target that can be explained, and its image; None where there is none."""
-    found = getattr(target, "interpreter", None) or getattr(target, "classifier", None)
+    found = getattr(target, "translator", None) or getattr(target, "classifier", None)
     return None if found is None else (found, getattr(target, "image", None))
 
 

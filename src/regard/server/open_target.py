@@ -41,12 +41,12 @@ def open_target(
 
 
 def _run(path: Path, recipe: object, text: str | None, image: Path | None) -> Target:
-    from .run_target import Classifier, TextClassifier, Translator
+    from .run_target import Classifier, TextClassifier, TranslatorTarget
 
     if recipe == "translate":
         if image is not None:
             raise ValueError(f"view: --image must come with a model of images; {path} is a translator. Give --text.")
-        return Translator(path, text)
+        return TranslatorTarget(path, text)
     if recipe == "classify":
         if image is not None:
             raise ValueError(f"view: --image must come with a model of images; {path} is one of text. Give --text.")

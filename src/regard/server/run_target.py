@@ -13,7 +13,7 @@ from torch import Tensor
 from ..data import BOS, EOS, Vocabulary
 from ..data.image_files import decode
 from ..tasks.loading import load_image_classifier, load_text_classifier, load_translator
-from ..tasks.translator import Interpreter, Translation
+from ..tasks.translator import Translation, Translator
 from .guard import Refused
 from .target import Layer, Shown, Target, brief, shown
 
@@ -21,13 +21,13 @@ LONGEST = 256
 """Subwords of a sentence to translate, and of its translation."""
 
 
-class Translator(Target):
+class TranslatorTarget(Target):
     """A run of `regard train translate`: every text is translated, and the best translation looked at."""
 
     can = ("translate", "run")
 
     def __init__(self, folder: Path, text: str | None = None) -> None:
-        self.interpreter: Interpreter = load_translator(folder)
+        self.translator: Translator = load_translator(folder)
         self.title = folder.resolve().name
         self.shown = Shown("translator", self.title, [])
         if text is not None:
@@ -37,25 +37,22 @@ class Translator(Target):
                 raise ValueError(f"view: {error.words}") from error
 
     def run(self, text: str) -> Shown:
-        ((best,),) = self._translate(text, 5, 1)
-        layers = self._layers(best)
-        if not layers:
+        (best,) = self._translate(text, 5, 1)
+        if not self.translator.attends:
             raise Refused(
                 400, f"model must look at its source; {self.title} has a fixed context, the same at each step."
             )
-        return Shown("translator", f"{self.title}: {best.source} → {best.text}", layers)
+        return Shown("translator", f"{self.title}: {best.source} → {best.text}", self._layers(best))
 
     def _layers(self, one: Translation) -> list[Layer]:
         """Every attention of the model, while it reads the source and writes the translation."""
         from ..lens.watch import watch
 
-        with watch(self.interpreter.model) as seen:  # type: ignore[arg-type]  # a translator is a module
-            maps = self.interpreter.look([one])
-        if not maps:
-            return []
-        source = self.interpreter.source.pieces(one.read)
-        written = self.interpreter.target.pieces((*one.written, EOS))
-        given = self.interpreter.target.pieces((BOS, *one.written))
+        with watch(self.translator.model) as seen:  # type: ignore[arg-type]  # a translator is a module
+            maps = self.translator.look([one])
+        source = self.translator.source.pieces(one.read)
+        written = self.translator.target.pieces((*one.written, EOS))
+        given = self.translator.target.pieces((BOS, *one.written))
         layers = []
         for name, kind, map in zip(seen.names, seen.kinds, seen.maps, strict=True):
             layer = Layer(name, kind, map)
@@ -65,16 +62,17 @@ class Translator(Target):
             layers.append(layer)
         return layers or [Layer("attention", "cross", maps[0])]
 
-    def _translate(self, text: str, beam: int, n_best: int) -> list[list[Translation]]:
-        length = len(self.interpreter.source.encode(text))
+    def _translate(self, text: str, beam: int, n_best: int) -> list[Translation]:
+        length = len(self.translator.source.encode(text))
         if length > LONGEST:
             raise Refused(413, f"text ({length} subwords) must have at most {LONGEST}. Translate sentence by sentence.")
-        return self.interpreter.translate([text], size=beam, n_best=n_best, longest=LONGEST)
+        return self.translator.translate(text, size=beam, n_best=n_best, longest=LONGEST)
 
     def translate(self, text: str, beam: int, n_best: int) -> dict[str, Any]:
-        (found,) = self._translate(text, beam, n_best)
-        maps, aligned = self.interpreter.look(found), self.interpreter.align(found)
-        source, target = self.interpreter.source, self.interpreter.target
+        found = self._translate(text, beam, n_best)
+        maps = self.translator.look(found)
+        aligned = self.translator.align(found, maps=maps)
+        source, target = self.translator.source, self.translator.target
         told = []
         for number, one in enumerate(found):
             told.append(

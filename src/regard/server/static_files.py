@@ -24,6 +24,8 @@ KINDS = {
     ".woff2": "font/woff2",
     ".txt": "text/plain; charset=utf-8",
 }
+EXPLAIN = "explain.html"
+"""The address of the charts: the same page, which looks at its address."""
 LARGEST = 16 * 2**20
 """Bytes of all its files."""
 MISSING = """<!doctype html>
@@ -64,6 +66,8 @@ class Page:
 
     async def serve(self, request: Request) -> Response:
         name = request.path_params.get("path") or "index.html"
+        if name == EXPLAIN:
+            name = "index.html"
         if name == "index.html" and not self.built:
             return Response(MISSING, media_type=KINDS[".html"], headers={"cache-control": "no-store"})
         file = self.files.get(name)

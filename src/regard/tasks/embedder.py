@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from ..core.json_files import read_json
 from ..data import WordPiece
+from ..data.text_batches import packed_batches
 from ..models import SentenceEmbedder, load_bert
 from ..models.fast_encoder import Inference
 
@@ -84,26 +85,12 @@ class Embedder:
         weight = self.model.bert.tokens.weight
         made = torch.empty(len(ids), weight.shape[1], dtype=weight.dtype)  # (N, W)
         encode = Inference(self.model.bert)
-        for places in batches([len(one) for one in ids], tokens):
+        for places in packed_batches([len(one) for one in ids], tokens):
             flat = torch.tensor([id for place in places for id in ids[place]], device=weight.device)
             lengths = [len(ids[place]) for place in places]
             made[torch.tensor(places)] = _pooled(encode(flat, lengths), lengths).to("cpu")
             done(len(places))
         return made
-
-
-def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Places of sequences of like length, at most `tokens` a batch, the longest first: if memory is short, it shows."""
-    batch: list[int] = []
-    held = 0
-    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
-        if batch and held + lengths[place] > tokens:
-            yield batch
-            batch, held = [], 0
-        batch.append(place)
-        held += lengths[place]
-    if batch:
-        yield batch
 
 
 def _pooled(hidden: Tensor, lengths: Sequence[int]) -> Tensor:

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from ..data import augment
 from ..data.image_batches import ImageBatch, ImageBatches, Images
 from .image_classifier import ImageClassifier
 from .metrics import confusion, f1_of
+from .task import Loss, Task
 
 SAMPLES = 8
 
 
-@dataclass(frozen=True)
-class Loss:
-    """What a batch gives the loop."""
-
-    total: Tensor
-    count: int
-    extras: Mapping[str, float]
-
-
-class ClassifyImages:
+class ClassifyImages(Task):
     """What the training loop trains: `training.fit(ClassifyImages(…), …)`.
 
     Args:
@@ -59,38 +49,29 @@ class ClassifyImages:
         self.train = ImageBatches(train, batch, seed=seed)
         self.valid = ImageBatches(valid, 2 * batch, shuffle=False)
 
-    def batches(self, epoch: int, *, start: int, rank: int, world: int) -> Iterator[ImageBatch]:
-        return self.train.epoch(epoch, start=start, rank=rank, world=world)
-
-    def batches_in(self, epoch: int) -> int:
-        return len(self.train)
-
-    def loss(self, model: nn.Module, batch: ImageBatch) -> Loss:
+    def batch_loss(self, batch: ImageBatch) -> Loss:
         """Cross-entropy summed over the images, changed at random; of a mixture, over both classes by their shares."""
-        batch = batch.to(next(model.parameters()).device)
-        if not len(batch):  # the share of a process in a batch of fewer images than processes
-            return Loss(torch.stack([p.sum() for p in model.parameters()]).sum() * 0.0, 0, {})
         changes = self.augmentation
         pixels = augment.crop(augment.flip(batch.images, changes.flip), changes.crop)
         images = augment.erase(self.classifier.normal(pixels), changes.erase)  # 0 is the mean: grey
         mixed = augment.mixup(images, batch.labels, changes.mixup)
-        logits = model(mixed.images)  # (B, classes)
+        logits = self.model(mixed.images)  # (B, classes)
         total = self._total(logits, mixed.labels, mixed.share)
         if changes.mixup:
             total = total + self._total(logits, mixed.others, 1 - mixed.share)
-        return Loss(total, len(batch), {})
+        return Loss(total, len(batch))
 
     def _total(self, logits: Tensor, labels: Tensor, share: Tensor) -> Tensor:
         each = F.cross_entropy(logits.float(), labels, reduction="none", label_smoothing=self.smoothing)  # (B,)
         return (each * share).sum()
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
+    def evaluate(self) -> dict[str, float]:
         """Loss per image without smoothing, accuracy, and F1 as the mean over classes."""
         logits, labels = predicted(self.classifier, self.valid)
         matrix = confusion(logits.argmax(-1), labels, len(self.classifier.classes))
         return {"loss": float(F.cross_entropy(logits, labels)), **figures(matrix)}
 
-    def samples(self, model: nn.Module) -> list[tuple[str, str, str]]:
+    def samples(self) -> list[tuple[str, str, str]]:
         images = self.valid.images
         shares = self.classifier.logits(images.take(np.arange(min(SAMPLES, len(images))))).softmax(-1)
         ours = [self.classifier._label(row) for row in shares]

@@ -30,7 +30,7 @@ from ..models.weights import load_weights
 from .image_classifier import ImageClassifier, read_about
 from .run_files import read_config, read_weights
 from .text_classifier import Classifier
-from .translator import Interpreter
+from .translator import Translator
 
 CONFIG = "bert.json"
 
@@ -45,7 +45,7 @@ IMAGE_CONFIGS: dict[str, type[ViTConfig] | type[CNNConfig]] = {"vit": ViTConfig,
 TEXT_CLASSIFIERS = ("finetune", "scratch")
 
 
-def load_translator(folder: str | os.PathLike[str]) -> Interpreter:
+def load_translator(folder: str | os.PathLike[str]) -> Translator:
     """Load the best model of a run of `regard train translate`.
 
     Raises:
@@ -62,7 +62,7 @@ def load_translator(folder: str | os.PathLike[str]) -> Interpreter:
     settings = replace(settings, source_vocabulary=len(source), target_vocabulary=len(target))
     model = TRANSLATORS[kind](settings)
     load_weights(model, weights, str(folder / "model.safetensors"))
-    return Interpreter(model.eval(), source, target)
+    return Translator(model.eval(), source, target)
 
 
 def load_text_classifier(folder: str | os.PathLike[str]) -> Classifier:

@@ -5,8 +5,7 @@ Devlin et al. 2019, section 3.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -17,20 +16,12 @@ from ..data.masked_batches import MaskedBatch, MaskedBatches
 from ..data.wordpiece import WordPiece
 from ..layers.cross_entropy import ROWS, cross_entropy
 from ..models.bert_heads import MaskedTokens, Pretraining
+from .task import Loss, Task
 
 SAMPLES = 4
 
 
-@dataclass(frozen=True)
-class Loss:
-    """What a batch gives the loop."""
-
-    total: Tensor
-    count: int
-    extras: Mapping[str, float | Tensor]
-
-
-class Pretrain:
+class Pretrain(Task):
     """What the training loop trains: `training.fit(Pretrain(…), …)`.
 
         loss = 1/M Σₘ −log p(pieceₘ)  +  1/B Σ_b −log p(follows_b)        the second where there are pairs
@@ -42,6 +33,7 @@ class Pretrain:
         valid: batches of held-out text, not shuffled: the same places are hidden at every evaluation.
     """
 
+    train: MaskedBatches
     goal = ("loss", "min")
 
     def __init__(
@@ -57,16 +49,8 @@ class Pretrain:
         self.next = model.next if isinstance(model, Pretraining) else None
         self.words, self.train, self.valid = words, train, valid
 
-    def batches(self, epoch: int, *, start: int, rank: int, world: int) -> Iterator[MaskedBatch]:
-        return self.train.epoch(epoch, start=start, rank=rank, world=world)
-
-    def batches_in(self, epoch: int) -> int:
-        return len(self.train.plan(epoch))
-
-    def loss(self, model: nn.Module, batch: MaskedBatch) -> Loss:
+    def batch_loss(self, batch: MaskedBatch) -> Loss:
         """Cross-entropy over the chosen places alone, summed; a pair weighs as much as the places of an entry."""
-        if not len(batch):  # the share of a process in a batch of fewer entries than processes
-            return Loss(torch.stack([p.sum() for p in self.model.parameters()]).sum() * 0.0, 0, {})
         hidden = self._hidden(batch)  # (B, T, W)
         last = self.head.vocabulary
         said = self.head.transform(hidden[batch.chosen])  # (M, W)
@@ -79,11 +63,11 @@ class Pretrain:
             extras["next_accuracy"] = (logits.argmax(1) == batch.other).float().mean()
         return Loss(total, len(batch.wanted), extras)
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
+    def evaluate(self) -> dict[str, float]:
         """Of the hidden pieces of held-out text: loss, and the share said right; of pairs, the share told right."""
         total = right = count = told = pairs = 0.0
         for batch in self.valid.epoch(0):
-            batch = batch.to(self._device)
+            batch = batch.to(self.device)
             hidden = self._hidden(batch)
             for logits, wanted in self._logits(hidden, batch):
                 total += float(F.cross_entropy(logits, wanted, reduction="sum"))
@@ -95,9 +79,9 @@ class Pretrain:
         figures = {"loss": total / max(1, count), "accuracy": right / max(1, count)}
         return figures | ({"next_accuracy": told / pairs} if pairs else {})
 
-    def samples(self, model: nn.Module) -> list[tuple[str, str, str]]:
+    def samples(self) -> list[tuple[str, str, str]]:
         """Some held-out passages as the model meets them, with what it says filled in, and as they are."""
-        batch = next(self.valid.epoch(0)).to(self._device)
+        batch = next(self.valid.epoch(0)).to(self.device)
         said = torch.cat([logits.argmax(1) for logits, _ in self._logits(self._hidden(batch), batch)])
         filled, real = (batch.ids.masked_scatter(batch.chosen, ids) for ids in (said, batch.wanted))
         rows = zip(batch.ids.tolist(), filled.tolist(), real.tolist(), strict=True)
@@ -107,10 +91,6 @@ class Pretrain:
     def save(self, folder: Path) -> None:
         """The vocabulary; the weights are the loop's."""
         self.words.save(folder)
-
-    @property
-    def _device(self) -> torch.device:
-        return next(self.model.parameters()).device
 
     def _hidden(self, batch: MaskedBatch) -> Tensor:
         """(B, T, W)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -11,13 +10,13 @@ from torch.nn import functional as F
 
 from ..data.text_batches import TextBatch, TextBatches
 from .metrics import accuracy, confusion, f1_of
-from .pretraining import Loss
+from .task import Loss, Task
 from .text_classifier import Classifier
 
 SAMPLES = 8
 
 
-class Classify:
+class Classify(Task):
     """What the training loop trains: `training.fit(Classify(…), …)`.
 
         loss = 1/B Σ_b −log p(label_b | text_b)
@@ -46,22 +45,14 @@ class Classify:
         self.train, self.valid, self.smoothing = train, valid, smoothing
         self.rates = layer_rates(self.model, layer_decay)
 
-    def batches(self, epoch: int, *, start: int, rank: int, world: int) -> Iterator[TextBatch]:
-        return self.train.epoch(epoch, start=start, rank=rank, world=world)
-
-    def batches_in(self, epoch: int) -> int:
-        return len(self.train.plan(epoch))
-
-    def loss(self, model: nn.Module, batch: TextBatch) -> Loss:
+    def batch_loss(self, batch: TextBatch) -> Loss:
         """Cross-entropy summed over the texts."""
-        if not len(batch):  # the share of a process in a batch of fewer texts than processes
-            return Loss(torch.stack([p.sum() for p in self.model.parameters()]).sum() * 0.0, 0, {})
         logits = self.model(batch.ids, batch.lengths).float()  # (B, C)
         total = F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=self.smoothing)
         right = (logits.argmax(1) == batch.labels).float().mean()
         return Loss(total, len(batch), {"accuracy": right})
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
+    def evaluate(self) -> dict[str, float]:
         """Of the held-out texts: loss, accuracy, macro F1."""
         logits, wanted = self._held_out()
         loss = float(F.cross_entropy(logits, wanted))
@@ -74,11 +65,11 @@ class Classify:
         logits, wanted = self._held_out()
         return confusion(logits.argmax(1), wanted, logits.shape[1])
 
-    def samples(self, model: nn.Module) -> list[tuple[str, str, str]]:
+    def samples(self) -> list[tuple[str, str, str]]:
         """Some held-out texts, what the model says of them and how surely, and what they are."""
         corpus, words, labels = self.valid.corpus, self.classifier.words, self.classifier.labels
         first = range(min(SAMPLES, len(corpus)))
-        batch = self.valid.batch(torch.arange(len(first)).numpy()).to(self._device)
+        batch = self.valid.batch(torch.arange(len(first)).numpy()).to(self.device)
         best = self.model(batch.ids, batch.lengths).float().softmax(1).max(1)
         said = [f"{labels[place]} ({value:.2f})" for value, place in zip(*(x.tolist() for x in best), strict=True)]
         return [(words.decode(corpus[n][0]), said[n], labels[int(corpus[n][1][0])]) for n in first]
@@ -87,15 +78,11 @@ class Classify:
         """The vocabulary; the weights are the loop's."""
         self.classifier.words.save(folder)
 
-    @property
-    def _device(self) -> torch.device:
-        return next(self.model.parameters()).device
-
     def _held_out(self) -> tuple[Tensor, Tensor]:
         """Logits (N, C) and labels (N,) of the held-out texts."""
         logits, wanted = [], []
         for batch in self.valid.epoch(0):
-            batch = batch.to(self._device)
+            batch = batch.to(self.device)
             logits.append(self.model(batch.ids, batch.lengths).float().cpu())
             wanted.append(batch.labels.cpu())
         return torch.cat(logits), torch.cat(wanted)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..data.text_batches import padded_batches
 from ..data.wordpiece import WordPiece
 from ..models.bert_heads import SequenceClassifier
-from .translator import _batches
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Classifier:
         device = next(self.model.parameters()).device
         ids = [found.ids for found in self.words.encode_all(list(texts), longest=self.longest)]
         found = torch.empty(len(ids), len(self.labels))
-        for places in _batches([len(one) for one in ids], tokens):
+        for places in padded_batches([len(one) for one in ids], tokens):
             lengths = torch.tensor([len(ids[place]) for place in places], device=device)
             rows = torch.full((len(places), int(lengths.max())), self.words.pad, device=device)  # (B, T)
             for row, place in enumerate(places):

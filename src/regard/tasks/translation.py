@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -15,27 +14,19 @@ from ..core.files import replacing
 from ..data import Batch, Batches
 from ..layers.cross_entropy import cross_entropy
 from .bleu import References
-from .translator import Interpreter
+from .task import Loss, Task
+from .translator import Translator
 
 SAMPLES = 8
 EVALUATION = "evaluation.json"
 """The file of a run that keeps the tokenizer of BLEU and the signatures of the scores."""
 
 
-@dataclass(frozen=True)
-class Loss:
-    """What a batch gives the loop."""
-
-    total: Tensor
-    count: int
-    extras: Mapping[str, float]
-
-
-class Translate:
+class Translate(Task):
     """What the training loop trains: `training.fit(Translate(…), …)`.
 
     Args:
-        interpreter: the model and its vocabularies.
+        translator: the model and its vocabularies.
         train: batches to learn from.
         valid: batches of the held-out pairs, not shuffled.
         texts: the held-out pairs as texts.
@@ -48,7 +39,7 @@ class Translate:
 
     def __init__(
         self,
-        interpreter: Interpreter,
+        translator: Translator,
         train: Batches,
         valid: Batches,
         texts: Sequence[tuple[str, str]],
@@ -59,26 +50,20 @@ class Translate:
     ) -> None:
         if not texts:
             raise ValueError("translate: texts (0 pairs) must hold some pairs; got none. They tell how good it is.")
-        self.interpreter, self.model = interpreter, cast(nn.Module, interpreter.model)
+        self.translator, self.model = translator, cast(nn.Module, translator.model)
         self.train, self.valid, self.texts = train, valid, texts
         self.smoothing, self.longest = smoothing, longest
         self.references = References([target for _, target in texts], tokenizer)
 
-    def batches(self, epoch: int, *, start: int, rank: int, world: int) -> Iterator[Batch]:
-        return self.train.epoch(epoch, start=start, rank=rank, world=world)
-
-    def batches_in(self, epoch: int) -> int:
-        return len(self.train.plan(epoch))
-
-    def loss(self, model: nn.Module, batch: Batch) -> Loss:
+    def batch_loss(self, batch: Batch) -> Loss:
         """Cross-entropy summed over the tokens to be written; padding takes no part."""
         return Loss(self._total(batch, self.smoothing), batch.tokens, {"padding": batch.padding})
 
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
+    def evaluate(self) -> dict[str, float]:
         """Loss per token without smoothing; of greedy translations BLEU, chrF and the share that is exact."""
         total = count = 0.0
         for batch in self.valid.epoch(0):
-            total += float(self._total(batch, 0.0))
+            total += float(self._total(batch.to(self.device), 0.0))
             count += batch.tokens
         ours, references = self._translated(), self.references
         return {
@@ -88,14 +73,14 @@ class Translate:
             "exact": exact(ours, references.texts),
         }
 
-    def samples(self, model: nn.Module) -> list[tuple[str, str, str]]:
+    def samples(self) -> list[tuple[str, str, str]]:
         ours = self._translated(SAMPLES)
         return [(source, text, wanted) for (source, wanted), text in zip(self.texts, ours, strict=False)]
 
     def save(self, folder: Path) -> None:
         """Write the vocabularies and how BLEU and chrF are computed; the loop writes the weights."""
-        self.interpreter.source.save(folder / "source.json")
-        self.interpreter.target.save(folder / "target.json")
+        self.translator.source.save(folder / "source.json")
+        self.translator.target.save(folder / "target.json")
         self.save_evaluation(folder)
 
     def save_evaluation(self, folder: Path) -> None:
@@ -106,13 +91,10 @@ class Translate:
 
     def _translated(self, first: int | None = None) -> list[str]:
         sources = [source for source, _ in self.texts[:first]]
-        return [found[0].text for found in self.interpreter.translate(sources, size=1, longest=self.longest)]
+        return [found[0].text for found in self.translator.translate(sources, size=1, longest=self.longest)]
 
     def _total(self, batch: Batch, smoothing: float) -> Tensor:
-        batch = batch.to(next(self.model.parameters()).device)
-        if not len(batch):  # the share of a process in a batch of fewer pairs than processes
-            return torch.stack([p.sum() for p in self.model.parameters()]).sum() * 0.0
-        model = self.interpreter.model
+        model = self.translator.model
         memory = model.encode(batch.source, batch.source_lengths)
         hidden = model.decode(batch.target[:, :-1], memory, lengths=batch.target_lengths)  # (B, T, W)
         steps = torch.arange(hidden.shape[1], device=hidden.device)

@@ -1,12 +1,11 @@
-"""An interpreter: a model that translates and its two vocabularies, from text to text."""
+"""A translator: a model and its two vocabularies, from text to text."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -14,7 +13,8 @@ from torch import Tensor
 from ..attention import AttentionMap
 from ..core.process import side_by_side
 from ..data import BOS, EOS, PAD, Vocabulary
-from ..models import Hypothesis, Translator, beam, greedy
+from ..data.text_batches import padded_batches
+from ..models import EncoderDecoder, Hypothesis, beam, greedy
 from ..models.beam_search import evaluating
 from ..models.fast_decoder import swift
 from .alignment import Link, Step, links, word_weights
@@ -40,7 +40,19 @@ class Translation:
 
 
 Translations = Translation | Sequence[Translation] | Sequence[Sequence[Translation]]
-"""One, several, or what `Interpreter.translate` returns."""
+"""One, several, or what `Translator.translate` returns."""
+Maps = Sequence[AttentionMap] | Sequence[Sequence[AttentionMap]]
+"""What `Translator.look` returns, or `Translator.translate` with `return_maps`."""
+
+
+class SearchOptions(TypedDict, total=False):
+    """Options of `Translator.translate`."""
+
+    size: int
+    length_penalty: float
+    n_best: int
+    longest: int
+    tokens: int
 
 
 class Alignment(NamedTuple):
@@ -52,38 +64,37 @@ class Alignment(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Interpreter:
+class Translator:
     """A model and what its ids mean.
 
     Sentences are translated in batches of like length, and come back in the order they were given.
     """
 
-    model: Translator
+    model: EncoderDecoder
     source: Vocabulary
     target: Vocabulary
 
+    @property
+    def attends(self) -> bool:
+        """Whether the model attends to its source, so that it has maps and alignments."""
+        return self.model.attends
+
     @overload
     def translate(  # type: ignore[overload-overlap]  # a string is a sequence of strings, too
-        self,
-        texts: str,
-        *,
-        size: int = ...,
-        length_penalty: float = ...,
-        n_best: int = ...,
-        longest: int = ...,
-        tokens: int = ...,
+        self, texts: str, *, return_maps: Literal[False] = ..., **options: Unpack[SearchOptions]
     ) -> list[Translation]: ...
     @overload
     def translate(
-        self,
-        texts: Sequence[str],
-        *,
-        size: int = ...,
-        length_penalty: float = ...,
-        n_best: int = ...,
-        longest: int = ...,
-        tokens: int = ...,
+        self, texts: Sequence[str], *, return_maps: Literal[False] = ..., **options: Unpack[SearchOptions]
     ) -> list[list[Translation]]: ...
+    @overload
+    def translate(  # type: ignore[overload-overlap]
+        self, texts: str, *, return_maps: Literal[True], **options: Unpack[SearchOptions]
+    ) -> tuple[list[Translation], list[AttentionMap]]: ...
+    @overload
+    def translate(
+        self, texts: Sequence[str], *, return_maps: Literal[True], **options: Unpack[SearchOptions]
+    ) -> tuple[list[list[Translation]], list[list[AttentionMap]]]: ...
     def translate(
         self,
         texts: str | Sequence[str],
@@ -93,7 +104,8 @@ class Interpreter:
         n_best: int = 1,
         longest: int = 128,
         tokens: int = 16384,
-    ) -> list[Translation] | list[list[Translation]]:
+        return_maps: bool = False,
+    ) -> Any:
         """Return the n best translations of each text, best first; for a single string, those of that string.
 
         Args:
@@ -103,6 +115,7 @@ class Interpreter:
             n_best: at most `size`.
             longest: ids of a translation.
             tokens: source cells of a batch, times the size, at most; of few texts fewer, so that every thread has some.
+            return_maps: also return the map of each translation, as `look` does; `align` can read alignments off them.
         """
         listed = [texts] if isinstance(texts, str) else list(texts)
         ids = [(*found, EOS) for found in self.source.encode_all(listed)]
@@ -112,7 +125,10 @@ class Interpreter:
         translations = [
             [self._told(text, read, one) for one in best] for text, read, best in zip(listed, ids, found, strict=True)
         ]
-        return translations[0] if isinstance(texts, str) else translations
+        maps = [self.look(best) for best in translations] if return_maps else []
+        if isinstance(texts, str):
+            return (translations[0], maps[0]) if return_maps else translations[0]
+        return (translations, maps) if return_maps else translations
 
     def search(
         self,
@@ -127,7 +143,7 @@ class Interpreter:
         """The n best hypotheses for each sequence of ids, which ends with EOS. Arguments as `translate` has them."""
         lengths_read = [len(read) for read in ids]
         cells = min(tokens, max(tokens // 4, sum(lengths_read) * size // BATCHES)) // size
-        batches = list(_batches(lengths_read, max(1, cells), max(1, ROWS // size)))
+        batches = list(padded_batches(lengths_read, max(1, cells), max(1, ROWS // size)))
 
         model = swift(self.model, laid=len(ids) >= LAID)
 
@@ -155,13 +171,12 @@ class Interpreter:
             translations: one, several, or what `translate` returned: those of each text, one after the other.
             layer: of the decoder.
         """
-        maps = []
-        for one in _flat(translations):
-            seen = self._seen([one], layer)
-            if seen is None:
-                return []
-            maps.append(seen.at(0).tokens(self.target.pieces((*one.written, EOS)), self.source.pieces(one.read)))
-        return maps
+        if not self.attends:
+            return []
+        return [
+            self._seen([one], layer).at(0).tokens(self.target.pieces((*one.written, EOS)), self.source.pieces(one.read))
+            for one in _flat(translations)
+        ]
 
     @overload
     def align(
@@ -172,6 +187,7 @@ class Interpreter:
         layer: int = ...,
         head: int | None = ...,
         tokens: int = ...,
+        maps: Maps | None = ...,
     ) -> Alignment: ...
     @overload
     def align(
@@ -182,6 +198,7 @@ class Interpreter:
         layer: int = ...,
         head: int | None = ...,
         tokens: int = ...,
+        maps: Maps | None = ...,
     ) -> list[Alignment]: ...
     def align(
         self,
@@ -191,6 +208,7 @@ class Interpreter:
         layer: int = -1,
         head: int | None = None,
         tokens: int = 4096,
+        maps: Maps | None = None,
     ) -> Alignment | list[Alignment]:
         """Links between the words of each translation, and the weights between words that they are read off.
 
@@ -202,21 +220,38 @@ class Interpreter:
             layer: of the decoder.
             head: one of the layer's; default the mean of all.
             tokens: cells of a batch: sentences of like length are read together.
+            maps: those that `look` or `translate(…, return_maps=True)` returned for these translations, of the layer
+                that they were asked for; the model is not run again.
         """
-        done: dict[int, Alignment] = {}
         listed, single = _flat(translations), isinstance(translations, Translation)
-        for places in _batches([max(len(one.read), len(one.written) + 1) for one in listed], tokens):
-            chosen = [listed[place] for place in places]
-            seen = self._seen(chosen, layer)
-            if seen is None and single:
+        if not self.attends:
+            if single:
                 raise ValueError("align: model must have attention; this one has a fixed context, and aligns nothing.")
-            if seen is None:
-                return []
-            dense = seen.dense().float()  # (B, H, steps, Ts)
-            weights = dense.mean(1) if head is None else dense[:, head]  # (B, steps, Ts)
-            for place, one, row in zip(places, chosen, weights, strict=True):
-                done[place] = self._aligned(one, row, step)
-        return done[0] if single else [done[place] for place in range(len(listed))]
+            return []
+        done: dict[int, Alignment] = {}
+        for indices, weights in self._weights(listed, layer, head, tokens, maps):
+            for index, rows in zip(indices, weights, strict=True):
+                done[index] = self._aligned(listed[index], rows, step)
+        return done[0] if single else [done[index] for index in range(len(listed))]
+
+    def _weights(
+        self, translations: Sequence[Translation], layer: int, head: int | None, tokens: int, maps: Maps | None
+    ) -> Iterator[tuple[Sequence[int], Tensor]]:
+        """Weights (B, steps, Ts) of one head, or their mean over heads, with the indices of their translations."""
+
+        def of_head(dense: Tensor) -> Tensor:  # (B, H, steps, Ts) → (B, steps, Ts)
+            return dense.float().mean(1) if head is None else dense.float()[:, head]
+
+        if maps is not None:
+            flat = [one for some in maps for one in ([some] if isinstance(some, AttentionMap) else some)]
+            if len(flat) != len(translations):
+                raise ValueError(f"align: maps ({len(flat)}) must be as many as translations ({len(translations)}).")
+            for index, seen in enumerate(flat):
+                yield [index], of_head(seen.dense()[None])
+            return
+        lengths = [max(len(one.read), len(one.written) + 1) for one in translations]
+        for indices in padded_batches(lengths, tokens):
+            yield indices, of_head(self._seen([translations[index] for index in indices], layer).dense())
 
     def known(self, source: str, target: str) -> Translation:
         """A pair of sentences as if the model had written the second, to look at or to align; its score is NaN."""
@@ -229,13 +264,13 @@ class Interpreter:
         return Alignment(links(merged), merged)
 
     @torch.inference_mode()
-    def _seen(self, translations: Sequence[Translation], layer: int) -> AttentionMap | None:
+    def _seen(self, translations: Sequence[Translation], layer: int) -> AttentionMap:
         """The map of a batch, (B, H, steps, source), of a layer of the decoder."""
         source, lengths = self._batch([one.read for one in translations])
         written, steps = self._batch([(BOS, *one.written) for one in translations])
         with evaluating(self.model):  # looking drops nothing, and draws no random numbers
             _, seen = self.model.decode(written, self.model.encode(source, lengths), lengths=steps, return_maps=True)
-        return seen[layer] if seen else None
+        return seen[layer]
 
     @property
     def _device(self) -> torch.device:
@@ -262,17 +297,11 @@ def _flat(translations: Translations) -> list[Translation]:
     for one in flat:
         if not isinstance(one, Translation):
             raise ValueError(
-                f"interpreter: translations must be of `translate` or `known`; got a {type(one).__name__}. For a pair "
+                f"translator: translations must be of `translate` or `known`; got a {type(one).__name__}. For a pair "
                 "of texts take known(source, target)."
             )
     return flat
 
 
-def _batches(lengths: Sequence[int], tokens: int, most: int = sys.maxsize) -> Iterator[list[int]]:
-    """Places of sequences of like length, at most so many, the longest first: if memory is short, it shows at once."""
-    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
-    start = 0
-    while start < len(order):
-        count = min(most, max(1, tokens // lengths[order[start]]))
-        yield order[start : start + count]
-        start += count
+Interpreter = Translator
+"""Deprecated: the former name of `Translator`."""

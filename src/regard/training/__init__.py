@@ -4,13 +4,13 @@ from ..core.settings import from_json, from_values, parse, to_json
 from ..core.tensor_files import Damaged, Unwritable
 from ..models.weights import load_weights, weights_of
 from ..tasks.run_files import load_best, read_config, read_weights
+from ..tasks.task import Loss, Task
 from .config import Training
 from .logbook import Hook, Outcome
 from .loop import fit
 from .loss_window import Diverged
 from .progress import Display, Silent
 from .random_state import seed_all
-from .session import Loss, Task
 from .signals import Interrupted
 
 __all__ = [

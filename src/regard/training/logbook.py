@@ -16,12 +16,13 @@ import torch
 from ..core.tensor_files import write
 from ..pictures.training_charts import draw
 from ..tasks.run_files import CONFIG, config_digest
+from ..tasks.task import Task
 from . import checkpoint
 from .distributed import Group
 from .progress import Display, Silent
 from .random_state import undisturbed
 from .run_folder import Run
-from .session import Session, Task
+from .session import Session
 from .signals import Abandoned, Interrupted
 from .weight_average import applied
 
@@ -240,7 +241,7 @@ def _evaluated(session: Session) -> tuple[dict[str, float], list[tuple[str, str,
         model.eval()
         try:
             with session.signals.droppable():
-                return task.evaluate(model), task.samples(model)
+                return task.evaluate(), task.samples()
         finally:
             model.train()
 

@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core.process import keep_freed
+from ..tasks.task import Task
 from .config import Training, device_of
 from .distributed import group
 from .logbook import Hook, Logbook, Outcome, evaluation_due, reached
 from .progress import Display
-from .session import Session, Task
+from .session import Session
 from .signals import Signals
 
 

@@ -6,14 +6,14 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from ..models.weights import load_weights, weights_of
+from ..tasks.task import Task
 from .checkpoint import Progress, part, parts
 from .config import Training, mixed
 from .distributed import Group
@@ -25,62 +25,16 @@ from .signals import Signals
 from .weight_average import average_of
 
 
-class Loss(Protocol):
-    """What a batch gives. Any object with these three attributes will do, such as a dataclass."""
-
-    @property
-    def total(self) -> Tensor:
-        """The sum of the loss over the tokens (or whatever is counted), ()."""
-
-    @property
-    def count(self) -> int:
-        """How many there are in this share of the batch."""
-
-    @property
-    def extras(self) -> Mapping[str, float | Tensor]:
-        """Means over the batch that are worth a line, such as the share of padding."""
-
-
-class Task(Protocol):
-    """Data, model, loss and goal: what the loop trains.
-
-    It may have `rates`: for parameters by name, the share of the learning rate that is theirs; 1 for others.
-    """
-
-    model: nn.Module
-    goal: tuple[str, str]
-    """What `evaluate` gives that is to grow or to shrink: ("bleu", "max") or ("loss", "min")."""
-
-    def batches(self, epoch: int, *, start: int, rank: int, world: int) -> Iterator[Any]:
-        """Batches of an epoch from number `start` on: a function of its arguments and of the task's seed alone. Of each
-        batch a process takes its share, entries rank::world; no share may be empty."""
-
-    def batches_in(self, epoch: int) -> int:
-        """How many batches an epoch has."""
-
-    def loss(self, model: nn.Module, batch: Any) -> Loss:
-        """The loss of a batch. `model` is the task's own, never wrapped: any of its methods may be called."""
-
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Figures on held-out data; the model is in evaluation mode and gradients are off."""
-
-    def samples(self, model: nn.Module) -> list[tuple[str, str, str]]:
-        """A few inputs, what the model makes of them, and references."""
-
-    def save(self, folder: Path) -> None:
-        """Write what the model needs besides its weights, such as the tokenizer."""
-
-
 class Objective(nn.Module):
     """The task's loss as a module, so that it is this that several processes wrap and the task meets a bare model."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
-        self.model = task.model
+        self.model = task.model  # its parameters are those of this module
         self.loss = task.loss
 
     def forward(self, batch: Any) -> tuple[Tensor, int, Mapping[str, float | Tensor]]:
-        found = self.loss(self.model, batch)
+        found = self.loss(batch)
         return found.total, found.count, found.extras
 
 
@@ -93,7 +47,7 @@ class Session:
         if config.compile:
             self.model.compile()
         self.objective = group.wrap(Objective(task))
-        self.optimizer = Optimizer(self.model, config, getattr(task, "rates", None))
+        self.optimizer = Optimizer(self.model, config, task.rates)
         self.average = average_of(config, self.model)
         self.mixed = mixed(config.precision, group.device)
         self.total = total_steps(task, config)

@@ -24,7 +24,7 @@ name = "native"
 isolates = True
 
 FEW_QUERIES = 4
-"""Up to which the kernels for few queries serve (few_queries in native/calls.hpp)."""
+"""Up to which the kernels for few queries serve (few_queries in native/dispatch/dispatch.hpp)."""
 ROWS_PER_TASK = 192
 """Queries that share one transposition of the keys."""
 KEYS_PER_TASK = 256

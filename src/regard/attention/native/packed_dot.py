@@ -1,6 +1,6 @@
 """Packed sequences by the native kernels: each is read and written where it lies, and none waits for another.
 
-A sequence is a problem of its own, which the C++ side cuts out of the memory that all share (native/packed.cpp).
+A sequence is a problem of its own, cut out of the shared memory by native/packed/packed_dot.cpp.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from ...models import Seq2SeqConfig, TransformerConfig
 from ...tasks.loading import SOURCE, TARGET, TRANSLATORS
 from ...tasks.run_files import read_config
 from ...tasks.translation import EVALUATION, Translate
-from ...tasks.translator import Interpreter
+from ...tasks.translator import Translator
 from ..config import Training
 from ..logbook import Outcome
 from ..loop import fit
@@ -187,9 +187,9 @@ def train(
     prepared = prepare(recipe.data, folder, display.say)
     config = replace(recipe.model, source_vocabulary=len(prepared.source), target_vocabulary=len(prepared.target))
     torch.manual_seed(recipe.training.seed)  # of the first weights
-    interpreter = Interpreter(TRANSLATORS[type(config)](config), prepared.source, prepared.target)
+    translator = Translator(TRANSLATORS[type(config)](config), prepared.source, prepared.target)
     task = Translate(
-        interpreter,
+        translator,
         *prepared.batches(recipe.data.tokens, recipe.training.seed),
         prepared.texts,
         smoothing=recipe.smoothing,

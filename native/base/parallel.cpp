@@ -1,0 +1,153 @@
+#include "base/parallel.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace regard {
+
+namespace {
+
+std::atomic<Region> pool{nullptr};
+
+// The memory of one thread, kept from call to call.
+class Room {
+    static constexpr std::align_val_t alignment{64};
+    float* data = nullptr;
+    size_t size = 0;
+
+    void release() {
+        ::operator delete(data, alignment);
+        data = nullptr;
+        size = 0;
+    }
+
+   public:
+    ~Room() { release(); }
+
+    float* of(size_t count) {
+#ifdef __SANITIZE_ADDRESS__
+        release();  // exactly what was asked for, so that one float beyond it is found
+#endif
+        if (count > size) {
+            release();
+            data = static_cast<float*>(::operator new(count * sizeof(float), alignment));
+            size = count;
+        }
+        return data;
+    }
+};
+
+// For as long as it lasts, small numbers of this thread are 0, if so asked.
+class Flushing {
+#if defined(__SSE2__)
+    using Control = unsigned;
+    static constexpr Control flush = 0x8040;  // results, and what is read
+    static Control get() { return _mm_getcsr(); }
+    static void set(Control control) { _mm_setcsr(control); }
+#elif defined(__aarch64__)
+    using Control = uint64_t;
+    static constexpr Control flush = 1 << 24;
+    static Control get() {
+        Control control;
+        asm volatile("mrs %0, fpcr" : "=r"(control));
+        return control;
+    }
+    static void set(Control control) { asm volatile("msr fpcr, %0" : : "r"(control)); }
+#else
+    using Control = int;
+    static constexpr Control flush = 0;
+    static Control get() { return 0; }
+    static void set(Control) {}
+#endif
+    const Control before = get();
+
+   public:
+    explicit Flushing(Small small) {
+        if (small == Small::zero) set(before | flush);
+    }
+    ~Flushing() { set(before); }
+    Flushing(const Flushing&) = delete;
+    Flushing& operator=(const Flushing&) = delete;
+};
+
+// One call: what its threads share.
+struct Work {
+    const Kernel& kernel;
+    const void* job;
+    int64_t tasks, rows_per_task, chunk;
+    Small small;
+    size_t room;
+    std::atomic<int64_t> next{0};
+    std::atomic<bool> failed{false};
+    std::exception_ptr error{};
+
+    void run() {
+        thread_local Room memory;
+        Scratch scratch{memory.of(room), 0, rows_per_task};
+        const Flushing flushing(small);
+        for (;;) {
+            const int64_t first = next.fetch_add(chunk, std::memory_order_relaxed);
+            if (first >= tasks) return;
+            for (int64_t task = first; task < std::min(first + chunk, tasks); ++task) {
+                scratch.used = 0;
+                kernel.run(job, task, scratch);
+            }
+        }
+    }
+
+    // On a worker: nothing may be thrown into the pool.
+    static void guarded(void* data) noexcept {
+        Work& work = *static_cast<Work*>(data);
+        if (work.next.load(std::memory_order_relaxed) >= work.tasks) return;
+        try {
+            work.run();
+        } catch (...) {
+            work.next.store(work.tasks, std::memory_order_relaxed);  // the others need not go on
+            if (!work.failed.exchange(true)) work.error = std::current_exception();
+        }
+    }
+};
+
+// Where there is no pool to share.
+void fan_out(Work& work, int threads) {
+    std::vector<std::thread> others;
+    others.reserve(threads - 1);
+    try {
+        for (int i = 1; i < threads; ++i) others.emplace_back(Work::guarded, &work);
+    } catch (const std::system_error&) {
+        // no more threads to be had: those there are do the work
+    }
+    Work::guarded(&work);
+    for (std::thread& other : others) other.join();
+}
+
+}  // namespace
+
+void use_pool(Region region) { pool = region; }
+
+void parallel(const Kernel& kernel, const void* job, int64_t tasks, int64_t rows_per_task, int threads, Small small) {
+    if (tasks <= 0) return;
+    // Many chunks per thread, so that unequal tasks (causal ones) even out; more than one task in each where there are
+    // thousands of tiny ones.
+    const int64_t chunk = std::max<int64_t>(1, tasks / (int64_t(threads) * 16));
+    Work work{kernel, job, tasks, rows_per_task, chunk, small, kernel.room(job, rows_per_task)};
+    if (threads <= 1 || tasks == 1) return work.run();
+    // Always all threads, be there fewer tasks: a region of another size would make the runtime end some and start them
+    // anew at the next.
+    if (const Region region = pool)
+        region(Work::guarded, &work, unsigned(threads), 0);
+    else
+        fan_out(work, int(std::min<int64_t>(threads, tasks)));
+    if (work.failed) std::rethrow_exception(work.error);
+}
+
+}  // namespace regard

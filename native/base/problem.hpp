@@ -1,0 +1,122 @@
+// What a kernel is asked, as plain numbers and pointers: no Python, no torch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace regard {
+
+// What queries, keys and values are stored as, and their gradients. Everything else is float32.
+enum class Number : int32_t { float32, bfloat16, float16 };
+inline size_t size_of(Number number) { return number == Number::float32 ? 4 : 2; }
+
+// A tensor (B, H, T, D) whose last dimension has unit stride; strides are in elements, 0 where it broadcasts.
+struct View {
+    const float* data;  // of another kind where a job says so: `source` in dtype.hpp reads it
+    ptrdiff_t batch, head, row;
+};
+
+enum class MaskKind : int32_t { none, boolean, added };
+
+// Query i of batch entry b stands at position p = i + offset[b] and may attend to key j when
+// p − left ≤ j ≤ p + right, j < length[b], and the dense part allows it.
+struct Mask {
+    int64_t left, right;  // far beyond any length for an open side
+    const int64_t* offset;
+    const int64_t* length;
+    MaskKind kind;
+    const void* dense;  // bytes (1 = may attend) or floats
+    ptrdiff_t batch, head, row, col;
+    bool any;  // whether anything is masked at all
+};
+
+struct Dot {
+    int64_t batches, heads, groups, queries, keys, width, value_width;
+    View q, k, v;
+    Number number;         // of q, k and v
+    float scale, softcap;  // softcap 0: none
+    Mask mask;
+};
+
+// Where results (B, H, T, D) are written. The last dimension has unit stride; strides are in elements of what is written.
+struct Output {
+    void* data;
+    ptrdiff_t batch, head, row;
+
+    template <typename T>
+    T* at(int64_t b, int64_t h, int64_t t) const {
+        return static_cast<T*>(data) + b * batch + h * head + t * row;
+    }
+    void* at(int64_t b, int64_t h, int64_t t, Number number) const {
+        return number == Number::float32 ? static_cast<void*>(at<float>(b, h, t)) : static_cast<void*>(at<uint16_t>(b, h, t));
+    }
+    static Output contiguous(void* data, int64_t heads, int64_t rows, int64_t width) {
+        return {data, heads * rows * width, rows * width, width};
+    }
+};
+
+// What turns the scores of a row into weights: weight = e^(score − highest) / total, total = Σ e^(score − highest). The two
+// are never joined to a log-sum-exp, which is rounded like the highest score: at −1e9 to multiples of 64.
+// A row without keys has −∞ and 0.
+template <typename T>
+struct Softmax {
+    T highest, total;  // (B, H, Tq, 1), float32, the rows side by side
+};
+
+struct DotForward {
+    Dot of;
+    Output context;  // (B, H, Tq, Dv), float32
+    Softmax<Output> softmax;
+    int32_t* lost;   // set to 1 where a context is not finite
+};
+
+// The width of a row of gradients: whole vectors in every instruction set, D numbers and room.
+inline int64_t padded(int64_t width) { return (width + 15) / 16 * 16; }
+
+// A task is one of `parts` equal shares of the keys of one head. Tasks of one head meet in dq only, where each has its own
+// copy: the caller adds them up. Gradients of k and v are one per query head.
+struct DotBackward {
+    Dot of;
+    View grad, context;  // (B, H, Tq, Dv)
+    Softmax<View> softmax;
+    int64_t parts;
+    Output dq, dk, dv;   // (B, H, Tq, padded D), (B, H, Tk, padded D), (B, H, Tk, padded Dv)
+    ptrdiff_t dq_part;   // from one share's copy of dq to the next
+    Number dq_number, dk_number;  // what dq is written as; what dk and dv are. float32 where others are added to it
+    int32_t* lost;       // set to 1 where a gradient may not be finite
+};
+
+// (2, B, H, Tq), contiguous: the highest scores, then the totals.
+inline Softmax<Output> softmax_output(const Dot& of, float* both) {
+    const int64_t rows = of.batches * of.heads * of.queries;
+    return {Output::contiguous(both, of.heads, of.queries, 1), Output::contiguous(both + rows, of.heads, of.queries, 1)};
+}
+inline Softmax<View> softmax_view(const Dot& of, const float* both) {
+    const int64_t rows = of.batches * of.heads * of.queries;
+    return {{both, of.heads * of.queries, of.queries, 1}, {both + rows, of.heads * of.queries, of.queries, 1}};
+}
+
+// Where nothing lies between the rows of a result: (B, H, Tq, Dv), (2, B, H, Tq), and (B, H, parts, Tq, padded D) for dq.
+inline DotForward contiguous_forward(const Dot& of, float* context, float* softmax) {
+    return {of, Output::contiguous(context, of.heads, of.queries, of.value_width), softmax_output(of, softmax), nullptr};
+}
+inline DotBackward contiguous_backward(const Dot& of, const View& grad, const View& context, const float* softmax, int64_t parts,
+                                       void* dq, void* dk, void* dv, Number dq_number, Number dk_number) {
+    const int64_t width = padded(of.width), head = parts * of.queries * width;
+    return {of, grad, context, softmax_view(of, softmax), parts, {dq, of.heads * head, head, width},
+            Output::contiguous(dk, of.heads, of.keys, width), Output::contiguous(dv, of.heads, of.keys, padded(of.value_width)),
+            of.queries * width, dq_number, dk_number, nullptr};
+}
+
+// The highest of each row of logits (N, V), as log-probabilities, and where they are: (N, count) each, the highest first, of
+// equal ones the first. Where a row holds NaN, so does all that is found of it.
+struct Best {
+    const float* logits;
+    int64_t rows, size;
+    ptrdiff_t row;   // from one row to the next
+    int64_t count;   // 1 … size
+    float* values;
+    int64_t* ids;
+};
+
+}  // namespace regard

@@ -1,0 +1,41 @@
+"""Base class of batches of pairs, texts, passages and images: the order of an epoch, and the share of each process."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+
+BatchType = TypeVar("BatchType")
+
+
+class EpochBatches(ABC, Generic[BatchType]):
+    """The batches of a data set. Their order is a function of seed and epoch."""
+
+    @abstractmethod
+    def plan(self, epoch: int) -> Sequence[np.ndarray]:
+        """Return the indices of the entries of each batch."""
+
+    @abstractmethod
+    def take(self, indices: np.ndarray, share: slice, *, epoch: int, number: int) -> BatchType:
+        """Return the entries `indices[share]` of batch `number` of an epoch."""
+
+    def count(self, epoch: int) -> int:
+        """Return the number of batches of an epoch."""
+        return len(self.plan(epoch))
+
+    def epoch(self, epoch: int, *, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[BatchType]:
+        """Iterate over the batches of an epoch from number `start` on, as many for each rank.
+
+        Rank r takes entries r::world of each batch. If a batch has fewer entries than there are ranks, the last ranks
+        get a batch without entries, so that all take the same number of steps.
+        """
+        if not 0 <= rank < world:
+            raise ValueError(f"batches: rank ({rank}) must lie in 0 … world − 1; got a world of {world}.")
+        plan = self.plan(epoch)
+        if not 0 <= start <= len(plan):
+            raise ValueError(f"batches: start ({start}) must lie in 0 … {len(plan)}, the batches of epoch {epoch}.")
+        share = slice(rank, None, world)
+        return (self.take(plan[number], share, epoch=epoch, number=number) for number in range(start, len(plan)))

@@ -1,0 +1,78 @@
+"""What the training loop trains: data, a model, its loss and the metric that decides which weights are best."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.epoch_batches import EpochBatches
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss of a batch."""
+
+    total: Tensor
+    """Sum over the tokens, or whatever is counted: ()."""
+    count: int
+    """Number of tokens in this share of the batch."""
+    extras: Mapping[str, float | Tensor] = field(default_factory=dict)
+    """Means over the batch to log, such as the share of padding."""
+
+
+class Task(ABC):
+    """Base class of every task.
+
+    A subclass sets `model`, `goal` and `train`, and defines `batch_loss` and `evaluate`. Without a `train` it overrides
+    `batches` and `batches_in` instead. A batch has a length, the number of its entries.
+    """
+
+    model: nn.Module
+    goal: tuple[str, str]
+    """The metric of `evaluate` that selects the best weights, and its direction: ("bleu", "max") or ("loss", "min")."""
+    train: EpochBatches[Any]
+    """Batches to train on."""
+    rates: Mapping[str, float] | None = None
+    """Factors of the learning rate by parameter name; 1 for parameters that are not listed."""
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def batches(self, epoch: int, *, start: int, rank: int, world: int) -> Iterator[Any]:
+        """Iterate over the batches of an epoch from number `start` on; a process gets entries rank::world of each.
+
+        The batches are a function of the arguments and of the task's seed alone: this makes resuming exact.
+        """
+        return self.train.epoch(epoch, start=start, rank=rank, world=world)
+
+    def batches_in(self, epoch: int) -> int:
+        """Return the number of batches of an epoch."""
+        return self.train.count(epoch)
+
+    def loss(self, batch: Any) -> Loss:
+        """Return the loss of this process's share of a batch; an empty share has loss 0 and gradients of zero."""
+        if not len(batch):
+            return Loss(torch.stack([p.sum() for p in self.model.parameters()]).sum() * 0.0, 0)
+        return self.batch_loss(batch)
+
+    @abstractmethod
+    def batch_loss(self, batch: Any) -> Loss:
+        """Return the loss of a batch with at least one entry. `model` is never wrapped: any method may be called."""
+
+    @abstractmethod
+    def evaluate(self) -> dict[str, float]:
+        """Return metrics on held-out data. The loop sets evaluation mode and turns gradients off."""
+
+    def samples(self) -> list[tuple[str, str, str]]:
+        """Return a few inputs, the model's outputs, and references."""
+        return []
+
+    def save(self, folder: Path) -> None:  # noqa: B027 (most tasks have nothing to write)
+        """Write what the model needs besides its weights, such as the vocabulary."""

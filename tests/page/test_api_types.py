@@ -1,0 +1,96 @@
+"""The types of the page's API are those of the server's answers: real answers are compiled against them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from regard.server.open_target import open_target
+from regard.server.routes import create
+from regard.server.target import Target
+from regard.server.work_queue import Task
+from regard.training import logbook
+from tests.page import runs, targets
+from tests.page.test_assets import ROOT, demand, node
+
+WEB = ROOT / "web"
+COMPILER = WEB / "node_modules/typescript/bin/tsc"
+MAP = "/api/maps/0/0"
+ANSWERS = {
+    "capture": {
+        "/api/target": "Target",
+        f"{MAP}/cell?query=3&key=2": "CellAnswer",
+        f"{MAP}/query/3?top=2": "QueryAnswer",
+        f"{MAP}/key/3?top=2": "KeyAnswer",
+        f"{MAP}/received": "ReceivedAnswer",
+        "/api/maps/0/profile": "Profile[]",
+        "/api/progress": "Progress",
+        "/api/explain": "ExplainOffer",
+        "/api/explain/dot": "Chart",
+        "/api/explain/bahdanau": "Chart",
+        "/api/nothing": "RefusalAnswer",
+    },
+    "images": {"/api/target": "Target", "/api/overlay?map=0&head=0": "OverlayAnswer"},
+}
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Any]]:
+    """The name of a type, and an answer of that type."""
+    demand(node() and COMPILER.exists(), "no TypeScript; run make page")
+    made: dict[str, Target] = {"capture": targets.capture(40, layers=1, heads=2), "images": targets.images()}
+    found: list[tuple[str, Any]] = []
+    for name, answers in ANSWERS.items():
+        app = create(made[name])
+        task = Task("a task")
+        task.started = True
+        app.state.app.desk._tasks.append(task)
+        client = TestClient(app, base_url="http://127.0.0.1")
+        found += [(type, client.get(address).json()) for address, type in answers.items()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logbook, "draw", lambda records, goal: b"")
+        target = open_target(runs.translator(tmp_path_factory.mktemp("translator")))
+    client = TestClient(create(target), base_url="http://127.0.0.1")
+    found.append(("Target", client.get("/api/target").json()))
+    translated = client.post("/api/translate", json={"text": "the cat sees a dog", "beam": 2, "n_best": 2})
+    found.append(("TranslateAnswer", translated.json()))
+    return found
+
+
+def compiled(samples: list[tuple[str, Any]], folder: Path) -> str:
+    """The errors of the compiler."""
+    names = sorted({type.removesuffix("[]") for type, _ in samples} - {"Chart"})
+    lines = [
+        f'import type {{ {", ".join(names)} }} from "{(WEB / "src/api/types.ts").as_posix()}";',
+        f'import type {{ Chart }} from "{(WEB / "src/explain/chart_model.ts").as_posix()}";',
+    ]
+    lines += [f"export const answer{n}: {type} = {json.dumps(sample)};" for n, (type, sample) in enumerate(samples)]
+    (folder / "answers.ts").write_text("\n".join(lines), encoding="utf-8")
+    options = ["--noEmit", "--strict", "--target", "es2022", "--lib", "es2023,dom", "--module", "esnext"]
+    options += ["--moduleResolution", "bundler", "--allowImportingTsExtensions", "--exactOptionalPropertyTypes"]
+    options += ["--ignoreConfig"]
+    command = [str(node()), str(COMPILER), *options, "answers.ts"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout
+
+
+def test_answers_have_the_types_of_the_page(samples: list[tuple[str, Any]], tmp_path: Path) -> None:
+    assert compiled(samples, tmp_path) == ""
+
+
+def test_a_difference_does_not_compile(samples: list[tuple[str, Any]], tmp_path: Path) -> None:
+    of = dict(samples)
+    lacking = {name: value for name, value in of["CellAnswer"].items() if name != "rank"}
+    added = {**of["QueryAnswer"], "more": 1}
+    changed = {**of["OverlayAnswer"], "rows": "2"}
+    wrong = [("CellAnswer", lacking), ("QueryAnswer", added), ("OverlayAnswer", changed)]
+    errors = compiled([*wrong, ("Chart", of["Chart"])], tmp_path)
+    assert (
+        "'rank' is missing" in errors
+        and "'\"more\"' does not exist" in errors
+        and "'string' is not assignable" in errors
+    )

@@ -1,0 +1,61 @@
+// What the server answers. `tests/page/test_api_types.py` compiles real answers against these types.
+
+export interface MapInfo {
+  id: number;
+  name: string;
+  kind: "self" | "causal" | "cross";
+  heads: number;
+  queries: number;
+  keys: number;
+  query_tokens: string | null;
+  key_tokens: string | null;
+  /** The weight at which the log scale begins. */
+  floor: number;
+}
+
+export interface Picture {
+  width: number;
+  height: number;
+  rows: number;
+  columns: number;
+  /** Number of tokens (class, registers) before the patches. */
+  first: number;
+}
+
+export interface Target {
+  kind: "capture" | "model" | "translator" | "images";
+  title: string;
+  version: string;
+  tokens: Record<string, string[]>;
+  maps: MapInfo[];
+  image: Picture | null;
+  can: ("map" | "text" | "image" | "translate" | "run")[];
+}
+
+/** Weights that are not finite are null. */
+export type CellAnswer = { query: number; key: number; weight: number | null; rank: number };
+export type QueryAnswer = { keys: number[]; weights: number[]; row: number[] | null };
+export type KeyAnswer = { queries: number[]; weights: number[]; column: number[] | null };
+export type ReceivedAnswer = { received: number[]; cells_per_entry?: number };
+export type Profile = Record<"entropy" | "distance" | "first" | "previous" | "same", number | null>;
+export type OverlayAnswer = { rows: number; columns: number; weights: number[] };
+
+/** What the server computes now, for all clients; `done` is null for work without steps. */
+export type Progress = { working: { what: string; done: number | null }[]; waiting: number };
+
+export interface Hypothesis {
+  text: string;
+  score: number;
+  source: string[];
+  target: string[];
+  weights: number[][];
+  source_words: string[];
+  target_words: string[];
+  links: [number, number][];
+}
+export type TranslateAnswer = { hypotheses: Hypothesis[] };
+
+/** The mechanisms that can be explained, with their default texts, and the title of the run, if there is one. */
+export type ExplainOffer = { mechanisms: { name: string; text: string | null }[]; run: string | null };
+
+export type RefusalAnswer = { error: string };

@@ -1,0 +1,175 @@
+// A chart as the server or the file has it, and what of it is seen: which boxes are open, at which step in time.
+
+import type { Language } from "../shared/translations.ts";
+
+export interface Value {
+  letters: string[];
+  shape: number[];
+  /** Matrices, rows and columns of the first cells. */
+  cells: [number, number, number];
+  largest: number;
+  /** The number that is painted in the strongest color: 1 for attention weights, else the largest. */
+  scale: number;
+  /** Whole numbers of 16 bits, in base64. */
+  data: string;
+}
+
+export type Operand = { value: number; name: string; sources: number[] };
+
+export type Rule = "" | "product" | "linear" | "pairs" | "row" | "lookup" | "same";
+
+export interface Node {
+  number: number;
+  parent: number | null;
+  kind: "box" | "group" | "input" | "output";
+  name: Record<Language, string>;
+  equation: string;
+  rule: Rule;
+  time: number | null;
+  value: number | null;
+  operands: Operand[];
+  calls: string[];
+  /** Numbers of the recorded operations. */
+  operations: number[];
+  open: boolean;
+}
+
+export interface Chart {
+  title: string;
+  nodes: Node[];
+  edges: [from: number, to: number, value: number][];
+  values: Value[];
+  steps: number;
+  tokens: Record<string, string[]>;
+  written: string[];
+  /** The step shown at first. */
+  step?: number;
+}
+
+const FULL = 32766;
+
+/** The numbers of a value. */
+export class Grid {
+  readonly value: Value;
+  readonly count: number;
+  readonly rows: number;
+  readonly columns: number;
+  private readonly codes: Int16Array;
+
+  constructor(value: Value) {
+    this.value = value;
+    [this.count, this.rows, this.columns] = value.cells;
+    const bytes = Uint8Array.from(atob(value.data), (letter) => letter.charCodeAt(0));
+    const view = new DataView(bytes.buffer);
+    this.codes = Int16Array.from({ length: bytes.length / 2 }, (_, place) => view.getInt16(2 * place, true));
+  }
+
+  at(matrix: number, row: number, column: number): number {
+    const code = this.codes[(matrix * this.rows + row) * this.columns + column] ?? 32767;
+    if (code === -32768) return -Infinity;
+    return code === 32767 ? NaN : (code / FULL) * this.value.largest;
+  }
+
+  get signed(): boolean {
+    return this.codes.some((code) => code < 0 && code !== -32768);
+  }
+
+  /** All of its rows and columns are here. */
+  get whole(): boolean {
+    const [rows, columns] = [1, 1, ...this.value.shape].slice(-2);
+    return rows === this.rows && columns === this.columns;
+  }
+}
+
+const grids = new WeakMap<Value, Grid>();
+
+export function gridOf(chart: Chart, value: number): Grid {
+  const found = chart.values[value]!;
+  const known = grids.get(found) ?? new Grid(found);
+  grids.set(found, known);
+  return known;
+}
+
+/** A node that is drawn; `earlier` stands for whatever happened in the steps before. */
+export type Id = number | "earlier";
+
+export interface Seen {
+  /** Drawn nodes by the group they are in; those of no group under null. */
+  inside: Map<number | null, Node[]>;
+  edges: { from: Id; to: Id; value: number; values: number[] }[];
+  earlier: boolean;
+}
+
+/** What is drawn when these groups are open, at this step. */
+export function see(chart: Chart, open: ReadonlySet<number>, step: number): Seen {
+  const inside = new Map<number | null, Node[]>();
+  const shown = new Map<number, Id | null>(); // node → what it is drawn as
+  for (const node of chart.nodes) {
+    const above = node.parent === null ? null : shown.get(node.parent)!;
+    if (above !== null && above !== node.parent) shown.set(node.number, above);
+    else if (node.time !== null && node.time !== step) shown.set(node.number, node.time < step ? "earlier" : null);
+    else {
+      const parent = node.parent === null ? null : chart.nodes[node.parent]!;
+      if (parent !== null && !open.has(parent.number)) shown.set(node.number, shown.get(parent.number)!);
+      else {
+        shown.set(node.number, node.number);
+        inside.set(node.parent, [...(inside.get(node.parent) ?? []), node]);
+      }
+    }
+    if (node.parent !== null && above === null) shown.set(node.number, null);
+  }
+  const merged = new Map<string, Seen["edges"][number]>();
+  for (const [first, second, value] of chart.edges) {
+    const [from, to] = [shown.get(first) ?? null, shown.get(second) ?? null];
+    if (from === null || to === null || from === to || to === "earlier") continue;
+    const known = merged.get(`${from} ${to}`);
+    if (known) known.values.push(value);
+    else merged.set(`${from} ${to}`, { from, to, value, values: [value] });
+  }
+  const edges = [...merged.values()];
+  const read = new Set(edges.map((edge) => edge.from));
+  for (const [parent, nodes] of inside) {
+    // what the other steps were given says nothing about this one
+    inside.set(
+      parent,
+      nodes.filter((node) => node.kind !== "input" || read.has(node.number)),
+    );
+  }
+  return { inside, edges, earlier: read.has("earlier") };
+}
+
+/** The cells of an operand that a cell of the result came from: whole rows, whole columns, or one cell. */
+export type Part = { operand: number; row: number | null; column: number | null };
+
+export function origin(rule: Rule, operands: readonly Grid[], result: Grid, row: number, column: number): Part[] {
+  const within = (grid: Grid | undefined, part: Part): Part[] =>
+    grid && (part.row ?? 0) < grid.rows && (part.column ?? 0) < grid.columns ? [part] : [];
+  if (rule === "product")
+    return [
+      ...within(operands[0], { operand: 0, row, column: null }),
+      ...within(operands[1], { operand: 1, row: null, column }),
+    ];
+  if (rule === "linear")
+    return [
+      ...within(operands[0], { operand: 0, row, column: null }),
+      ...within(operands[1], { operand: 1, row: column, column: null }),
+    ];
+  if (rule === "pairs") {
+    const [first, last] = [
+      operands.findIndex((grid) => grid.rows === result.rows),
+      operands.findLastIndex((grid) => grid.rows === result.columns),
+    ];
+    return [
+      ...within(operands[first], { operand: first, row, column: null }),
+      ...(last > 0 ? within(operands[last], { operand: last, row: column, column: null }) : []),
+    ];
+  }
+  if (rule === "row")
+    return within(operands[0], { operand: 0, row: operands[0]?.rows === result.rows ? row : column, column: null });
+  if (rule === "lookup")
+    return within(operands[0], { operand: 0, row: 0, column: operands[0]?.columns === 1 ? 0 : row });
+  if (rule !== "same") return [];
+  return operands.flatMap((grid, operand) =>
+    within(grid, { operand, row: grid.rows === 1 ? 0 : row, column: grid.columns === 1 ? 0 : column }),
+  );
+}

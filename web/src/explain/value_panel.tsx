@@ -1,0 +1,196 @@
+// Beside the chart: the chosen box, with every number that it was given and made.
+
+import { useMemo, useState } from "preact/hooks";
+
+import { ARROWS, clamp } from "../shared/format.ts";
+import type { Theme } from "../shared/palette.ts";
+import type { Store } from "../shell/store.ts";
+import { type Chart, type Grid, type Node, gridOf, origin } from "./chart_model.ts";
+import { paint } from "./value_picture.ts";
+import { type Cell, origins, short } from "./value_text.ts";
+
+interface ValuePanelProps {
+  app: Store;
+  chart: Chart;
+  node: Node | null;
+  /** Whether the group is open; null for a box that is no group. */
+  open: boolean | null;
+  toggle: () => void;
+  /** The cell of the result that is pointed at, on the chart or here. */
+  cell: Cell | null;
+  point: (cell: Cell | null) => void;
+}
+
+export function ValuePanel({ app, chart, node, open, toggle, cell, point }: ValuePanelProps) {
+  const { words, language } = app;
+  if (!node) {
+    return (
+      <aside class="panel">
+        <p class="hint">{words.explain.choose}</p>
+      </aside>
+    );
+  }
+  const calls = [...new Set(node.calls)].join(", ");
+  return (
+    <aside class="panel">
+      <header>
+        <h2>{node.name[language]}</h2>
+        {node.equation && <p class="equation">{node.equation}</p>}
+        {open !== null && (
+          <button type="button" class="main" onClick={toggle}>
+            {open ? words.explain.close : words.explain.open}
+          </button>
+        )}
+      </header>
+      <p class="told" role="status" aria-live="polite">
+        {cell && node.value !== null ? origins(chart, node, cell, words).join("  ·  ") : "\u00a0"}
+      </p>
+      <Values app={app} chart={chart} node={node} cell={cell} point={point} />
+      {calls && (
+        <p class="hint calls">
+          {words.explain.calls} <code>{calls}</code>
+        </p>
+      )}
+    </aside>
+  );
+}
+
+type ValuesProps = Pick<ValuePanelProps, "app" | "chart" | "cell" | "point"> & { node: Node };
+
+/** What the box made, then what it was given. */
+function Values({ app, chart, node, cell, point }: ValuesProps) {
+  const { language } = app;
+  const words = app.words.explain;
+  const result = node.value === null ? null : gridOf(chart, node.value);
+  const operands = node.operands.map((operand) => gridOf(chart, operand.value));
+  const parts = cell && result ? origin(node.rule, operands, result, cell.row, cell.column) : [];
+  const sources = (numbers: readonly number[]): string =>
+    [...new Set(numbers.map((number) => chart.nodes[number]!.name[language]))].slice(0, 3).join(", ");
+  const card = { app, chart, theme: app.theme };
+  return (
+    <>
+      {result && <ValueCard {...card} name={words.made} grid={result} mark={cell} point={point} />}
+      {operands.map((grid, index) => {
+        const operand = node.operands[index]!;
+        const name = operand.name || sources(operand.sources) || `${words.given} ${index + 1}`;
+        const mark = parts.find((part) => part.operand === index) ?? null;
+        return <ValueCard key={index} {...card} name={name} grid={grid} mark={mark} point={null} />;
+      })}
+    </>
+  );
+}
+
+/** Cells that are marked: a row and a column of null stand for all of them. */
+type Mark = { row: number | null; column: number | null };
+
+interface ValueCardProps {
+  app: Store;
+  chart: Chart;
+  theme: Theme;
+  name: string;
+  grid: Grid;
+  mark: Mark | null;
+  point: ((cell: Cell | null) => void) | null;
+}
+
+function ValueCard({ name, ...props }: ValueCardProps) {
+  const { app, grid, point } = props;
+  const { explain: words } = app.words;
+  const { letters, shape } = grid.value;
+  const complete = grid.whole && grid.count * grid.rows * grid.columns === shape.reduce((a, b) => a * b, 1);
+  const label = `${point ? words.made : words.given} ${letters.join(" ")} ${shape.join("×")}`;
+  return (
+    <section class="card">
+      <h3>
+        <span>{name}</span>
+        <code>{letters.length ? `${letters.join(" ")} = ${shape.join("×")}` : "1"}</code>
+      </h3>
+      <div class="numbers">
+        <ValueTable label={label} {...props} />
+      </div>
+      {!complete && <p class="hint">{words.part(grid.rows, grid.columns)}</p>}
+    </section>
+  );
+}
+
+type ValueTableProps = Omit<ValueCardProps, "app" | "name"> & { label: string };
+
+/** The numbers of the first matrix. Those of the result can be walked through with the arrow keys. */
+function ValueTable({ label, point, ...props }: ValueTableProps) {
+  const { grid } = props;
+  const [at, setAt] = useState<Cell>({ matrix: 0, row: 0, column: 0 });
+  const pressed = (event: KeyboardEvent): void => {
+    const step = ARROWS[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const row = clamp(at.row + step[0], 0, grid.rows - 1);
+    const next = { matrix: 0, row, column: clamp(at.column + step[1], 0, grid.columns - 1) };
+    setAt(next);
+    point?.(next);
+  };
+  return (
+    <table
+      tabIndex={0}
+      aria-label={label}
+      onPointerLeave={() => point?.(null)}
+      onFocus={() => point?.(at)}
+      onBlur={() => point?.(null)}
+      onKeyDown={pressed}>
+      <Numbers {...props} point={point} />
+    </table>
+  );
+}
+
+/** The rows of the table, with the tokens of both dimensions where they have some. */
+function Numbers({ chart, theme, grid, mark, point }: Omit<ValueTableProps, "label">) {
+  const { letters } = grid.value;
+  const [rowNames, columnNames] = [chart.tokens[letters.at(-2) ?? ""], chart.tokens[letters.at(-1) ?? ""]];
+  const cells = useMemo(() => cellsOf(grid, theme), [grid, theme]);
+  const marked = (row: number, column: number): boolean =>
+    mark !== null && (mark.row === null || mark.row === row) && (mark.column === null || mark.column === column);
+  const number = ({ text, background, deep }: (typeof cells)[number][number], row: number, column: number) => {
+    const names = [deep && "deep", marked(row, column) && "from"].filter(Boolean).join(" ");
+    const enter = (): void => point?.({ matrix: 0, row, column });
+    return (
+      <td key={column} class={names || undefined} style={{ background }} onPointerEnter={enter}>
+        {text}
+      </td>
+    );
+  };
+  return (
+    <>
+      {columnNames && (
+        <thead>
+          <tr>
+            {rowNames && <td />}
+            {cells[0]!.map((_, column) => (
+              <th key={column} scope="col" children={columnNames[column] ?? column} />
+            ))}
+          </tr>
+        </thead>
+      )}
+      <tbody>
+        {cells.map((line, row) => (
+          <tr key={row}>
+            {rowNames && <th scope="row">{rowNames[row] ?? row}</th>}
+            {line.map((cell, column) => number(cell, row, column))}
+          </tr>
+        ))}
+      </tbody>
+    </>
+  );
+}
+
+function cellsOf(grid: Grid, theme: Theme): { text: string; background: string; deep: boolean }[][] {
+  const {
+    signed,
+    value: { scale },
+  } = grid;
+  return Array.from({ length: grid.rows }, (_, row) =>
+    Array.from({ length: grid.columns }, (_, column) => {
+      const value = grid.at(0, row, column);
+      const deep = value !== -Infinity && Math.abs(value) > 0.55 * scale;
+      return { text: short(value), background: paint(value, scale, signed, theme), deep };
+    }),
+  );
+}

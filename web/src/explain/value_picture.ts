@@ -1,0 +1,111 @@
+// Small pictures of values: a cell for each number, no more cells than can be told apart.
+
+import { type Theme, ramp } from "../shared/palette.ts";
+import { type Grid } from "./chart_model.ts";
+import { type Shape, shape, width } from "./svg_shape.ts";
+
+const MOST = { rows: 12, columns: 12, matrices: 3 };
+const GAP = 4;
+
+/** Where a picture lies and which cells it has. */
+export interface Frame {
+  x: number;
+  y: number;
+  cell: number;
+  rows: number;
+  columns: number;
+  matrices: number;
+  /** Rows and columns are exchanged. */
+  turned: boolean;
+}
+
+export function frame(grid: Grid, cell: number, turned = false, most?: { rows: number; columns: number }): Frame {
+  const [rows, columns] = turned ? [grid.columns, grid.rows] : [grid.rows, grid.columns];
+  const matrices = Math.min(grid.count, MOST.matrices);
+  return {
+    x: 0,
+    y: 0,
+    cell,
+    rows: Math.min(rows, most?.rows ?? MOST.rows),
+    columns: Math.min(columns, most?.columns ?? (matrices > 1 ? 8 : MOST.columns)),
+    matrices,
+    turned,
+  };
+}
+
+export function sizeOf(frame: Frame): [width: number, height: number] {
+  return [frame.matrices * frame.columns * frame.cell + (frame.matrices - 1) * GAP, frame.rows * frame.cell];
+}
+
+export function leftOf(frame: Frame, matrix: number): number {
+  return frame.x + matrix * (frame.columns * frame.cell + GAP);
+}
+
+/** The cell under a point of the drawing. */
+export function cellAt(frame: Frame, x: number, y: number): { matrix: number; row: number; column: number } | null {
+  const across = frame.columns * frame.cell;
+  const matrix = Math.floor((x - frame.x) / (across + GAP));
+  const column = Math.floor((x - leftOf(frame, matrix)) / frame.cell);
+  const row = Math.floor((y - frame.y) / frame.cell);
+  if (matrix < 0 || matrix >= frame.matrices || column < 0 || column >= frame.columns || row < 0 || row >= frame.rows)
+    return null;
+  return frame.turned ? { matrix, row: column, column: row } : { matrix, row, column };
+}
+
+const NEGATIVE: Record<Theme, [number, number, number]> = { light: [31, 111, 178], dark: [124, 192, 255] };
+const POSITIVE: Record<Theme, [number, number, number]> = { light: [190, 50, 90], dark: [240, 100, 135] };
+const NOTHING: Record<Theme, [number, number, number]> = { light: [246, 244, 239], dark: [42, 40, 48] };
+
+/** The colour of a number: the ramp of the maps if none is below zero, else blue below and red above; `scale` is full colour. */
+export function paint(value: number, scale: number, signed: boolean, theme: Theme): string {
+  if (Number.isNaN(value)) return "none";
+  if (value === -Infinity) return theme === "light" ? "#d9d5cc" : "#4a4652";
+  const share = scale > 0 ? Math.max(-1, Math.min(1, value / scale)) : 0;
+  if (!signed) return `rgb(${ramp(theme)[Math.round(235 * share) + (theme === "dark" ? 20 : 8)]!.join(",")})`;
+  const end = (share < 0 ? NEGATIVE : POSITIVE)[theme];
+  const strength = Math.abs(share) ** 0.75;
+  return `rgb(${NOTHING[theme].map((from, channel) => Math.round(from + (end[channel]! - from) * strength)).join(",")})`;
+}
+
+export function drawPicture(grid: Grid, place: Frame, theme: Theme): Shape {
+  const {
+    signed,
+    value: { scale },
+  } = grid;
+  const cells: Shape[] = [];
+  const inset = place.cell > 6 ? 1 : 0.5;
+  for (let matrix = 0; matrix < place.matrices; matrix++) {
+    const left = leftOf(place, matrix);
+    for (let row = 0; row < place.rows; row++) {
+      for (let column = 0; column < place.columns; column++) {
+        const value = place.turned ? grid.at(matrix, column, row) : grid.at(matrix, row, column);
+        const [x, y] = [left + column * place.cell, place.y + row * place.cell];
+        cells.push(
+          shape("rect", {
+            x,
+            y,
+            width: place.cell - inset,
+            height: place.cell - inset,
+            fill: paint(value, scale, signed, theme),
+          }),
+        );
+      }
+    }
+  }
+  return shape("g", { class: "picture", "shape-rendering": "crispEdges" }, ...cells);
+}
+
+/** The letters of a value and their sizes, as two short lines. */
+export function captions(grid: Grid, turned = false): [string, string] {
+  const { letters, shape: sizes } = grid.value;
+  if (!letters.length) return ["1 number", ""];
+  const order = <T>(list: T[]): T[] =>
+    turned && list.length > 1 ? [...list.slice(0, -2), ...list.slice(-2).reverse()] : list;
+  return [order(letters).join(" "), order(sizes).join("×")];
+}
+
+export const CAPTION = 9.5;
+
+export function captionWidth(grid: Grid, turned = false): number {
+  return Math.max(...captions(grid, turned).map((line) => width(line, CAPTION, true)));
+}

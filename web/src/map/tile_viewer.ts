@@ -1,0 +1,287 @@
+// The map itself: OpenSeadragon over the server's tiles, with labels along both axes and marks over it.
+
+import type OpenSeadragon from "openseadragon";
+
+import { Settled, framed } from "../shared/canvas.ts";
+import { ARROWS, clamp, modified } from "../shared/format.ts";
+import { type Store, mapOf, pictureOptions, tokensOf } from "../shell/store.ts";
+import { drawAxis, drawMarks } from "./axes.ts";
+import { OPTIONS, preventStyleSheet } from "./openseadragon_options.ts";
+import { RestWatch } from "./rest_watch.ts";
+import { TileLoader } from "./tile_source.ts";
+import { type Cell, type Sight, cellAt, stride } from "./zoom_levels.ts";
+
+export interface TileElements {
+  stage: HTMLElement;
+  tiles: HTMLElement;
+  over: HTMLCanvasElement;
+  across: HTMLCanvasElement;
+  down: HTMLCanvasElement;
+}
+
+export type TileEvents = { point(cell: Cell | null): void; choose(query: number): void };
+
+export class TileViewer {
+  private readonly app: Store;
+  private readonly elements: TileElements;
+  private readonly events: TileEvents;
+  private readonly loader: TileLoader;
+  private library!: typeof OpenSeadragon;
+  private viewer: OpenSeadragon.Viewer | null = null;
+  private readonly sizes = new ResizeObserver(() => this.resized());
+  private readonly draw = framed(() => this.drawNow());
+  private readonly noteSoon = new Settled(250, () => this.note());
+  /** The tiles that are open, and the place that was restored from the address. */
+  private opened = "";
+  private restored = "";
+  private pointed: Cell | null = null;
+  private keys: readonly number[] = [];
+  /** What was asked of the map before it was open. */
+  private readonly waiting: (() => void)[] = [];
+  /** Moved since the address was last written. */
+  private moved = false;
+  private moving = false;
+  private readonly watch = new RestWatch(() => this.resting());
+  private closed = false;
+
+  constructor(app: Store, elements: TileElements, events: TileEvents) {
+    [this.app, this.elements, this.events, this.loader] = [app, elements, events, new TileLoader(app)];
+    void this.load();
+  }
+
+  private async load(): Promise<void> {
+    const { elements } = this;
+    this.library = (await import("openseadragon")).default;
+    if (this.closed) return;
+    preventStyleSheet();
+    this.viewer = new this.library.Viewer({ element: elements.tiles, ...OPTIONS });
+    this.viewer.canvas.focus = () => elements.stage.focus({ preventScroll: true }); // its own scrolls the page
+    this.listen(this.viewer);
+    this.sizes.observe(elements.stage);
+  }
+
+  private listen(viewer: OpenSeadragon.Viewer): void {
+    viewer.addHandler("open", () => {
+      if (this.restored !== this.place()) this.restore(viewer.viewport);
+      this.watch.start();
+      for (const action of this.waiting.splice(0)) action();
+      this.draw();
+    });
+    viewer.addHandler("update-viewport", () => this.draw());
+    for (const event of ["pan", "zoom", "resize"] as const) {
+      viewer.addHandler(event, () => {
+        this.moved = true;
+        this.loader.held = false;
+        this.watch.start();
+      });
+    }
+    viewer.addHandler("animation-start", () => {
+      this.moving = true;
+      if (this.watch.rested) this.loader.ticket += 1; // requests for the place before are stale
+      this.watch.start();
+      this.loader.retry();
+    });
+    viewer.addHandler("animation-finish", () => {
+      this.moving = false;
+      this.loader.ticket += 1;
+      this.noteSoon.call();
+    });
+    viewer.addHandler("canvas-click", (event) => {
+      const cell = event.quick ? this.at(event.position.x, event.position.y) : null;
+      if (!cell) return;
+      this.point(cell);
+      this.events.choose(cell.query);
+    });
+  }
+
+  /** Call `action` when the map is open: at once, or later. */
+  private once(action: (viewport: OpenSeadragon.Viewport) => void): void {
+    const run = (): void => action(this.viewer!.viewport);
+    if (this.viewer?.isOpen()) run();
+    else this.waiting.push(run);
+  }
+
+  /** Whether nothing moves and every visible tile is there. */
+  private resting(): boolean {
+    const { viewer } = this;
+    if (this.closed || this.moving || !viewer?.isOpen()) return false;
+    const whole = viewer.world.getItemAt(0).getFullyLoaded() && !viewer.world.needsDraw();
+    return whole && viewer.viewport.getBounds().equals(viewer.viewport.getBounds(true));
+  }
+
+  private resized(): void {
+    if (!this.opened) this.update(); // not before it has a size: the whole map must fit
+    this.draw();
+  }
+
+  /** What decides the place on the map, apart from moves. */
+  private place(): string {
+    const { state, target, arrivals } = this.app;
+    return `${target.version} ${state.map} ${state.head} ${arrivals}`;
+  }
+
+  /** Show what the state says: other tiles if it names others; the place on the map stays if it does not name one. */
+  update(): void {
+    const { app } = this;
+    if (!this.viewer || !this.elements.stage.clientWidth) return;
+    const tiles = `${this.place()} ${pictureOptions(app)} ${app.theme}`;
+    if (tiles !== this.opened) {
+      if (this.opened && this.restored !== this.place()) this.point(null);
+      this.opened = tiles;
+      this.loader.held = false;
+      this.watch.start();
+      this.viewer.open({ tileSource: this.loader.source(this.library) });
+    }
+    this.draw();
+  }
+
+  private sight(): Sight {
+    const map = mapOf(this.app);
+    const bounds = this.viewer!.viewport.getBounds(true);
+    const scale = this.elements.stage.clientWidth / (bounds.width * map.keys);
+    return { left: bounds.x * map.keys, top: bounds.y * map.keys, scale };
+  }
+
+  /** The cell under a point of the stage. */
+  at(x: number, y: number): Cell | null {
+    const map = mapOf(this.app);
+    return this.viewer?.isOpen() ? cellAt(this.sight(), x, y, map.queries, map.keys) : null;
+  }
+
+  point(cell: Cell | null): void {
+    if (cell?.query === this.pointed?.query && cell?.key === this.pointed?.key) return;
+    this.pointed = cell;
+    this.events.point(cell);
+    this.draw();
+  }
+
+  mark(keys: readonly number[]): void {
+    this.keys = keys;
+    this.draw();
+  }
+
+  /** The middle of a cell in OpenSeadragon's coordinates. */
+  private middle(cell: Cell): OpenSeadragon.Point {
+    const { keys } = mapOf(this.app);
+    return new this.library.Point((cell.key + 0.5) / keys, (cell.query + 0.5) / keys);
+  }
+
+  zoom(by: number): void {
+    this.once((viewport) =>
+      viewport.zoomBy(by, this.pointed ? this.middle(this.pointed) : undefined).applyConstraints(),
+    );
+  }
+
+  whole(): void {
+    this.once((viewport) => viewport.goHome());
+  }
+
+  /** Bring a cell into sight, large enough to be seen. */
+  show(cell: Cell): void {
+    this.once((viewport) => {
+      const { scale } = this.sight();
+      if (scale < 8) viewport.zoomBy(8 / scale);
+      viewport.panTo(this.middle(cell)).applyConstraints();
+      this.point(cell);
+    });
+  }
+
+  /** Handle a key of the stage; false if it means nothing. */
+  pressed(event: KeyboardEvent): boolean {
+    const step = ARROWS[event.key];
+    if (modified(event)) return false;
+    if (step && event.shiftKey) this.once((viewport) => this.pan(viewport, step[1] * 80, step[0] * 80));
+    else if (step) this.once((viewport) => this.walk(viewport, step));
+    else if (event.key === "Enter" && this.pointed) this.events.choose(this.pointed.query);
+    else return this.zoomKey(event.key);
+    return true;
+  }
+
+  /** The keys + − 0. */
+  zoomKey(key: string): boolean {
+    if (key === "+" || key === "=") this.zoom(2);
+    else if (key === "-" || key === "_") this.zoom(0.5);
+    else if (key === "0") this.whole();
+    else return false;
+    return true;
+  }
+
+  private pan(viewport: OpenSeadragon.Viewport, right: number, below: number): void {
+    viewport.panBy(viewport.deltaPointsFromPixels(new this.library.Point(right, below))).applyConstraints();
+  }
+
+  private walk(viewport: OpenSeadragon.Viewport, [below, right]: readonly [number, number]): void {
+    const map = mapOf(this.app);
+    const sight = this.sight();
+    const { stage } = this.elements;
+    const [width, height] = [stage.clientWidth / sight.scale, stage.clientHeight / sight.scale];
+    const by = stride(sight.scale);
+    const from = this.pointed ?? { query: Math.floor(sight.top + height / 2), key: Math.floor(sight.left + width / 2) };
+    const cell = {
+      query: clamp(from.query + by * below, 0, map.queries - 1),
+      key: clamp(from.key + by * right, 0, map.keys - 1),
+    };
+    const [dx, dy] = [outside(cell.key, sight.left, width), outside(cell.query, sight.top, height)];
+    if (dx || dy) viewport.panBy(new this.library.Point(dx / map.keys, dy / map.keys), true);
+    this.point(cell);
+  }
+
+  private drawNow(): void {
+    if (this.closed || !this.viewer?.isOpen()) return;
+    const { app, pointed, elements } = this;
+    const map = mapOf(app);
+    const sight = this.sight();
+    const query = app.state.direction === "from" ? app.state.token : null;
+    const keys = query === null ? [] : this.keys;
+    const top = { tokens: tokensOf(app, map, "key"), total: map.keys, chosen: keys, pointed: pointed?.key ?? null };
+    const chosen = query === null ? [] : [query];
+    const left = { tokens: tokensOf(app, map, "query"), total: map.queries, chosen, pointed: pointed?.query ?? null };
+    drawAxis(elements.across, top, sight.left, sight.scale, true);
+    drawAxis(elements.down, left, sight.top, sight.scale, false);
+    drawMarks(elements.over, sight, { pointed, query, keys }, map.queries, map.keys);
+    elements.stage.dataset["scale"] = sight.scale.toFixed(3);
+  }
+
+  /** Write the place into the state, if it has moved. */
+  note(): void {
+    const { viewer } = this;
+    if (this.closed || !this.moved || !viewer?.isOpen()) return;
+    this.moved = false;
+    this.noteSoon.cancel();
+    const { keys } = mapOf(this.app);
+    const { viewport } = viewer;
+    const home = Math.abs(viewport.getZoom() / viewport.getHomeZoom() - 1) < 0.01;
+    const bounds = viewport.getBounds();
+    this.app.go({ sight: home ? null : [bounds.x * keys, bounds.y * keys, bounds.width * keys] }, true);
+  }
+
+  /** Go to the place that the address names. */
+  private restore(viewport: OpenSeadragon.Viewport): void {
+    const { sight } = this.app.state;
+    const { keys } = mapOf(this.app);
+    const { stage } = this.elements;
+    this.restored = this.place();
+    viewport.resize(new this.library.Point(stage.clientWidth, stage.clientHeight), false); // it was made without a size
+    if (!sight) viewport.goHome(true);
+    else {
+      const [left, top, width] = sight.map((cells) => cells / keys) as [number, number, number];
+      const bounds = new this.library.Rect(left, top, width, width / viewport.getAspectRatio());
+      viewport.fitBounds(bounds, true).applyConstraints(true);
+    }
+    this.moved = false;
+  }
+
+  close(): void {
+    this.closed = true;
+    this.watch.close();
+    this.noteSoon.cancel();
+    this.sizes.disconnect();
+    this.viewer?.destroy();
+  }
+}
+
+/** How far a position lies outside what is visible. */
+function outside(position: number, first: number, count: number): number {
+  if (position < first) return position - first - 0.5;
+  return position + 1 > first + count ? position + 1.5 - first - count : 0;
+}

@@ -1,0 +1,30 @@
+// Numbers, names and keys.
+
+/** A weight for people: 0.124, 3.1e-5; a dash for what is no number. */
+export function figure(value: number | null): string {
+  if (value === null || !Number.isFinite(value)) return "–";
+  if (value === 0) return "0";
+  return Math.abs(value) >= 0.001 ? value.toFixed(3) : value.toExponential(1);
+}
+
+/** The end of a long name, so that a row of a table can hold it. */
+export function brief(name: string): string {
+  return name.length <= 28 ? name : `…${name.slice(-27)}`;
+}
+
+export function clamp(value: number, low: number, high: number): number {
+  return Math.min(Math.max(value, low), high);
+}
+
+/** Where an arrow key goes. */
+export const ARROWS: Readonly<Record<string, readonly [rows: number, columns: number]>> = {
+  ArrowUp: [-1, 0],
+  ArrowDown: [1, 0],
+  ArrowLeft: [0, -1],
+  ArrowRight: [0, 1],
+};
+
+/** Whether a key is pressed together with Ctrl, Alt or the command key: such keys belong to the browser. */
+export function modified(event: KeyboardEvent): boolean {
+  return event.ctrlKey || event.metaKey || event.altKey;
+}

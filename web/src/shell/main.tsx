@@ -1,0 +1,78 @@
+// The entry of the page: one frame around every view. Without a page, in Node, it draws a chart as a file.
+
+import "./style.css";
+import "../explain/explain.css";
+
+import { render } from "preact";
+
+import { drawFile } from "../explain/chart_file.ts";
+import type { Chart } from "../explain/chart_model.ts";
+import { ExplainView } from "../explain/explain_view.tsx";
+import { ImageView } from "../image/image_view.tsx";
+import { HeadGrid } from "../map/head_grid.tsx";
+import { MapView } from "../map/map_view.tsx";
+import { modified } from "../shared/format.ts";
+import { TextView } from "../text/text_view.tsx";
+import { TranslateView } from "../translate/translate_view.tsx";
+import { Help } from "./dialogs.tsx";
+import { Header } from "./header.tsx";
+import { StatusLine } from "./status_line.tsx";
+import { Store } from "./store.ts";
+import { VIEWS } from "./url_state.ts";
+
+/** The view that the state names. */
+function View({ app }: { app: Store }) {
+  const { target, state } = app;
+  if (!target.can.length) return null;
+  if (state.view === "translate") return <TranslateView app={app} />;
+  if (state.view === "image" && target.image && target.maps.length) return <ImageView app={app} />;
+  if (state.view === "text" && target.maps.length) return <TextView app={app} />;
+  return state.map === null || !target.maps.length ? <HeadGrid app={app} /> : <MapView app={app} />;
+}
+
+/** `chart` is the chart of a file that holds the page and one chart; there is no server then. */
+function Shell({ app, chart }: { app: Store; chart: Chart | null }) {
+  return (
+    <>
+      <Header app={app} alone={chart !== null} />
+      <main id="view" tabIndex={-1} class={app.explains ? "explain" : undefined}>
+        {app.explains ? <ExplainView app={app} file={chart} /> : <View app={app} />}
+      </main>
+      {chart === null && <StatusLine app={app} />}
+      {app.helping && <Help app={app} />}
+    </>
+  );
+}
+
+function pressed(app: Store, event: KeyboardEvent): void {
+  const typing = event.target instanceof Element && event.target.matches("textarea, select, input[type=text]");
+  if (event.defaultPrevented || modified(event) || document.querySelector("dialog[open]")) return;
+  if (event.key === "Escape" && app.requests.busy) app.requests.cancel(app.words.cancelled);
+  else if (typing) return;
+  else if (event.key === "?" && !app.explains) app.help(true);
+  else if (/^[1-4]$/.test(event.key) && !app.explains) {
+    const view = VIEWS[Number(event.key) - 1]!;
+    if (!app.views().includes(view)) return;
+    app.go({ view });
+  } else if (!app.handlers.key?.(event)) return;
+  event.preventDefault();
+}
+
+function start(): void {
+  const inlined = document.getElementById("chart")?.textContent;
+  const chart = inlined ? (JSON.parse(inlined) as Chart) : null;
+  const root = document.getElementById("page")!;
+  const explains = chart !== null || window.location.pathname.endsWith("/explain.html");
+  const app = new Store(explains, () => render(<Shell app={app} chart={chart} />, root));
+  window.addEventListener("keydown", (event) => pressed(app, event));
+  if (explains) {
+    app.changed();
+    return;
+  }
+  window.addEventListener("hashchange", () => app.arrive());
+  app.changed();
+  void app.loadTarget();
+}
+
+if (typeof document === "undefined") await drawFile();
+else start();

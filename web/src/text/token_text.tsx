@@ -1,0 +1,251 @@
+// A text of tokens that can be coloured, marked and walked through. The parts of a long text are drawn when they come
+// into sight, so that a hundred thousand tokens cost no more than a screenful.
+
+import { Component, type VNode, createRef } from "preact";
+
+import { begin, end } from "../api/pending_requests.ts";
+import { clamp, modified } from "../shared/format.ts";
+import { type Scale, shade } from "../shared/palette.ts";
+import { type Spelled, parts, spell } from "./token_spelling.ts";
+
+const STEPS: Readonly<Record<string, number>> = {
+  ArrowLeft: -1,
+  ArrowRight: 1,
+  PageUp: -100,
+  PageDown: 100,
+  Home: -Infinity,
+  End: Infinity,
+};
+
+/** Weights of some tokens, the strongest first, and of all tokens if the server sent them. */
+export type Weights = { positions: readonly number[]; weights: readonly number[]; all: readonly number[] | null };
+
+/** A shade in [0, 1] for each of `size` tokens. */
+export function shadesOf(size: number, { positions, weights, all }: Weights, scale: Scale): Float32Array {
+  const shades = new Float32Array(size);
+  const strongest = Math.max(...weights, 1e-12);
+  if (all) all.forEach((weight, position) => (shades[position] = shade(weight, strongest, scale)));
+  else positions.forEach((position, rank) => (shades[position] = shade(weights[rank]!, strongest, scale)));
+  return shades;
+}
+
+interface Marked {
+  /** A number in [0, 1] for each token; null for no colours. */
+  shades: ArrayLike<number> | null;
+  marks: ReadonlySet<number>;
+  /** The chosen token, or the chosen span in the order in which it was chosen. */
+  span: readonly [start: number, end: number] | null;
+}
+
+interface TokenTextProps extends Marked {
+  tokens: readonly string[];
+  label: string;
+  choose: (token: number, lengthen: boolean) => void;
+  clear: () => void;
+  /** Receives the component, whose `reveal` the parent calls. */
+  handle?: { current: TokenText | null } | null;
+}
+
+let count = 0;
+
+export class TokenText extends Component<TokenTextProps> {
+  private readonly id = `text${(count += 1)}`;
+  private readonly root = createRef<HTMLDivElement>();
+  private readonly drawn = new Set<number>();
+  private spelled: Spelled[] = [];
+  private parts: [number, number][] = [];
+  private watch!: IntersectionObserver;
+
+  constructor(props: TokenTextProps) {
+    super(props);
+    this.read(props.tokens);
+  }
+
+  private read(tokens: readonly string[]): void {
+    this.spelled = spell(tokens);
+    this.parts = parts(this.spelled);
+  }
+
+  override componentWillReceiveProps(next: TokenTextProps): void {
+    if (next.tokens === this.props.tokens) return;
+    this.read(next.tokens);
+    this.drawn.clear();
+  }
+
+  override shouldComponentUpdate(next: TokenTextProps): boolean {
+    const { tokens, label, shades, marks, span } = this.props;
+    const same = tokens === next.tokens && label === next.label && shades === next.shades && marks === next.marks;
+    return !same || String(span) !== String(next.span);
+  }
+
+  override componentDidMount(): void {
+    if (this.props.handle) this.props.handle.current = this;
+    this.observe();
+  }
+
+  override componentDidUpdate(before: TokenTextProps): void {
+    if (before.tokens !== this.props.tokens) this.observe();
+  }
+
+  override componentWillUnmount(): void {
+    end(this);
+    this.watch.disconnect();
+  }
+
+  /** Draw the parts that come into sight. */
+  private observe(): void {
+    this.watch?.disconnect();
+    begin(this, "text"); // the first parts are drawn when they have a place
+    const seen = (entries: IntersectionObserverEntry[]): void => {
+      for (const { isIntersecting, target } of entries) {
+        if (isIntersecting) this.drawn.add(Number((target as HTMLElement).dataset["part"]));
+      }
+      this.forceUpdate();
+      end(this);
+    };
+    this.watch = new IntersectionObserver(seen, { rootMargin: "600px" });
+    for (const part of this.root.current!.children) this.watch.observe(part);
+  }
+
+  /** The end of the span that moves. */
+  private get at(): number | null {
+    return this.props.span?.[1] ?? null;
+  }
+
+  override render({ tokens, label, shades, marks, span, choose }: TokenTextProps): VNode {
+    const clicked = (event: MouseEvent): void => {
+      const node = (event.target as HTMLElement).closest<HTMLElement>("[data-token]");
+      if (node) choose(Number(node.dataset["token"]), event.shiftKey);
+    };
+    if (this.at !== null && this.at < tokens.length) this.drawn.add(this.partOf(this.at));
+    return (
+      <div
+        class="tokens"
+        tabIndex={0}
+        role="listbox"
+        aria-label={label}
+        aria-activedescendant={this.at === null ? undefined : `${this.id}-${this.at}`}
+        ref={this.root}
+        onKeyDown={(event) => this.pressed(event) && event.preventDefault()}
+        onClick={clicked}>
+        {this.parts.map(([start, stop], index) => (
+          <Part
+            key={`${start} ${stop}`}
+            index={index}
+            start={start}
+            tokens={this.spelled.slice(start, stop)}
+            id={this.id}
+            drawn={this.drawn.has(index)}
+            shades={shades}
+            marks={marks}
+            span={span}
+          />
+        ))}
+      </div>
+    );
+  }
+
+  private partOf(token: number): number {
+    return this.parts.findIndex(([start, stop]) => token >= start && token < stop);
+  }
+
+  /** The element of a token, drawn if it was not. */
+  private node(token: number): HTMLElement {
+    const part = this.partOf(token);
+    if (!this.drawn.has(part)) {
+      this.drawn.add(part);
+      this.forceUpdate();
+    }
+    return document.getElementById(`${this.id}-${token}`)!;
+  }
+
+  /** Bring a token into sight within the text, without moving the page more than needed. */
+  reveal(token: number): void {
+    const root = this.root.current!;
+    const node = this.node(token);
+    const [box, frame] = [node.getBoundingClientRect(), root.getBoundingClientRect()];
+    if (root.scrollHeight <= root.clientHeight + 1) node.scrollIntoView({ block: "nearest" });
+    else if (box.top < frame.top || box.bottom > frame.bottom)
+      root.scrollTop += box.top - frame.top - root.clientHeight / 2;
+  }
+
+  private pressed(event: KeyboardEvent): boolean {
+    const { tokens, choose, clear } = this.props;
+    if (modified(event) || !tokens.length) return false;
+    if (event.key === "Escape" && this.at !== null) {
+      clear();
+      return true;
+    }
+    let next: number;
+    if (event.key === "ArrowUp" || event.key === "ArrowDown") next = this.line(event.key === "ArrowDown" ? 1 : -1);
+    else if (event.key === "Enter" && this.at === null) next = 0;
+    else if (STEPS[event.key] !== undefined) next = this.at === null ? 0 : this.at + STEPS[event.key]!;
+    else return false;
+    const token = clamp(next, 0, tokens.length - 1);
+    choose(token, event.shiftKey);
+    this.reveal(token);
+    return true;
+  }
+
+  /** The token above or below: the nearest one in the next line. */
+  private line(by: 1 | -1): number {
+    if (this.at === null) return 0;
+    const here = this.node(this.at).getBoundingClientRect();
+    let best = this.at;
+    let line: number | null = null;
+    let nearest = Infinity;
+    for (let token = this.at + by; token >= 0 && token < this.props.tokens.length; token += by) {
+      const box = this.node(token).getBoundingClientRect();
+      if (Math.abs(box.top - here.top) < 4) continue;
+      if (line !== null && Math.abs(box.top - line) > 4) break;
+      line = box.top;
+      const apart = Math.abs(box.left + box.width / 2 - here.left - here.width / 2);
+      if (apart < nearest) [best, nearest] = [token, apart];
+    }
+    return best;
+  }
+}
+
+type PartProps = Marked & { index: number; start: number; tokens: readonly Spelled[]; id: string; drawn: boolean };
+
+class Part extends Component<PartProps> {
+  override shouldComponentUpdate(next: PartProps): boolean {
+    const { drawn, shades, marks, span } = this.props;
+    if (!drawn && !next.drawn) return false;
+    return drawn !== next.drawn || shades !== next.shades || marks !== next.marks || String(span) !== String(next.span);
+  }
+
+  override render({ index, start, tokens, drawn }: PartProps): VNode {
+    if (drawn) {
+      return (
+        <div class="part" data-part={index} role="presentation">
+          {tokens.flatMap((token, offset) => this.token(token, start + offset, offset > 0))}
+        </div>
+      );
+    }
+    const letters = tokens.reduce((sum, token) => sum + token.text.length + 1, 0);
+    const height = `${Math.ceil(letters / 80) * 1.9}em`; // an estimate until it is drawn
+    return <div class="part" data-part={index} role="presentation" style={{ minHeight: height }} />;
+  }
+
+  private token({ text, space, breaks }: Spelled, position: number, spaced: boolean): (VNode | string)[] {
+    const { id, shades, marks, span } = this.props;
+    const shade = shades?.[position] ?? 0;
+    const chosen = span !== null && position >= Math.min(...span) && position <= Math.max(...span);
+    const classes = { newline: breaks, deep: shade > 0.85, marked: marks.has(position), chosen };
+    const names = Object.entries(classes).flatMap(([name, given]) => (given ? [name] : []));
+    const node = (
+      <span
+        key={position}
+        id={`${id}-${position}`}
+        role="option"
+        data-token={position}
+        class={names.join(" ") || undefined}
+        aria-selected={chosen ? "true" : undefined}
+        style={{ "--w": shade.toFixed(3) }}>
+        {breaks ? "⏎" : text || "∅"}
+      </span>
+    );
+    return [...(space && spaced ? [" "] : []), node, ...(breaks ? [<br key={`line ${position}`} />] : [])];
+  }
+}

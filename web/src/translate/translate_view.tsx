@@ -1,0 +1,209 @@
+// The view Translate: a sentence, what the beam search found, and which words were read to write which.
+
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
+
+import { answer, paths } from "../api/client.ts";
+import type { Hypothesis, TranslateAnswer } from "../api/types.ts";
+import { Choice, Select } from "../shared/controls.tsx";
+import { figure } from "../shared/format.ts";
+import type { Scale } from "../shared/palette.ts";
+import type { Words } from "../shared/translations.ts";
+import type { Store } from "../shell/store.ts";
+import { show } from "../text/token_spelling.ts";
+import { AlignmentMatrix, type MatrixCell } from "./alignment_matrix.tsx";
+
+const BEAMS = ["1", "3", "5", "10"].map((beam): [string, string] => [beam, beam]);
+
+export function TranslateView({ app }: { app: Store }) {
+  const { say } = app.state;
+  const [beam, setBeam] = useState("5");
+  const [scale, setScale] = useState<Scale>("linear");
+  const [hypotheses, setHypotheses] = useState<Hypothesis[]>([]);
+  const [shown, setShown] = useState(0);
+  const [attempt, setAttempt] = useState(0);
+  useLayoutEffect(() => {
+    if (!say) return undefined;
+    const control = new AbortController();
+    const body = { text: say, beam: Number(beam), n_best: Number(beam) };
+    const task = (signal: AbortSignal): Promise<TranslateAnswer> => answer(paths.translate, signal, body);
+    void app.request(app.words.work.translation, task, control).then((found) => {
+      if (!found) return;
+      setHypotheses(found.hypotheses);
+      setShown(0);
+    });
+    return () => control.abort();
+  }, [say, attempt]);
+  const submit = (text: string): void => {
+    if (!text) app.requests.show(app.words.translate.empty, true);
+    else if (text === say) setAttempt(attempt + 1);
+    else app.go({ say: text });
+  };
+  const chosen = hypotheses[shown];
+  return (
+    <section class="look translate">
+      <Form app={app} submit={submit} beam={beam} setBeam={setBeam} scale={scale} setScale={setScale} />
+      <div class="results">
+        {hypotheses.length > 0 && <Hypotheses app={app} hypotheses={hypotheses} shown={shown} setShown={setShown} />}
+      </div>
+      <div class="detail">{chosen && <Detail app={app} hypothesis={chosen} scale={scale} />}</div>
+    </section>
+  );
+}
+
+/** Which words were read to write which; a model of fixed context does not say. */
+function Detail({ app, hypothesis, scale }: { app: Store; hypothesis: Hypothesis; scale: Scale }) {
+  if (!hypothesis.weights.length) return null;
+  return (
+    <>
+      <WordByWord words={app.words} hypothesis={hypothesis} />
+      <Alignment app={app} hypothesis={hypothesis} scale={scale} />
+    </>
+  );
+}
+
+interface FormProps {
+  app: Store;
+  submit: (text: string) => void;
+  beam: string;
+  setBeam: (beam: string) => void;
+  scale: Scale;
+  setScale: (scale: Scale) => void;
+}
+
+function Form({ app, submit, beam, setBeam, scale, setScale }: FormProps) {
+  const { words, state } = app;
+  const box = useRef<HTMLTextAreaElement>(null);
+  useLayoutEffect(() => {
+    box.current!.value = state.say;
+  }, [state.say]);
+  const send = (event: Event): void => {
+    event.preventDefault();
+    submit(box.current!.value.trim());
+  };
+  const pressed = (event: KeyboardEvent): void => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
+  };
+  return (
+    <form class="say" onSubmit={send}>
+      <label class="field wide">
+        <span>{words.translate.label}</span>
+        <textarea ref={box} rows={2} placeholder={words.translate.placeholder} maxLength={2000} onKeyDown={pressed} />
+      </label>
+      <div class="between">
+        <Select label={words.translate.beam} options={BEAMS} value={beam} choose={setBeam} />
+        <Choice label={words.map.scale} names={words.map.scales} value={scale} choose={setScale} />
+        <button type="submit" class="main">
+          {words.translate.go}
+        </button>
+      </div>
+    </form>
+  );
+}
+
+type HypothesesProps = { app: Store; hypotheses: Hypothesis[]; shown: number; setShown: (shown: number) => void };
+
+function Hypotheses({ app, hypotheses, shown, setShown }: HypothesesProps) {
+  const { translate: words } = app.words;
+  /** Show every map behind the best translation. */
+  const showMaps = async (): Promise<void> => {
+    if (await app.run(app.state.say)) app.go({ view: "map", map: null, token: null, end: null, sight: null });
+  };
+  return (
+    <>
+      <header class="between">
+        <h2>{words.hypotheses}</h2>
+        {app.target.can.includes("run") && (
+          <button type="button" class="plain" onClick={() => void showMaps()}>
+            {words.maps}
+          </button>
+        )}
+      </header>
+      <ol class="hypotheses">
+        {hypotheses.map((one, rank) => (
+          <li key={rank}>
+            <label class="hypothesis">
+              <input type="radio" name="hypothesis" checked={rank === shown} onChange={() => setShown(rank)} />
+              <span class="written">{one.text || words.nothing}</span>
+              <span class="number">
+                {words.score} {one.score.toFixed(2).replace("-", "−")}
+              </span>
+            </label>
+          </li>
+        ))}
+      </ol>
+    </>
+  );
+}
+
+type Side = 0 | 1;
+
+/** Both sentences. A word that is pointed at is highlighted with the words it is linked with. */
+function WordByWord({ words, hypothesis }: { words: Words; hypothesis: Hypothesis }) {
+  const [lit, setLit] = useState<{ side: Side; index: number } | null>(null);
+  const classOf = (side: Side, index: number): string => {
+    if (lit?.side === side) return lit.index === index ? "word lit" : "word";
+    const linked = lit && hypothesis.links.some((link) => link[lit.side] === lit.index && link[side] === index);
+    return linked ? "word linked" : "word";
+  };
+  const line = (texts: string[], side: Side) => (
+    <p>
+      {texts.map((text, index) => {
+        const light = (): void => setLit({ side, index });
+        const clear = (): void => setLit(null);
+        return (
+          <button
+            key={index}
+            type="button"
+            class={classOf(side, index)}
+            onPointerEnter={light}
+            onFocus={light}
+            onClick={light}
+            onPointerLeave={clear}
+            onBlur={clear}>
+            {text}
+          </button>
+        );
+      })}
+    </p>
+  );
+  return (
+    <section class="card">
+      <h2>{words.translate.words}</h2>
+      <p class="hint">{words.translate.wordsHint}</p>
+      <div class="sentences" role="group" aria-label={words.translate.words}>
+        {line(hypothesis.source_words, 0)}
+        {line(hypothesis.target_words, 1)}
+      </div>
+    </section>
+  );
+}
+
+function Alignment({ app, hypothesis, scale }: { app: Store; hypothesis: Hypothesis; scale: Scale }) {
+  const { words, theme } = app;
+  const { source, target, weights } = hypothesis;
+  const [cell, setCell] = useState<MatrixCell | null>(null);
+  useLayoutEffect(() => setCell(null), [hypothesis]);
+  const cellText = ({ row, column }: MatrixCell): string => {
+    const line = weights[row]!;
+    const read = column >= 0 ? column : line.indexOf(Math.max(...line));
+    return words.translate.cell(show(target[row]!), show(source[read]!), figure(line[read]!));
+  };
+  return (
+    <section class="card">
+      <h2>{words.translate.matrix}</h2>
+      <p class="hint told" aria-live="polite">
+        {cell && weights[cell.row] ? cellText(cell) : "\u00a0"}
+      </p>
+      <AlignmentMatrix
+        key={`${hypothesis.text} ${hypothesis.score}`}
+        label={words.translate.matrixLabel}
+        rows={target}
+        columns={source}
+        weights={weights}
+        theme={theme}
+        scale={scale}
+        point={setCell}
+      />
+    </section>
+  );
+}
