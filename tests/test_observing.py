@@ -54,8 +54,7 @@ from regard.models import (
     greedy,
 )
 from regard.models.decoder_context import CONTEXTS
-from regard.models.fast_decoder import Inference, swift
-from regard.models.fast_encoder import Inference as BertInference
+from regard.models.fast_inference import FastDecoder, FastEncoder, fast_decoder
 from regard.tasks.translator import Translation, Translator
 from tests.attention.refusals import assert_refused
 
@@ -379,8 +378,8 @@ def test_searches_do_not_depend_on_who_looks(config: str, search: str, fast: boo
     results = []
     for watched in (False, True):
         with counting() as calls, regard.watch(model) if watched else nullcontext() as seen:
-            chosen = swift(model) if fast else model
-            assert isinstance(chosen, Inference) is (fast and config != "recurrent")
+            chosen = fast_decoder(model) if fast else model
+            assert isinstance(chosen, FastDecoder) is (fast and config != "recurrent")
             results.append((SEARCHES[search](chosen), calls))
     assert results[0] == results[1]
     assert len(seen) and not seen.missed
@@ -392,7 +391,7 @@ def test_fast_decoding_shows_the_maps_of_the_model(search: str) -> None:
     """Steps are joined to the same maps by either way, and beams that change places stay apart."""
     model: Any = made(translator(TRANSFORMER)).eval()
     maps = []
-    for one in (model, swift(model)):
+    for one in (model, fast_decoder(model)):
         with regard.watch(model) as seen:
             SEARCHES[search](one)
         maps.append(seen)
@@ -422,7 +421,7 @@ def test_embedding_does_not_depend_on_who_looks() -> None:
     results, every = [], []
     for watched in (False, True):
         with counting() as calls, regard.watch(model) if watched else nullcontext() as seen:
-            results.append(BertInference(model)(flat, LENGTHS))
+            results.append(FastEncoder(model)(flat, LENGTHS))
         every.append(calls)
     assert torch.equal(*results) and every[0] == every[1] and every[0]
     assert seen.names == ["blocks.0.attention", "blocks.1.attention"]

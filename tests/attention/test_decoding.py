@@ -1,4 +1,4 @@
-"""The best next tokens of each hypothesis, by the kernel and by PyTorch. `reorder_rows`: test_fast_decoder.py."""
+"""The best next tokens of each hypothesis, by the kernel and by PyTorch. `reorder_rows`: test_cache.py."""
 
 from __future__ import annotations
 

@@ -19,10 +19,7 @@ from regard.layers import (
     GatedFeedForward,
     MultiHeadAttention,
     RotaryPosition,
-    residual,
 )
-from regard.layers import blocks as module
-from regard.layers.residual import add_and_norm
 
 B, H, T, TM, D, HIDDEN = 3, 2, 5, 7, 11, 13
 WIDTH = H * D
@@ -295,33 +292,3 @@ def test_the_first_token_alone(norm_first: bool, position: RotaryPosition | None
         slopes = [torch.autograd.grad((y * weights).sum(), [x, *block.parameters()]) for y in (first, whole)]
         for a, b in zip(*slopes, strict=True):
             assert_close(a, b)
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_blocks_one_after_the_other(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums and the norms that follow are one step, across blocks too; a hook on a block has it called."""
-    width = 2 * 12
-    blocks = [
-        EncoderBlock(MultiHeadAttention(width, 2), FeedForward(width, HIDDEN), norm_first=True, dropout=dropout)
-        for _ in range(3)
-    ]
-    x, joints = torch.randn(3, 5, width, requires_grad=True), []
-    monkeypatch.setattr(residual, "add_and_norm", lambda *given: (joints.append(1), add_and_norm(*given))[1])
-    torch.manual_seed(1)
-    found, maps = module.encoded(blocks, x, return_map=True)
-    assert len(joints) == 5 and [m.shape for m in maps] == [(3, 2, 5, 5)] * 3
-    if not dropout:
-        wanted = x
-        for block in blocks:
-            wanted = wanted + block.attention(block.around_attention.norm(wanted))
-            wanted = wanted + block.feedforward(block.around_feedforward.norm(wanted))
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-        slopes = [torch.autograd.grad(y.square().sum(), [x, *blocks[0].parameters()]) for y in (found, wanted)]
-        for a, b in zip(*slopes, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
-    seen: list[int] = []
-    blocks[1].register_forward_hook(lambda *_: seen.append(1))
-    assert module.encoded(blocks, x)[1] == [None] * 3 and seen == [1]
-    blocks[2].around_attention.register_forward_hook(lambda *_: seen.append(2))
-    blocks[2](x)
-    assert seen == [1, 2]

@@ -7,7 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regard.attention.native import engine
 from regard.layers import Cache, DecoderCache
+from regard.layers.cache import ROOM, BeamCache
+from regard.models.beam_search import _closed
 
 B, H, D, DV = 2, 3, 5, 7
 
@@ -162,3 +165,46 @@ def test_reordering_copies_what_is_held_and_leaves_room() -> None:
     assert torch.equal(before, key)  # what was given out before stays
     assert torch.equal(after[:, :, :4], key[[2, 0, 0, 1]]) and torch.equal(value[:, :, :4], -key[[2, 0, 0, 1]])
     assert torch.equal(cache.held[0], torch.cat((key[:1], torch.ones(1, 2, 1, 5)), 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("each", [1, 4])
+def test_rows_go_on_where_they_are(each: int, dtype: torch.dtype) -> None:
+    # what they hold is what copies of whole rows would hold, through any mix of parents while sentences leave
+    random = torch.Generator().manual_seed(each)
+    sentences = 23
+    state = BeamCache(torch.arange(sentences), [torch.arange(sentences)[:, None] * 1.0])
+    copies: list[torch.Tensor] = []
+    for step in range(3 * ROOM):
+        rows = sentences * each
+        state.extend(torch.zeros(rows, 6, dtype=dtype), 2)
+        state.written[0][:, step] = torch.randn(rows, 2, 2, 3, generator=random, dtype=torch.float32).to(dtype)
+        copies = [held.clone() for held in [*copies, state.written[0][:, step]]]
+        state.length += 1
+        stay = torch.arange(sentences)
+        if step % 5 == 4:
+            stay = torch.tensor(
+                _closed(torch.randperm(sentences, generator=random)[: sentences - 1].sort()[0].tolist())
+            )
+        parents = torch.randint(0, each, (len(stay), each), generator=random)
+        chosen = (stay[:, None] * each + parents).flatten()
+        state.reorder(chosen, None if len(stay) == sentences else stay)
+        copies, sentences = [held[chosen] for held in copies], len(stay)
+        assert torch.equal(state.written[0][:, : step + 1], torch.stack(copies, 1))
+        assert torch.equal(state.read[0][:, 0].long(), state.lengths)
+
+
+def test_only_what_differs_is_copied() -> None:
+    if engine.module is None:
+        pytest.skip(f"native: {engine.reason}")
+    state = BeamCache(torch.tensor([5, 5]), [torch.zeros(2, 5, 2, 1, 1)])
+    for _ in range(3):
+        state.extend(torch.zeros(4, 1), 1)
+        state.written[0][:, state.length] = torch.arange(4.0).view(4, 1, 1, 1)
+        state.length += 1
+    place = state.written[0].data_ptr()
+    state.reorder(torch.tensor([1, 1, 2, 3]))
+    assert state.written[0].data_ptr() == place and state.written[0][0, :3, 0].flatten().tolist() == [1, 1, 1]
+    state.written[0][0, 0] = 9  # both rows of the first sentence hold the same from here on: nothing is to be copied
+    state.reorder(torch.tensor([1, 0, 3, 2]))
+    assert state.written[0][:, 0, 0].flatten().tolist() == [9, 1, 3, 2]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.layers import DecoderBlock, EncoderBlock, SinusoidalPosition
-from regard.models import Transformer, transformer
+from regard.layers import DecoderBlock, EncoderBlock, SinusoidalPosition, stack
+from regard.models import Transformer
 from tests.models.translators import ATTENTIVE, B, T, build, sentences
 
 
@@ -108,7 +108,7 @@ def test_padding_is_not_computed(name: str, dtype: torch.dtype, monkeypatch: pyt
     assert rows == [(int(lengths.sum()),)] * 2 + [(7,)] * 2
     grad = torch.randn_like(found)
     gradients = torch.autograd.grad(found, list(model.parameters()), grad, allow_unused=True)
-    monkeypatch.setattr(transformer, "padded", lambda *_: False)
+    monkeypatch.setattr(stack, "padded", lambda *_: False)
     padded = model.encode(source, lengths)
     counts = torch.arange(T) < target_lengths[:, None]
     wanted = torch.where(counts[..., None], model.decode(target, padded, lengths=target_lengths), 0)

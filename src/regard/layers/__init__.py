@@ -1,6 +1,6 @@
 """Layers: multi-head attention, positions, feed-forward, blocks, pooling; made of the operator and nothing else."""
 
-from .blocks import DecoderBlock, DecoderMaps, EncoderBlock, Residual
+from .blocks import DecoderBlock, DecoderMaps, EncoderBlock
 from .cache import Cache, DecoderCache
 from .dropout import Dropout
 from .feedforward import FeedForward, GatedFeedForward
@@ -8,6 +8,7 @@ from .learned_similarity import LearnedSimilarity
 from .multihead import MultiHeadAttention, merge_heads, split_heads
 from .pooling import AttentionPooling, AveragePooling, FullyConnectedPooling, KernelPooling, MaxPooling
 from .position import LearnedPosition, RotaryPosition, SinusoidalPosition, sinusoids
+from .residual import Residual
 
 __all__ = [
     "AttentionPooling",

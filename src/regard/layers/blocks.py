@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from ..attention import AttentionMap, PackedMaps
-from ..core.tensors import traced, untouched
 from ..core.trace import stage
 from .cache import Cache, DecoderCache
 from .feedforward import FeedForward
 from .first_token import attend_first, self_attention_map
 from .multihead import MultiHeadAttention
 from .packed_attention import Packing, pair_of
-from .residual import Residual, Way, part_result, through
+from .residual import Residual, Way, through
 
 Norm = Callable[[int], nn.Module]
 """Makes a normalisation of a width: `nn.LayerNorm`, `nn.RMSNorm`, `partial(nn.LayerNorm, eps=1e-12)`."""
@@ -92,15 +91,15 @@ class EncoderBlock(nn.Module):
         """
         around = self.around_attention
         with stage("block", self):
-            y = around.norm(x) if around.norm_first else x
+            y = around.before(x)
             if packed is None:
                 query, way = y[:, 0], x[:, 0]  # (B, W)
             else:
                 starts = (packed.cumsum(0) - packed).to(x.device)  # (B,)
                 query, way = y.index_select(0, starts), x.index_select(0, starts)  # (B, W)
-            found = way + around.dropout(attend_first(self.attention, query, y, packed))
-            found = found if around.norm_first else around.norm(found)
-            output = self.around_feedforward(found, self.feedforward)[0]
+            # a row for each sequence: too few for a fused kernel to pay
+            x = around.after(way, attend_first(self.attention, query, y, packed), fuse=False)
+            output = self.around_feedforward(x, self.feedforward)[0]
             return (output, self_attention_map(self.attention, y, packed)) if return_map else output
 
     @classmethod
@@ -120,19 +119,6 @@ class EncoderBlock(nn.Module):
         made.around_attention = _residual(layer, layer.norm1, layer.dropout1)
         made.around_feedforward = _residual(layer, layer.norm2, layer.dropout2)
         return made.train(layer.training)
-
-
-def encoded(blocks: Sequence[nn.Module], x: Tensor, **options: Any) -> tuple[Tensor, list[Any]]:
-    """x after all blocks, and what each showed of its attention; options are those of `EncoderBlock.forward`."""
-    plain = [block for block in blocks if isinstance(block, EncoderBlock) and untouched(block, EncoderBlock)]
-    if plain and len(plain) == len(blocks) and not traced():
-        x, shown = through(x, [way for block in plain for way in block.ways(**options)])
-        return x, shown[::2]
-    maps = []
-    for block in blocks:
-        x, one = part_result(block(x, **options))
-        maps.append(one)
-    return x, maps
 
 
 class DecoderMaps(NamedTuple):

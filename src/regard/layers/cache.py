@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from ..attention.native.decoding import reorder_rows
 from ..core.tensors import dtype, shape, shape_of
 
 Pair = tuple[Tensor, Tensor]
@@ -164,3 +166,69 @@ class DecoderCache:
         """Take the batch entries that `index` names, in both: beam search."""
         self.attention.reorder(index)
         self.cross_attention.reorder(index)
+
+
+@dataclass
+class BeamCache:
+    """Keys and values of every block of a decoder, for K hypotheses of each of B sentences.
+
+    Hypotheses that go on from one another copy only the keys and values in which they differ.
+    """
+
+    lengths: Tensor
+    """(B,): source tokens that count."""
+    read: list[Tensor]
+    """Keys and values of the source, of each block: (B, Ts, 2, H, D)."""
+    written: list[Tensor] = field(default_factory=list)
+    """Of what was written: (B·K, room, 2, H, D), of which `length` positions hold something."""
+    writers: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.int32))
+    """(B·K, room): the row that a position was written in. Where two rows have the same writer, they hold the same."""
+    length: int = 0
+
+    def extend(self, x: Tensor, heads: int) -> None:
+        """Make room for one position more of each row of x (B·K, W)."""
+        if not self.written:
+            sizes = (len(x), ROOM, 2, heads, x.shape[1] // heads)
+            self.written = [x.new_empty(sizes) for _ in self.read]
+            self.writers = torch.empty(sizes[:2], dtype=torch.int32, device=x.device)
+        elif self.length == self.written[0].shape[1]:
+            self._take(torch.arange(len(x), device=x.device))
+        self.writers[:, self.length] = torch.arange(len(x), device=x.device)
+
+    def reorder(self, rows: Tensor, sentences: Tensor | None = None) -> None:
+        count = len(self.read[0] if sentences is None else sentences)
+        if not count or not self._move(rows, len(rows) // count):
+            self._take(rows)
+        if sentences is None:
+            return
+        self.lengths = self.lengths.index_select(0, sentences)
+        moved = (sentences != torch.arange(count, device=sentences.device)).nonzero().flatten()
+        for held in self.read:
+            held[moved] = held.index_select(0, sentences[moved])
+        self.read = [held[:count] for held in self.read]
+
+    def _move(self, rows: Tensor, each: int) -> bool:
+        """Go on from these rows where they are, copying only what they do not hold already; whether that could be done.
+
+        `each` of them belong to a sentence. See `reorder_rows`.
+        """
+        if self.length == self.writers.shape[1]:
+            return False
+        if torch._C._len_torch_function_stack():  # `regard.watch` may hold these keys, and would not see them move
+            return False
+        tables = (self.writers, *self.written)
+        if not reorder_rows(tables, rows, each=each, length=self.length):
+            return False
+        self.writers, *self.written = (table[: len(rows)] for table in tables)
+        return True
+
+    def _take(self, rows: Tensor) -> None:
+        """Go on from copies of these rows, with room for the next position; what is beyond the length is not copied."""
+        sizes = (len(rows), (self.length // ROOM + 1) * ROOM, *self.written[0].shape[2:])
+        places = [held.new_empty(sizes) for held in self.written]
+        stretch = self.length * math.prod(sizes[2:])  # as matrices: a row is one stretch of memory, copied as such
+        for held, place in zip(self.written, places, strict=True):
+            torch.index_select(held.flatten(1)[:, :stretch], 0, rows, out=place.flatten(1)[:, :stretch])
+        writers = self.writers.new_empty(sizes[:2])
+        writers[:, : self.length] = self.writers[:, : self.length].index_select(0, rows)
+        self.written, self.writers = places, writers

@@ -79,8 +79,19 @@ class Residual(nn.Module):
         self.norm, self.norm_first, self.dropout = norm, norm_first, Dropout(dropout)
 
     def forward(self, x: Tensor, part: Callable[..., Any], *inputs: Any, **options: Any) -> tuple[Tensor, Any]:
-        y, shown = part_result(part(self.norm(x) if self.norm_first else x, *inputs, **options))
-        return x + self.dropout(y) if self.norm_first else add_norm(x, y, self.dropout, self.norm), shown
+        y, shown = part_result(part(self.before(x), *inputs, **options))
+        return self.after(x, y), shown
+
+    def before(self, x: Tensor) -> Tensor:
+        """What the part reads."""
+        return self.norm(x) if self.norm_first else x
+
+    def after(self, x: Tensor, y: Tensor, *, fuse: bool = True) -> Tensor:
+        """The new x, given the output y of the part; fuse: dropout, sum and norm as one kernel, where it serves."""
+        if fuse and not self.norm_first:
+            return add_norm(x, y, self.dropout, self.norm)
+        x = x + self.dropout(y)
+        return x if self.norm_first else self.norm(x)
 
 
 class Way(NamedTuple):
@@ -114,4 +125,5 @@ def through(x: Tensor, ways: Sequence[Way]) -> tuple[Tensor, list[Any]]:
 
 
 def part_result(result: Any) -> tuple[Tensor, Any]:
+    """(output, map) of what a part returns: both, or its output alone."""
     return result if isinstance(result, tuple) else (result, None)

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import AttentionMap
-from ..attention.packed import places
-from ..attention.packing import pack, padded, unpack
 from ..core.tensors import dtype, shape
 from ..core.trace import stage
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention
 from ..layers.feedforward import Activation
 from ..layers.position import sinusoids
+from ..layers.stack import BatchLayout, run_encoder
 from .bounds import out_of_bounds, too_large, uneven_heads
 
 _tanh_gelu = partial(F.gelu, approximate="tanh")
@@ -136,10 +135,12 @@ class Bert(nn.Module):
         """
         lengths = None if lengths is None else torch.as_tensor(lengths, device=ids.device)
         self._check(ids, lengths, segments)
-        if lengths is not None and padded((ids, lengths)):
-            x, maps = self._packed(ids, lengths, segments, return_maps)
-        else:
-            x, maps = self._encode(self.embed(ids, segments), lengths, return_maps)
+        layout = BatchLayout.of(ids, lengths)
+        x, maps = self._encode(ids, segments, layout, return_maps=return_maps)
+        x = layout.unpack(x)  # (B, T, W)
+        if lengths is not None and layout.packed is None:
+            beyond = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]  # (B, T)
+            x = x.masked_fill(beyond[..., None], 0.0)
         return (x, maps) if return_maps else x
 
     def pooled(
@@ -156,8 +157,9 @@ class Bert(nn.Module):
         """
         lengths = None if lengths is None else torch.as_tensor(lengths, device=ids.device)
         self._check(ids, lengths, segments)
-        if lengths is not None and self._first_is_enough(ids, lengths):
-            first, maps = self._packed(ids, lengths, segments, return_maps, first=True)
+        layout = BatchLayout.of(ids, lengths)
+        if self.config.pool == "first" and layout.packed is not None and bool((layout.packed > 0).all()):
+            first, maps = self._encode(ids, segments, layout, return_maps=return_maps, first_token=True)
             pooled = self._pooler(first)
         else:
             result = self(ids, lengths, segments, return_maps=return_maps)
@@ -190,43 +192,13 @@ class Bert(nn.Module):
             raise ValueError("bert: pooler (None) must be there to pool; this one was built or stored without.")
         return torch.tanh(self.pooler(read))
 
-    def _first_is_enough(self, ids: Tensor, lengths: Tensor) -> bool:
-        """Whether only first tokens are pooled, the texts are packed, and each has one."""
-        return self.config.pool == "first" and padded((ids, lengths)) and bool((lengths > 0).all())
-
-    def _packed(
-        self, ids: Tensor, lengths: Tensor, segments: Tensor | None, return_maps: bool, first: bool = False
+    def _encode(
+        self, ids: Tensor, segments: Tensor | None, layout: BatchLayout, **options: Any
     ) -> tuple[Tensor, list[AttentionMap]]:
-        """The same without a computation for padding: texts one after the other, (N, W) in every block.
-
-        Returns hidden (B, T, W), or with `first` that of first tokens alone, (B, W); and maps (B, H, T, T), 0 in
-        padding, if asked for.
-        """
-        values, lengths = pack(ids, lengths)  # (N,), (B,)
-        of = None if segments is None else pack(segments, lengths).values
-        x = self.embed(values, of, places(lengths, len(values)))
-        lengths, longest = lengths.cpu(), ids.shape[1]  # lengths are read by every block
-        maps = []
-        for number, block in enumerate(self.blocks, 1):
-            run: Any = block.first if first and number == len(self.blocks) else block
-            result = run(x, packed=lengths, return_map=return_maps)
-            x, seen = result if return_maps else (result, None)
-            if seen is not None:
-                maps.append(seen.padded(longest, longest))
-        return x if first else unpack(x, lengths, longest), maps
-
-    def _encode(self, x: Tensor, lengths: Tensor | None, return_maps: bool) -> tuple[Tensor, list[Any]]:
-        """The blocks over a padded batch, and zeros in padding."""
-        maps = []
-        for block in self.blocks:
-            x = block(x, lengths=lengths, return_map=return_maps)
-            if return_maps:
-                x, seen = x
-                maps.append(seen)
-        if lengths is not None:
-            beyond = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]  # (B, T)
-            x = x.masked_fill(beyond[..., None], 0.0)
-        return x, maps
+        """The output of the last block, in this layout, and the maps; options are those of `run_encoder`."""
+        of_segments = None if segments is None else layout.pack(segments)
+        x = self.embed(layout.pack(ids), of_segments, layout.positions)  # (B, T, W) or (N, W)
+        return run_encoder(self.blocks, x, layout, **options)
 
     def _check(self, ids: Tensor, lengths: Tensor | None, segments: Tensor | None) -> None:
         if ids.ndim != 2 or ids.is_floating_point():

@@ -9,11 +9,6 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..attention import AttentionMap
-from ..attention.packed import places
-from ..attention.packing import padded
-from ..core.trace import stage
-from ..data import pack, unpack
 from ..layers import (
     DecoderBlock,
     DecoderCache,
@@ -27,6 +22,7 @@ from ..layers import (
 )
 from ..layers.feedforward import Activation
 from ..layers.learned_similarity import LEARNED, PLAIN
+from ..layers.stack import BatchLayout, run_decoder, run_encoder, step_decoder
 from .bounds import out_of_bounds, refuse, too_large, uneven_heads, unknown_name
 from .encoder_decoder import TIES, Memory, check_ids, embeddings, vocabulary_layer
 
@@ -174,49 +170,21 @@ class Transformer(nn.Module):
 
     def encode(self, source: Tensor, lengths: Tensor) -> Memory:
         check_ids("transformer", source, lengths, least=1)
-        if padded((source, lengths)):
-            x = self._embed_packed(self.source, self.source_position, source, lengths)  # (N, W)
-            read = lengths.cpu()  # once, not in every block
-            for block in self.encoder:
-                x = block(x, packed=read)
-            return Memory(unpack(self.encoder_norm(x), lengths, source.shape[1]), lengths)
-        x = self._embed(self.source, self.source_position, source)  # (B, Ts, W)
-        for block in self.encoder:
-            x = block(x, lengths=lengths)
-        return Memory(self.encoder_norm(x), lengths)
+        layout = BatchLayout.of(source, lengths)
+        x = self._embed(self.source, self.source_position, source, layout=layout)
+        x, _ = run_encoder(self.encoder, x, layout)
+        return Memory(layout.unpack(self.encoder_norm(x)), lengths)
 
     def decode(
         self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool = False
     ) -> Any:
         check_ids("transformer", target, lengths)
-        if lengths is not None and padded((target, lengths), (memory.states, memory.lengths)):
-            hidden, maps = self._decode_packed(target, lengths, memory, return_maps)
-            return (hidden, maps) if return_maps else hidden
-        x = self._embed(self.target, self.target_position, target)  # (B, T, W)
-        maps = []
-        for block in self.decoder:
-            # no token attends to a later one, so none attends to padding: `lengths` has nothing to add
-            found = block(x, memory.states, memory_lengths=memory.lengths, return_maps=return_maps)
-            x, shown = found if return_maps else (found, None)
-            if shown is not None:
-                maps.append(shown.cross_attention)
-        hidden = self.decoder_norm(x)
+        layout, memory_layout = BatchLayout.all_of((target, lengths), (memory.states, memory.lengths))
+        x = self._embed(self.target, self.target_position, target, layout=layout)
+        states = memory_layout.pack(memory.states)
+        x, maps = run_decoder(self.decoder, x, states, layout, memory_layout, return_maps=return_maps)
+        hidden = layout.unpack(self.decoder_norm(x))  # (B, T, W)
         return (hidden, maps) if return_maps else hidden
-
-    def _decode_packed(
-        self, target: Tensor, lengths: Tensor, memory: Memory, return_maps: bool
-    ) -> tuple[Tensor, list[AttentionMap]]:
-        """The same without a computation for padding, whose hidden states and weights are zero."""
-        x = self._embed_packed(self.target, self.target_position, target, lengths)  # (N, W)
-        states = pack(memory.states, memory.lengths).values  # (Ns, W)
-        read = lengths.cpu(), memory.lengths.cpu()  # once, not in every block
-        maps = []
-        for block in self.decoder:
-            found = block(x, states, packed=read, return_maps=return_maps)
-            x, shown = found if return_maps else (found, None)
-            if shown is not None:
-                maps.append(shown.cross_attention.padded(target.shape[1], memory.states.shape[1]))
-        return unpack(self.decoder_norm(x), lengths, target.shape[1]), maps  # (B, T, W)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.vocabulary(hidden)
@@ -226,18 +194,8 @@ class Transformer(nn.Module):
 
     def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         memory = state.memory
-        rows, sentences = len(tokens), len(memory.states)
         x = self._embed(self.target, self.target_position, tokens[:, None], state.caches[0].length)  # (B·K, 1, W)
-        for block, cache in zip(self.decoder, state.caches, strict=True):
-            assert isinstance(block, DecoderBlock)
-            with stage("block", block):
-                x, _ = block.around_attention(x, block.attention, cache=cache.attention)
-                x = x.view(sentences, -1, self.config.width)  # (B, K, W): a sentence's keys serve all its hypotheses
-                x, _ = block.around_cross_attention(
-                    x, block.cross_attention, memory.states, lengths=memory.lengths, cache=cache.cross_attention
-                )
-                x = x.view(rows, 1, -1)  # (B·K, 1, W)
-                x, _ = block.around_feedforward(x, block.feedforward)
+        x = step_decoder(self.decoder, x, memory.states, memory.lengths, state.caches)
         return self.logits(self.decoder_norm(x.squeeze(1))), state  # (B·K, V)
 
     def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
@@ -245,17 +203,22 @@ class Transformer(nn.Module):
         memory = self.encode(source, source_lengths)
         return self.logits(self.decode(target, memory, lengths=target_lengths))
 
-    def _embed(self, embedding: nn.Embedding, position: nn.Module | None, ids: Tensor, offset: int = 0) -> Tensor:
-        x = embedding(ids) * math.sqrt(self.config.width)  # (B, T, W)
-        return self.dropout(x if position is None else position(x, offset))
-
-    def _embed_packed(
-        self, embedding: nn.Embedding, position: nn.Module | None, ids: Tensor, lengths: Tensor
+    def _embed(
+        self,
+        embedding: nn.Embedding,
+        position: nn.Module | None,
+        ids: Tensor,
+        offset: int = 0,
+        layout: BatchLayout | None = None,
     ) -> Tensor:
-        x = embedding(pack(ids, lengths).values) * math.sqrt(self.config.width)  # (N, W)
-        if position is not None:
-            table = position(x.new_zeros(ids.shape[1], x.shape[1]))  # (T, W): a row for each position
-            x = x + table.index_select(0, places(lengths, len(x)))
+        """ids (B, T) → (B, T, W), or (N, W) if the layout is packed; offset: the position of the first."""
+        x = embedding(ids if layout is None else layout.pack(ids)) * math.sqrt(self.config.width)
+        at = None if layout is None or position is None else layout.positions  # (N,)
+        if position is not None and layout is not None and at is not None:
+            table = position(x.new_zeros(layout.longest, x.shape[1]))  # (T, W): a row for each position
+            x = x + table.index_select(0, at)  # (N, W)
+        elif position is not None:
+            x = position(x, offset)  # (B, T, W)
         return self.dropout(x)
 
 

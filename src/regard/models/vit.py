@@ -13,7 +13,7 @@ from ..attention import AttentionMap
 from ..core.tensors import dtype, shape
 from ..core.trace import stage
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention, sinusoids
-from ..layers.blocks import encoded
+from ..layers.stack import BatchLayout, run_encoder
 from .bounds import out_of_bounds, refuse, too_large, uneven_heads, unknown_name
 from .transformer import ACTIVATIONS
 
@@ -136,15 +136,9 @@ class ViT(nn.Module):
 
     def forward(self, images: Tensor, *, return_maps: bool = False) -> Any:
         """Logits (B, classes) or features (B, width); with return_maps also the map of each block, (B, heads, T, T)."""
-        x = self._embed(images)  # (B, T, width)
-        x, maps = self._encode(x, self.config.layers - 1, return_maps)
-        last: Any = self.blocks[-1]
         # of the last block only the class token is read, so that only it is computed
-        result = (last if self.first is None else last.first)(x, return_map=return_maps)
-        if return_maps:
-            result, shown = result
-            maps.append(shown)
-        features = self.norm(result.mean(1) if self.first is None else result)  # (B, width)
+        x, maps = self._encode(images, return_maps, first_token=self.first is not None)
+        features = self.norm(x.mean(1) if self.first is None else x)  # (B, width)
         if self.pooler is not None:
             features = torch.tanh(self.pooler(features))
         found = features if self.classifier is None else self.classifier(features)
@@ -152,12 +146,15 @@ class ViT(nn.Module):
 
     def encode(self, images: Tensor, *, return_maps: bool = False) -> Any:
         """All tokens after the last block, normalised: (B, T, width), the class token first; or (tokens, maps)."""
-        x, maps = self._encode(self._embed(images), self.config.layers, return_maps)
+        x, maps = self._encode(images, return_maps)
         return (self.norm(x), maps) if return_maps else self.norm(x)
 
-    def _encode(self, x: Tensor, layers: int, return_maps: bool) -> tuple[Tensor, list[AttentionMap]]:
-        x, maps = encoded(list(self.blocks[:layers]), x, return_map=return_maps)
-        return x, maps if return_maps else []
+    def _encode(
+        self, images: Tensor, return_maps: bool, first_token: bool = False
+    ) -> tuple[Tensor, list[AttentionMap]]:
+        x = self._embed(images)  # (B, T, width)
+        layout = BatchLayout.of(x, None)
+        return run_encoder(self.blocks, x, layout, first_token=first_token, join=True, return_maps=return_maps)
 
     def _embed(self, images: Tensor) -> Tensor:
         self._check(images)

@@ -15,7 +15,7 @@ from ..core.json_files import read_json
 from ..data import WordPiece
 from ..data.text_batches import packed_batches
 from ..models import SentenceEmbedder, load_bert
-from ..models.fast_encoder import Inference
+from ..models.fast_inference import FastEncoder
 
 TOKENS = 2048
 """Of a batch: enough to keep every core busy, few enough for the caches."""
@@ -84,7 +84,7 @@ class Embedder:
         ids = [found.ids for found in self.vocabulary.encode_all(texts, longest=self.longest)]
         weight = self.model.bert.tokens.weight
         made = torch.empty(len(ids), weight.shape[1], dtype=weight.dtype)  # (N, W)
-        encode = Inference(self.model.bert)
+        encode = FastEncoder(self.model.bert)
         for places in packed_batches([len(one) for one in ids], tokens):
             flat = torch.tensor([id for place in places for id in ids[place]], device=weight.device)
             lengths = [len(ids[place]) for place in places]

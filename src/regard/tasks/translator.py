@@ -16,7 +16,7 @@ from ..data import BOS, EOS, PAD, Vocabulary
 from ..data.text_batches import padded_batches
 from ..models import EncoderDecoder, Hypothesis, beam, greedy
 from ..models.beam_search import evaluating
-from ..models.fast_decoder import swift
+from ..models.fast_inference import fast_decoder
 from .alignment import Link, Step, links, word_weights
 
 BATCHES, ROWS = 8, 1024
@@ -145,7 +145,7 @@ class Translator:
         cells = min(tokens, max(tokens // 4, sum(lengths_read) * size // BATCHES)) // size
         batches = list(padded_batches(lengths_read, max(1, cells), max(1, ROWS // size)))
 
-        model = swift(self.model, laid=len(ids) >= LAID)
+        model = fast_decoder(self.model, contiguous=len(ids) >= LAID)
 
         def found(places: list[int]) -> list[list[Hypothesis]]:
             source, lengths = self._batch([ids[place] for place in places])

@@ -1,5 +1,6 @@
-"""The Transformer for search: step by step what the Transformer itself gives, and itself where it would not be."""
+"""Fast inference gives what the model gives: BERT, and the Transformer step by step; or it is the model itself."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,11 +8,10 @@ import torch
 from torch import nn
 
 import regard
-from regard.attention.native import engine
 from regard.data import BOS
-from regard.models import Transformer, TransformerConfig, beam, greedy
-from regard.models.beam_search import _closed
-from regard.models.fast_decoder import ROOM, Inference, _State, swift
+from regard.models import Bert, Transformer, TransformerConfig, beam, greedy
+from regard.models.fast_inference import FastDecoder, FastEncoder, fast_decoder
+from tests.models.test_bert import CONFIG, V, W
 
 SOURCE, TARGET, B, K = 11, 13, 3, 2
 LENGTHS = torch.tensor([7, 4, 1])
@@ -45,8 +45,8 @@ def source() -> torch.Tensor:
 def test_every_step_equals_the_model_s(name: str) -> None:
     # past the room first set aside; one hypothesis each, then two, then a sentence leaves
     model, drawn = build(name), torch.Generator().manual_seed(2)
-    fast = swift(model)
-    assert isinstance(fast, Inference)
+    fast = fast_decoder(model)
+    assert isinstance(fast, FastDecoder)
     states = [one.begin(one.encode(source(), LENGTHS)) for one in (model, fast)]
     tokens = torch.full((B,), BOS)
     for step in range(36):
@@ -68,54 +68,11 @@ def test_every_step_equals_the_model_s(name: str) -> None:
         tokens = torch.randint(4, TARGET, (len(found) if rows is None else len(rows),), generator=drawn)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("each", [1, 4])
-def test_rows_go_on_where_they_are(each: int, dtype: torch.dtype) -> None:
-    # what they hold is what copies of whole rows would hold, through any mix of parents while sentences leave
-    random = torch.Generator().manual_seed(each)
-    sentences = 23
-    state = _State(torch.arange(sentences), [torch.arange(sentences)[:, None] * 1.0])
-    copies: list[torch.Tensor] = []
-    for step in range(3 * ROOM):
-        rows = sentences * each
-        state.extend(torch.zeros(rows, 6, dtype=dtype), 2)
-        state.written[0][:, step] = torch.randn(rows, 2, 2, 3, generator=random, dtype=torch.float32).to(dtype)
-        copies = [held.clone() for held in [*copies, state.written[0][:, step]]]
-        state.length += 1
-        stay = torch.arange(sentences)
-        if step % 5 == 4:
-            stay = torch.tensor(
-                _closed(torch.randperm(sentences, generator=random)[: sentences - 1].sort()[0].tolist())
-            )
-        parents = torch.randint(0, each, (len(stay), each), generator=random)
-        chosen = (stay[:, None] * each + parents).flatten()
-        state.reorder(chosen, None if len(stay) == sentences else stay)
-        copies, sentences = [held[chosen] for held in copies], len(stay)
-        assert torch.equal(state.written[0][:, : step + 1], torch.stack(copies, 1))
-        assert torch.equal(state.read[0][:, 0].long(), state.lengths)
-
-
-def test_only_what_differs_is_copied() -> None:
-    if engine.module is None:
-        pytest.skip(f"native: {engine.reason}")
-    state = _State(torch.tensor([5, 5]), [torch.zeros(2, 5, 2, 1, 1)])
-    for _ in range(3):
-        state.extend(torch.zeros(4, 1), 1)
-        state.written[0][:, state.length] = torch.arange(4.0).view(4, 1, 1, 1)
-        state.length += 1
-    place = state.written[0].data_ptr()
-    state.reorder(torch.tensor([1, 1, 2, 3]))
-    assert state.written[0].data_ptr() == place and state.written[0][0, :3, 0].flatten().tolist() == [1, 1, 1]
-    state.written[0][0, 0] = 9  # both rows of the first sentence hold the same from here on: nothing is to be copied
-    state.reorder(torch.tensor([1, 0, 3, 2]))
-    assert state.written[0][:, 0, 0].flatten().tolist() == [9, 1, 3, 2]
-
-
-@pytest.mark.parametrize("laid", [False, True])
+@pytest.mark.parametrize("contiguous", [False, True])
 @torch.no_grad()
-def test_weights_laid_anew_give_the_same_numbers(laid: bool) -> None:
+def test_contiguous_weights_give_the_same_numbers(contiguous: bool) -> None:
     model = build("before")
-    fast = swift(model, laid=laid)
+    fast = fast_decoder(model, contiguous=contiguous)
     states = [one.begin(one.encode(source(), LENGTHS)) for one in (model, fast)]
     wanted, found = (
         one.step(torch.full((B,), BOS), state)[0] for one, state in zip((model, fast), states, strict=True)
@@ -126,9 +83,11 @@ def test_weights_laid_anew_give_the_same_numbers(laid: bool) -> None:
 @every
 def test_searches_find_the_same(name: str) -> None:
     model = build(name)
-    wanted, found = (greedy(one, source(), LENGTHS, longest=12) for one in (model, swift(model)))
+    wanted, found = (greedy(one, source(), LENGTHS, longest=12) for one in (model, fast_decoder(model)))
     assert [one.tokens for one in found] == [one.tokens for one in wanted]
-    wanted, found = ([best[0] for best in beam(one, source(), LENGTHS, longest=12)] for one in (model, swift(model)))
+    wanted, found = (
+        [best[0] for best in beam(one, source(), LENGTHS, longest=12)] for one in (model, fast_decoder(model))
+    )
     assert [one.tokens for one in found] == [one.tokens for one in wanted]
     assert [one.score for one in found] == pytest.approx([one.score for one in wanted], rel=1e-5)
 
@@ -137,13 +96,13 @@ def test_hooks_and_autocast_run_the_model_itself_and_watching_does_not() -> None
     model = build("before")
     block = model.decoder[0]
     hook = block.cross_attention.query.register_forward_hook(lambda *_: None)
-    assert swift(model) is model
+    assert fast_decoder(model) is model
     hook.remove()
-    assert isinstance(swift(model), Inference)
+    assert isinstance(fast_decoder(model), FastDecoder)
     with regard.watch(model):
-        assert isinstance(swift(model), Inference)
+        assert isinstance(fast_decoder(model), FastDecoder)
     with torch.autocast("cpu"):
-        assert swift(model) is model
+        assert fast_decoder(model) is model
 
 
 def test_exchanged_parts_are_called() -> None:
@@ -151,7 +110,7 @@ def test_exchanged_parts_are_called() -> None:
     block = model.decoder[0]
     kept = block.feedforward
     block.feedforward = nn.Sequential(kept)
-    assert swift(model) is model
+    assert fast_decoder(model) is model
     block.feedforward = kept
 
     class Louder(nn.Linear):
@@ -159,15 +118,43 @@ def test_exchanged_parts_are_called() -> None:
             return 2 * super().forward(x)
 
     kept.up = Louder(8, 16).double()
-    assert swift(model) is model
+    assert fast_decoder(model) is model
     other: Any = object.__new__(type("Other", (Transformer,), {}))
     nn.Module.__init__(other)
     other.weight = nn.Parameter(torch.zeros(1))
-    assert swift(other) is other
+    assert fast_decoder(other) is other
 
 
 def test_it_is_for_inference_alone() -> None:
-    fast = swift(build("before"))
+    fast = fast_decoder(build("before"))
     assert fast.eval() is fast and not fast.training
     with pytest.raises(AssertionError, match="inference"):
         fast.train(True)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+@pytest.mark.parametrize("lengths", [[5], [1], [7, 7, 7, 3, 3, 1], [3, 7, 3], [19, 1]])
+def test_the_encoder_gives_the_same_numbers(activation: str, lengths: list[int]) -> None:
+    bert = Bert(replace(CONFIG, activation=activation)).eval().double()
+    for parameter in bert.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    ids = torch.randint(1, V, (sum(lengths),))
+    found = FastEncoder(bert)(ids, lengths)
+    assert found.shape == (sum(lengths), W) and not found.requires_grad
+    for text, hidden in zip(ids.split(lengths), found.split(lengths), strict=True):
+        torch.testing.assert_close(hidden, bert(text[None])[0].detach(), rtol=1e-9, atol=1e-10)
+
+
+def test_the_encoder_leaves_the_model_alone() -> None:
+    bert = Bert(CONFIG).eval()
+    before = {name: value.clone() for name, value in bert.state_dict().items()}
+    encode, ids = FastEncoder(bert), torch.randint(1, V, (9,))
+    first = encode(ids, [5, 4])
+    assert torch.equal(encode(ids, [5, 4]), first)
+    assert all(torch.equal(value, before[name]) for name, value in bert.state_dict().items())
+    bert(ids[None]).sum().backward()  # its parameters are no inference tensors
+
+
+def test_the_encoder_takes_lengths_of_all_ids() -> None:
+    with pytest.raises(AssertionError, match="5 tokens in lengths, 4 ids"):
+        FastEncoder(Bert(CONFIG))(torch.ones(4, dtype=torch.long), [5])

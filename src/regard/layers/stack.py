@@ -1,0 +1,174 @@
+"""Stacks: encoder or decoder blocks one after the other, over a batch that is packed first if it has padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import AttentionMap
+from ..attention.packed import places
+from ..attention.packing import pack, padded, unpack
+from ..core.tensors import traced, untouched
+from ..core.trace import stage
+from .blocks import DecoderBlock, EncoderBlock
+from .cache import DecoderCache
+from .residual import part_result, through
+
+
+@dataclass(frozen=True)
+class BatchLayout:
+    """How a stack stores the tokens of a batch: padded, (B, T, …), or packed, (N, …), without padding.
+
+    >>> layout = BatchLayout.of(torch.zeros(2, 3), torch.tensor([3, 1]))
+    >>> x = layout.pack(torch.arange(6).view(2, 3))
+    >>> x, layout.positions, layout.unpack(x)
+    (tensor([0, 1, 2, 3]), tensor([0, 1, 2, 0]), tensor([[0, 1, 2],
+            [3, 0, 0]]))
+    """
+
+    lengths: Tensor | None
+    """(B,): tokens of each sequence; None if all have T."""
+    longest: int
+    """T."""
+    packed: Tensor | None
+    """The lengths on the CPU, where every block reads them, if the batch is packed; else None."""
+
+    @classmethod
+    def of(cls, x: Tensor, lengths: Tensor | None) -> BatchLayout:
+        """The layout of a batch (B, T, …): packed if it has padding, as far as that can be read here."""
+        return cls.all_of((x, lengths))[0]
+
+    @classmethod
+    def all_of(cls, *batches: tuple[Tensor, Tensor | None]) -> list[BatchLayout]:
+        """The layouts of batches (B, T, …) that attend to each other: all packed if one has padding, or none.
+
+        They are not packed if the lengths of one are None.
+        """
+        known = [(x, lengths) for x, lengths in batches if lengths is not None]
+        if len(known) < len(batches) or not padded(*known):
+            return [cls(lengths, x.shape[1], None) for x, lengths in batches]
+        return [cls(lengths, x.shape[1], lengths.to("cpu", torch.int64)) for x, lengths in known]
+
+    def pack(self, x: Tensor) -> Tensor:
+        """(B, T, …) → (N, …), or x itself if the batch is not packed."""
+        return x if self.packed is None else pack(x, self._valid).values
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """(N, …) → (B, T, …) with zeros in padding, or x itself if the batch is not packed."""
+        return x if self.packed is None else unpack(x, self._valid, self.longest)
+
+    @property
+    def positions(self) -> Tensor | None:
+        """(N,): the position of each token in its sequence; None if the batch is not packed."""
+        return None if self.packed is None else places(self._valid, int(self.packed.sum()))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What an `EncoderBlock` has to know."""
+        return {"lengths": self.lengths} if self.packed is None else {"packed": self.packed}
+
+    @property
+    def _valid(self) -> Tensor:
+        assert self.lengths is not None
+        return self.lengths.to(torch.int64)
+
+
+def run_encoder(
+    blocks: Iterable[nn.Module],
+    x: Tensor,
+    layout: BatchLayout,
+    *,
+    first_token: bool = False,
+    join: bool = False,
+    return_maps: bool = False,
+) -> tuple[Tensor, list[AttentionMap]]:
+    """The output of the last of these encoder blocks, and the map of each, (B, H, T, T), if asked for.
+
+    Args:
+        blocks: `EncoderBlock` or modules that are called in the same way.
+        x: (B, T, W) or (N, W), as the layout says; so is the output.
+        layout: of x.
+        first_token: the last block computes the first token of each sequence alone, (B, W), for models that read
+            nothing else. No sequence may be empty.
+        join: in blocks with norm_first, fuse the sum that ends a block with the norm that begins the next. Dropout then
+            draws other random numbers.
+        return_maps: return the maps; otherwise the list is empty.
+
+    >>> from .feedforward import FeedForward
+    >>> from .multihead import MultiHeadAttention
+    >>> blocks = [EncoderBlock(MultiHeadAttention(12, 3), FeedForward(12, 48)) for _ in range(2)]
+    >>> x = torch.randn(2, 5, 12)
+    >>> layout = BatchLayout.of(x, torch.tensor([5, 3]))
+    >>> y, maps = run_encoder(blocks, layout.pack(x), layout, return_maps=True)
+    >>> tuple(layout.unpack(y).shape), [m.shape for m in maps]
+    ((2, 5, 12), [(2, 3, 5, 5), (2, 3, 5, 5)])
+    """
+    rest: list[Any] = list(blocks)
+    last = rest.pop() if first_token else None
+    options = layout.options | {"return_map": return_maps}
+    maps: list[Any] = []
+    if join and rest and not traced() and all(untouched(block, EncoderBlock) for block in rest):
+        x, shown = through(x, [way for block in rest for way in block.ways(**options)])
+        maps += shown[::2]
+    else:
+        for block in rest:
+            x, shown_map = part_result(block(x, **options))
+            maps.append(shown_map)
+    if last is not None:
+        x, shown_map = part_result(last.first(x, packed=layout.packed, return_map=return_maps))
+        maps.append(shown_map)
+    return x, _padded(maps, layout, layout) if return_maps else []
+
+
+def run_decoder(
+    blocks: Iterable[nn.Module],
+    x: Tensor,
+    memory: Tensor,
+    layout: BatchLayout,
+    memory_layout: BatchLayout,
+    *,
+    return_maps: bool = False,
+) -> tuple[Tensor, list[AttentionMap]]:
+    """The output of the last of these decoder blocks, and the map of each cross-attention, (B, H, T, Tm), if asked for.
+
+    x and the output are as `layout` says, memory is as `memory_layout` says: both packed, or neither.
+    """
+    if layout.packed is None or memory_layout.packed is None:
+        # no token attends to a later one, so none attends to padding: the lengths of x have nothing to add
+        options: dict[str, Any] = {"memory_lengths": memory_layout.lengths}
+    else:
+        options = {"packed": (layout.packed, memory_layout.packed)}
+    maps: list[Any] = []
+    for block in blocks:
+        x, shown = part_result(block(x, memory, **options, return_maps=return_maps))
+        maps.append(shown)
+    return x, _padded([shown.cross_attention for shown in maps], layout, memory_layout) if return_maps else []
+
+
+def step_decoder(
+    blocks: Iterable[nn.Module], x: Tensor, memory: Tensor, lengths: Tensor, caches: Sequence[DecoderCache]
+) -> Tensor:
+    """The next position of K hypotheses of each of B sequences: (B·K, 1, W) → (B·K, 1, W).
+
+    memory (B, Tm, W) and its lengths (B,) serve all hypotheses of a sequence.
+    """
+    for block, cache in zip(blocks, caches, strict=True):
+        assert isinstance(block, DecoderBlock)
+        with stage("block", block):
+            x, _ = block.around_attention(x, block.attention, cache=cache.attention)
+            x = x.view(len(memory), -1, x.shape[-1])  # (B, K, W)
+            x, _ = block.around_cross_attention(
+                x, block.cross_attention, memory, lengths=lengths, cache=cache.cross_attention
+            )
+            x = x.view(-1, 1, x.shape[-1])  # (B·K, 1, W)
+            x, _ = block.around_feedforward(x, block.feedforward)
+    return x
+
+
+def _padded(maps: Sequence[Any], queries: BatchLayout, keys: BatchLayout) -> list[AttentionMap]:
+    """Maps (B, H, Tq, Tk), also of packed sequences."""
+    return [one if queries.packed is None else one.padded(queries.longest, keys.longest) for one in maps]
