@@ -15,7 +15,7 @@ from ...core.tensor_files import write
 from ...data.wordpiece import WordPiece
 from ...models.bert import Bert, BertConfig, check
 from ...models.bert_heads import SequenceClassifier
-from ...models.huggingface_bert import load_bert, save_bert
+from ...models.huggingface_bert import load_bert
 from ...tasks.loading import CONFIG, best, is_run
 from ..checkpoint import states
 
@@ -86,14 +86,6 @@ def start(folder: Path, labels: list[str], **changes: Any) -> SequenceClassifier
             if name in weights:  # all but the pooler, which masked pieces have no use for
                 value.copy_(weights[name])
     return made
-
-
-def to_huggingface(run: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
-    """Write the best model of a run as a directory that `transformers` opens."""
-    run, folder = Path(run), Path(folder)
-    save_bert(best(run), folder)
-    WordPiece.load(run).save(folder)
-    return folder
 
 
 def told(settings: Any, /, **more: object) -> dict[str, object]:
