@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..core.files import replacing
+from ..core.files import write_text
 from ..data.dates import dates
 from ..explain.mechanisms import LONGEST as EXPLAINED
 from ..models import Seq2SeqConfig
@@ -149,8 +149,7 @@ def _fresh(out: Path) -> Path:
 
 
 def _write(path: Path, pairs: Pairs) -> None:
-    with replacing(path) as made:
-        made.write_text("".join(f"{written}\t{iso}\n" for written, iso in pairs), encoding="utf-8")
+    write_text(path, "".join(f"{written}\t{iso}\n" for written, iso in pairs))
 
 
 def _recipe(context: str, work: Path, steps: int, seed: int) -> RecurrentRecipe:

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 
 from ...core.digests import text_digest
+from ...core.files import write
 from ...core.settings import to_json
-from ...core.tensor_files import write
 from ...data.wordpiece import WordPiece
 from ...models.bert import Bert, BertConfig, check
 from ...models.bert_heads import SequenceClassifier
