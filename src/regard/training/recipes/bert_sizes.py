@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from ...models.bert_heads import SequenceClassifier
 from ...models.huggingface_bert import load_bert
 from ...tasks.loading import CONFIG, best, is_run
 from ..checkpoint import states
+from ..distributed import is_first_process
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def begun(folder: Path) -> bool:
 def keep_config(folder: Path, config: BertConfig) -> dict[str, str]:
     """Write the configuration beside the weights to be (of several processes the first does); returns its digest."""
     text = to_json(config)
-    if os.environ.get("RANK", "0") == "0":
+    if is_first_process():
         write(folder / CONFIG, text.encode())
     return {CONFIG: text_digest(text)}
 
@@ -86,10 +86,3 @@ def start(folder: Path, labels: list[str], **changes: Any) -> SequenceClassifier
             if name in weights:  # all but the pooler, which masked pieces have no use for
                 value.copy_(weights[name])
     return made
-
-
-def told(settings: Any, /, **more: object) -> dict[str, object]:
-    """What a run keeps of a recipe besides the settings of training."""
-    found = asdict(settings)
-    del found["training"]
-    return {**more, **found}
