@@ -55,7 +55,7 @@ def write_inputs(folder: Path, pairs: int = 40) -> None:
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
-    from regard.data.idx_files import idx_bytes
+    from regard.data.image_files import idx_bytes
 
     path.write_bytes(idx_bytes(array))
 

@@ -25,8 +25,7 @@ from torch.nn import functional as F
 
 from regard.layers import EncoderBlock, FeedForward, MultiHeadAttention
 from regard.training.config import Training
-from regard.training.optimizer import Optimizer
-from regard.training.schedule import Schedule
+from regard.training.optimizer import Optimizer, Schedule
 from studies._claim import Claim, Kept, figure, spread, told
 from studies._compare import leads, percent
 from studies._learn import lines, verdict

@@ -17,7 +17,7 @@ from PIL import Image
 
 from regard import __version__
 from regard.attention.native import engine
-from regard.commands import demo
+from regard.commands import date_contest
 from regard.commands.main import main
 from regard.core import assets
 from regard.models import Hypothesis
@@ -31,9 +31,9 @@ def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder of a demo of a few steps, and what it printed."""
     out, printed = tmp_path_factory.mktemp("demo") / "deep/er", io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(demo, "PAIRS", 500)
-        patch.setattr(demo, "TEST", 20)
-        patch.setattr(demo, "VALID", 20)
+        patch.setattr(date_contest, "PAIRS", 500)
+        patch.setattr(date_contest, "TEST", 20)
+        patch.setattr(date_contest, "VALID", 20)
         for _ in range(2):  # a second time in the same folder
             printed.truncate(0)
             assert main(["demo", "--steps", "3", "--out", str(out)]) == 0
@@ -49,8 +49,10 @@ def test_demo_trains_both_and_names_the_page(demo_run: tuple[Path, str]) -> None
 
 
 def test_both_models_of_the_demo_are_trained_for_the_same_steps(demo_run: tuple[Path, str]) -> None:
-    configs = [json.loads((demo_run[0] / "dates-run" / name / "config.json").read_text()) for name in demo.NAMES]
-    assert [config["model"].pop("context") for config in configs] == list(demo.NAMES)
+    configs = [
+        json.loads((demo_run[0] / "dates-run" / name / "config.json").read_text()) for name in date_contest.NAMES
+    ]
+    assert [config["model"].pop("context") for config in configs] == list(date_contest.NAMES)
     assert len({config.pop("sha256") for config in configs}) == 2  # of each file
     assert configs[0] == configs[1] and configs[0]["training"]["steps"] == 3
     assert configs[0]["training"]["minutes"] is None  # the clock has no say
@@ -60,13 +62,13 @@ def test_the_demo_does_not_depend_on_the_clock(
     demo_run: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine a thousand times slower it ends in the same weights."""
-    monkeypatch.setattr(demo, "PAIRS", 500)
-    monkeypatch.setattr(demo, "TEST", 20)
-    monkeypatch.setattr(demo, "VALID", 20)
+    monkeypatch.setattr(date_contest, "PAIRS", 500)
+    monkeypatch.setattr(date_contest, "TEST", 20)
+    monkeypatch.setattr(date_contest, "VALID", 20)
     clock = itertools.count(0, 1000)
     monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
     assert main(["demo", "--steps", "3", "--out", str(tmp_path)]) == 0
-    for name in demo.NAMES:
+    for name in date_contest.NAMES:
         ours, theirs = (read_weights(out / "dates-run" / name) for out in (tmp_path, demo_run[0]))
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
@@ -123,7 +125,7 @@ def test_ctrl_c_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "run", interrupted)
+    monkeypatch.setattr(date_contest, "run", interrupted)
     assert main(["demo"]) == 130
     assert "stopped" in capsys.readouterr().err
 
@@ -131,9 +133,9 @@ def test_ctrl_c_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 def test_demo_of_a_translator_that_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo, "PAIRS", 200)
-    monkeypatch.setattr(demo, "TEST", 5)
-    monkeypatch.setattr(demo, "VALID", 20)
+    monkeypatch.setattr(date_contest, "PAIRS", 200)
+    monkeypatch.setattr(date_contest, "TEST", 5)
+    monkeypatch.setattr(date_contest, "VALID", 20)
     search = Translator.search
     empty = Hypothesis((), 0.0)
     monkeypatch.setattr(Translator, "search", lambda *given, **how: [[empty] for _ in search(*given, **how)])

@@ -10,9 +10,8 @@ import torch
 from PIL import Image
 
 from regard.data import image_files
-from regard.data.idx_files import idx_bytes, parse_idx, read_idx
 from regard.data.image_batches import ImageBatches, Images, Normal, Shape, split
-from regard.data.image_files import Folder, decode, read_images
+from regard.data.image_files import Folder, decode, idx_bytes, parse_idx, read_idx, read_images
 
 random = np.random.default_rng(0)
 

@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from regard.data import image_collections
-from regard.data.idx_files import idx_bytes, read_idx
 from regard.data.image_collections import COLLECTIONS, GREY, prepare
+from regard.data.image_files import idx_bytes, read_idx
 
 random = np.random.default_rng(0)
 FILES = {

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data.idx_files import idx_bytes
+from regard.data.image_files import idx_bytes
 from studies import advantages, data, heads, normalisation, order
 from studies.__main__ import main
 from studies._compare import leads, parameters

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.core import tensor_files
-from regard.core.tensor_files import json_bytes, read_json, read_tensors, write
+from regard.core import files
+from regard.core.digests import json_bytes, read_json
+from regard.core.files import write
+from regard.core.tensor_files import read_tensors
 from regard.training import Damaged, Unwritable, checkpoint
 from regard.training.checkpoint import Progress
 
@@ -119,7 +121,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     save(tmp_path, 9)
     write(tmp_path / "file", b"before")
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(tensor_files, "write_through", full)
+    monkeypatch.setattr(files, "write_through", full)
     with pytest.raises(
         Unwritable,
         match=r"state-00000012 \(0\.0 MiB\) must be written; got No space left on device with [\d,.]+ MiB free\. "

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.core import tensor_files
+from regard.core import files
 from regard.core.tensor_files import read_tensors, read_tensors_and_metadata
 from regard.training import (
     Diverged,
@@ -303,7 +303,7 @@ def test_weights_that_are_no_numbers_get_into_no_state(tmp_path: Path) -> None:
 
 def test_a_full_disk_stops_the_run_which_then_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path / "unbroken")
-    through = tensor_files.write_through
+    through = files.write_through
 
     def full(path: Path, data: bytes) -> None:
         if "state-00000009" in str(path):
@@ -312,7 +312,7 @@ def test_a_full_disk_stops_the_run_which_then_goes_on(tmp_path: Path, monkeypatc
         through(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tensor_files, "write_through", full)
+        patch.setattr(files, "write_through", full)
         with pytest.raises(Unwritable, match=r"state-00000009 .* must be written; got No space left on device"):
             run(tmp_path / "broken")
     assert [path.name for path in checkpoint.states(tmp_path / "broken")] == ["state-00000003", "state-00000006"]

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from regard.training import Training
-from regard.training.schedule import Schedule
+from regard.training.optimizer import Schedule
 
 
 @pytest.mark.parametrize("kind", ["cosine", "linear", "inverse_sqrt", "constant"])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from .options import chunks, numbered, read_texts
 
 if TYPE_CHECKING:
     from ..tasks.image_classifier import ImageClassifier
@@ -16,7 +17,7 @@ CHUNK = 512
 """Lines that are read before the first is written: texts of like length are read together."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder", metavar="RUN", type=Path, help="the folder of a trained classifier, or a model directory"
     )
@@ -29,16 +30,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="images: what was looked at, over the picture: .png, .svg or .pdf"
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Classify texts, images or lines of the standard input: a line each of LABEL TAB PROBABILITY, likeliest first."""
-    from .text_input import read_lines
-
     if options.top < 1:
         raise ValueError(f"top ({options.top}) must be at least 1, the labels of a text.")
-    given: Iterable[str] = options.texts or read_lines(sys.stdin)
+    given = read_texts(options)
     if _of_images(options.folder):
         return _images(options, given)
     if options.plot:
@@ -48,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     classifier = load_text_classifier(options.folder)
     count = len(classifier.labels) if options.all else options.top
     done = 0
-    for texts in _chunks(given):
+    for texts in chunks(given, CHUNK):
         _refuse_empty(texts, done, bool(options.texts))
         for row in classifier.probabilities(texts).tolist():
             print(_line(row, classifier.labels, count))
@@ -69,12 +67,6 @@ def _refuse_empty(texts: Sequence[str], done: int, given: bool) -> None:
             raise ValueError(f"text ({where} {number}) must hold something to read; got none. Leave it out.")
 
 
-def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
-    rest = iter(lines)
-    while chunk := list(islice(rest, CHUNK)):
-        yield chunk
-
-
 def _of_images(folder: Path) -> bool:
     from ..training import read_config
 
@@ -88,11 +80,11 @@ def _images(options: argparse.Namespace, files: Iterable[str]) -> int:
     classifier = load_image_classifier(options.folder)
     count = len(classifier.classes) if options.all else options.top
     number = 0
-    for paths in _chunks(files):
+    for paths in chunks(files, CHUNK):
         for path, label in zip(paths, classifier.classify([Path(path) for path in paths]), strict=True):
             print(_line(label.probabilities.tolist(), classifier.classes, count))
             if options.plot:
-                _draw(classifier, Path(path), f"{label.name} ({label.probability:.2f})", _place(options.plot, number))
+                _draw(classifier, Path(path), f"{label.name} ({label.probability:.2f})", numbered(options.plot, number))
             number += 1
         sys.stdout.flush()
     return 0
@@ -106,8 +98,3 @@ def _draw(classifier: ImageClassifier, image: Path, title: str, path: Path) -> N
     if weights is None:
         raise ValueError(f"plot ({path}) needs a model that looks; this one has no attention.")
     overlay(decode(image, classifier.shape), weights, path, title)
-
-
-def _place(path: Path, number: int) -> Path:
-    """The file of the first picture, and numbered ones beside it for the others."""
-    return path if not number else path.with_stem(f"{path.stem}-{number + 1}")

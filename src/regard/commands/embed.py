@@ -8,9 +8,10 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+
+from .options import chunks, read_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +22,7 @@ CHUNK = 8192
 """Lines that are read before the first is written: texts of like length are embedded together."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIRECTORY", type=Path, help="a BERT in the layout of Hugging Face")
     parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts (default: lines of the standard input)")
     parser.add_argument(
@@ -36,7 +37,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch-tokens", type=int, metavar="N", help="tokens computed at a time: more memory, at times more speed"
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -70,8 +70,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _lines(texts: list[str], files: list[Path]) -> Iterator[str]:
     """Texts from wherever they are to be had; an empty one is refused, by its place."""
-    from .text_input import read_lines
-
     sources: list[tuple[str, Iterable[str]]] = [(f"line {{}} of {path}", _open(path)) for path in files]
     if not files:
         sources = [("TEXT {}", texts)] if texts else [("line {} of the standard input", read_lines(sys.stdin))]
@@ -96,7 +94,7 @@ def _open(path: Path) -> Iterator[str]:
 def _embedded(embedder: Embedder, lines: Iterator[str], tokens: int) -> Iterator[tuple[list[str], np.ndarray]]:
     """Texts and their vectors (n, W), chunk by chunk, with a count on the terminal."""
     with _progress() as done:
-        while chunk := list(islice(lines, CHUNK)):
+        for chunk in chunks(lines, CHUNK):
             yield chunk, embedder.embed(chunk, tokens=tokens, done=done).float().numpy()
 
 

@@ -17,7 +17,7 @@ NAMES = (
 """Written out, so that the command line need not load PyTorch to know them."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("mechanism", metavar="MECHANISM", choices=NAMES, help=f"one of {', '.join(NAMES)}")
     parser.add_argument("--text", help="what it reads, a few words (default: the cat sat on it)")
     parser.add_argument("--run", dest="folder", type=Path, metavar="RUN", help="a trained model, not a random one")
@@ -32,7 +32,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="a page (.html) or a drawing (.svg)")
     parser.add_argument("--theme", choices=("light", "dark"), default="light", help="of a drawing (%(default)s)")
     parser.add_argument("--language", choices=("en", "zh"), default="en", help="of a drawing (%(default)s)")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

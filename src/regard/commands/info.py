@@ -30,6 +30,23 @@ SIMILARITIES = ("scaled_dot", "dot", "cosine", "bilinear", "additive")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--shape", metavar="B,H,T,D", help="leading sizes, queries and width of a call, as 1,8,8192,64")
+    parser.add_argument("--keys", metavar="N", help="number of keys (default: that of queries)")
+    parser.add_argument("--causal", action="store_true", help="under a causal mask")
+    parser.add_argument("--similarity", default="scaled_dot", help="such as additive (default: %(default)s)")
+    parser.add_argument("--dtype", default="float32", help="such as bfloat16 (default: %(default)s)")
+    parser.add_argument("--grad", action="store_true", help="with gradients")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what there is; the result is an exit status."""
+    if options.shape is None and options.keys is not None:
+        raise ValueError(f"keys ({options.keys}) must come with the shape of a call. Try --shape 1,8,8192,64.")
+    show(call=None if options.shape is None else Call.of(options))
+    return 0
+
+
 @dataclass(frozen=True)
 class Call:
     """A call of `attend`, by its sizes."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from .options import chunks, numbered, read_texts
 
 if TYPE_CHECKING:
     from ..attention import AttentionMap
@@ -21,7 +22,7 @@ CHUNK = 512
 """Lines that are read before the first is written: sentences of like length are translated together."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", type=Path, help="the folder of a trained translator")
     parser.add_argument("texts", metavar="TEXT", nargs="*", help="sentences (default: lines of the standard input)")
     parser.add_argument("--beam", type=int, default=5, help="hypotheses kept at each step; 1 is greedy (%(default)s)")
@@ -47,7 +48,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw what was looked at: alignment.png, .svg or .pdf"
     )
-    parser.set_defaults(run=run)
 
 
 def complete_alignments(arguments: Sequence[str]) -> list[str]:
@@ -66,7 +66,6 @@ def complete_alignments(arguments: Sequence[str]) -> list[str]:
 def run(options: argparse.Namespace) -> int:
     """Translate texts or the standard input; the result is an exit status."""
     from ..tasks.loading import load_translator
-    from .text_input import read_lines
 
     for name in ("beam", "longest", "longest_source"):
         if not 1 <= getattr(options, name) <= MOST[name]:
@@ -86,15 +85,14 @@ def run(options: argparse.Namespace) -> int:
             f"alignments and plot need a model that looks; {options.folder} has a fixed context, the same for every "
             "step. Train with another --context."
         )
-    lines: Iterable[str] = options.texts or read_lines(sys.stdin)
     number = 0
-    for texts in _chunks(lines):
+    for texts in chunks(read_texts(options), CHUNK):
         _refuse_long(translator, texts, number, options.longest_source)
         for best, links, seen in _translated(translator, texts, options):
             for one, ending in zip(best, links, strict=True):
                 print(_line(number, one, ending, options.n_best))
             if options.plot:
-                path = _place(options.plot, number)
+                path = numbered(options.plot, number)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 seen[0].save(path, title=f"{best[0].source} → {best[0].text}")
             number += 1
@@ -137,17 +135,6 @@ def _refuse_long(translator: Translator, texts: Sequence[str], done: int, longes
             )
 
 
-def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
-    rest = iter(lines)
-    while chunk := list(islice(rest, CHUNK)):
-        yield chunk
-
-
 def _line(number: int, one: Translation, ending: str, n_best: int) -> str:
     text = one.text + ending
     return text if n_best == 1 else f"{number} ||| {text} ||| {one.score:.4f}"
-
-
-def _place(path: Path, number: int) -> Path:
-    """The file of the first picture, and numbered ones beside it for the others."""
-    return path if not number else path.with_stem(f"{path.stem}-{number + 1}")

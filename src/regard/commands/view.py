@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..server.target import Target
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", metavar="TARGET", type=Path, help="a capture, a run, or a model directory of Hugging Face"
     )
@@ -33,7 +33,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--open", action=argparse.BooleanOptionalAction, help="open the browser (default: where there is a screen)"
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,11 +1,11 @@
-"""Files that are written atomically, and text files of unknown origin."""
+"""Files and folders that are written atomically."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -45,6 +45,49 @@ def replacing(path: Path) -> Iterator[Path]:
         else:
             temporary.replace(path)
         sync(path.parent)
+
+
+class Unwritable(OSError):
+    """A file of a run that could not be written, as on a full disk."""
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file of a run atomically; the former one stays until then."""
+    try:
+        with replacing(path) as temporary:
+            write_through(temporary, data)
+    except OSError as error:
+        raise unwritable(path, len(data), error) from error
+
+
+def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder of files of a run atomically."""
+    try:
+        with replacing(path) as temporary:
+            temporary.mkdir()
+            for name, data in files.items():
+                write_through(temporary / name, data)
+    except OSError as error:
+        raise unwritable(path, sum(map(len, files.values())), error) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically, in UTF-8."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_through(path: Path, data: bytes) -> None:
+    """Write a file that is to be renamed."""
+    path.write_bytes(data)
+
+
+def unwritable(path: Path, size: int, error: OSError) -> Unwritable:
+    free = shutil.disk_usage(path.parent).free / 2**20 if path.parent.exists() else 0.0
+    return Unwritable(
+        f"training: {path} ({size / 2**20:.1f} MiB) must be written; got {error.strerror or error} with {free:,.1f} "
+        "MiB free. Make room and run the same command again: it goes on from the last state, which is as it was."
+    )
 
 
 def remove_stale(folder: Path) -> None:

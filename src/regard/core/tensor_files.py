@@ -1,4 +1,4 @@
-"""Files of a run: written atomically, checked when read.
+"""Tensor files of a run, checked when read.
 
 Every tensor file carries a digest of its contents, so that one flipped bit is found; safetensors by itself finds only
 a wrong length.
@@ -7,7 +7,6 @@ a wrong length.
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,60 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from .digests import Damaged, json_bytes, json_digest, read_json
-from .files import replacing, sync
-
-__all__ = [
-    "Damaged",
-    "Unwritable",
-    "digest",
-    "json_bytes",
-    "read_json",
-    "read_tensors",
-    "read_tensors_and_metadata",
-    "sync",
-    "tensor_bytes",
-    "unwritable",
-    "write",
-    "write_folder",
-]
-
-
-class Unwritable(OSError):
-    """A file that could not be written, as on a full disk."""
-
-
-def write(path: Path, data: bytes) -> None:
-    """Write a file atomically; the former one stays until then."""
-    try:
-        with replacing(path) as temporary:
-            write_through(temporary, data)
-    except OSError as error:
-        raise unwritable(path, len(data), error) from error
-
-
-def write_through(path: Path, data: bytes) -> None:
-    """Write a file that is to be renamed."""
-    path.write_bytes(data)
-
-
-def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder of files atomically."""
-    try:
-        with replacing(path) as temporary:
-            temporary.mkdir()
-            for name, data in files.items():
-                write_through(temporary / name, data)
-    except OSError as error:
-        raise unwritable(path, sum(map(len, files.values())), error) from error
-
-
-def unwritable(path: Path, size: int, error: OSError) -> Unwritable:
-    free = shutil.disk_usage(path.parent).free / 2**20 if path.parent.exists() else 0.0
-    return Unwritable(
-        f"training: {path} ({size / 2**20:.1f} MiB) must be written; got {error.strerror or error} with {free:,.1f} "
-        "MiB free. Make room and run the same command again: it goes on from the last state, which is as it was."
-    )
+from .digests import Damaged, json_digest
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:

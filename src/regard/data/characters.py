@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..core.files import replacing
+from ..core.files import write_text
 from .vocabulary import BOS, EOS, NAMES, PAD, UNK, UNKNOWN, check_ids, damaged, read_json
 
 
@@ -73,8 +73,7 @@ class Characters:
         return numbers
 
     def save(self, path: str | Path) -> None:
-        with replacing(Path(path)) as made:
-            made.write_text(json.dumps({"characters": self.characters}, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_text(Path(path), json.dumps({"characters": self.characters}, ensure_ascii=False) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Characters:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from ..core.files import replacing
+from ..core.files import write_text
 
 if TYPE_CHECKING:
     from babel import Locale
@@ -137,8 +137,7 @@ def write(folder: str | os.PathLike[str], count: int, seed: int = 0) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     for part, pairs in (("train", count), ("valid", HELD_OUT), ("test", HELD_OUT)):
         lines = "".join(f"{text}\t{iso}\n" for text, iso in dates(pairs, seed, part=part))  # type: ignore[arg-type]
-        with replacing(folder / f"{part}.tsv") as made:
-            made.write_text(lines, encoding="utf-8")
+        write_text(folder / f"{part}.tsv", lines)
     return f"{count:,} pairs to learn from, {HELD_OUT:,} to validate, {HELD_OUT:,} to test: {folder}"
 
 

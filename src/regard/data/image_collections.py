@@ -27,8 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.files import replacing
-from .idx_files import idx_bytes, parse_idx
-from .image_files import CLASSES
+from .image_files import CLASSES, idx_bytes, parse_idx
 
 DIGITS = tuple("0123456789")
 CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")

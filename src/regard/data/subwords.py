@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from ..core.files import replacing
+from ..core.files import write_text
 from .vocabulary import BOS, EOS, NAMES, PAD, UNK, UNKNOWN, check_ids, damaged, read_json
 
 # tokenizers warns in every process that forks after it used threads, unless this says whether it
@@ -133,8 +133,7 @@ class Subwords:
 
     def save(self, path: str | Path) -> None:
         """Write it to a JSON file, the format of `tokenizers`."""
-        with replacing(Path(path)) as made:
-            made.write_text(self._tokenizer.to_str(pretty=True) + "\n", encoding="utf-8")
+        write_text(Path(path), self._tokenizer.to_str(pretty=True) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Subwords:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from ..core.files import replacing
+from ..core.files import write_text
 from .subwords import _threads, most_frequent_characters, train_on_words
 from .vocabulary import check_ids, read_json
 
@@ -182,10 +182,8 @@ class WordPiece:
             **{f"{key}_token": name for key, name in self._special.items()},
             "tokenizer_class": "BertTokenizer",
         }
-        with replacing(Path(folder) / TOKENIZER) as made:
-            made.write_text(self._tokenizer.to_str(pretty=True) + "\n", encoding="utf-8")
-        with replacing(Path(folder) / CONFIG) as made:
-            made.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_text(Path(folder) / TOKENIZER, self._tokenizer.to_str(pretty=True) + "\n")
+        write_text(Path(folder) / CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
     @classmethod
     def load(cls, folder: str | Path) -> WordPiece:

@@ -23,8 +23,9 @@ from torch import Tensor
 from ..attention.masks import Mask
 from ..attention.request import Request
 from ..attention.similarity import Additive, Dot, Similarity
+from ..core.digests import Damaged
 from ..core.files import replacing
-from ..core.tensor_files import Damaged, digest, read_tensors_and_metadata
+from ..core.tensor_files import digest, read_tensors_and_metadata
 from ..core.tensors import broadcasts
 from .capture_description import FLOATS, LARGEST, Fields
 from .patch_weights import Patches

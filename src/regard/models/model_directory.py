@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..core.files import replacing
+from ..core.files import replacing, write_text
 from ..core.json_files import read_json_object
 
 CONFIG = "config.json"
@@ -134,8 +134,7 @@ def write(folder: str | Path, config: Mapping[str, Any], tensors: Mapping[str, T
     whole = {name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}
     with replacing(folder / WEIGHTS) as made:
         save_file(whole, made, {"format": "pt"})  # transformers asks for the format
-    with replacing(folder / CONFIG) as made:
-        made.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_text(folder / CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
 
 def _listed(names: Sequence[str]) -> str:

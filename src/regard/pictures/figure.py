@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import io
 import os
-import uuid
 from pathlib import Path
 from typing import IO
 
 from matplotlib.figure import Figure
+
+from ..core.files import replacing
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -53,11 +54,7 @@ def check_path(where: str, path: str | os.PathLike[str]) -> Path:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write beside the path, then rename: a reader, or a full disk, never leaves half a picture there."""
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        write(figure, beside, path.suffix.lower()[1:])
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    """Write the picture atomically: an error or a full disk never leaves half a picture there."""
+    with replacing(path) as temporary:
+        write(figure, temporary, path.suffix.lower()[1:])
     return path

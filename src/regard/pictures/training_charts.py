@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core.files import replacing
+from ..core.files import replacing, write_text
 
 SHOWN = ("loss", "learning_rate")
 
@@ -67,8 +67,7 @@ def save_confusion(matrix: Tensor, names: Sequence[str], f1: Sequence[float], pa
         "accuracy": float(matrix.diagonal().sum() / max(1, int(matrix.sum()))),
         "f1": dict(zip(names, f1, strict=True)),
     }
-    with replacing(path.with_suffix(".json")) as made:
-        made.write_text(json.dumps(told, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_text(path.with_suffix(".json"), json.dumps(told, ensure_ascii=False) + "\n")
 
 
 def _draw(matrix: Tensor, names: Sequence[str], path: Path) -> None:

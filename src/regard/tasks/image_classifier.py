@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.files import replacing
+from ..core.files import write_text
 from ..core.json_files import parse_json
 from ..data.image_batches import Normal, Shape
 from ..data.image_files import decode
@@ -94,8 +94,7 @@ class ImageClassifier:
 def write_about(folder: Path, classes: Sequence[str], shape: Shape, normal: Normal) -> None:
     """Write classes, shape and scale of the images of a run."""
     about = {"classes": list(classes), "shape": asdict(shape), "normal": asdict(normal)}
-    with replacing(folder / FILE) as temporary:
-        temporary.write_text(json.dumps(about, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    write_text(folder / FILE, json.dumps(about, ensure_ascii=False, indent=2) + "\n")
 
 
 def read_about(folder: Path) -> tuple[list[str], Shape, Normal]:

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ..core.files import replacing
+from ..core.files import write_text
 from ..data import Batch, Batches
 from ..layers.cross_entropy import cross_entropy
 from .bleu import References
@@ -86,8 +86,7 @@ class Translate(Task):
     def save_evaluation(self, folder: Path) -> None:
         """Write how BLEU and chrF are computed, so that every evaluation of a run is computed alike."""
         described = {"tokenizer": self.references.tokenizer, **self.references.signatures}
-        with replacing(folder / EVALUATION) as path:
-            path.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+        write_text(folder / EVALUATION, json.dumps(described, indent=2) + "\n")
 
     def _translated(self, first: int | None = None) -> list[str]:
         sources = [source for source, _ in self.texts[:first]]

@@ -1,7 +1,8 @@
 """Training: one loop for every task, with states that resume to the bit, in one process or several."""
 
+from ..core.digests import Damaged
+from ..core.files import Unwritable
 from ..core.settings import from_json, from_values, parse, to_json
-from ..core.tensor_files import Damaged, Unwritable
 from ..models.weights import load_weights, weights_of
 from ..tasks.run_files import load_best, read_config, read_weights
 from ..tasks.task import Loss, Task

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.files import remove_stale
-from ..core.tensor_files import Damaged, json_bytes, read_json, read_tensors_and_metadata, tensor_bytes, write_folder
+from ..core.digests import Damaged, json_bytes, read_json
+from ..core.files import remove_stale, write_folder
+from ..core.tensor_files import read_tensors_and_metadata, tensor_bytes
 from ..tasks.run_files import compare_fingerprints, read_fingerprints
 
 KEPT = 2

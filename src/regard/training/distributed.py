@@ -25,6 +25,11 @@ group down with the interpreter's lock in hand, and wait for a thread of gloo th
 ever (seen several times with torch 2.13). Python takes it down without the lock."""
 
 
+def is_first_process() -> bool:
+    """Whether this process writes the files of a run: the only one, or the first of those that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 class Group:
     """The processes that train together; one process is a group too."""
 

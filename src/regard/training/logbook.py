@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..core.tensor_files import write
+from ..core.files import write
 from ..pictures.training_charts import draw
 from ..tasks.run_files import CONFIG, config_digest
 from ..tasks.task import Task

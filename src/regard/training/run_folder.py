@@ -18,8 +18,10 @@ from typing import IO, Any
 
 from torch import Tensor
 
+from ..core.digests import json_bytes
+from ..core.files import sync, unwritable, write
 from ..core.json_files import parse_json
-from ..core.tensor_files import json_bytes, sync, tensor_bytes, unwritable, write
+from ..core.tensor_files import tensor_bytes
 from ..tasks.run_files import LIMITS, _plain, flat, read_config
 from .checkpoint import clear
 

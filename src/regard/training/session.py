@@ -18,9 +18,8 @@ from .checkpoint import Progress, part, parts
 from .config import Training, mixed
 from .distributed import Group
 from .loss_window import Diverged, Window
-from .optimizer import Optimizer
+from .optimizer import Optimizer, Schedule
 from .random_state import randomness, restore, seed_all
-from .schedule import Schedule
 from .signals import Signals
 from .weight_average import average_of
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,14 +9,15 @@ from typing import Any, Literal
 import torch
 
 from ...core.digests import text_digest
+from ...core.files import write
 from ...core.settings import to_json
-from ...core.tensor_files import write
 from ...data.wordpiece import WordPiece
 from ...models.bert import Bert, BertConfig, check
 from ...models.bert_heads import SequenceClassifier
-from ...models.huggingface_bert import load_bert, save_bert
+from ...models.huggingface_bert import load_bert
 from ...tasks.loading import CONFIG, best, is_run
 from ..checkpoint import states
+from ..distributed import is_first_process
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def begun(folder: Path) -> bool:
 def keep_config(folder: Path, config: BertConfig) -> dict[str, str]:
     """Write the configuration beside the weights to be (of several processes the first does); returns its digest."""
     text = to_json(config)
-    if os.environ.get("RANK", "0") == "0":
+    if is_first_process():
         write(folder / CONFIG, text.encode())
     return {CONFIG: text_digest(text)}
 
@@ -86,18 +86,3 @@ def start(folder: Path, labels: list[str], **changes: Any) -> SequenceClassifier
             if name in weights:  # all but the pooler, which masked pieces have no use for
                 value.copy_(weights[name])
     return made
-
-
-def to_huggingface(run: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
-    """Write the best model of a run as a directory that `transformers` opens."""
-    run, folder = Path(run), Path(folder)
-    save_bert(best(run), folder)
-    WordPiece.load(run).save(folder)
-    return folder
-
-
-def told(settings: Any, /, **more: object) -> dict[str, object]:
-    """What a run keeps of a recipe besides the settings of training."""
-    found = asdict(settings)
-    del found["training"]
-    return {**more, **found}

@@ -1,6 +1,6 @@
 """The recipe of `regard train pretrain`: plain text → a BERT that has learnt to say what is hidden.
 
-Plain text made ready for pretraining: vocabulary and passages in the folder of a run, made once.
+From top to bottom: settings of the data, vocabulary and passages prepared from them, settings of the recipe, training.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ...core.settings import errors_of, from_values, refuse
 from ...data import Corpus, Report
 from ...data.documents import Documents, encode_passages, read_documents
 from ...data.encodings import allowed, check_share
@@ -23,15 +22,13 @@ from ...data.wordpiece import CONFIG, TOKENIZER, WordPiece
 from ...models.bert import Bert
 from ...models.bert_heads import MaskedTokens, Pretraining
 from ...tasks.pretraining import Pretrain
-from ...tasks.run_files import read_config
 from ..config import Training
 from ..logbook import Outcome
 from ..loop import fit
 from ..progress import Display
-from ..run_folder import check_settings
-from .bert_sizes import Sizes, keep_config, told
-from .limits import outside
+from .bert_sizes import Sizes, keep_config
 from .preparation import Say, prepare_once
+from .recipe_settings import checked_settings, no_files, no_share, outside, read_recipe, too_long
 
 TRAIN, VALID = "data/train", "data/valid"
 
@@ -67,9 +64,8 @@ class Plain:
         """Everything that is wrong, a sentence each."""
         found = [] if self.text else ["data: text (0 files) must be at least one file."]
         for name, paths in (("text", self.text), ("valid", self.valid)):
-            found += [f"data: {name} ({path}) must be a file; got none there." for path in paths if not path.is_file()]
-        if not 0 < self.hold_out < 1:
-            found.append(f"data: hold_out ({self.hold_out}) must be a share above 0 and below 1. Try 0.02.")
+            found += no_files(name, paths)
+        found += no_share("hold_out", self.hold_out, 0.02)
         if not 0 < self.mask <= 1:
             found.append(f"data: mask ({self.mask}) must lie in (0, 1]. Try 0.15.")
         found += [*outside("longest", self.longest, 5, 2**20), *outside("tokens", self.tokens, 1, 2**30)]
@@ -164,23 +160,15 @@ class PretrainRecipe:
 
     def errors(self) -> list[str]:
         """Everything that is wrong, a sentence each."""
-        return fitting(self.texts.longest, self.model.positions)
-
-
-def fitting(longest: int, positions: int) -> list[str]:
-    if longest <= positions:
-        return []
-    return [f"model: positions ({positions}) must be at least longest; got {longest}. Try --longest {positions}."]
+        return too_long(self.texts.longest, self.model.positions)
 
 
 def train(recipe: PretrainRecipe, folder: str | os.PathLike[str], display: Display | None = None) -> Outcome:
     """Prepare the text, build the model, train; on a folder that holds the run, go on with it."""
     folder = Path(folder)
-    refuse(errors_of(recipe))
     display = display or Display()
     seed = recipe.training.seed
-    settings = told(recipe, recipe=NAME)
-    check_settings(folder, {"training": asdict(recipe.training), **settings})
+    settings = checked_settings(recipe, folder, NAME)
     prepared = prepare(recipe.texts, folder, recipe.model.vocabulary, seed, display.say)
     config = recipe.model.config(prepared.words)
     torch.manual_seed(seed)  # of the first weights
@@ -193,8 +181,4 @@ def train(recipe: PretrainRecipe, folder: str | os.PathLike[str], display: Displ
 
 def stored(folder: str | os.PathLike[str]) -> PretrainRecipe:
     """The recipe of a run."""
-    folder = Path(folder)
-    found = read_config(folder)
-    if found.pop("recipe", None) != NAME:
-        raise ValueError(f"pretrain: {folder} must be a run of pretraining; got another. Give its folder.")
-    return from_values(PretrainRecipe, found)
+    return read_recipe(folder, NAME, {"": PretrainRecipe}, "pretraining")

