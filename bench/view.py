@@ -15,10 +15,12 @@ from bench import memory
 from bench.harness import Case, Figure, Options, Versus
 from bench.maps import WIDTH, draw
 from regard.attention.attention_map import AttentionMap
+from regard.attention.cells import Cells
 from regard.attention.request import Request
 from regard.attention.statistic import Statistic
+from regard.attention.streamed_views import Reduce
 from regard.server import tiles
-from regard.server.head_views import Head, Stretch
+from regard.server.head_views import Head
 from regard.server.work_queue import Task
 
 TOKENS, FEWER = 131_072, 4096
@@ -31,9 +33,8 @@ CELLS = (1, 2, 4, 8, 16, 32, 64)
 def cases(options: Options) -> Iterator[Case]:
     tokens = FEWER if options.quick else TOKENS
     q, k = draw((tokens, WIDTH), count=2)
-    head = _head(q, k)
-    # how long a tile takes does not depend on the numbers of the statistic, and finding them all takes a minute
-    head.know(0, Statistic(torch.full((tokens,), 4.0), torch.full((tokens,), 3000.0)))
+    # how long a tile takes does not depend on the numbers of the statistic, and computing them all takes a minute
+    head = _head(q, k, Statistic(torch.full((tokens,), 4.0), torch.full((tokens,), 3000.0)))
     for cells in CELLS:
         # queries from the middle, keys from the beginning: nothing of it is masked
         rows, cols = tiles.side(tokens // 2 // (256 * cells), tokens, cells), tiles.side(0, tokens, cells)
@@ -66,7 +67,7 @@ def setup(shape: list[int]) -> Callable[[], object]:
         q, k = draw((tokens, WIDTH), count=2)
         head = _head(q, k)
         size = min(96, tokens)
-        whole = [Stretch(0, tokens, size)]
+        whole = [Cells(0, tokens, size)]
         _tile(head, whole, whole, "max")
         for cells in CELLS:
             rows = tiles.side(0, tokens, cells)
@@ -76,15 +77,15 @@ def setup(shape: list[int]) -> Callable[[], object]:
     return lambda: look(shape[-2])
 
 
-def _head(q: Tensor, k: Tensor) -> Head:
-    return Head(AttentionMap(Request.of(q, k, k, is_causal=True).kept()))
+def _head(q: Tensor, k: Tensor, statistic: Statistic | None = None) -> Head:
+    return Head(AttentionMap(Request.of(q, k, k, is_causal=True).kept(), statistic))
 
 
-def _tile(head: Head, rows: list[Stretch], cols: list[Stretch], reduce: str) -> bytes:
+def _tile(head: Head, rows: list[Cells], cols: list[Cells], reduce: Reduce) -> bytes:
     return tiles.pgm(head.shades(rows, cols, reduce, tiles.shading("log", head.keys), Task()))
 
 
-def _span(side: list[Stretch]) -> slice:
+def _span(side: list[Cells]) -> slice:
     return slice(side[0].start, side[-1].stop)
 
 

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.attention import backends, streamed_views
-from regard.attention.cells import Cells
+from regard.attention import row_bands, streamed_views
+from regard.attention.cells import Cells, Shading
 from regard.attention.native import engine
 from regard.attention.native import views as native_observe
 from regard.attention.request import Request
-from regard.attention.shading import Shading
 from tests.attention.oracle import Problem, dense_weights
 from tests.attention.test_attend import MASKS, problem, some
 
@@ -124,7 +123,7 @@ def observed(given: Problem, dtype: torch.dtype = torch.float32) -> tuple[Any, T
 
 def assert_way(m: Any, way: str) -> None:
     """So that no test passes by asking the other one."""
-    assert backends.observer(m.request, m.statistic) is (streamed_views if way == "PyTorch" else native_observe)
+    assert row_bands.views_of(m.request, m.statistic) is (streamed_views if way == "PyTorch" else native_observe)
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -184,7 +183,7 @@ def test_shades(way: str, queries: int, keys: int, height: int, width: int, shad
         return
     m, w = observed(Problem(some(2, queries, 8), some(2, keys, 8, seed=1), some(2, keys, 8), options=options))
     assert_way(m, way)
-    see = backends.observer(m.request, m.statistic)
+    see = row_bands.views_of(m.request, m.statistic)
     rows, cols = Cells(queries // 5, queries, height), Cells(keys // 4, keys - keys // 5, width)
     for reduce in REDUCE:
         found = see.shades(m.request, m.statistic, rows, cols, reduce, shading)
@@ -410,7 +409,7 @@ def test_what_the_kernels_do_not_serve_they_say(options: dict[str, Any], why: st
     x = torch.randn(1, 3, 5, 4)
     m = regard.AttentionMap(Request.of(x, x, x, **options).kept())
     assert why in str(native_observe.refusal(m.request, m.statistic))
-    assert backends.observer(m.request, m.statistic) is streamed_views
+    assert row_bands.views_of(m.request, m.statistic) is streamed_views
     assert m.pool(2, 2).shape == (1, 3, 2, 2)
 
 

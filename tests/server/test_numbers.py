@@ -101,7 +101,7 @@ OFFSETS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", OFFSETS)
 def test_profiles_are_those_of_what_was_seen(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.server.head_views.PAIRS", 17 * 4)  # bands of four rows
+    monkeypatch.setattr("regard.attention.row_bands.PAIRS", 17 * 4)  # bands of four rows
     map = attended((2, 3, 11, 17), **options)
     found = SimpleNamespace(names=["x"], kinds=["causal"], maps=[map], image=None, patches=None)
     with asked(Capture(found, "x", batch=1)) as client:

@@ -16,8 +16,10 @@ from PIL import Image
 from starlette.testclient import TestClient
 from torch.nn import functional as F
 
+from regard.attention import row_bands
+from regard.attention.cells import Cells
 from regard.server import head_views, tiles
-from regard.server.head_views import Head, Mean, Stretch
+from regard.server.head_views import Head, Mean
 from regard.server.work_queue import Task
 from tests.server.conftest import attended
 
@@ -125,15 +127,15 @@ def test_pictures_in_any_parts_are_the_same(data: st.DataObject) -> None:
     """Whatever is computed together, pixels are those of the dense map."""
     queries, keys = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
     map = attended((1, 2, queries, keys), seed=data.draw(st.integers(0, 9)))
-    rows = Stretch(0, queries, data.draw(st.integers(1, queries)))
-    cols = Stretch(0, keys, data.draw(st.integers(1, keys)))
-    before = head_views.PAIRS, head_views.CELLS
+    rows = Cells(0, queries, data.draw(st.integers(1, queries)))
+    cols = Cells(0, keys, data.draw(st.integers(1, keys)))
+    before = row_bands.PAIRS, head_views.CELLS
     try:
-        head_views.PAIRS, head_views.CELLS = data.draw(st.sampled_from([(1, 1), (50, 30), (300, 300), before]))
+        row_bands.PAIRS, head_views.CELLS = data.draw(st.sampled_from([(1, 1), (50, 30), (300, 300), before]))
         both = [Head(map.at(0, n)) for n in range(2)]
         for reduce in ("max", "mean"):
             one = both[0].picture([rows], [cols], reduce, Task())
-            expected = map.at(0, 0).pool(rows.pixels, cols.pixels, reduce)  # type: ignore[arg-type]
+            expected = map.at(0, 0).pool(rows.count, cols.count, reduce)  # type: ignore[arg-type]
             torch.testing.assert_close(one, expected, rtol=1e-5, atol=1e-7)
             mean = Mean(both).picture([rows], [cols], reduce, Task())
             expected = _pool(map[0].mean(0), rows, cols, reduce)
@@ -144,24 +146,24 @@ def test_pictures_in_any_parts_are_the_same(data: st.DataObject) -> None:
                 wanted = shading.of(head.picture([rows], [cols], reduce, Task()))
                 assert (shades.int() - wanted.int()).abs().max() <= 1 and (shades != wanted).sum() <= 1
     finally:
-        head_views.PAIRS, head_views.CELLS = before
+        row_bands.PAIRS, head_views.CELLS = before
 
 
-def _pool(dense: torch.Tensor, rows: Stretch, cols: Stretch, reduce: str) -> torch.Tensor:
+def _pool(dense: torch.Tensor, rows: Cells, cols: Cells, reduce: str) -> torch.Tensor:
     def cell(i: int, j: int) -> torch.Tensor:
         part = dense[rows.edge(i) : rows.edge(i + 1), cols.edge(j) : cols.edge(j + 1)]
         return part.amax() if reduce == "max" else part.mean()
 
-    return torch.stack([torch.stack([cell(i, j) for j in range(cols.pixels)]) for i in range(rows.pixels)])
+    return torch.stack([torch.stack([cell(i, j) for j in range(cols.count)]) for i in range(rows.count)])
 
 
 def test_a_tile_finds_the_log_sum_exps_of_its_own_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_views, "PAIRS", 1000)
+    monkeypatch.setattr(row_bands, "PAIRS", 1000)
     map = attended((1, 1, 100, 100))
     head = Head(type(map)(map.request).at(0, 0))  # as from a capture: nothing is known yet
-    assert head.known == 0
-    head.picture([Stretch(20, 30, 10)], [Stretch(0, 50, 50)], "max", Task())
-    assert head.known == 0.1
+    assert head.bands.computed == 0
+    head.picture([Cells(20, 30, 10)], [Cells(0, 50, 50)], "max", Task())
+    assert head.bands.computed == 0.1
 
 
 def test_a_row_that_is_not_finite_is_served_and_shown_as_nothing() -> None:
@@ -170,11 +172,11 @@ def test_a_row_that_is_not_finite_is_served_and_shown_as_nothing() -> None:
     query = map.request.q.clone()
     query[0, 0, 3] = math.nan
     head = Head(type(map)(dataclasses.replace(map.request, q=query)).at(0, 0))
-    found = head.picture([Stretch(0, 30, 30)], [Stretch(0, 20, 20)], "max", Task())
+    found = head.picture([Cells(0, 30, 30)], [Cells(0, 20, 20)], "max", Task())
     whole = torch.arange(30) != 3
     torch.testing.assert_close(found[whole], map[0, 0][whole], rtol=1e-5, atol=1e-7)
     assert found[3].isnan().all() and not tiles.shading("log", 20).of(found)[3].any()
-    shades = head.shades([Stretch(0, 30, 30)], [Stretch(0, 20, 20)], "max", tiles.shading("log", 20), Task())
+    shades = head.shades([Cells(0, 30, 30)], [Cells(0, 20, 20)], "max", tiles.shading("log", 20), Task())
     assert torch.equal(shades, tiles.shading("log", 20).of(found)) and shades[:3].any()
 
 

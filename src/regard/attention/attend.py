@@ -107,7 +107,10 @@ def serve(request: Request, backend: Backend, return_map: bool) -> Any:
     statistic: Statistic | Tensor | None = None
     if request.q.is_meta:
         context = request.value.new_empty(*request.lead, request.queries, request.value.shape[-1])
-    elif backend.isolates or request.mask.open:
+    elif backend.isolates:
+        request = request.reduced()  # once, for the context and for the map
+        context, statistic = backend.context(request)
+    elif request.mask.open:
         context, statistic = backend.context(request)
     else:
         context, statistic = isolated(request, backend.context)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,12 +12,13 @@ import torch
 from torch import Tensor
 
 from ..core.tensors import broadcasts, shape_of
-from .backends import observer
+from . import streamed_views
 from .cells import Cells
 from .indexing import Lookup, span
 from .masks import Span
-from .native import views
+from .native import views as native_views
 from .request import Index, Request, take_lead
+from .row_bands import Progress, RowBands, views_of
 from .statistic import Statistic, examined
 from .streamed_views import Reduce
 from .tensor_like import TensorLike
@@ -56,8 +56,9 @@ class AttentionMap(TensorLike):
         self.given: Statistic | None = None
         """What a backend found along with the context. Views use it where it fits the scores they compute."""
         self._same = False
-        if statistic is not None:
-            self.__dict__["statistic"] = statistic.map(Tensor.detach)
+        self._statistic = None if statistic is None else statistic.map(Tensor.detach)
+        self._views: ModuleType | None = None
+        self._bands: RowBands | None = None
 
     @classmethod
     def of(cls, request: Request, given: Statistic | None, *, same: bool) -> AttentionMap:
@@ -66,25 +67,43 @@ class AttentionMap(TensorLike):
         made.given, made._same = None if given is None else given.map(Tensor.detach), same
         return made
 
-    @cached_property
+    @property
     def statistic(self) -> Statistic:
-        """What turns scores into weights, (*lead, Tq): that of the backend, if it fits; else it is found now."""
-        with torch.no_grad():
-            given, by = self.given, observer(self.request, self.given)
-            if by is views:
-                fits = given is not None and views.fits(self.request, given, same=self._same)
-                return given if given is not None and fits else views.statistic(self.request)
-            return examined(self.request, by.statistic(self.request) if given is None else given)
+        """What turns scores into weights, (*lead, Tq): computed when it is first needed, unless the backend did."""
+        if self._statistic is None:
+            with torch.no_grad():
+                self._statistic = self._compute_statistic()
+        return self._statistic
+
+    def _compute_statistic(self) -> Statistic:
+        """The statistic of the backend, if it fits the scores of the views; else from all scores."""
+        request, given = self.request, self.given
+        if views_of(request, given) is native_views:
+            fits = given is not None and native_views.fits(request, given, same=self._same)
+            return given if given is not None and fits else native_views.statistic(request)
+        return examined(request, streamed_views.statistic(request) if given is None else given)
 
     @property
     def known(self) -> Statistic | None:
         """The statistic, if it need not be computed from all scores."""
-        return self.statistic if "statistic" in self.__dict__ or self.given is not None else None
+        return None if self._statistic is None and self.given is None else self.statistic
 
     @property
-    def _observer(self) -> ModuleType:
-        """Who computes views of the whole map."""
-        return observer(self.request, self.statistic)
+    def views(self) -> ModuleType:
+        """The module that computes views of the whole map."""
+        if self._views is None:
+            self._views = views_of(self.request, self.statistic)
+        return self._views
+
+    @property
+    def bands(self) -> RowBands:
+        """The rows in bands, for work that can be cancelled and resumed."""
+        if self._bands is None:
+            self._bands = RowBands(self.request, self.known)
+        return self._bands
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_views": None, "_bands": None}  # neither modules nor locks can be copied
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -136,18 +155,18 @@ class AttentionMap(TensorLike):
             )
         if not self.request.separable:  # a callable is computed for all entries, then cut
             request, statistic = self._rows(self.request, (), span(lookup.rows))
-            whole = observer(request, statistic).weights(request, statistic, span(lookup.cols))
+            whole = views_of(request, statistic).weights(request, statistic, span(lookup.cols))
             weights = take_lead(whole, lookup.lead)
         else:
             request, statistic = self._rows(self.request.select(lookup.lead), lookup.lead, span(lookup.rows))
-            weights = observer(request, statistic).weights(request, statistic, span(lookup.cols))
+            weights = views_of(request, statistic).weights(request, statistic, span(lookup.cols))
         return lookup.squeeze(weights)
 
     def _rows(self, request: Request, lead: tuple[Index, ...], rows: Span) -> tuple[Request, Statistic]:
         """Some rows and their statistic; where it is not known for all, it is found for these alone."""
         request, known = request.of_rows(rows), self.known
         if known is None:
-            return request, observer(request).statistic(request)
+            return request, views_of(request).statistic(request)
         return request, known.map(lambda x: take_lead(x, lead)[..., rows])
 
     def at(self, *entry: int) -> AttentionMap:
@@ -172,18 +191,18 @@ class AttentionMap(TensorLike):
         """
         if count < 1:
             raise ValueError(f"map: top (count {count}) must be at least 1.")
-        found = self._observer.top(self.request, self.statistic, min(count, self.shape[-1]))
+        found = self.views.top(self.request, self.statistic, min(count, self.shape[-1]))
         return torch.return_types.topk(found)
 
     @torch.no_grad()
     def entropy(self) -> Tensor:
         """−Σ w·log w of each query's weights in nats, (*lead, Tq): 0 for one key alone, log n for n keys alike."""
-        return self._observer.entropy(self.request, self.statistic)
+        return self.views.entropy(self.request, self.statistic)
 
     @torch.no_grad()
     def received(self) -> Tensor:
         """What each key receives from all queries: the column sums, (*lead, Tk)."""
-        return self._observer.received(self.request, self.statistic)
+        return self.views.received(self.request, self.statistic)
 
     def pool(self, rows: int, cols: int, reduce: Reduce = "max") -> Tensor:
         """A picture of the whole map, (*lead, rows, cols).
@@ -204,18 +223,27 @@ class AttentionMap(TensorLike):
         cols: tuple[int, int] | slice,
         out: tuple[int, int] = (256, 256),
         reduce: Reduce = "max",
+        progress: Progress | None = None,
     ) -> Tensor:
-        """The picture of a region, (*lead, *out): rows and columns are (start, stop), cells as in `pool`."""
+        """The picture of a region, (*lead, *out): rows and columns are (start, stop), cells as in `pool`.
+
+        With `progress`, work is done in bands of rows, and `progress` can cancel it between two bands by raising an
+        exception. The next call resumes: the statistic of finished bands is kept.
+        """
         if reduce not in ("max", "mean", "sum"):
             raise ValueError(f"map: reduce ({reduce!r}) must be one of max, mean, sum.")
         row_cells = _cells("rows", rows, self.shape[-2], out[0])
         col_cells = _cells("cols", cols, self.shape[-1], out[1])
         if not row_cells.entries or not col_cells.entries:
             return torch.zeros(*self.request.lead, *out, dtype=self.dtype, device=self.device)
+        if progress is not None:
+            rows_, cols_ = (Cells(side.start, side.stop, side.count) for side in (row_cells, col_cells))
+            picture = self.bands.picture([rows_], [cols_], reduce, progress)
+            return col_cells.enlarge(row_cells.enlarge(picture, -2), -1)
         if self.known is not None or row_cells.entries == self.shape[-2]:
-            return self._observer.pool(self.request, self.statistic, row_cells, col_cells, reduce)
+            return self.views.pool(self.request, self.statistic, row_cells, col_cells, reduce)
         request, statistic = self._rows(self.request, (), row_cells.region)
-        return observer(request, statistic).pool(
+        return views_of(request, statistic).pool(
             request, statistic, Cells(0, row_cells.entries, row_cells.wanted), col_cells, reduce
         )
 
@@ -224,16 +252,16 @@ class AttentionMap(TensorLike):
         """weights · x, x (*lead, Tk, E) or (Tk,): streamed, without a gradient."""
         x = self._factor(x, -2, self.shape[-1])
         if x.ndim == 1:
-            return self._observer.times(self.request, self.statistic, x.unsqueeze(-1)).squeeze(-1)
-        return self._observer.times(self.request, self.statistic, x)
+            return self.views.times(self.request, self.statistic, x.unsqueeze(-1)).squeeze(-1)
+        return self.views.times(self.request, self.statistic, x)
 
     @torch.no_grad()
     def __rmatmul__(self, x: Any) -> Tensor:
         """x · weights, x (*lead, E, Tq) or (Tq,): streamed, without a gradient."""
         x = self._factor(x, -1, self.shape[-2])
         if x.ndim == 1:
-            return self._observer.before(self.request, self.statistic, x.unsqueeze(0)).squeeze(-2)
-        return self._observer.before(self.request, self.statistic, x)
+            return self.views.before(self.request, self.statistic, x.unsqueeze(0)).squeeze(-2)
+        return self.views.before(self.request, self.statistic, x)
 
     def _factor(self, x: Any, dim: int, size: int) -> Tensor:
         x = torch.as_tensor(x, dtype=self.dtype, device=self.device)

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from types import ModuleType
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..core.tensors import transformed
-from . import blocked, reference, sdpa, streamed_views
+from . import blocked, reference, sdpa
 from .native import backend as native
-from .native import views
 from .request import Request
 from .statistic import Statistic
 
@@ -28,7 +26,8 @@ from .statistic import Statistic
 class Backend(Protocol):
     name: str
     isolates: bool
-    """Whether it leaves out by itself what is masked and not finite; else `isolated` does it."""
+    """Whether it leaves out by itself what is masked and not finite, and takes requests that are reduced; else
+    `isolated` does the first, and the backend reduces a request where it needs to."""
 
     def refusal(self, request: Request) -> str | None: ...
 
@@ -62,11 +61,6 @@ def choose(request: Request, name: str = "auto") -> Choice:
     if refusal is not None:
         raise ValueError(f"attend: backend ({name!r}) cannot serve this request: {refusal}. Try backend='auto'.")
     return ASKED[name]
-
-
-def observer(request: Request, statistic: Statistic | None = None) -> ModuleType:
-    """Who computes the views of a map: a module with the verbs of `observe`; `statistic` where a view takes it."""
-    return streamed_views if views.refusal(request, statistic) else views
 
 
 @cache

@@ -8,8 +8,10 @@ differ in size by one at the most. A picture with more cells than entries repeat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -112,3 +114,89 @@ def mean_(sums: Tensor, rows: Cells, cols: Cells) -> Tensor:
     if height is not None and width is not None:
         return sums if height * width == 1 else sums.div_(height * width)
     return sums.div_(rows.sizes(sums.device).unsqueeze(-1) * cols.sizes(sums.device))
+
+
+class Band(NamedTuple):
+    """Rows [start, stop) of a picture, `pixels` high; if `joins`, they belong to the last pixel of the band before."""
+
+    start: int
+    stop: int
+    pixels: int
+    joins: bool = False
+
+
+def bands(cells: Cells, most: int) -> Iterator[Band]:
+    """Split cells into bands of at most `most` entries: several whole cells, or part of one.
+
+    >>> [(b.start, b.stop, b.pixels, b.joins) for b in bands(Cells(0, 12, 2), 4)]
+    [(0, 4, 1, False), (4, 6, 1, True), (6, 10, 1, False), (10, 12, 1, True)]
+    """
+    if cells.entries <= most:
+        yield Band(cells.start, cells.stop, cells.count)
+        return
+    height = cells.even()
+    together = max(1, most // height) if height is not None else 1
+    for cell in range(0, cells.count, together):
+        last = min(cell + together, cells.count)
+        start, stop = cells.edge(cell), cells.edge(last)
+        for at in range(start, stop, max(most, 1) if last == cell + 1 else stop - start):
+            yield Band(at, min(at + most, stop) if last == cell + 1 else stop, last - cell, at > start)
+
+
+def split(start: int, stop: int, size: int) -> list[Cells]:
+    """Split entries into cells of `size` entries each; the last cell may be smaller.
+
+    >>> split(0, 10, 4)
+    [Cells(start=0, stop=8, wanted=2), Cells(start=8, stop=10, wanted=1)]
+    """
+    count, rest = divmod(stop - start, size)
+    whole = [Cells(start, stop - rest, count)] if count else []
+    return [*whole, Cells(stop - rest, stop, 1)] if rest else whole
+
+
+def sizes(side: Sequence[Cells]) -> Tensor:
+    """Number of entries of each cell along one side of a picture."""
+    return torch.cat([cells.sizes(torch.device("cpu")) for cells in side])
+
+
+def cell_of_entry(side: Sequence[Cells]) -> Tensor:
+    """The cell of each entry along one side of a picture."""
+    counts = sizes(side)
+    return torch.arange(len(counts)).repeat_interleave(counts)
+
+
+def largest(x: Tensor, cell: Tensor) -> Tensor:
+    """The maximum of the columns of each cell: (n, entries) → (n, cells). Weights are not negative."""
+    out = x.new_zeros(x.shape[0], int(cell[-1]) + 1)
+    return out.scatter_reduce_(1, cell.expand(x.shape), x, "amax")
+
+
+class Shading(NamedTuple):
+    """How a weight becomes one of 256 shades, rounded: 0 for none, 255 for a weight of 1; NaN is 0.
+
+        linear   255 · w
+        log      255 · (1 − log w / log floor)
+
+    >>> Shading().of(torch.tensor([0.0, 0.5, 1.0])).tolist()
+    [0, 128, 255]
+    >>> Shading(floor=1e-3).of(torch.tensor([0.0, 1e-4, 1e-3, 0.1, 1.0])).tolist()
+    [0, 0, 0, 170, 255]
+    """
+
+    floor: float | None = None
+    """Where the log scale begins, above 0 and below 1; None for the linear one."""
+
+    @property
+    def log(self) -> bool:
+        return self.floor is not None
+
+    @property
+    def line(self) -> tuple[float, float]:
+        """Slope and shift: a shade is x · slope + shift, cut to a whole number, where x is w or log w."""
+        return (255.0, 0.5) if self.floor is None else (-255 / math.log(self.floor), 255.5)
+
+    def of(self, weights: Tensor) -> Tensor:
+        """The shades of weights of any shape, uint8."""
+        slope, shift = self.line
+        shades = weights.log().mul_(slope).add_(shift) if self.log else weights * slope + shift
+        return torch.fmax(shades.clamp_(max=255.5), shades.new_zeros(())).to(torch.uint8)  # fmax: of NaN and 0, 0

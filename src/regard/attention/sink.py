@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -72,15 +71,13 @@ class SinkMap(AttentionMap):
         self.sink = sink
         self.without = AttentionMap(request) if without is None else without
 
-    @cached_property
-    def statistic(self) -> Statistic:
+    def _compute_statistic(self) -> Statistic:
         return self.without.statistic.with_sink(self.sink)
 
-    def at(self, *entry: int) -> AttentionMap:
-        return self._plain().at(*entry)
-
-    def _rows(self, *given: Any) -> tuple[Request, Statistic]:
-        return self._plain()._rows(*given)
+    @property
+    def known(self) -> Statistic:
+        """The statistic: without that of all rows, the sink would be left out."""
+        return self.statistic
 
     def _with(self, request: Request) -> Any:
         return self._plain()._with(request)

@@ -19,10 +19,9 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from .cells import Cells, Columns, mean_
+from .cells import Cells, Columns, Shading, mean_
 from .masks import Span, indices
 from .request import Request, block_shape
-from .shading import Shading
 from .statistic import Statistic, examined
 
 Reduce: TypeAlias = Literal["max", "mean", "sum"]

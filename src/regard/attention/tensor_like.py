@@ -15,6 +15,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from .request import Request
+    from .statistic import Statistic
 
 
 class TensorLike:
@@ -25,6 +26,8 @@ class TensorLike:
 
         def dense(self) -> Tensor: ...
         def __getitem__(self, index: Any) -> Tensor: ...
+        @property
+        def known(self) -> Statistic | None: ...
         @property
         def shape(self) -> tuple[int, ...]: ...
         @property
@@ -105,8 +108,9 @@ class TensorLike:
         return total.unsqueeze(at) if keepdim else total
 
     def _with(self, request: Request) -> Self:
-        known = self.__dict__.get("statistic")
-        made = type(self)(request, None if known is None else known.to(request.device))  # type: ignore[call-arg]
+        known = self.known
+        known = None if known is None else known.map(lambda x: x.to(request.device, copy=True))
+        made = type(self)(request, known)  # type: ignore[call-arg]
         made.query_tokens, made.key_tokens = self.query_tokens, self.key_tokens  # type: ignore[attr-defined]
         return made
 

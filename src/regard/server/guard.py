@@ -13,12 +13,13 @@ import ipaddress
 import json
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+S = TypeVar("S", bound=str)
 BODY = 2**20
 """Bytes of a request's body."""
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(:[0-9]{1,5})?")
@@ -130,12 +131,13 @@ def whole(name: str, given: str | None, low: int, high: int, default: int | None
     return int(given)
 
 
-def one_of(name: str, given: str | None, choices: Collection[str], default: str) -> str:
+def one_of(name: str, given: str | None, choices: Collection[S], default: S) -> S:
     if given is None:
         return default
-    if given not in choices:
-        raise Refused(400, f"{name} ({given[:40]!r}) must be one of {', '.join(choices)}.")
-    return given
+    for choice in choices:
+        if choice == given:
+            return choice
+    raise Refused(400, f"{name} ({given[:40]!r}) must be one of {', '.join(choices)}.")
 
 
 async def fields(request: Request, known: Mapping[str, type]) -> dict[str, Any]:

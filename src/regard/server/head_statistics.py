@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..attention.cells import Cells, split
 from ..lens.head_profile import MEASURES, ahead_of, totals
-from .head_views import Head, Mean, Stretch
+from .head_views import Head, Mean
 from .target import Layer
-from .tiles import stretches
 from .work_queue import Task
 
 MOST = 8192
@@ -21,7 +21,7 @@ RESIDUAL = 0.5
 def received(head: Head | Mean, task: Task) -> tuple[int, Tensor]:
     """Keys an entry, and the mean weight of each entry's keys over all queries."""
     cells = -(-head.keys // MOST)
-    found = head.picture([Stretch(0, head.queries, 1)], stretches(0, head.keys, cells), "mean", task)
+    found = head.picture([Cells(0, head.queries, 1)], split(0, head.keys, cells), "mean", task)
     return cells, found[0]
 
 

@@ -16,10 +16,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from torch import Tensor
 
+from ..attention.cells import Cells
+from ..attention.streamed_views import Reduce
 from ..lens.head_profile import MEASURES
 from . import head_statistics, model_routes, tiles
 from .guard import LOOPBACK, Guard, Refused, answer, between, fields, one_of, refusal, text_of, whole
-from .head_views import Head, Mean, Stretch
+from .head_views import Head, Mean
 from .static_files import Page
 from .target import Layer, Shown, Target
 from .work_queue import Cache, Desk, Task
@@ -31,7 +33,7 @@ TOP = 1000
 TEXT, SENTENCE = 500_000, 5_000
 """Characters of a text to run, and of one to translate."""
 MOST = 10**12
-REDUCE = ("max", "mean")
+REDUCE: tuple[Reduce, ...] = ("max", "mean")
 KEEP = {"cache-control": "private, max-age=31536000, immutable"}
 
 
@@ -76,7 +78,7 @@ class App:
         shown, layer, head = self._map(request)
         size = whole("size", request.query_params.get("size"), 1, OVERVIEW, 96)
         height, width = tiles.thumbnail(head.queries, head.keys, size)
-        rows, cols = [Stretch(0, head.queries, height)], [Stretch(0, head.keys, width)]
+        rows, cols = [Cells(0, head.queries, height)], [Cells(0, head.keys, width)]
         return await self._shades(request, shown, layer, head, rows, cols, ("overview", size))
 
     async def tile(self, request: Request) -> Response:
@@ -100,8 +102,8 @@ class App:
         shown: Shown,
         layer: Layer,
         head: Head | Mean,
-        rows: list[Stretch],
-        cols: list[Stretch],
+        rows: list[Cells],
+        cols: list[Cells],
         place: tuple[object, ...],
     ) -> bytes:
         """Return the shades of a region as a PGM file, from the cache if it is there."""

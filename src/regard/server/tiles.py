@@ -14,8 +14,7 @@ import io
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from ..attention.shading import Shading
-from .head_views import Stretch
+from ..attention.cells import Cells, Shading, split
 
 TILE = 256
 SCALES = ("linear", "log")
@@ -31,21 +30,10 @@ def deepest(queries: int, keys: int) -> int:
     return (max(queries, keys, 1) - 1).bit_length()
 
 
-def stretches(start: int, stop: int, cells: int) -> list[Stretch]:
-    """Entries in pixels of `cells` each; the last may have fewer.
-
-    >>> stretches(0, 10, 4)
-    [Stretch(start=0, stop=8, pixels=2), Stretch(start=8, stop=10, pixels=1)]
-    """
-    count, rest = divmod(stop - start, cells)
-    found = [Stretch(start, stop - rest, count)] if count else []
-    return [*found, Stretch(stop - rest, stop, 1)] if rest else found
-
-
-def side(number: int, entries: int, cells: int) -> list[Stretch]:
+def side(number: int, entries: int, cells: int) -> list[Cells]:
     """What tile `number` covers of an axis; nothing beyond its end."""
     start = number * TILE * cells
-    return stretches(start, max(start, min(start + TILE * cells, entries)), cells)
+    return split(start, max(start, min(start + TILE * cells, entries)), cells)
 
 
 def thumbnail(queries: int, keys: int, size: int) -> tuple[int, int]:

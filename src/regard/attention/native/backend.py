@@ -67,8 +67,7 @@ def _unfit_mask(request: Request) -> str | None:
 
 
 def context(request: Request) -> tuple[Tensor, Statistic | Tensor]:
-    """The context and the statistic of its rows (`Statistic.unpack`)."""
-    request = request.reduced()
+    """The context of a reduced request, and the statistic of its rows (`Statistic.unpack`)."""
     through = _through_dispatcher(request) and isinstance(request.similarity, Dot)
     found, statistic = traced(request) if through else _eager(request)
     return (found, statistic) if request.value.dtype == torch.float32 else (found.to(request.value.dtype), statistic)
@@ -83,7 +82,7 @@ def _eager(request: Request) -> tuple[Tensor, Statistic | Tensor]:
 
 
 def scores_as_viewed(request: Request) -> bool:
-    """Whether its scores are those of the views of a map (`native_observe`), bit for bit.
+    """Whether its scores are those of the views of a map (`native.views`), bit for bit.
 
     Both add up the products of a pair one by one; but the kernels for few queries do so lane by lane.
     """

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from .. import streamed_views
-from ..cells import Cells, mean_
+from ..cells import Cells, Shading, mean_
 from ..masks import Mask, Span
 from ..request import Request, shared_lead
-from ..shading import Shading
 from ..similarity import Additive
 from ..statistic import Statistic, large_rows
 from ..streamed_views import Reduce
