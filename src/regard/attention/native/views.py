@@ -278,6 +278,21 @@ _known: WeakKeyDictionary[Request, Ready] = WeakKeyDictionary()
 """Of requests that are looked at again and again, tile by tile: making this anew takes a third as long as a tile."""
 
 
+def _subtracted(statistic: Statistic, rows: Cells | None) -> tuple[Tensor, Tensor]:
+    """`Statistic.subtracted` in float32; only the given rows are defined.
+
+    A tile of a long map covers few of its rows: computing those of all would take longer than the tile.
+    """
+    if rows is None:
+        highest, log_total = statistic.subtracted()
+        return highest.to(torch.float32).contiguous(), log_total.to(torch.float32).contiguous()
+    part = slice(rows.start, rows.stop)
+    whole = torch.empty(2, *statistic.shape)
+    for out, values in zip(whole, statistic[..., part].subtracted(), strict=True):
+        out[..., part] = values
+    return whole[0], whole[1]
+
+
 def _run(
     request: Request,
     verb: str,
@@ -300,8 +315,7 @@ def _run(
     if out is None:
         rows, into = (statistic.highest, statistic.total), (0, 0, 0, 0, 0)
     else:
-        highest, log_total = statistic.subtracted()
-        rows = highest.to(torch.float32).contiguous(), log_total.to(torch.float32).contiguous()
+        rows = _subtracted(statistic, None if cells is None else cells[0])
         count = out.shape[-2] if verb == "before" else out.shape[-1]
         into = (address(out), out.stride(-3) if request.lead else 0, out.stride(-2), address(at), count)
     columns = slice(0, request.keys) if cols is None else cols
