@@ -118,7 +118,7 @@ LAYOUT = Layout(torch.tensor([T]), torch.tensor([T]), T, T, True)
 
 def request(q: Tensor, k: Tensor, additive: bool = False) -> Request:
     similarity = Additive(torch.ones(D)) if additive else Dot(1.0)
-    return Request(q, k, None, similarity, False, regard.attention.masks.OPEN, None, 0.0, 1, (1, 2))
+    return Request(q, k, None, similarity, lead=(1, 2))
 
 
 def entry_points(bad: Callable[[Tensor], Tensor], at: int) -> dict[str, Callable[[], Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -80,6 +81,16 @@ def test_bands_keep_the_sink() -> None:
     m = SinkMap(untouched(2, 3).request, torch.randn(3, 1))
     found = m.tile((3, 9), (0, 29), (6, 29), progress=Limit(9))
     assert torch.equal(found, m.dense()[..., 3:9, :]) and m.dense().sum(-1).max() < 1
+
+
+def test_bands_keep_the_sink_of_large_rows() -> None:
+    """Their weights are normalised by the scores of the view itself, and the sink."""
+    request = untouched(2, 3).request
+    request = dataclasses.replace(request, q=request.q.double() * 1e12, k=request.k.double())
+    m = SinkMap(request, regard.AttentionMap(request).statistic.highest)  # as strong as the strongest key
+    assert m.statistic.large is not None and m.statistic.large.all()
+    found = m.tile((3, 9), (0, 29), (6, 29), progress=Limit(9))
+    torch.testing.assert_close(found.sum(-1), torch.full((2, 3, 6), 0.5).double(), rtol=0, atol=0.1)
 
 
 @pytest.mark.parametrize("kind", ["attended", "untouched", "sink"])

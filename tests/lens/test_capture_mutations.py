@@ -38,15 +38,14 @@ def example() -> Seen:
     full = torch.randn(1, 4, 5, 6, generator=g)
     entry = torch.tensor([4]).reshape(1, 1, 1, 1)
     requests = [
-        Request(q, k, None, Dot(0.25), False, Mask(), None, 0.0, 2, (1, 4)),
-        Request(q, k, None, Dot(0.5), False, Mask(None, 2, 0, 2, 4), 1.5, 0.0, 2, (1, 4)),
-        Request(q, full, None, Dot(0.5), True, Mask(None, None, 0, entry, entry), None, 0.0, 1, (1, 4)),
-        Request(
-            q, full, None, Additive(torch.randn(6, generator=g)), False, Mask(torch.randn(3, 5, generator=g)), None,
-            0.0, 1, (1, 4),
+        Request.of_parts(q, k, None, Dot(0.25), lead=(1, 4), groups=2),
+        Request.of_parts(q, k, None, Dot(0.5), lead=(1, 4), mask=Mask(None, 2, 0, 2, 4), softcap=1.5, groups=2),
+        Request.of_parts(q, full, None, Dot(0.5), lead=(1, 4), hard=True, mask=Mask(None, None, 0, entry, entry)),
+        Request.of_parts(
+            q, full, None, Additive(torch.randn(6, generator=g)), lead=(1, 4), mask=Mask(torch.randn(3, 5, generator=g))
         ),
-        Request(q, full, None, Dot(0.5), False, Mask(torch.ones(3, 5).tril(2) > 0), None, 0.0, 1, (1, 4)),
-    ]  # fmt: skip
+        Request.of_parts(q, full, None, Dot(0.5), lead=(1, 4), mask=Mask(torch.ones(3, 5).tril(2) > 0)),
+    ]
     calls = [Call(f"layer.{i}", Found(Plain(r), torch.zeros(4, 1) if i == 4 else None)) for i, r in enumerate(requests)]
     seen = Seen(calls, missed=["layer.9: a reason"])
     seen.calls[0].query_tokens, seen.calls[0].key_tokens = ["a", SECRET, "c"], list("vwxyz")

@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from torch import nn
 
 import regard
+from regard.attention.word_weights import spell, word_weights
 from regard.lens.head_profile import MEASURES, profile
 from regard.lens.patch_weights import Patches
 from regard.lens.seen import Seen
@@ -132,13 +133,13 @@ def test_tokens_of_links_never_overlap():
 
 
 def test_pieces_become_words():
-    assert alignment_matrix.spell(["new@@", "est", "low"]) == (["newest", "low"], [0, 0, 1])
-    assert alignment_matrix.spell(["The", "Ġcat", "fish", "<|end|>", "x"]) == (
+    assert spell(["new@@", "est", "low"]) == (["newest", "low"], [0, 0, 1])
+    assert spell(["The", "Ġcat", "fish", "<|end|>", "x"]) == (
         ["The", "catfish", "<|end|>", "x"],
         [0, 1, 1, 2, 3],
     )
     weights = a_map().dense()
-    merged = alignment_matrix.together(weights, [0] * 4 + list(range(1, 8)), [0, 0, *range(1, 12)])
+    merged = word_weights(weights, source=[0, 0, *range(1, 12)], target=[0] * 4 + list(range(1, 8)))
     assert torch.allclose(merged.sum(-1), torch.ones(8))
     assert merged[0, 0] == pytest.approx(float(weights[:4, :2].sum() / 4), abs=1e-6)
 

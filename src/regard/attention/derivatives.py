@@ -113,17 +113,15 @@ def gradients_by_head(
     """
     shared = (*lead[:-1], lead[-1] // groups) if groups > 1 else lead
     q, k, v, *parameters = tensors
-    request = Request(
+    request = Request.of_parts(
         q.reshape(*lead, *q.shape[2:]),
         k.reshape(*shared, *k.shape[2:]),
         v.reshape(*shared, *v.shape[2:]),
         similarity.with_parameters(tuple(p.reshape(*lead, *p.shape[2:]) for p in parameters)),
-        False,
-        mask,
-        softcap or None,
-        0.0,
-        groups,
-        lead,
+        lead=lead,
+        mask=mask,
+        softcap=softcap or None,
+        groups=groups,
     )
     of_dense = (*wanted[:3], False, *wanted[3:])
     q_grad, k_grad, v_grad, _, *others = differentiable_gradients(
@@ -171,7 +169,8 @@ class Rerouted(torch.autograd.Function):
             return grad, *(None,) * 5
         q, k, v, dense = ctx.saved_tensors
         similarity, mask, softcap, groups, lead = ctx.rest
-        request = Request(q, k, v, similarity, False, replace(mask, dense=dense), softcap, 0.0, groups, lead)
+        mask = replace(mask, dense=dense)
+        request = Request.of_parts(q, k, v, similarity, lead=lead, mask=mask, softcap=softcap, groups=groups)
         return None, *differentiable_gradients(request, ctx.needs_input_grad[1:5], grad), None
 
 

@@ -81,7 +81,7 @@ def request_of(
         0 if offset is None else offset.reshape(-1, 1, 1, 1),
         None if lengths is None else lengths.reshape(-1, 1, 1, 1),
     )
-    return Request(q, k, v, Dot(scale), False, mask, softcap, 0.0, groups, tuple(q.shape[:2]))
+    return Request.of_parts(q, k, v, Dot(scale), lead=tuple(q.shape[:2]), mask=mask, softcap=softcap, groups=groups)
 
 
 def _four(x: Tensor, lead: tuple[int, ...], batches: int, heads: int) -> Tensor:

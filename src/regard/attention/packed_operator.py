@@ -65,7 +65,8 @@ def request_of(
 ) -> Request:
     """The request that the arguments of the operator spell."""
     lead = torch.broadcast_shapes(q.shape[:1], (k.shape[0] * groups,), (v.shape[0] * groups,))
-    return Request(q, k, v, Dot(scale), False, Mask(None, left, right), softcap, 0.0, groups, tuple(lead))
+    mask = Mask(None, left, right)
+    return Request.of_parts(q, k, v, Dot(scale), lead=tuple(lead), mask=mask, softcap=softcap, groups=groups)
 
 
 @torch.library.register_fake("regard::packed")

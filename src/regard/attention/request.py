@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import torch
@@ -35,13 +35,14 @@ class Request:
     v: Tensor | None
     """(*lead, Tk, Dv), likewise; None in a map"""
     similarity: Similarity
-    hard: bool
-    mask: Mask
-    softcap: float | None
-    dropout_p: float
-    groups: int
-    """Query heads that share one key head: dimension −3 of q is that of k times groups."""
+    _: KW_ONLY
     lead: tuple[int, ...]
+    hard: bool = False
+    mask: Mask = OPEN
+    softcap: float | None = None
+    dropout_p: float = 0.0
+    groups: int = 1
+    """Query heads that share one key head: dimension −3 of q is that of k times groups."""
 
     @classmethod
     def of(
@@ -91,7 +92,16 @@ class Request:
             query, key, resolved, softcap = _zero(query, *ignored), _zero(key), Dot(), None
             mask = mask.without_bias()
         return cls(
-            query, key, value, resolved, weighting == "hard", mask, softcap, float(dropout_p), groups, tuple(lead)
+            query,
+            key,
+            value,
+            resolved,
+            lead=tuple(lead),
+            hard=weighting == "hard",
+            mask=mask,
+            softcap=softcap,
+            dropout_p=float(dropout_p),
+            groups=groups,
         )
 
     @classmethod
@@ -99,16 +109,21 @@ class Request:
         cls,
         q: Tensor,
         k: Tensor,
+        v: Tensor | None,
         similarity: Similarity,
-        hard: bool,
-        mask: Mask,
-        softcap: float | None,
-        groups: int,
+        *,
         lead: tuple[int, ...],
+        hard: bool = False,
+        mask: Mask = OPEN,
+        softcap: float | None = None,
+        groups: int = 1,
     ) -> Request:
-        """A request that was kept, from its parts, as a file holds them; raises ValueError where they do not fit."""
-        validation.kept(q, k, mask, similarity, softcap, groups, lead)
-        return cls(q, k, None, similarity, hard, mask, softcap, 0.0, groups, lead)
+        """A request without dropout from its parts, in the form in which it holds them.
+
+        Raises ValueError where they do not fit one another. Numbers in tensors are not read (`validation.numbers`).
+        """
+        validation.parts(q, k, v, mask, similarity, softcap, groups, lead)
+        return cls(q, k, v, similarity, lead=lead, hard=hard, mask=mask, softcap=softcap, groups=groups)
 
     @property
     def queries(self) -> int:

@@ -202,42 +202,54 @@ def lengths(number: Any, key: Tensor, leading: Sequence[int]) -> int | Tensor:
     return valid
 
 
-def kept(
-    q: Tensor, k: Tensor, mask: Mask, similarity: Similarity, softcap: float | None, groups: int, leading: Sequence[int]
+def parts(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor | None,
+    mask: Mask,
+    similarity: Similarity,
+    softcap: float | None,
+    groups: int,
+    leading: Sequence[int],
 ) -> None:
-    """The parts of a request that was kept, in the form in which it holds them; raises ValueError.
+    """The parts of a request, in the form in which it holds them; raises ValueError.
 
-    What `Request.of` makes of a call is so by construction; this is for requests that come from elsewhere.
+    What `Request.of` makes of a call fits by construction; this is for requests that come from elsewhere.
     """
-    tensors(q, k, k)
+    tensors(q, k, k if v is None else v)
     widths(q, k, "dot")
     if groups < 1 or (groups > 1 and k.ndim < 3):
         raise ValueError(f"attend: groups ({groups}) must be 1, or more where key ({shape(k)}) has heads.")
-    shared = k.shape[:-2] if groups == 1 else (*k.shape[:-3], k.shape[-3] * groups)
-    for name, given in (("query", q.shape[:-2]), ("key", shared)):
+    for name, x, share in (("query", q, 1), ("key", k, groups), ("value", v, groups)):
+        if x is None:
+            continue
+        given = x.shape[:-2] if share == 1 else (*x.shape[:-3], x.shape[-3] * share)
         if not broadcasts(given, leading):
             raise ValueError(f"attend: {name} ({shape_of(given)}) must broadcast to the leading {tuple(leading)}.")
-    options(0.0, softcap, "softmax", None if mask.left is None and mask.right is None else (mask.left, mask.right))
+    window = None if mask.left is None and mask.right is None else (mask.left, mask.right)
+    options(0.0, softcap, "softmax", window)
     parameters(similarity, q, k, leading)
+    attn_mask(mask.dense, q, k, leading)
+    _kept_number("causal_offset", mask.offset, (*leading, q.shape[-2], 1), q.device)
+    _kept_number("lengths", mask.lengths, (*leading, 1, 1), q.device)
+
+
+def numbers(similarity: Similarity, mask: Mask, k: Tensor) -> None:
+    """The numbers in the parts of a request, which a file may hold in any form; raises ValueError."""
     scale = getattr(similarity, "scale", 1.0)
     if not math.isfinite(scale):
         raise ValueError(f"attend: scale ({scale}) must be a finite number.")
-    attn_mask(mask.dense, q, k, leading)
-    _kept_number("causal_offset", mask.offset, (*leading, q.shape[-2], 1), q.device)
-    if mask.lengths is not None:
-        _kept_number("lengths", mask.lengths, (*leading, 1, 1), q.device)
-        lengths(mask.lengths.flatten() if isinstance(mask.lengths, Tensor) else mask.lengths, k, _flat(mask.lengths))
+    if isinstance(mask.lengths, Tensor):
+        lengths(mask.lengths.flatten(), k, (mask.lengths.numel(),))
+    elif mask.lengths is not None:
+        lengths(mask.lengths, k, ())
 
 
-def _flat(number: int | Tensor) -> tuple[int, ...]:
-    return (number.numel(),) if isinstance(number, Tensor) else ()
-
-
-def _kept_number(name: str, number: int | Tensor, target: Sequence[int], device: torch.device) -> None:
+def _kept_number(name: str, number: int | Tensor | None, target: Sequence[int], device: torch.device) -> None:
     if not isinstance(number, Tensor):
         return
-    if number.dtype != torch.int64 or number.device != device:
-        raise ValueError(f"attend: {name} must be int64 on {device}; got {dtype(number)} on {number.device}.")
+    if number.dtype.is_floating_point or number.dtype == torch.bool or number.device != device:
+        raise ValueError(f"attend: {name} must be integers on {device}; got {dtype(number)} on {number.device}.")
     if number.ndim != len(target) or not broadcasts(number.shape, target):
         raise ValueError(f"attend: {name} ({shape(number)}) must broadcast to {shape_of(target)}.")
 

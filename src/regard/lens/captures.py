@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ..attention import validation
 from ..attention.masks import Mask
 from ..attention.request import Request
 from ..attention.similarity import Additive, Dot, Similarity
@@ -217,16 +218,19 @@ def _request(fields: Fields) -> Request:
     offset = 0 if fields.absent("offset") else _number(fields, "offset", low=-LARGEST)
     lengths = None if fields.absent("lengths") else _number(fields, "lengths", low=0)
     softcap = None if fields.absent("softcap") else fields.number("softcap")
-    return Request.of_parts(
+    request = Request.of_parts(
         fields.tensor("q", FLOATS),
         fields.tensor("k", FLOATS),
+        None,
         _similar(fields.object("similarity")),
-        fields.flag("hard"),
-        Mask(dense, left, right, offset, lengths),
-        softcap,
-        fields.integer("groups", low=1),
-        lead,
+        lead=lead,
+        hard=fields.flag("hard"),
+        mask=Mask(dense, left, right, offset, lengths),
+        softcap=softcap,
+        groups=fields.integer("groups", low=1),
     )
+    validation.numbers(request.similarity, request.mask, request.k)
+    return request
 
 
 def _similar(fields: Fields) -> Similarity:

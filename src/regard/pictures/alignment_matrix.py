@@ -3,65 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-
-import torch
-from torch import Tensor
 
 from ..attention.attention_map import AttentionMap
+from ..attention.word_weights import spell, word_weights
 from . import heatmap, panel_selection
 from .figure import Picture, check_path, save
 
-BEGINS = ("▁", "Ġ", " ")
-"""A piece with one of these in front begins a word, where any token has it."""
-INSIDE, GOES_ON = "##", "@@"
-SPECIAL = (("<", ">"), ("[", "]"))
 MOST = 400
 """Words on a side of a picture that can be read."""
-
-
-def spell(tokens: Sequence[str]) -> tuple[list[str], list[int]]:
-    """The words that pieces make, and the word of each piece: SentencePiece's ▁, GPT's Ġ, BERT's ##, Moses's @@.
-
-    >>> spell(["▁new", "est", "▁low", "</s>"])
-    (['newest', 'low', '</s>'], [0, 0, 1, 2])
-    >>> spell(["[CLS]", "em", "##bed", "##ding", "."])
-    (['[CLS]', 'embedding', '.'], [0, 1, 1, 1, 2])
-    """
-    marked = any(token.startswith(BEGINS) for token in tokens)
-    words: list[str] = []
-    places: list[int] = []
-    closed = True  # whether the next piece begins a word in any case
-    for token in tokens:
-        special = len(token) > 2 and any(token.startswith(a) and token.endswith(b) for a, b in SPECIAL)
-        begins = token.startswith(BEGINS) if marked else not token.startswith(INSIDE)
-        piece = token if special else token.removeprefix(INSIDE).removesuffix(GOES_ON)
-        piece = piece[1:] if not special and marked and token.startswith(BEGINS) else piece
-        if not words or special or closed or (begins and not _open(tokens, len(places))):
-            words.append(piece or token)
-        else:
-            words[-1] += piece
-        closed = special
-        places.append(len(words) - 1)
-    return words, places
-
-
-def _open(tokens: Sequence[str], place: int) -> bool:
-    """Whether the piece before goes on here."""
-    return place > 0 and tokens[place - 1].endswith(GOES_ON) and len(tokens[place - 1]) > 2
-
-
-def together(weights: Tensor, queries: Sequence[int], keys: Sequence[int]) -> Tensor:
-    """Weights of words from those of pieces (Tq, Tk): a word receives what its pieces do, and looks as they do on
-    average, so that rows sum to what they did.
-
-    >>> together(torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]), [0, 0], [0, 0, 1])
-    tensor([[0.5000, 0.5000]])
-    """
-    rows, cols = torch.as_tensor(queries), torch.as_tensor(keys)
-    received = weights.new_zeros(len(rows), int(cols.max()) + 1).index_add_(1, cols, weights)  # (Tq, words)
-    looked = weights.new_zeros(int(rows.max()) + 1, received.shape[1]).index_add_(0, rows, received)
-    return looked / torch.bincount(rows).unsqueeze(-1)
 
 
 def alignment(
@@ -97,7 +46,7 @@ def alignment(
             "m.save pools a map of any size."
         )
     weights = panel_selection.rows("alignment", map, slice(None), head, batch)  # (Tq, Tk)
-    dense = panel_selection.Dense(together(weights, rows, cols))
+    dense = panel_selection.Dense(word_weights(weights, source=cols, target=rows))
     dense.query_tokens, dense.key_tokens = target, source
     picture = heatmap.draw(dense, title=title or None, annotate=annotate)
     assert isinstance(picture, Picture)

@@ -10,42 +10,16 @@ Two conventions tell which step of the decoder speaks of a target piece:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Literal
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor
 
+from ..attention.word_weights import Step as Step
+from ..attention.word_weights import word_weights as word_weights
+
 Link = tuple[int, int]
 """(source word, target word), counted from 0."""
-Step = Literal["output", "input"]
-
-
-def word_weights(weights: Tensor, source: Sequence[int], target: Sequence[int], step: Step = "output") -> Tensor:
-    """Weights between words: (steps, Ts pieces) → (target words, source words).
-
-    `source` and `target` name the word of each piece, −1 for one that is no part of a word. What falls on the pieces of
-    one source word is added up; the rows of one target word are averaged. Steps and pieces beyond those named (the end
-    of the sentence) are left out.
-
-    >>> w = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.2, 0.6], [0.0, 0.1, 0.9]])
-    >>> word_weights(w, source=[0, 0, 1], target=[0, 1])
-    tensor([[0.9000, 0.1000],
-            [0.4000, 0.6000]])
-    """
-    shift = {"output": 0, "input": 1}.get(step)
-    if shift is None:
-        raise ValueError(f"alignment: step ({step!r}) must be 'output' or 'input'.")
-    steps, pieces = weights.shape
-    if steps < len(target) + shift or pieces < len(source):
-        raise ValueError(
-            f"alignment: weights ({steps}, {pieces}) must have a row for each of {len(target)} target pieces"
-            f"{' and the end of the sentence' if shift else ''} and a column for each of {len(source)} source pieces."
-        )
-    rows = weights[shift : shift + len(target), : len(source)]  # (target pieces, source pieces)
-    by_source = _sums(rows.T, source).T  # (target pieces, source words)
-    counts = _sums(torch.ones(len(target), 1), target)  # (target words, 1)
-    return _sums(by_source, target) / counts  # (target words, source words)
 
 
 def links(weights: Tensor) -> list[Link]:
@@ -116,10 +90,3 @@ def error_rate(pairs: Iterable[tuple[Collection[Link], Collection[Link], Collect
     if not total:
         raise ValueError("alignment: error rate must have links to count; got none, found or sure.")
     return 1 - hits / total
-
-
-def _sums(x: Tensor, groups: Sequence[int]) -> Tensor:
-    """Rows of x added up by group, −1 for none: (n, m) → (groups, m)."""
-    count = max(groups, default=-1) + 1
-    index = torch.tensor([count if group < 0 else group for group in groups], dtype=torch.long)
-    return x.new_zeros(count + 1, x.shape[1]).index_add_(0, index, x)[:count]

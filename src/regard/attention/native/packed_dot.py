@@ -103,8 +103,9 @@ class _Attention(torch.autograd.Function):
         plan, layout, mask = ctx.packed
         q, k, v, found, softmax = ctx.saved_tensors
         if torch.is_grad_enabled():  # only under create_graph=True
-            lead = (q.shape[0],)
-            request = Request(q, k, v, Dot(plan.scale), False, mask, plan.softcap or None, 0.0, plan.groups, lead)
+            request = Request.of_parts(
+                q, k, v, Dot(plan.scale), lead=q.shape[:1], mask=mask, softcap=plan.softcap or None, groups=plan.groups
+            )
             return *gradients_of_packed(request, layout, ctx.needs_input_grad[:3], grad), None
         *gradients, finite = _backward(ctx.packed, q, k, v, found, softmax, grad)
         if plan.masked and not finite:
