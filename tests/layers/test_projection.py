@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.layers import MultiHeadAttention, merge_heads, projection, split_heads
-from regard.layers.projection import linear, over_rows, project, side_by_side
+from regard.layers.projection import linear, over_rows, project
 
 
 def made(*outs: int, bias: bool = True) -> list[nn.Linear]:
@@ -78,20 +78,7 @@ def test_over_rows(rows: int) -> None:
         torch.set_num_threads(before)
 
 
-def test_parts_side_by_side_are_a_view() -> None:
-    whole = torch.randn(3, 4, 9)
-    parts = whole.split([2, 3, 4], -1)
-    joined = side_by_side(parts)
-    assert joined is not None and joined.data_ptr() == whole.data_ptr() and torch.equal(joined, whole)
-    inner = side_by_side(whole[:, 1:].split([2, 3, 4], -1))
-    assert inner is None  # rows of another matrix lie between
-    for other in (parts[::-1], parts[1:], (parts[0], parts[1].clone(), parts[2]), (parts[0], parts[1].double())):
-        assert side_by_side(other) is None
-    assert side_by_side([x.expand(3, 4, -1) for x in torch.randn(1, 1, 9).split([4, 5], -1)]) is None
-
-
-def test_gradients_of_projections_are_not_copied() -> None:
-    """Where attention leaves those of queries, keys and values side by side; and are the same where it does not."""
+def test_gradients_of_joined_projections_are_those_of_separate_ones() -> None:
     attention = MultiHeadAttention(32, 2)
     x = torch.randn(16, 40, 32, requires_grad=True)
     found = torch.autograd.grad(attention(x).square().sum(), [x, *attention.parameters()])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,8 +35,7 @@ def project(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
     weights: list[Tensor] = [layer.weight for layer in plain]
     biases: list[Tensor] = [layer.bias for layer in plain if layer.bias is not None]
     joined = _linear(x, torch.cat(weights), torch.cat(biases) if biases else None)
-    sizes = [layer.out_features for layer in plain]
-    return _Split.apply(joined, sizes) if _learns(joined) else joined.split(sizes, -1)
+    return joined.split([layer.out_features for layer in plain], -1)
 
 
 def linear(x: Tensor, layer: nn.Module) -> Tensor:
@@ -99,46 +97,3 @@ def over_rows(a: Tensor, b: Tensor) -> Tensor:
     parts = a[:shares].view(threads, each, -1).transpose(1, 2) @ b[:shares].view(threads, each, -1)  # (threads, A, B)
     found = parts.sum(0)
     return found if shares == len(a) else found + a[rest].t() @ b[rest]
-
-
-class _Split(torch.autograd.Function):
-    """`joined.split(sizes, -1)`, whose gradient is no copy where those of the parts lie side by side already.
-
-    The native kernels leave them so: `attention.native.plan.Gradients`.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, joined: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
-        return joined.split(sizes, -1)
-
-    @staticmethod
-    def backward(ctx: Any, *parts: Tensor) -> tuple[Tensor, None]:
-        joined = None if torch.is_grad_enabled() else side_by_side(parts)
-        return torch.cat(parts, -1) if joined is None else joined, None
-
-
-def side_by_side(parts: Sequence[Tensor]) -> Tensor | None:
-    """The matrix that these are the columns of, if they are, and it has no others: a view.
-
-    >>> whole = torch.randn(4, 6)
-    >>> side_by_side(whole.split([1, 2, 3], -1)).data_ptr() == whole.data_ptr()
-    True
-    >>> side_by_side([torch.randn(4, 2), torch.randn(4, 4)]) is None
-    True
-    """
-    first = parts[0]
-    shape = torch.Size([*first.shape[:-1], sum(part.shape[-1] for part in parts)])
-    strides, at = _contiguous_strides(shape), first.storage_offset()
-    for part in parts:
-        same = part.dtype == first.dtype and part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        if not same or part.stride() != strides or part.storage_offset() != at or part.shape[:-1] != shape[:-1]:
-            return None
-        at += part.shape[-1]
-    return first.as_strided(shape, strides)
-
-
-def _contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    strides = [1]
-    for size in reversed(shape[1:]):
-        strides.insert(0, strides[0] * size)
-    return tuple(strides)

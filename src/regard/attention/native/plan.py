@@ -165,18 +165,12 @@ class Gradients(NamedTuple):
 
     @classmethod
     def room(cls, plan: Plan, q: Tensor, k: Tensor, v: Tensor, parts: int) -> Gradients:
-        """Laid out as q, k and v are. Where all three are alike, with their heads in a row, so are their gradients:
-        rows of [dq dk dv], of which a joint projection (`layers.projection`) makes one matrix without a copy.
-        """
+        """Laid out as q, k and v are."""
         (*lead, heads, queries, width), keys, value_width = q.shape, k.shape[-2], v.shape[-1]
         # what is added up afterwards is rounded afterwards
         of_queries = q.dtype if parts == 1 else torch.float32
         of_keys = k.dtype if plan.groups == 1 else torch.float32
         padded, inside = kernels().padded, heads_inside(q) and heads_inside(k) and heads_inside(v)
-        if inside and parts == 1 and q.shape == k.shape == v.shape and of_queries == of_keys:
-            (joint,) = pieces((*lead, queries, 3, heads, padded(width)), dtypes=(of_queries,))
-            dq, dk, dv = (x.transpose(-3, -2) for x in joint.unbind(-3))
-            return cls(dq.unsqueeze(0), dk, dv)
 
         def laid(*shape: int) -> tuple[int, ...]:
             *first, h, t, d = shape
