@@ -46,6 +46,16 @@ def test_no_two_modules_share_a_base_name(folder: str) -> None:
     assert [name for name, count in counts.items() if count > 1] == []
 
 
+def test_the_changelog_names_modules_that_exist() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("### Moved modules")[2]
+    moved = re.findall(r"^\| `(regard[\w.]*)` \| (.*) \|$", text, re.MULTILINE)
+    assert len(moved) > 100
+    for before, now in moved:
+        for module in re.findall(r"`(regard\.[\w.]+)`", now):
+            path = SOURCE.parent / module.replace(".", "/")
+            assert path.with_suffix(".py").is_file() or path.is_dir(), f"{before} has not moved to {module}"
+
+
 def tree_of_readme() -> set[str]:
     """The paths in the README's map, by indentation."""
     block = re.search(r"## The tree.*?```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
