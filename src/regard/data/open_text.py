@@ -12,11 +12,12 @@ from typing import IO
 
 @contextmanager
 def opened(path: Path, where: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """A text file, plain or gzip (told by its first bytes), from after its byte order mark.
+    """Open a text file, plain or gzip (detected by its first bytes), after its byte order mark.
 
     Raises:
         ValueError: for UTF-16 and for damaged gzip, wherever in the block it shows; `where` begins the message.
 
+    >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "text"
     >>> _ = path.write_bytes(gzip.compress("\ufefftwo\\nlines".encode()))
     >>> with opened(path, "example") as file:
