@@ -85,8 +85,8 @@ def test_second_derivatives_are_those_of_the_reference(
     try:
         got = second(inputs(keys, torch.float32), keys, options(torch.float32), backend)
     except ValueError as error:
-        assert backend != "auto"
-        pytest.skip(str(error))
+        assert backend != "auto" and "cannot serve this request" in str(error)
+        return
     for mine, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(mine.double(), other, rtol=1e-4, atol=1e-4)
     assert any(grad.any() for grad in wanted)
