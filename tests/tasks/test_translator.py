@@ -104,7 +104,10 @@ def test_maps_come_with_the_translations_and_alignments_from_the_maps(trained: T
         handle.remove()
         del trained.model.decode
     assert [[one.text for one in best] for best in found] == [[one.text for one in best] for best in plain]
-    assert [len(some) for some in maps] == [2] * 5 and alone == found[0]
+    assert [len(some) for some in maps] == [2] * 5
+    assert [one.text for one in alone] == [one.text for one in found[0]]
+    # products of another batch size round differently
+    assert [one.score for one in alone] == pytest.approx([one.score for one in found[0]], rel=1e-4)
     torch.testing.assert_close(seen.dense(), maps[0][0].dense())
     for one, expected in zip(aligned, translator.align(found, step=step), strict=True):
         assert one.links == expected.links
