@@ -16,7 +16,7 @@ demo: set-up
 test: set-up check chromium
 	REGARD_TEST_ORDER=$(ORDER) $(BIN)/python -m pytest -n auto --dist loadgroup
 
-# Linters, types and a few tests of every file: about a minute on two idle cores, for the time between two edits
+# Linters, types and the first test of every file, for the time between two edits
 quick: set-up check
 	$(BIN)/python -m pytest --quick -n auto --dist loadgroup -q tests
 
