@@ -218,6 +218,37 @@ def test_a_query_that_attends_to_nothing_reaches_no_gradient(server: str, name: 
         assert_near(got, wanted)
 
 
+@pytest.mark.parametrize("tensor", ["query", "key"])
+@pytest.mark.parametrize("infinity", [torch.inf, -torch.inf])
+@pytest.mark.parametrize("options", [{}, *(options for options, _ in CASES.values())], ids=["no mask", *CASES])
+@pytest.mark.parametrize("server", SERVERS)
+def test_attended_scores_of_infinity(
+    server: str, options: dict[str, Any], infinity: float, tensor: str, isa: None
+) -> None:
+    """Scores of +∞ and NaN make a row NaN. Scores of −∞ make it NaN or have a weight of 0; it is never wrong."""
+    backend, *level = server.split()
+    if level and engine.module:
+        engine.module.use_isa(level[0])
+    options = {n: x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for n, x in options.items()}
+    q, k, v = (x.detach().float() for x in inputs())
+    (q if tensor == "query" else k)[0, :, 1, 2] = infinity
+    _, uniform = regard.attend(*(torch.zeros_like(x) for x in (q, k, v)), return_map=True, **options)
+    allowed = uniform[...] > 0
+    bias = options.get("attn_mask")
+    scores = q.double() @ k.double().mT / D**0.5
+    if bias is not None and bias.is_floating_point():
+        scores = scores + bias.double()
+    scores = torch.where(allowed, scores, -torch.inf)
+    must_be_nan = (scores.isnan() | (scores == torch.inf)).any(-1)
+    may_be_nan = (allowed & (scores == -torch.inf)).any(-1)
+    weights = torch.where(scores.amax(-1, keepdim=True) == -torch.inf, 0, scores.softmax(-1))
+    context = regard.attend(q, k, v, backend=backend, **options)
+    assert context[must_be_nan].isnan().all()
+    finite = ~must_be_nan & ~(may_be_nan & context.isnan().all(-1))
+    assert finite.any()
+    torch.testing.assert_close(context[finite].double(), (weights @ v.double())[finite], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("backend", ["native", *BACKENDS])
 def test_nan_in_one_packed_sequence_leaves_shared_parameters_alone(backend: str, is_causal: bool) -> None:
