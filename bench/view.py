@@ -82,7 +82,7 @@ def _head(q: Tensor, k: Tensor, statistic: Statistic | None = None) -> Head:
 
 
 def _tile(head: Head, rows: list[Cells], cols: list[Cells], reduce: Reduce) -> bytes:
-    return tiles.pgm(head.shades(rows, cols, reduce, tiles.shading("log", head.keys), Task()))
+    return tiles.pgm(head.picture(rows, cols, reduce, Task(), tiles.shading("log", head.keys)))
 
 
 def _span(side: list[Cells]) -> slice:

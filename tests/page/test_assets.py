@@ -41,8 +41,8 @@ def test_a_missing_translation_does_not_compile(tmp_path: Path) -> None:
     compiler = ROOT / "web/node_modules/.bin/tsc"
     demand(node() and compiler.exists(), "no TypeScript; run make page")
     shutil.copytree(ROOT / "web/src", tmp_path / "src")
-    words = tmp_path / "src/shared/translations.ts"
-    words.write_text(words.read_text(encoding="utf-8").replace('  cancel: "取消",\n', ""), encoding="utf-8")
+    words = tmp_path / "src/shared/words.zh.json"
+    words.write_text(words.read_text(encoding="utf-8").replace('  "cancel": "取消",\n', ""), encoding="utf-8")
     command = [
         str(node()),
         str(compiler.resolve()),
@@ -53,9 +53,10 @@ def test_a_missing_translation_does_not_compile(tmp_path: Path) -> None:
         "--lib",
         "es2023,dom",
     ]
-    options = ["--module", "esnext", "--moduleResolution", "bundler", "--ignoreConfig", "src/shared/translations.ts"]
-    done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode != 0 and "'cancel' is missing" in done.stdout
+    options = ["--module", "esnext", "--moduleResolution", "bundler", "--resolveJsonModule", "--ignoreConfig"]
+    command += [*options, "src/shared/translations.ts"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0 and "Property '\"cancel\"' is missing" in done.stdout
 
 
 def test_the_wheel_contains_the_page(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_pictures_in_any_parts_are_the_same(data: st.DataObject) -> None:
             torch.testing.assert_close(mean, expected, rtol=1e-5, atol=1e-7)
             for head in (both[0], Mean(both)):
                 shading = tiles.shading(data.draw(st.sampled_from(tiles.SCALES)), keys)
-                shades = head.shades([rows], [cols], reduce, shading, Task())
+                shades = head.picture([rows], [cols], reduce, Task(), shading)
                 wanted = shading.of(head.picture([rows], [cols], reduce, Task()))
                 assert (shades.int() - wanted.int()).abs().max() <= 1 and (shades != wanted).sum() <= 1
     finally:
@@ -176,7 +176,7 @@ def test_a_row_that_is_not_finite_is_served_and_shown_as_nothing() -> None:
     whole = torch.arange(30) != 3
     torch.testing.assert_close(found[whole], map[0, 0][whole], rtol=1e-5, atol=1e-7)
     assert found[3].isnan().all() and not tiles.shading("log", 20).of(found)[3].any()
-    shades = head.shades([Cells(0, 30, 30)], [Cells(0, 20, 20)], "max", tiles.shading("log", 20), Task())
+    shades = head.picture([Cells(0, 30, 30)], [Cells(0, 20, 20)], "max", Task(), tiles.shading("log", 20))
     assert torch.equal(shades, tiles.shading("log", 20).of(found)) and shades[:3].any()
 
 

@@ -196,7 +196,7 @@ def test_shades_come_from_the_cache_in_both_formats(saw: Any, monkeypatch: pytes
     cache = Cache(1 << 20)
     client = asked(Capture(saw, "x"), cache=cache)
     first = client.get("/api/maps/0/0/overview.pgm").content
-    monkeypatch.setattr("regard.server.head_views.Head.shades", None)
+    monkeypatch.setattr("regard.server.head_views.Head.picture", None)
     assert client.get("/api/maps/0/0/overview.pgm").content == first
     assert client.get("/api/maps/0/0/overview.png?palette=dark").status_code == 200
     assert client.get("/api/maps/0/0/overview.pgm?scale=log").status_code == 500  # would have to compute

@@ -1,11 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { h } from "preact";
+
 import { type Chart, Grid, type Node, origin, see } from "../src/explain/chart_model.ts";
-import { shape, toText } from "../src/explain/svg_shape.ts";
+import { toText } from "../src/explain/svg_text.ts";
 import { paint } from "../src/explain/value_picture.ts";
 import { numbers, opened, ways } from "../src/explain/open_groups.ts";
-import { LANGUAGES } from "../src/shared/translations.ts";
+import { LANGUAGES, fill } from "../src/shared/translations.ts";
 
 const node = (
   number: number,
@@ -102,7 +104,7 @@ test("a cell of a product came of a row and a column", () => {
 });
 
 test("text in a drawing stays text", () => {
-  assert.equal(toText(shape("text", { x: 1 }, 'a < b & "c"')), '<text x="1">a &lt; b &amp; &quot;c&quot;</text>');
+  assert.equal(toText(h("text", { x: 1 }, 'a < b & "c"')), '<text x="1">a &lt; b &amp; &quot;c&quot;</text>');
 });
 
 test("weights are painted from zero to one, and other values up to their largest", () => {
@@ -112,7 +114,7 @@ test("weights are painted from zero to one, and other values up to their largest
 });
 
 test("rows and columns in Chinese are indices, not ordinals", () => {
-  const lines = Object.values(LANGUAGES.zh.explain.rules).map((rule) => rule("1", "3"));
+  const lines = Object.values(LANGUAGES.zh.explain.rules).map((rule) => fill(rule, { row: 1, column: 3 }));
   assert.ok(
     lines.every((line) => !line.includes("第 1") && !line.includes("第 3")),
     lines.join("\n"),

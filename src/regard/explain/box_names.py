@@ -148,9 +148,7 @@ PARTS: dict[str, Name] = {
     "pooler": Name("pooler", "池化", "W·x[0] + b"),
     "classifier": Name("classes", "类别得分", "logits = W·x + b"),
     "classes": Name("classes", "类别得分", "logits = W·pooled + b"),
-    "norm": Name("normalisation", "层归一化", "(x − mean)/σ · g + b"),
-    "encoder_norm": Name("normalisation", "层归一化", "(x − mean)/σ · g + b"),
-    "decoder_norm": Name("normalisation", "层归一化", "(x − mean)/σ · g + b"),
+    **dict.fromkeys(("norm", "encoder_norm", "decoder_norm"), MODULES["LayerNorm"]),
     "around_attention": Name("attention and residual", "注意力与残差", "x + attention(x)"),
     "around_cross_attention": Name(
         "cross-attention and residual", "交叉注意力与残差", "x + cross-attention(x, memory)"

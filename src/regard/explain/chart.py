@@ -133,6 +133,9 @@ class _Drawing:
         self.box_of: dict[int, int] = {}  # operation → node
         self.node_of_input: dict[str, int] = {}
         self.sources: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
+        self.below: dict[Frame | None, list[Frame]] = defaultdict(list)
+        for frame in explained.recorder.frames:
+            self.below[frame.parent].append(frame)
         self.weights = _attention_weights(explained.recorder.frames)
         self.one_context = any(type(frame.of).__name__ == "FixedContext" for frame in explained.recorder.frames)
 
@@ -161,7 +164,7 @@ class _Drawing:
         found = set()
         for frame in self.explained.recorder.frames:
             if frame.kind == "module" and type(frame.of).__name__ in MODULES and not self._boxes(frame, drawn):
-                calls = [one.number for one in self._children(frame) if by_frame.get(one.number)]
+                calls = [one.number for one in self.below[frame] if by_frame.get(one.number)]
                 found |= set(calls[-1:])
         return found
 
@@ -185,7 +188,7 @@ class _Drawing:
         self, frame: Frame | None, parent: int | None, by_frame: dict[int, list[Operation]], drawn: set[int]
     ) -> None:
         """The nodes below a frame, in the order in which they ran."""
-        for child in self._children(frame):
+        for child in self.below[frame]:
             boxes = self._boxes(child, drawn)
             if not boxes:
                 continue
@@ -206,19 +209,12 @@ class _Drawing:
             return name
         return name._replace(en=f"{name.en}: {tokens[frame.of - 1]}", zh=f"{name.zh}：{tokens[frame.of - 1]}")
 
-    def _children(self, frame: Frame | None) -> list[Frame]:
-        if not hasattr(self, "_below"):
-            self._below: dict[int | None, list[Frame]] = defaultdict(list)
-            for one in self.explained.recorder.frames:
-                self._below[one.parent.number if one.parent else None].append(one)
-        return self._below[frame.number if frame else None]
-
     def _boxes(self, frame: Frame, drawn: set[int]) -> list[Frame]:
         """The calls of a frame that are drawn, two at the most."""
         if frame.number in drawn:
             return [frame]
         found: list[Frame] = []
-        for child in self._children(frame):
+        for child in self.below[frame]:
             found += self._boxes(child, drawn)
             if len(found) > 1:
                 break

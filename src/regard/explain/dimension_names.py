@@ -45,7 +45,7 @@ class Letters:
         owner, _, own = name.rpartition(".")
         above, _, attribute = owner.rpartition(".")
         around = type(model.get_submodule(above)).__name__
-        named = WEIGHTS.get((around, attribute, own)) or WEIGHTS.get((around, attribute, "")) or ""
+        named = WEIGHTS.get((around, f"{attribute}.{own}")) or WEIGHTS.get((around, attribute), "")
         letters = named.split()[: tensor.ndim]
         for place, letter in enumerate(letters):  # n·S: as many states side by side as the cell has gates
             if letter.startswith("n·") and (one := self._sizes.get(letter[2:])):
@@ -107,11 +107,53 @@ class Letters:
         return self._by_size.get(size, str(size)), size
 
     def _rule(self, name: str, args: Any, out: Tensor, place: int) -> tuple[Dim, ...] | None:
-        rule = RULES.get(name.rstrip("_") if not name.startswith("_") else name)
-        tensors = [self._of(x) for x in tree_leaves(args) if isinstance(x, Tensor)]
-        if rule is not None:
-            return rule(self, tensors, args, out, place)
-        return self._broadcast(tensors, tuple(out.shape)) if tensors else None
+        """How the dimensions of a result follow, by operation; those of other operations are broadcast."""
+        given = [self._of(x) for x in tree_leaves(args) if isinstance(x, Tensor)]
+        if not given:
+            return None
+        first = given[0]
+        at: Any = args[1] if len(args) > 1 else 0
+        match name if name.startswith("_") else name.rstrip("_"):
+            case "view" | "_unsafe_view" | "reshape" | "_reshape_alias":
+                return self.regroup(first, out.shape)
+            case "permute":
+                return tuple(first[one] for one in at)
+            case "t" | "transpose":
+                dims = list(first)
+                one, other = args[1:3] if len(args) > 2 else (0, len(dims) - 1)
+                dims[one], dims[other] = dims[other], dims[one]
+                return tuple(dims)
+            case "unsqueeze":
+                return (*first[: at % out.ndim], (), *first[at % out.ndim :])
+            case "squeeze":
+                return _without(first, args[1]) if out.ndim < len(first) else first
+            case "select" | "unbind":
+                return _without(first, at)
+            case (
+                "slice" | "split" | "split_with_sizes" | "native_layer_norm" | "_softmax" | "clone" | "detach" | "alias"
+            ):
+                return first[: out.ndim]
+            case "mm" | "bmm" | "addmm" | "baddbmm":
+                return (*given[-2][:-1], given[-1][-1])
+            case "mv":
+                return first[:-1]
+            case "embedding":
+                return (*given[1], first[-1])
+            case "index_select":
+                at %= len(first)
+                return (*first[:at], given[1][0], *first[at + 1 :])
+            case "cat":
+                return self._concatenated(given, at % out.ndim, out)
+            case "stack":
+                at %= out.ndim
+                return (*first[:at], ((str(out.shape[at]), out.shape[at]),), *first[at:])
+            case "_pack_padded_sequence":
+                return (first[0 if args[2] is False else 1], first[-1]) if place == 0 else None
+            case "sum" | "mean" | "amax" | "amin" | "argmax" | "any" | "all":
+                if len(args) < 2 or at is None:
+                    return ()
+                return _without(first, at, kept=out.ndim == len(first))
+        return self._broadcast(given, tuple(out.shape))
 
     def _broadcast(self, tensors: Sequence[tuple[Dim, ...]], shape: tuple[int, ...]) -> tuple[Dim, ...]:
         """Each dimension is called as the first operand calls it that has a letter for it, counted from the right."""
@@ -128,6 +170,23 @@ class Letters:
         if whole is not None and self._sizes.get(whole) == _size_of(dim):
             return ((whole, _size_of(dim)),)
         return self._size(_size_of(dim)) if len(dim) > 1 and all(name.isdecimal() for name, _ in dim) else dim
+
+    def _concatenated(self, given: Sequence[tuple[Dim, ...]], at: int, out: Tensor) -> tuple[Dim, ...]:
+        dims = [_best([dims[back] for dims in given]) for back in range(out.ndim)]
+        dims[at] = self._side_by_side([dims[at] for dims in given if len(dims) == out.ndim], out.shape[at])
+        return tuple(dims)
+
+    def _side_by_side(self, parts: Sequence[Dim], size: int) -> Dim:
+        """The dimension of parts one after the other: C of both directions' E, 3·S of S and 2·S, C+S+W of others."""
+        names = [_told(part) for part in parts]
+        whole = CONCATENATED.get(tuple(names))
+        if whole is not None and self._sizes.get(whole) == size:
+            return ((whole, size),)
+        if all(name.isdecimal() for name in names):
+            return ((str(size), size),)
+        if len({_alike(part) for part in parts}) == 1 and any("·" in name for name in names):
+            return self._part(parts[0], size)
+        return (("+".join(names), size),) if len(names) < 4 else self._size(size)
 
     def regroup(self, dims: tuple[Dim, ...], shape: Sequence[int]) -> tuple[Dim, ...]:
         """The same atoms in the same order under other dimensions."""
@@ -167,6 +226,12 @@ def _best(dims: Sequence[Dim]) -> Dim:
     return next(lettered, None) or next((dim for dim in dims if dim), ())
 
 
+def _without(dims: tuple[Dim, ...], at: int | Sequence[int], kept: bool = False) -> tuple[Dim, ...]:
+    """The dimensions but those at some positions, which a reduction may keep as 1."""
+    gone = {one % len(dims) for one in ([at] if isinstance(at, int) else at)}
+    return tuple(() if one in gone else dim for one, dim in enumerate(dims) if kept or one not in gone)
+
+
 def _size_of(dim: Sequence[Atom]) -> int:
     size = 1
     for _, atom in dim:
@@ -195,166 +260,37 @@ CONCATENATED: dict[tuple[str, ...], str] = {("E", "E"): "C", ("1", "P"): "T"}
 """The states of both directions of an encoder; the class token before the patches."""
 
 
-def _reshape(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
-    return self.regroup(given[0], out.shape)
-
-
-def _permute(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
-    return tuple(given[0][at] for at in args[1])
-
-
-def _transpose(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
-    dims = list(given[0])
-    first, second = args[1:3] if len(args) > 2 else (0, len(dims) - 1)
-    dims[first], dims[second] = dims[second], dims[first]
-    return tuple(dims)
-
-
-def _unsqueeze(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
-    at = args[1] % out.ndim
-    return (*given[0][:at], (), *given[0][at:])
-
-
-def _squeeze(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
-    ats = args[1] if isinstance(args[1], list | tuple) else [args[1]]
-    gone = {at % len(given[0]) for at in ats} if out.ndim < len(given[0]) else set()
-    return tuple(dim for at, dim in enumerate(given[0]) if at not in gone)
-
-
-def _select(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
-    at = (args[1] if len(args) > 1 else 0) % len(given[0])
-    return (*given[0][:at], *given[0][at + 1 :])
-
-
-def _same(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
-    return tuple(given[0][: out.ndim])
-
-
-def _product(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
-    left, right = given[-2:]
-    return (*left[:-1], right[-1])
-
-
-def _product_with_vector(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
-    return tuple(given[0][:-1])
-
-
-def _lookup(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
-    weight, ids = given[:2]
-    return (*ids, weight[-1])
-
-
-def _chosen(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
-    at = args[1] % len(given[0])
-    return (*given[0][:at], given[1][0], *given[0][at + 1 :])
-
-
-def _cat(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
-    at = (args[1] if len(args) > 1 else 0) % out.ndim
-    parts = [dims[at] for dims in given if len(dims) == out.ndim]
-    dims = [_best([dims[back] for dims in given]) for back in range(out.ndim)]
-    dims[at] = _concatenated(self, parts, out.shape[at])
-    return tuple(dims)
-
-
-def _concatenated(self: Letters, parts: Sequence[Dim], size: int) -> Dim:
-    """The dimension of parts one after the other: C of both directions' E, 3·S of S and 2·S, C+S+W of three others."""
-    names = [_told(part) for part in parts]
-    whole = CONCATENATED.get(tuple(names))
-    if whole is not None and self._sizes.get(whole) == size:
-        return ((whole, size),)
-    if all(name.isdecimal() for name in names):
-        return ((str(size), size),)
-    alike = {_alike(part) for part in parts}
-    if len(alike) == 1 and any("·" in name for name in names):
-        return self._part(parts[0], size)
-    return (("+".join(names), size),) if len(names) < 4 else self._size(size)
-
-
-def _stack(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
-    at = (args[1] if len(args) > 1 else 0) % out.ndim
-    return (*given[0][:at], ((str(out.shape[at]), out.shape[at]),), *given[0][at:])
-
-
-def _reduce(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...]:
-    if len(args) < 2 or args[1] is None:
-        return ()
-    ats = args[1] if isinstance(args[1], list | tuple) else [args[1]]
-    gone = {at % len(given[0]) for at in ats}
-    if out.ndim == len(given[0]):
-        return tuple(() if at in gone else dim for at, dim in enumerate(given[0]))
-    return tuple(dim for at, dim in enumerate(given[0]) if at not in gone)
-
-
-def _pack(self: Letters, given: Any, args: Any, out: Tensor, place: int) -> tuple[Dim, ...] | None:
-    return (given[0][0 if args[2] is False else 1], given[0][-1]) if place == 0 else None
-
-
-RULES: dict[str, Any] = {
-    **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias"), _reshape),
-    "permute": _permute,
-    **dict.fromkeys(("t", "transpose"), _transpose),
-    "unsqueeze": _unsqueeze,
-    "squeeze": _squeeze,
-    **dict.fromkeys(("select", "unbind"), _select),
-    **dict.fromkeys(
-        ("slice", "split", "split_with_sizes", "native_layer_norm", "_softmax", "clone", "detach", "alias"), _same
-    ),
-    **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _product),
-    "mv": _product_with_vector,
-    "embedding": _lookup,
-    "index_select": _chosen,
-    "cat": _cat,
-    "stack": _stack,
-    "_pack_padded_sequence": _pack,
-    **dict.fromkeys(("sum", "mean", "amax", "amin", "argmax", "any", "all"), _reduce),
+WEIGHTS: dict[tuple[str, str], str] = {
+    **{("MultiHeadAttention", name): "W W" for name in ("query", "key", "value", "out")},
+    ("FeedForward", "up"): "F W",
+    ("FeedForward", "down"): "W F",
+    ("Residual", "norm"): "W",
+    ("Seq2Seq", "source"): "Vs W",
+    ("Seq2Seq", "target"): "V W",
+    ("Seq2Seq", "vocabulary"): "V W",
+    ("Seq2Seq", "initial"): "S C",
+    ("RecurrentState", "rnn.weight_ih_l0"): "n·S W+C",
+    ("RecurrentState", "rnn"): "n·S S",
+    ("AttentiveContext", "query"): "D S",
+    ("AttentiveContext", "key"): "D C",
+    ("AttentiveContext", "similarity"): "D",
+    ("Output", "mix"): "W C+S+W",
+    ("Transformer", "source"): "Vs W",
+    ("Transformer", "target"): "V W",
+    ("Transformer", "vocabulary"): "V W",
+    ("Bert", "tokens"): "V W",
+    ("Bert", "positions"): "N W",
+    ("Bert", "segments"): "2 W",
+    ("Bert", "norm"): "W",
+    ("Bert", "pooler"): "W W",
+    ("SequenceClassifier", "classes"): "K W",
+    ("ViT", ".first"): "W",
+    ("ViT", ".positions"): "T W",
+    ("ViT", "patches"): "W C p p",
+    ("ViT", "classifier"): "K W",
+    ("ViT", "norm"): "W",
 }
-"""How the dimensions of a result follow, by operation; others are broadcast."""
-
-_HEADS = "MultiHeadAttention"
-WEIGHTS: dict[tuple[str, str, str], str] = {
-    **{(_HEADS, name, "weight"): "W W" for name in ("query", "key", "value", "out")},
-    **{(_HEADS, name, "bias"): "W" for name in ("query", "key", "value", "out")},
-    ("FeedForward", "up", "weight"): "F W",
-    ("FeedForward", "up", "bias"): "F",
-    ("FeedForward", "down", "weight"): "W F",
-    ("FeedForward", "down", "bias"): "W",
-    ("Residual", "norm", ""): "W",
-    ("Seq2Seq", "source", "weight"): "Vs W",
-    ("Seq2Seq", "target", "weight"): "V W",
-    ("Seq2Seq", "vocabulary", "weight"): "V W",
-    ("Seq2Seq", "initial", "weight"): "S C",
-    ("Seq2Seq", "initial", "bias"): "S",
-    ("RecurrentState", "rnn", "weight_ih_l0"): "n·S W+C",
-    ("RecurrentState", "rnn", "weight_hh_l0"): "n·S S",
-    ("RecurrentState", "rnn", "bias_ih_l0"): "n·S",
-    ("RecurrentState", "rnn", "bias_hh_l0"): "n·S",
-    ("AttentiveContext", "query", "weight"): "D S",
-    ("AttentiveContext", "key", "weight"): "D C",
-    ("AttentiveContext", "key", "bias"): "D",
-    ("AttentiveContext", "similarity", "weight"): "D",
-    ("Output", "mix", "weight"): "W C+S+W",
-    ("Output", "mix", "bias"): "W",
-    ("Transformer", "source", "weight"): "Vs W",
-    ("Transformer", "target", "weight"): "V W",
-    ("Transformer", "vocabulary", "weight"): "V W",
-    ("Bert", "tokens", "weight"): "V W",
-    ("Bert", "positions", "weight"): "N W",
-    ("Bert", "segments", "weight"): "2 W",
-    ("Bert", "norm", ""): "W",
-    ("Bert", "pooler", "weight"): "W W",
-    ("Bert", "pooler", "bias"): "W",
-    ("SequenceClassifier", "classes", "weight"): "K W",
-    ("SequenceClassifier", "classes", "bias"): "K",
-    ("ViT", "", "first"): "W",
-    ("ViT", "", "positions"): "T W",
-    ("ViT", "patches", "weight"): "W C p p",
-    ("ViT", "patches", "bias"): "W",
-    ("ViT", "classifier", "weight"): "K W",
-    ("ViT", "classifier", "bias"): "K",
-    ("ViT", "norm", ""): "W",
-}
-"""Letters of weights by the class around a layer, the layer, and the weight in it."""
+"""Letters of weights by the class around a layer and the layer, or the weight in it; a bias has the first of them."""
 
 RECURRENT: dict[str, dict[str, str]] = {
     "RecurrentEncoder": {"in": "W", "out": "E", "all": "C", "rows": "Ts"},

@@ -133,8 +133,7 @@ class Recorder:
 
     def _gave(self, frame: Frame, given: Any) -> None:
         """What a part gave: the first of its tensors."""
-        tensors = [x for x in tree_leaves(given) if isinstance(x, Tensor)]
-        frame.made = tuple(map(self._shown, tensors[:1]))
+        frame.made = tuple(map(self._shown, _tensors(given)[:1]))
 
     def _stage(self, name: str, of: Any) -> AbstractContextManager[Any]:
         if threading.get_ident() != self._thread:
@@ -168,22 +167,19 @@ class Recorder:
         """A call of PyTorch by our code."""
         name = name_of(function)
         base = name == "pow" and not isinstance(args[0], Tensor)  # aˣ, not xᵃ
-        frame = self._open("call", "rpow" if base else name, function)
-        try:
-            frame.given = tuple(self._shown(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+        with self.frame("call", "rpow" if base else name, function) as frame:
+            frame.given = tuple(map(self._shown, _tensors((args, kwargs))))
             frame.numbers = tuple(x for x in tree_leaves(args) if isinstance(x, int | float))
             found = function(*args, **kwargs)
             if name == "pad_packed_sequence":
                 self._letters.unpacked(args[0], found[0], bool(args[2]))
-            frame.made = tuple(self._shown(x) for x in tree_leaves(found) if isinstance(x, Tensor))
-            return found
-        finally:
-            self._stack.pop()
+            frame.made = tuple(map(self._shown, _tensors(found)))
+        return found
 
     def operation(self, function: Any, args: Any, kwargs: Any) -> Any:
         """One operation of the dispatcher: what it reads, writes and gives."""
         found, number = self.found, len(self.found.operations)
-        read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        read = _tensors((args, kwargs))
         numbers = [self._number(x) for x in read]
         needs = {found.makers[n] for n in numbers if n in found.makers}
         needs |= {self._memory[_storage(x)] for x in read if _storage(x) in self._memory}
@@ -203,26 +199,13 @@ class Recorder:
         self._letters.follow(function, args, kwargs, given)
         frame = self._stack[-1] if self._stack else None
         if frame is None or frame.kind != "call":  # not by a function of PyTorch that can be seen
-            frame = self._open("call", _plain(function).strip("_"), function)
-            self._stack.pop()
-            frame.given = tuple(map(self._shown, read))
-            frame.made = tuple(self._shown(x) for x in given if isinstance(x, Tensor))
+            with self.frame("call", _plain(function).strip("_"), function) as frame:
+                frame.given, frame.made = tuple(map(self._shown, read)), tuple(map(self._shown, _tensors(given)))
         if function is torch.ops.aten.lift_fresh.default and frame.name in ("tensor", "as_tensor"):
             found.constants |= sources
-        refer = self._refer
-        found.operations.append(
-            Operation(
-                number,
-                function,
-                tree_map(refer, args),
-                tree_map(refer, kwargs),
-                made,
-                frame,
-                frozenset(needs),
-                frozenset(sources),
-                _plain(function) in MOVES,
-            )
-        )
+        inputs, options = tree_map(self._refer, (args, kwargs))
+        links = frozenset(needs), frozenset(sources), _plain(function) in MOVES
+        found.operations.append(Operation(number, function, inputs, options, made, frame, *links))
         return result
 
     def letters_of(self, number: int) -> tuple[str, ...]:
@@ -318,6 +301,10 @@ def _plain(function: Any) -> str:
     return str(function.overloadpacket.__name__)
 
 
+def _tensors(tree: Any) -> list[Tensor]:
+    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
+
+
 def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
@@ -328,5 +315,5 @@ def _written(function: Any, args: Any, kwargs: Any) -> list[Tensor]:
     for place, argument in enumerate(function._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = args[place] if place < len(args) else kwargs.get(argument.name)
-            found += [x for x in tree_leaves(given) if isinstance(x, Tensor)]
+            found += _tensors(given)
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,11 +118,10 @@ class Recording:
             if tensor not in known
         ]
 
-    def replay(self, inputs: Mapping[str, Tensor] | None = None, leave_out: int | None = None) -> list[Tensor]:
-        """Run the kept operations again, from the inputs and the weights alone; `inputs` may replace some."""
+    def replay(self, leave_out: int | None = None) -> list[Tensor]:
+        """Run the kept operations again, from the inputs and the weights alone."""
         held = {number: self.tensors[number] for number in (*self.weights, *self.constants)}
-        for number, name in self.inputs.items():
-            held[number] = inputs[name] if inputs and name in inputs else self.tensors[number].clone()
+        held |= {number: self.tensors[number].clone() for number in self.inputs}
 
         def real(x: Any) -> Any:
             return held[x.tensor] if isinstance(x, Ref) else x

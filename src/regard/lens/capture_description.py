@@ -7,7 +7,7 @@ Fields({"scale": "x"}, {}, "call 0").number("scale")     ValueError: call 0: sca
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,47 +41,33 @@ class Fields:
     def absent(self, name: str) -> bool:
         return self.value(name) is None
 
-    def text(self, name: str) -> str:
+    def _checked(self, name: str, fits: Callable[[Any], bool], rule: str) -> Any:
         value = self.value(name)
-        if not _is_text(value):
-            raise self.refuse(name, f"a text of up to {LONGEST:,} characters")
-        return str(value)
+        if not fits(value):
+            raise self.refuse(name, rule)
+        return value
+
+    def text(self, name: str) -> str:
+        return str(self._checked(name, _is_text, f"a text of up to {LONGEST:,} characters"))
 
     def texts(self, name: str) -> list[str]:
-        value = self.value(name)
-        if not isinstance(value, list) or not all(map(_is_text, value)):
-            raise self.refuse(name, "a list of texts")
-        return value
+        return list(self._checked(name, _list_of(_is_text), "a list of texts"))
 
     def tables(self, name: str) -> list[list[str]]:
-        value = self.value(name)
-        if not isinstance(value, list) or not all(isinstance(row, list) and all(map(_is_text, row)) for row in value):
-            raise self.refuse(name, "a list of lists of texts")
-        return value
+        return list(self._checked(name, _list_of(_list_of(_is_text)), "a list of lists of texts"))
 
     def flag(self, name: str) -> bool:
-        value = self.value(name)
-        if not isinstance(value, bool):
-            raise self.refuse(name, "true or false")
-        return value
+        return bool(self._checked(name, lambda value: isinstance(value, bool), "true or false"))
 
     def integer(self, name: str, low: int = 0, high: int = LARGEST) -> int:
-        value = self.value(name)
-        if not _is_integer(value, low, high):
-            raise self.refuse(name, f"a whole number in {low:,}…{high:,}")
-        return int(value)
+        return int(self._checked(name, _integer_in(low, high), f"a whole number in {low:,}…{high:,}"))
 
     def integers(self, name: str, low: int = 0, high: int = LARGEST) -> tuple[int, ...]:
-        value = self.value(name)
-        if not isinstance(value, list) or not all(_is_integer(one, low, high) for one in value):
-            raise self.refuse(name, f"a list of whole numbers in {low:,}…{high:,}")
-        return tuple(value)
+        rule = f"a list of whole numbers in {low:,}…{high:,}"
+        return tuple(self._checked(name, _list_of(_integer_in(low, high)), rule))
 
     def number(self, name: str) -> float:
-        value = self.value(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
-            raise self.refuse(name, "a finite number")
-        return float(value)
+        return float(self._checked(name, _is_number, "a finite number"))
 
     def tensor(self, name: str, dtypes: Sequence[torch.dtype]) -> Tensor:
         key = self.value(name)
@@ -98,24 +84,26 @@ class Fields:
         return Fields(self.value(name), self._tensors, f"{self._where}.{name}")
 
     def objects(self, name: str) -> list[Fields]:
-        value = self.value(name)
-        if not isinstance(value, list):
-            raise self.refuse(name, "a list of objects")
-        return [Fields(one, self._tensors, f"{name[:-1]} {at}") for at, one in enumerate(value)]
+        values = self._checked(name, lambda value: isinstance(value, list), "a list of objects")
+        return [Fields(one, self._tensors, f"{name[:-1]} {at}") for at, one in enumerate(values)]
 
 
-def _finite(value: int | float) -> bool:
+def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(fits, value))
+
+
+def _integer_in(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_number(value: Any) -> bool:
     try:
-        return math.isfinite(value)
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # a whole number beyond all floats
         return False
 
 
-def _is_integer(value: object, low: int, high: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-def _is_text(value: object) -> bool:
+def _is_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= LONGEST
 
 

@@ -52,7 +52,7 @@ class Masked:
         return [self.open.q, self.open.k, *self.captured]
 
     def own(self, storage: int) -> Plain:
-        return Plain(Plain(self.request()).own(storage).found)
+        return Plain(self.request()).own(storage)
 
     def request(self) -> Request:
         from torch.nn.attention.flex_attention import create_mask

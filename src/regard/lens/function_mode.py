@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,27 +17,14 @@ from torch.overrides import TorchFunctionMode
 from .flex_recorder import flex_attention, flex_call
 from .recorders import RECORDERS
 
-
-class Observer(Protocol):
-    """What `_Mode` reports to."""
-
-    def saw(self, recorder: Any, args: Sequence[Any], kwargs: dict[str, Any], frame: FrameType | None) -> None:
-        """An attention function was called."""
-        ...
-
-    def writes(self, targets: Iterable[Any]) -> None:
-        """Tensors are about to be written to."""
-        ...
-
-    def miss(self, error: Exception) -> None:
-        """A call could not be examined."""
-        ...
+if TYPE_CHECKING:
+    from .watch import Watch
 
 
 class _Mode(TorchFunctionMode):
     """Passes every function on; reports to the observer those that attend and those that write in place."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Watch) -> None:
         super().__init__()
         self._observer = weakref.ref(observer)
 
@@ -56,7 +43,7 @@ class _Mode(TorchFunctionMode):
         return result
 
 
-def _notice(observer: Observer, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+def _notice(observer: Watch, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
     """Before a function runs: the recorder of one that attends; what it is about to overwrite is copied."""
     try:
         if func is Tensor.dim:

@@ -22,6 +22,10 @@ class Patches:
     columns: int
     first: int = 0
 
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.columns < 1 or self.first < 0:
+            raise ValueError(f"seen: patches ({self}) must have rows and columns ≥ 1 and first ≥ 0.")
+
 
 def patch_weights(
     m: AttentionMap,

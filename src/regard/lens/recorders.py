@@ -199,20 +199,17 @@ def multi_head_attention_forward(
     dropout_p: float,
     out_proj_weight: Tensor,
     out_proj_bias: Tensor | None,
-    training: bool = True,
+    *,
     key_padding_mask: Tensor | None = None,
-    need_weights: bool = True,
     attn_mask: Tensor | None = None,
     use_separate_proj_weight: bool = False,
     q_proj_weight: Tensor | None = None,
     k_proj_weight: Tensor | None = None,
-    v_proj_weight: Tensor | None = None,
     static_k: Tensor | None = None,
-    static_v: Tensor | None = None,
-    average_attn_weights: bool = True,
     is_causal: bool = False,
+    **_: Any,
 ) -> Found:
-    """As PyTorch's: length first, (T, B, width), and boolean masks with True = ignore."""
+    """As PyTorch's, which passes the options by name: length first, (T, B, width), and boolean masks, True = ignore."""
     if static_k is not None:
         raise ValueError("static_k has no projection to rebuild; call scaled_dot_product_attention with it")
     batched = query.ndim == 3

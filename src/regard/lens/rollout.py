@@ -88,7 +88,8 @@ class Rollout:
         """x · A_L · … · A₁ and what it is on the way, input first: (layers + 1, N)."""
         steps = [x]
         for m in reversed(self.maps):
-            steps.append(self.residual * steps[-1] + (1 - self.residual) * self._mean(self._entry(m, batch), steps[-1]))
+            drawn: Tensor = steps[-1] @ self._entry(m, batch)  # (H, N)
+            steps.append(self.residual * steps[-1] + (1 - self.residual) * drawn.mean(0))
         return torch.stack(steps[::-1])
 
     @torch.no_grad()
@@ -99,11 +100,6 @@ class Rollout:
             drawn = (self._entry(m, batch) @ steps[-1]).mean(0)  # (H, N) → (N,)
             steps.append(self.residual * steps[-1] + (1 - self.residual) * drawn)
         return torch.stack(steps)
-
-    @staticmethod
-    def _mean(m: AttentionMap, x: Tensor) -> Tensor:
-        weighed: Tensor = x @ m
-        return weighed.mean(0)
 
     def _entry(self, m: AttentionMap, batch: int) -> AttentionMap:
         """The heads of one batch entry, (H, N, N)."""

@@ -54,7 +54,8 @@ class Seen:
         self.missed: list[str] = list(missed)
         """Attention that was noticed and could not be kept, and why."""
         self._image: Tensor | None = None
-        self._patches: Patches | None = None
+        self.patches: Patches | None = None
+        """How tokens lie on the picture."""
         for call in calls:
             self.add(call)
 
@@ -163,7 +164,7 @@ class Seen:
     def _some(self, calls: Iterable[Call]) -> Seen:
         some = Seen(missed=self.missed)
         some.calls = list(calls)  # names stay those of the whole
-        some._image, some._patches = self._image, self._patches
+        some._image, some.patches = self._image, self.patches
         return some
 
     def tokens(self, query: Sequence[str] | None = None, key: Sequence[str] | None = None) -> Seen:
@@ -211,17 +212,6 @@ class Seen:
                 "For a tensor (3, height, width) in 0…1: (x.permute(1, 2, 0) * 255).round().to(torch.uint8)."
             )
         self._image = pixels
-
-    @property
-    def patches(self) -> Patches | None:
-        """How tokens lie on the picture."""
-        return self._patches
-
-    @patches.setter
-    def patches(self, patches: Patches | None) -> None:
-        if patches is not None and (patches.rows < 1 or patches.columns < 1 or patches.first < 0):
-            raise ValueError(f"seen: patches ({patches}) must have rows and columns ≥ 1 and first ≥ 0.")
-        self._patches = patches
 
     def save(self, path: str | Path) -> Path:
         """Write everything to a safetensors file; `regard.load_capture` reads it, on any machine."""

@@ -6,17 +6,34 @@ import base64
 import io
 import os
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..core.files import replacing
+from .layout import DPI
 
 FORMATS = (".png", ".svg", ".pdf")
 
 
 class Picture(Figure):
     """A figure that a notebook displays without pyplot."""
+
+    pixels: tuple[int, int]
+
+    @classmethod
+    def of_pixels(cls, width: int, height: int) -> Picture:
+        """A white figure that is laid out by pixels, whatever the user's settings say."""
+        picture = cls(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
+        picture.set_layout_engine("none")
+        picture.pixels = width, height
+        return picture
+
+    def add_axes_at(self, left: float, bottom: float, width: float, height: float, **options: Any) -> Axes:
+        """Axes at a position in pixels, in a figure made by `of_pixels`."""
+        wide, high = self.pixels
+        return self.add_axes((left / wide, bottom / high, width / wide, height / high), **options)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the picture, its format by the suffix: .png, .svg or .pdf."""

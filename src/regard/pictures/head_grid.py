@@ -27,7 +27,7 @@ from ..attention.attention_map import AttentionMap
 from . import fonts, panel_selection
 from .figure import Picture, check_path, save
 from .layer_names import shared
-from .layout import DPI, line, px, width_of
+from .layout import line, px, width_of
 from .panel_selection import Choice
 from .panels import FAINT, INK, LINE, NOTHING, PAPER, Look, norm_of
 
@@ -145,10 +145,9 @@ def _paint(
     top, right, bottom = px(0.4) + (px(0.3) if title else 0), px(0.95), px(0.12)
     height, width = sheet.shape[0] + top + bottom, sheet.shape[1] + gutter + right
     height = max(height, top + bottom + px(0.9))
-    picture = Picture(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
-    picture.set_layout_engine("none")
+    picture = Picture.of_pixels(width, height)
     low = height - top - sheet.shape[0]
-    axes = picture.add_axes((gutter / width, low / height, sheet.shape[1] / width, sheet.shape[0] / height))
+    axes = picture.add_axes_at(gutter, low, sheet.shape[1], sheet.shape[0])
     cells = sheet[sheet != EMPTY]
     if look.scale == "log":
         cells = np.maximum(cells[cells > 0], cells.max() / 10**DECADES)
@@ -163,14 +162,8 @@ def _paint(
     axes.imshow(colours, extent=extent, aspect="auto", interpolation="nearest")
     _label(axes, heights, labels, outside, heads, families)
     _frame(axes, sheet)
-    bar = picture.add_axes(
-        (
-            (gutter + sheet.shape[1] + px(0.16)) / width,
-            (low + sheet.shape[0] - min(sheet.shape[0], px(2.2))) / height,
-            px(0.11) / width,
-            min(sheet.shape[0], px(2.2)) / height,
-        )
-    )
+    tall = min(sheet.shape[0], px(2.2))
+    bar = picture.add_axes_at(gutter + sheet.shape[1] + px(0.16), low + sheet.shape[0] - tall, px(0.11), tall)
     shown = picture.colorbar(matplotlib.cm.ScalarMappable(norm, cmap), cax=bar)
     shown.outline.set(linewidth=0.5, color=LINE)
     bar.tick_params(which="both", labelsize=7, length=2, width=0.5, color=LINE, labelcolor=INK)

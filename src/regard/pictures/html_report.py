@@ -55,14 +55,8 @@ class Page:
 
     def html(self) -> str:
         """The page as text. Whatever tokens hold, it stays data: no markup of theirs is ever read as such."""
-        data = {
-            "title": self.title,
-            "lead": self.lead,
-            "scores": self.scores,
-            "curves": [asdict(curve) for curve in self.curves],
-            "caption": self.caption,
-            "examples": [_plain(example) for example in self.examples],
-        }
+        examples = [_plain(example) for example in self.examples]
+        data = vars(self) | {"curves": [asdict(curve) for curve in self.curves], "examples": examples}
         text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
         template = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
         before, after = template.split("@DATA@")

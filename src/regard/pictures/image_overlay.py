@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.patches import Rectangle
 
-from ..core.files import replacing
-
-if TYPE_CHECKING:
-    from .figure import Picture
+from .figure import Picture, save
 
 SIDE = 512
 """Pixels of the longer side of a picture, at least."""
@@ -35,17 +33,11 @@ def overlay(
     Raises:
         ValueError: for other shapes.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.patches import Rectangle
-
-    from .figure import Picture
-
     pixels, map_ = _pixels(image), np.asarray(weights, np.float64)
     if map_.ndim != 2 or not map_.size:
         raise ValueError(f"overlay: weights {map_.shape} must be (rows, columns) of patches.")
     height, width = pixels.shape[:2]
     figure = Picture(figsize=(2 * 3.2, 3.2 * height / width + 0.4), layout="constrained", dpi=max(120, SIDE / 3.2))
-    FigureCanvasAgg(figure)  # no window, no global state
     plain, seen = figure.subplots(1, 2)
     extent = (0, width, height, 0)
     for axes in (plain, seen):
@@ -61,8 +53,7 @@ def overlay(
     if title:
         figure.suptitle(title, parse_math=False)
     if path is not None:
-        with replacing(Path(path)) as made:
-            figure.savefig(made, dpi=figure.dpi)
+        save(figure, Path(path))
     return figure
 
 

@@ -22,7 +22,7 @@ from matplotlib.path import Path as Curve
 from ..attention.attention_map import AttentionMap
 from . import fonts, panel_selection
 from .figure import Picture, check_path, save
-from .layout import DPI, line, px, width_of
+from .layout import line, px, width_of
 from .panels import FAINT, INK, LINE
 
 MOST_QUERIES = 64
@@ -136,8 +136,7 @@ def _paint(
     edge = [px(0.15) + number + column + px(0.08) for column in columns]
     top, bottom = px(0.36) + (px(0.3) if title else 0), px(0.4)
     width, height = edge[0] + middle + edge[1], top + round(tall * row) + bottom
-    picture = Picture(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
-    picture.set_layout_engine("none")
+    picture = Picture.of_pixels(width, height)
     axes = picture.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))  # in pixels
     axes.set_axis_off()
     down = {}

@@ -15,7 +15,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normal
 from matplotlib.figure import Figure
 
 from .figure import Picture
-from .layout import DPI, Layout, Sheet, lay_out, line, px, width_of
+from .layout import Layout, Sheet, lay_out, line, px, width_of
 
 INK, FAINT, LINE, HAIR, NOTHING = "#262626", "#6e6e6e", "#b8b8b8", "#ebebeb", "#e9e9ec"
 LINES_FROM = 20  # pixels a cell must have for lines between cells
@@ -53,11 +53,13 @@ def paint(sheet: Sheet, look: Look, size: tuple[float, float] | None = None) -> 
     norm = norm_of(cells, look)
     cmap = matplotlib.colormaps.get_cmap(look.cmap).with_extremes(bad=NOTHING)
     height, width = layout.figure
-    figure = Picture(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
-    figure.set_layout_engine("none")  # whatever the user's settings say: the pixels are counted
+    figure = Picture.of_pixels(width, height)
     first: Axes | None = None
     for index in range(len(sheet.titles)):
-        axes = figure.add_axes(_place(layout, sheet, index), sharex=first, sharey=first)
+        row, column = divmod(index, sheet.columns)
+        left = layout.left + column * (layout.panel[1] + layout.gap[1])
+        bottom = layout.bottom + (sheet.rows - 1 - row) * (layout.panel[0] + layout.gap[0])
+        axes = figure.add_axes_at(left, bottom, layout.panel[1], layout.panel[0], sharex=first, sharey=first)
         first = first or axes
         _fill(axes, cells[index], norm, cmap, sheet, layout)
         _name(axes, layout, sheet, index)
@@ -78,20 +80,6 @@ def norm_of(cells: np.ndarray, look: Look) -> Normalize:
         return LogNorm(*(look.limits or (low if low < high else high / 10, high)), clip=True)
     low = min(0.0, float(values.min())) if values.size else 0.0
     return Normalize(*(look.limits or (low, high if high > low else low + 1)))
-
-
-def _place(layout: Layout, sheet: Sheet, index: int) -> tuple[float, float, float, float]:
-    """Left, bottom, width and height of a panel, as parts of the figure."""
-    row, column = divmod(index, sheet.columns)
-    height, width = layout.panel
-    left = layout.left + column * (width + layout.gap[1])
-    bottom = layout.bottom + (sheet.rows - 1 - row) * (height + layout.gap[0])
-    return (
-        left / layout.figure[1],
-        bottom / layout.figure[0],
-        width / layout.figure[1],
-        height / layout.figure[0],
-    )
 
 
 def _fill(axes: Axes, cells: np.ndarray, norm: Normalize, cmap: Colormap, sheet: Sheet, layout: Layout) -> None:
@@ -147,13 +135,11 @@ def _write_weights(axes: Axes, cells: np.ndarray, norm: Normalize, cmap: Colorma
         axes.text(key, query, text, ha="center", va="center", size=7, color=ink, family="DejaVu Sans")
 
 
-def _add_colour_bar(figure: Figure, layout: Layout, sheet: Sheet, look: Look) -> None:
-    height, width = layout.figure
+def _add_colour_bar(figure: Picture, layout: Layout, sheet: Sheet, look: Look) -> None:
     tall = sheet.rows * layout.panel[0] + (sheet.rows - 1) * layout.gap[0]
     bar = min(tall, max(px(1.2), round(0.6 * tall)))
     left = layout.left + sheet.columns * layout.panel[1] + (sheet.columns - 1) * layout.gap[1] + px(0.16)
-    place = (left / width, (layout.bottom + (tall - bar) / 2) / height, px(0.13) / width, bar / height)
-    axes = figure.add_axes(place)
+    axes = figure.add_axes_at(left, layout.bottom + (tall - bar) / 2, px(0.13), bar)
     shown = figure.colorbar(figure.axes[0].images[0], cax=axes)
     shown.outline.set(linewidth=0.5, color=LINE)
     axes.tick_params(labelsize=min(8, layout.points), length=2.5, width=0.6, color=LINE, labelcolor=INK)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from .figure import Picture
 from .layer_names import shared
-from .layout import DPI, line, px, width_of
+from .layout import line, px, width_of
 from .panels import FAINT, INK, LINE, PAPER
 
 UNITS = {"entropy": "nats", "distance": "tokens", "first": "share", "previous": "share", "same": "share"}
@@ -28,11 +28,10 @@ def draw(names: Sequence[str], measures: Sequence[str], values: np.ndarray, titl
     gap, top, bottom = px(0.18 if one else 0.16), px(0.32) + (px(0.3) if title else 0), px(0.1 if one else 0.62)
     width = px(0.1) + gutter + len(measures) * (panel[1] + gap)
     height = top + panel[0] + bottom
-    figure = Picture(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
-    figure.set_layout_engine("none")
+    figure = Picture.of_pixels(width, height)
     for index, measure in enumerate(measures):
         left = px(0.1) + gutter + index * (panel[1] + gap)
-        axes = figure.add_axes((left / width, bottom / height, panel[1] / width, panel[0] / height))
+        axes = figure.add_axes_at(left, bottom, panel[1], panel[0])
         axes.set_title(f"{measure}, {UNITS[measure]}" if measure in UNITS else measure, size=9, color=INK, pad=5)
         (_bars if one else _cells)(axes, values[..., index])
         step = _step(down, panel[0])
@@ -43,7 +42,7 @@ def draw(names: Sequence[str], measures: Sequence[str], values: np.ndarray, titl
         if index == 0 and outside:
             axes.set_ylabel(outside, size=8, color=FAINT, parse_math=False)
         if not one:
-            _bar(figure, axes, (left / width, px(0.3) / height, panel[1] / width, px(0.06) / height))
+            _bar(figure, axes, left, panel[1])
     if title:
         figure.suptitle(title, y=1 - px(0.08) / height, va="top", size=11, color=INK, parse_math=False)
     return figure
@@ -77,9 +76,9 @@ def _cells(axes: Axes, values: np.ndarray) -> None:
     axes.set_xticks(range(0, heads, step), [str(head) for head in range(0, heads, step)], size=7, color=INK)
 
 
-def _bar(figure: Picture, axes: Axes, place: tuple[float, float, float, float]) -> None:
+def _bar(figure: Picture, axes: Axes, left: int, width: int) -> None:
     """A colour bar under the panel: every figure has a scale of its own."""
-    below = figure.add_axes(place)
+    below = figure.add_axes_at(left, px(0.3), width, px(0.06))
     shown = figure.colorbar(axes.images[0], cax=below, orientation="horizontal")
     shown.outline.set(linewidth=0.4, color=LINE)
     _, high = axes.images[0].get_clim()

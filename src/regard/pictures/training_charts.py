@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from ..core.files import replacing, write_text
@@ -17,14 +18,12 @@ SHOWN = ("loss", "learning_rate")
 
 def draw(records: Sequence[dict[str, Any]], goal: str) -> bytes:
     """A PNG: the loss in training and evaluation, the goal, the learning rate; each over the steps."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # without pyplot: no window, no global state
 
     train = [record for record in records if record["event"] == "train"]
     valid = [record for record in records if record["event"] == "evaluate"]
     names = list(dict.fromkeys((*SHOWN[:1], goal, *SHOWN[1:])))
     figure = Figure(figsize=(4.2 * len(names), 3.2), layout="constrained")
-    FigureCanvasAgg(figure)  # no window, no global state
     for place, name in enumerate(names):
         axes = figure.add_subplot(1, len(names), place + 1)
         for part, label, mark in ((train, "training", ""), (valid, "evaluation", "o")):
@@ -71,34 +70,24 @@ def save_confusion(matrix: Tensor, names: Sequence[str], f1: Sequence[float], pa
 
 
 def _draw(matrix: Tensor, names: Sequence[str], path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+
+    from . import fonts
 
     shares = matrix.double() / matrix.sum(1, keepdim=True).clamp(min=1)  # (classes, classes)
     numbered = len(names) <= NUMBERED
     side = 2.2 + 0.45 * len(names) if numbered else 8.0
     figure = Figure(figsize=(side + 0.8, side), layout="constrained")
-    FigureCanvasAgg(figure)  # no window, no global state
     axes = figure.add_subplot()
     image = axes.imshow(shares.numpy(), vmin=0, vmax=1, cmap="Blues")
     figure.colorbar(image, label="share of the row", shrink=0.8)
     axes.set(xlabel="predicted", ylabel="true")
     if numbered:
-        shown, families = _labels(names)
+        shown, families = fonts.fit([fonts.label(name, 24) for name in names])
         how: dict[str, Any] = {"parse_math": False, "fontfamily": families}
         axes.set_xticks(range(len(names)), shown, rotation=45, ha="right", **how)
         axes.set_yticks(range(len(names)), shown, **how)
-        for (row, column), count in zip(
-            ((i, j) for i in range(len(names)) for j in range(len(names))), matrix.flatten().tolist(), strict=True
-        ):
+        for (row, column), count in np.ndenumerate(matrix.numpy()):
             colour = "white" if shares[row, column] > 0.5 else "black"
             axes.text(column, row, f"{count:,}", ha="center", va="center", color=colour, fontsize=8)
     figure.savefig(path, dpi=120)
-
-
-def _labels(names: Sequence[str], width: int = 24) -> tuple[list[str], list[str]]:
-    """The names as they can be drawn, and the font families that have their glyphs."""
-    from . import fonts
-
-    shown, families = fonts.fit([fonts.label(name, width) for name in names])
-    return list(shown), list(families)

@@ -15,6 +15,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -73,8 +74,7 @@ class Guard:
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message = {**message, "headers": [*message["headers"], *added]}
+                MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
         try:
@@ -86,19 +86,17 @@ class Guard:
 
     def check(self, scope: Scope) -> None:
         """Raise Refused for a request that was not meant for this server, or comes from another page."""
-        given: dict[str, list[str]] = {}
-        for name, value in scope["headers"]:
-            given.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-        hosts = given.get("host", [])
+        given = Headers(scope=scope)
+        hosts = given.getlist("host")
         if len(hosts) != 1 or not self.ours(hosts[0]):
             said = ", ".join(hosts)[:200] or "none"
             raise Refused(421, f"host ({said}) must be this server's own. Open the address that `regard view` printed.")
-        origins = given.get("origin", [])
+        origins = given.getlist("origin")
         if origins and origins != [f"{scope.get('scheme', 'http')}://{hosts[0]}"]:
             said = ", ".join(origins)[:200]
             raise Refused(403, f"origin ({said}) must be this server's own page. Other pages may not ask it anything.")
-        site = given.get("sec-fetch-site", ["none"])[-1]
-        visit = given.get("sec-fetch-mode", [""])[-1] == "navigate" and not scope["path"].startswith("/api/")
+        site = ["none", *given.getlist("sec-fetch-site")][-1]
+        visit = given.getlist("sec-fetch-mode")[-1:] == ["navigate"] and not scope["path"].startswith("/api/")
         if site not in ("same-origin", "none") and not visit:
             raise Refused(
                 403, f"sec-fetch-site ({site[:40]}) must be same-origin. Other pages may not ask it anything."

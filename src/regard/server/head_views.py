@@ -53,14 +53,10 @@ class Head:
         """(rows, cols)"""
         return self.part(start, stop, task)[:, cols]
 
-    def picture(self, rows: Sequence[Cells], cols: Sequence[Cells], reduce: Reduce, task: Task) -> Tensor:
-        """A region as pixels: the largest weight of each, or their mean."""
-        return self.bands.picture(rows, cols, reduce, task)
-
-    def shades(
-        self, rows: Sequence[Cells], cols: Sequence[Cells], reduce: Reduce, shading: Shading, task: Task
+    def picture(
+        self, rows: Sequence[Cells], cols: Sequence[Cells], reduce: Reduce, task: Task, shading: Shading | None = None
     ) -> Tensor:
-        """The same in shades, uint8."""
+        """A region as pixels: the largest weight of each, or their mean; with `shading`, as shades, uint8."""
         return self.bands.picture(rows, cols, reduce, task, shading)
 
 
@@ -86,7 +82,11 @@ class Mean:
             total += head.weights(start, stop, cols, task)
         return total / len(self.heads)
 
-    def picture(self, rows: Sequence[Cells], cols: Sequence[Cells], reduce: Reduce, task: Task) -> Tensor:
+    def picture(
+        self, rows: Sequence[Cells], cols: Sequence[Cells], reduce: Reduce, task: Task, shading: Shading | None = None
+    ) -> Tensor:
+        if shading is not None:
+            return shading.of(self.picture(rows, cols, reduce, task))
         if reduce == "mean" or all(side.entries == side.count for side in (*rows, *cols)):
             return _mean([head.picture(rows, cols, reduce, task) for head in task.over(self.heads)])
         start, stop = cols[0].start, cols[-1].stop
@@ -101,11 +101,6 @@ class Mean:
             else:
                 pieces.append(found)
         return torch.cat(pieces)
-
-    def shades(
-        self, rows: Sequence[Cells], cols: Sequence[Cells], reduce: Reduce, shading: Shading, task: Task
-    ) -> Tensor:
-        return shading.of(self.picture(rows, cols, reduce, task))
 
 
 def _mean(found: Sequence[Tensor]) -> Tensor:

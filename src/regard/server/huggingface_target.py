@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers.decoders import ByteLevel
 from torch import Tensor, nn
 
 from ..core.json_files import read_json_object
@@ -145,13 +146,6 @@ def _size(config: Mapping[str, Any], about: Mapping[str, Any]) -> tuple[int, int
     return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
 
 
-def _bytes() -> dict[str, int]:
-    """The letters that byte-level BPE writes bytes with: printable ones for themselves, the others from Ā on."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    rest = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(rest)}
-
-
 def readable(tokens: list[str]) -> list[str]:
     """Tokens of byte-level BPE as text, their leading Ġ kept; others as they are.
 
@@ -162,12 +156,6 @@ def readable(tokens: list[str]) -> list[str]:
     """
     if not any(token.startswith("Ġ") for token in tokens):
         return tokens
-    table = _bytes()
-    told = []
-    for token in tokens:
-        mark = token[:1] if token[:1] in ("Ġ", "Ċ") else ""
-        rest = token[len(mark) :]
-        known = all(letter in table for letter in rest)
-        text = bytes(table[letter] for letter in rest).decode("utf-8", "replace") if known else rest
-        told.append(mark + text)
-    return told
+    decoder = ByteLevel()
+    marks = [token[:1] if token[:1] in ("Ġ", "Ċ") else "" for token in tokens]
+    return [mark + decoder.decode([token[len(mark) :]]) for mark, token in zip(marks, tokens, strict=True)]

@@ -43,14 +43,11 @@ def open_target(
 def _run(path: Path, recipe: object, text: str | None, image: Path | None) -> Target:
     from .run_target import Classifier, TextClassifier, TranslatorTarget
 
-    if recipe == "translate":
+    if recipe in ("translate", "classify"):
         if image is not None:
-            raise ValueError(f"view: --image must come with a model of images; {path} is a translator. Give --text.")
-        return TranslatorTarget(path, text)
-    if recipe == "classify":
-        if image is not None:
-            raise ValueError(f"view: --image must come with a model of images; {path} is one of text. Give --text.")
-        return TextClassifier(path, text)
+            kind = "a translator" if recipe == "translate" else "one of text"
+            raise ValueError(f"view: --image must come with a model of images; {path} is {kind}. Give --text.")
+        return TranslatorTarget(path, text) if recipe == "translate" else TextClassifier(path, text)
     if recipe == "images":
         if text is not None:
             raise ValueError(f"view: --text must come with a model of text; {path} is one of images. Give --image.")

@@ -115,7 +115,7 @@ class App:
         key = (scope, place, reduce, scale)
 
         def job(task: Task) -> bytes:
-            shades = tiles.pgm(head.shades(rows, cols, reduce, tiles.shading(scale, head.keys), task))
+            shades = tiles.pgm(head.picture(rows, cols, reduce, task, tiles.shading(scale, head.keys)))
             self.cache.put(key, shades)
             return shades
 
@@ -140,21 +140,14 @@ class App:
     async def query(self, request: Request) -> Response:
         _, layer, head = self._map(request)
         query = whole("query", request.path_params["query"], 0, head.queries - 1)
-        top = whole("top", request.query_params.get("top"), 1, TOP, 20)
         row = await self.desk.do(request, f"a row of {layer.name}", lambda task: head.row(query, task))
-        keys, weights = strongest(row, top)
-        return answer(
-            {"keys": keys, "weights": weights, "row": numbers(row) if len(row) <= head_statistics.MOST else None}
-        )
+        return _strongest(request, "keys", "row", row)
 
     async def key(self, request: Request) -> Response:
         _, layer, head = self._map(request)
         key = whole("key", request.path_params["key"], 0, head.keys - 1)
-        top = whole("top", request.query_params.get("top"), 1, TOP, 20)
         column = await self.desk.do(request, f"a column of {layer.name}", lambda task: head.column(key, task))
-        queries, weights = strongest(column, top)
-        whole_column = numbers(column) if len(column) <= head_statistics.MOST else None
-        return answer({"queries": queries, "weights": weights, "column": whole_column})
+        return _strongest(request, "queries", "column", column)
 
     async def received(self, request: Request) -> Response:
         _, layer, head = self._map(request)
@@ -219,16 +212,11 @@ class App:
         found = await fields(request, {"text": str, "beam": int, "n_best": int})
         text, beam = text_of(found, SENTENCE), between(found, "beam", 1, 32, 5)
         n_best = between(found, "n_best", 1, beam, min(5, beam))
-        told = await self.desk.do(
-            request, "a translation", lambda task: self._told(lambda: self.target.translate(text, beam, n_best))
-        )
-        return answer(told)
+        return answer(await self._ask(request, "a translation", lambda: self.target.translate(text, beam, n_best)))
 
     async def run(self, request: Request) -> Response:
         text = text_of(await fields(request, {"text": str}), TEXT)
-        self.target.shown = await self.desk.do(
-            request, "another text", lambda task: self._told(lambda: self.target.run(text))
-        )
+        self.target.shown = await self._ask(request, "another text", lambda: self.target.run(text))
         self.cache.clear()
         return answer(self.shown.told(self.target.can))
 
@@ -238,15 +226,19 @@ class App:
     async def explain(self, request: Request) -> Response:
         name, text = request.path_params["name"], request.query_params.get("text")
         chart = model_routes.asked(self.target, name, text)
-        return answer(await self.desk.do(request, f"the chart of {name}", lambda task: self._told(chart)))
+        return answer(await self._ask(request, f"the chart of {name}", chart))
 
-    def _told(self, ask: Callable[[], T]) -> T:
+    async def _ask(self, request: Request, what: str, job: Callable[[], T]) -> T:
         """Ask the model, one text at a time; what it says to one that it cannot read is for the person behind it."""
-        with self._model:
-            try:
-                return ask()
-            except ValueError as error:
-                raise Refused(400, str(error)) from error
+
+        def run(task: Task) -> T:
+            with self._model:
+                try:
+                    return job()
+                except ValueError as error:
+                    raise Refused(400, str(error)) from error
+
+        return await self.desk.do(request, what, run)
 
 
 def numbers(found: Tensor) -> list[float | None]:
@@ -255,11 +247,13 @@ def numbers(found: Tensor) -> list[float | None]:
     return listed if bool(found.isfinite().all()) else [x if abs(x or 0) < float("inf") else None for x in listed]
 
 
-def strongest(weights: Tensor, count: int) -> tuple[list[int], list[float | None]]:
-    """The places of the largest weights above 0, and these."""
-    found = weights.nan_to_num(0.0).topk(min(count, len(weights)))
+def _strongest(request: Request, names: str, name: str, weights: Tensor) -> Response:
+    """The indices of the `top` largest weights above 0, these weights, and all of them if they are few."""
+    top = whole("top", request.query_params.get("top"), 1, TOP, 20)
+    found = weights.nan_to_num(0.0).topk(min(top, len(weights)))
     held = found.values > 0
-    return found.indices[held].tolist(), numbers(found.values[held])
+    every = numbers(weights) if len(weights) <= head_statistics.MOST else None
+    return answer({names: found.indices[held].tolist(), "weights": numbers(found.values[held]), name: every})
 
 
 def create(
@@ -291,11 +285,9 @@ def create(
         "/api/explain": app.explained,
         "/api/explain/{name}": app.explain,
     }
+    post = {"/api/translate": app.translate, "/api/run": app.run}
     routes = [Route(path, handler, methods=["GET"]) for path, handler in get.items()]
-    routes += [
-        Route(f"/api/{name}", handler, methods=["POST"])
-        for name, handler in (("translate", app.translate), ("run", app.run))
-    ]
+    routes += [Route(path, handler, methods=["POST"]) for path, handler in post.items()]
     routes.append(Route("/{path:path}", (page or Page()).serve, methods=["GET"]))
 
     @asynccontextmanager

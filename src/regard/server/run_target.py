@@ -73,27 +73,20 @@ class TranslatorTarget(Target):
         maps = self.translator.look(found)
         aligned = self.translator.align(found, maps=maps)
         source, target = self.translator.source, self.translator.target
-        told = []
-        for number, one in enumerate(found):
-            told.append(
-                {
-                    "text": one.text,
-                    "score": one.score,
-                    "source": source.pieces(one.read),
-                    "target": target.pieces((*one.written, EOS)),
-                    "weights": _mean(maps[number].dense()) if maps else [],
-                    "source_words": words(source, one.read[:-1]),
-                    "target_words": words(target, one.written),
-                    "links": [list(link) for link in aligned[number].links] if aligned else [],
-                }
-            )
-        return {"hypotheses": told}
-
-
-def _mean(weights: Tensor) -> list[list[float]]:
-    """(H, steps, source) → rows of the mean over heads"""
-    found: list[list[float]] = weights.float().mean(0).tolist()
-    return found
+        hypotheses = [
+            {
+                "text": one.text,
+                "score": one.score,
+                "source": source.pieces(one.read),
+                "target": target.pieces((*one.written, EOS)),
+                "weights": maps[number].dense().float().mean(0).tolist() if maps else [],  # (steps, source)
+                "source_words": words(source, one.read[:-1]),
+                "target_words": words(target, one.written),
+                "links": [list(link) for link in aligned[number].links] if aligned else [],
+            }
+            for number, one in enumerate(found)
+        ]
+        return {"hypotheses": hypotheses}
 
 
 def words(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:

@@ -6,11 +6,13 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from ..attention.attention_map import AttentionMap
+from ..lens.patch_weights import Patches
+from ..lens.seen import Seen
 from . import tiles
 from .guard import Refused
 from .head_views import Head, Mean
@@ -21,17 +23,6 @@ EXPLAINED = (
     "a capture (seen.save('x.safetensors')), a run of `regard train translate`, `classify` or `images`, or a model "
     "directory of Hugging Face"
 )
-
-
-class Patches(Protocol):
-    """How the tokens of a vision model lie on its picture: `first` others, then rows × columns."""
-
-    @property
-    def rows(self) -> int: ...
-    @property
-    def columns(self) -> int: ...
-    @property
-    def first(self) -> int: ...
 
 
 class Layer:
@@ -96,7 +87,11 @@ class Shown:
 
     def told(self, can: Sequence[str]) -> dict[str, Any]:
         """What GET /api/target answers."""
-        tables = _Tables()
+        tables: dict[tuple[str, ...], str] = {}  # tokens that several maps share are sent once
+
+        def table(tokens: Sequence[str] | None) -> str | None:
+            return None if tokens is None else tables.setdefault(tuple(tokens), f"t{len(tables)}")
+
         maps = [
             {
                 "id": number,
@@ -105,14 +100,14 @@ class Shown:
                 "heads": layer.count,
                 "queries": layer.queries,
                 "keys": layer.keys,
-                "query_tokens": tables.name(layer.query_tokens),
-                "key_tokens": tables.name(layer.key_tokens),
+                "query_tokens": table(layer.query_tokens),
+                "key_tokens": table(layer.key_tokens),
                 "floor": tiles.floor(layer.keys),
             }
             for number, layer in enumerate(self.layers)
         ]
         views = ["map"] if self.layers else []
-        views += ["text"] if tables.names else []
+        views += ["text"] if tables else []
         image = None
         if self.image is not None and self.patches is not None:
             views.append("image")
@@ -122,35 +117,11 @@ class Shown:
             "kind": self.kind,
             "title": self.title,
             "version": self.version,
-            "tokens": {name: list(tokens) for tokens, name in tables.names.items()},
+            "tokens": {name: list(tokens) for tokens, name in tables.items()},
             "maps": maps,
             "image": image,
             "can": [*views, *can],
         }
-
-
-class _Tables:
-    """Tokens that several maps share are sent once."""
-
-    def __init__(self) -> None:
-        self.names: dict[tuple[str, ...], str] = {}
-
-    def name(self, tokens: Sequence[str] | None) -> str | None:
-        return None if tokens is None else self.names.setdefault(tuple(tokens), f"t{len(self.names)}")
-
-
-class Seen(Protocol):
-    """What `regard.watch` gives, as far as it is shown."""
-
-    image: Any
-    patches: Any
-
-    @property
-    def names(self) -> Sequence[str]: ...
-    @property
-    def kinds(self) -> Sequence[Any]: ...
-    @property
-    def maps(self) -> Sequence[AttentionMap]: ...
 
 
 def shown(seen: Seen, kind: str, title: str, batch: int = 0) -> Shown:

@@ -3,9 +3,9 @@
 import type { Theme } from "../shared/palette.ts";
 import { LANGUAGES, type Language } from "../shared/translations.ts";
 import { type Chart, see } from "./chart_model.ts";
-import { drawing } from "./chart_drawing.ts";
+import { drawing } from "./chart_drawing.tsx";
 import { layout } from "./chart_layout.ts";
-import { toText } from "./svg_shape.ts";
+import { toText } from "./svg_text.ts";
 import { numbers, opened } from "./open_groups.ts";
 
 /** What `regard explain` writes to the standard input. */

@@ -5,7 +5,7 @@ import type { ElkExtendedEdge, ElkNode, ElkPoint } from "elkjs/lib/elk.bundled.j
 import type { Language } from "../shared/translations.ts";
 import { type Chart, type Grid, type Id, type Node, type Seen, gridOf } from "./chart_model.ts";
 import { CAPTION, type Frame, captionWidth, frame, sizeOf } from "./value_picture.ts";
-import { width } from "./svg_shape.ts";
+import { width } from "./svg_text.ts";
 
 export const SIZE = { title: 13, equation: 10.5, token: 9.5 };
 const PAD = 12;

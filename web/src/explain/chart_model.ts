@@ -104,19 +104,15 @@ export interface Seen {
 export function see(chart: Chart, open: ReadonlySet<number>, step: number): Seen {
   const inside = new Map<number | null, Node[]>();
   const shown = new Map<number, Id | null>(); // node → what it is drawn as
+  const drawnAs = ({ number, parent, time }: Node): Id | null => {
+    if (parent !== null && shown.get(parent) !== parent) return shown.get(parent)!;
+    if (time !== null && time !== step) return time < step ? "earlier" : null;
+    return parent === null || open.has(parent) ? number : parent;
+  };
   for (const node of chart.nodes) {
-    const above = node.parent === null ? null : shown.get(node.parent)!;
-    if (above !== null && above !== node.parent) shown.set(node.number, above);
-    else if (node.time !== null && node.time !== step) shown.set(node.number, node.time < step ? "earlier" : null);
-    else {
-      const parent = node.parent === null ? null : chart.nodes[node.parent]!;
-      if (parent !== null && !open.has(parent.number)) shown.set(node.number, shown.get(parent.number)!);
-      else {
-        shown.set(node.number, node.number);
-        inside.set(node.parent, [...(inside.get(node.parent) ?? []), node]);
-      }
-    }
-    if (node.parent !== null && above === null) shown.set(node.number, null);
+    const drawn = drawnAs(node);
+    shown.set(node.number, drawn);
+    if (drawn === node.number) inside.set(node.parent, [...(inside.get(node.parent) ?? []), node]);
   }
   const merged = new Map<string, Seen["edges"][number]>();
   for (const [first, second, value] of chart.edges) {
@@ -142,34 +138,35 @@ export function see(chart: Chart, open: ReadonlySet<number>, step: number): Seen
 export type Part = { operand: number; row: number | null; column: number | null };
 
 export function origin(rule: Rule, operands: readonly Grid[], result: Grid, row: number, column: number): Part[] {
-  const within = (grid: Grid | undefined, part: Part): Part[] =>
-    grid && (part.row ?? 0) < grid.rows && (part.column ?? 0) < grid.columns ? [part] : [];
-  if (rule === "product")
-    return [
-      ...within(operands[0], { operand: 0, row, column: null }),
-      ...within(operands[1], { operand: 1, row: null, column }),
-    ];
-  if (rule === "linear")
-    return [
-      ...within(operands[0], { operand: 0, row, column: null }),
-      ...within(operands[1], { operand: 1, row: column, column: null }),
-    ];
-  if (rule === "pairs") {
-    const [first, last] = [
-      operands.findIndex((grid) => grid.rows === result.rows),
-      operands.findLastIndex((grid) => grid.rows === result.columns),
-    ];
-    return [
-      ...within(operands[first], { operand: first, row, column: null }),
-      ...(last > 0 ? within(operands[last], { operand: last, row: column, column: null }) : []),
-    ];
+  return partsOf(rule, operands, result, row, column).filter((part) => {
+    const grid = operands[part.operand];
+    return grid && (part.row ?? 0) < grid.rows && (part.column ?? 0) < grid.columns;
+  });
+}
+
+function partsOf(rule: Rule, operands: readonly Grid[], result: Grid, row: number, column: number): Part[] {
+  const wholeRow = (operand: number, row: number): Part => ({ operand, row, column: null });
+  switch (rule) {
+    case "product":
+      return [wholeRow(0, row), { operand: 1, row: null, column }];
+    case "linear":
+      return [wholeRow(0, row), wholeRow(1, column)];
+    case "pairs": {
+      const first = operands.findIndex((grid) => grid.rows === result.rows);
+      const last = operands.findLastIndex((grid) => grid.rows === result.columns);
+      return [wholeRow(first, row), ...(last > 0 ? [wholeRow(last, column)] : [])];
+    }
+    case "row":
+      return [wholeRow(0, operands[0]?.rows === result.rows ? row : column)];
+    case "lookup":
+      return [{ operand: 0, row: 0, column: operands[0]?.columns === 1 ? 0 : row }];
+    case "same":
+      return operands.map((grid, operand) => ({
+        operand,
+        row: grid.rows === 1 ? 0 : row,
+        column: grid.columns === 1 ? 0 : column,
+      }));
+    case "":
+      return [];
   }
-  if (rule === "row")
-    return within(operands[0], { operand: 0, row: operands[0]?.rows === result.rows ? row : column, column: null });
-  if (rule === "lookup")
-    return within(operands[0], { operand: 0, row: 0, column: operands[0]?.columns === 1 ? 0 : row });
-  if (rule !== "same") return [];
-  return operands.flatMap((grid, operand) =>
-    within(grid, { operand, row: grid.rows === 1 ? 0 : row, column: grid.columns === 1 ? 0 : column }),
-  );
 }

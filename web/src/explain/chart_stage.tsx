@@ -1,13 +1,12 @@
 // The chart on the screen: boxes that are chosen, opened and pointed at.
 
-import type { VNode } from "preact";
+import { type ComponentChildren, type VNode, cloneElement, toChildArray } from "preact";
 import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
 
 import type { Theme } from "../shared/palette.ts";
-import { drawing } from "./chart_drawing.ts";
+import { drawing } from "./chart_drawing.tsx";
 import type { Box, Laid, Shown } from "./chart_layout.ts";
 import { type Chart, gridOf, origin } from "./chart_model.ts";
-import { type Shape, toVNode } from "./svg_shape.ts";
 import { cellAt, leftOf, sizeOf } from "./value_picture.ts";
 import type { Cell } from "./value_text.ts";
 
@@ -32,7 +31,7 @@ interface ChartStageProps {
 export function ChartStage(props: ChartStageProps) {
   const { chart, laid, theme, zoom, chosen, lit, pointed } = props;
   const stage = useRef<HTMLDivElement>(null);
-  const shape = useMemo(() => drawing(laid, theme, chart.title), [laid, theme, chart]);
+  const drawn = useMemo(() => drawing(laid, theme, chart.title, (box) => accessible(chart, box)), [laid, theme, chart]);
   const boxOf = (element: Element): Box | null => laid.boxes.find((box) => String(box.id) === idOf(element)) ?? null;
   useFocusedBox(stage, laid);
   useLayoutEffect(() => {
@@ -59,9 +58,11 @@ export function ChartStage(props: ChartStageProps) {
       onPointerLeave={() => props.point(null)}
       onClick={clicked}
       onFocusIn={focused}>
-      <svg {...shape.attributes} width={size(laid.width)} height={size(laid.height)}>
-        <Parts chart={chart} laid={laid} shape={shape} chosen={chosen} lit={lit} pointed={pointed} />
-      </svg>
+      {cloneElement(
+        drawn,
+        { width: size(laid.width), height: size(laid.height) },
+        <Parts chart={chart} parts={drawn.props.children} chosen={chosen} lit={lit} pointed={pointed} />,
+      )}
     </div>
   );
 }
@@ -101,51 +102,26 @@ function pointedAt(event: PointerEvent, target: Element, box: Box): Pointed | nu
   return cell && { box, cell, shown, x: event.clientX, y: event.clientY };
 }
 
-type PartsProps = Pick<ChartStageProps, "chart" | "laid" | "chosen" | "lit" | "pointed"> & { shape: Shape };
+type PartsProps = Pick<ChartStageProps, "chart" | "chosen" | "lit" | "pointed"> & { parts: ComponentChildren };
 
-/** The parts of the drawing. What is inside them is made once; only what surrounds it changes with the mouse. */
-function Parts({ chart, laid, shape, chosen, lit, pointed }: PartsProps) {
-  const inner = useMemo(
-    () => shape.children.map((part) => (typeof part === "string" ? [part] : part.children.map(toVNode))),
-    [shape],
-  );
-  const boxes = new Map(laid.boxes.map((box) => [String(box.id), box]));
-  const parts = shape.children.map((part, index): VNode | string => {
-    if (typeof part === "string") return part;
-    if (part.attributes["class"] === "ways") return <Ways key="ways" ways={part} lit={lit} />;
-    const id = part.attributes["data-box"];
-    if (id === undefined) {
-      const Tag = part.tag as "g";
-      return (
-        <Tag key={`part ${index}`} {...part.attributes}>
-          {inner[index]}
-        </Tag>
-      );
-    }
-    const box = boxes.get(String(id))!;
-    const kind = `${part.attributes["class"]}${String(chosen) === String(id) ? " chosen" : ""}`;
-    return (
-      <g key={`box ${id}`} {...part.attributes} {...accessible(chart, box)} class={kind}>
-        {inner[index]}
-        {pointed && String(pointed.box.id) === String(id) && <Marks chart={chart} pointed={pointed} />}
-      </g>
-    );
-  });
-  return <>{parts}</>;
+/** The parts of the drawing, which are made once; only what changes with the mouse is made again. */
+function Parts({ chart, parts, chosen, lit, pointed }: PartsProps) {
+  const way = (one: Part): Part => {
+    const marked = lit !== null && (String(one.props["data-from"]) === lit || String(one.props["data-to"]) === lit);
+    return marked ? cloneElement(one, { class: "way lit" }) : one;
+  };
+  const decorated = (part: Part): Part => {
+    const { "data-box": id, class: kind, children } = part.props;
+    if (kind === "ways") return cloneElement(part, {}, (toChildArray(children) as Part[]).map(way));
+    const points = pointed !== null && pointed.box.id === id;
+    if (id === undefined || !(points || id === chosen)) return part;
+    const names = id === chosen ? `${kind} chosen` : kind;
+    return cloneElement(part, { class: names }, ...children, points && <Marks chart={chart} pointed={pointed} />);
+  };
+  return <>{(toChildArray(parts) as Part[]).map(decorated)}</>;
 }
 
-function Ways({ ways, lit }: { ways: Shape; lit: string | null }) {
-  return (
-    <g class="ways">
-      {ways.children.map((way, index) => {
-        if (typeof way === "string") return way;
-        const { "data-from": from, "data-to": to } = way.attributes;
-        const marked = lit !== null && (String(from) === lit || String(to) === lit);
-        return <path key={index} {...way.attributes} class={marked ? "way lit" : "way"} />;
-      })}
-    </g>
-  );
-}
+type Part = VNode<{ class?: string; children: ComponentChildren[]; [data: `data-${string}`]: string | number }>;
 
 /** Names and roles for the keyboard and for screen readers. */
 function accessible(chart: Chart, box: Box) {

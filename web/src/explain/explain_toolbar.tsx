@@ -4,6 +4,7 @@ import { useRef } from "preact/hooks";
 
 import type { ExplainOffer } from "../api/types.ts";
 import { IconButton, Select } from "../shared/controls.tsx";
+import { fill } from "../shared/translations.ts";
 import type { Store } from "../shell/store.ts";
 import { svg } from "./chart_file.ts";
 import { type ChartState, openedAll, stepped, zoomed } from "./chart_state.ts";
@@ -91,7 +92,9 @@ function Mechanism({ app, asked: { mechanism, text }, offer, state }: MechanismP
 
 function Steps({ app, state, setState }: { app: Store; state: ChartState; setState: (state: ChartState) => void }) {
   const { chart, step } = state;
-  const name = app.words.explain.step(step, chart.steps, chart.written[step - 1] ?? "");
+  const { explain: words } = app.words;
+  const written = chart.written[step - 1];
+  const name = fill(written ? words.stepWrites : words.step, { step, all: chart.steps, written: written ?? "" });
   return (
     <label class="field steps">
       <span data-step={step}>{name}</span>

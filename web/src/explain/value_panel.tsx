@@ -2,8 +2,9 @@
 
 import { useMemo, useState } from "preact/hooks";
 
-import { ARROWS, clamp } from "../shared/format.ts";
+import { beside } from "../shared/format.ts";
 import type { Theme } from "../shared/palette.ts";
+import { fill } from "../shared/translations.ts";
 import type { Store } from "../shell/store.ts";
 import { type Chart, type Grid, type Node, gridOf, origin } from "./chart_model.ts";
 import { paint } from "./value_picture.ts";
@@ -66,15 +67,14 @@ function Values({ app, chart, node, cell, point }: ValuesProps) {
   const parts = cell && result ? origin(node.rule, operands, result, cell.row, cell.column) : [];
   const sources = (numbers: readonly number[]): string =>
     [...new Set(numbers.map((number) => chart.nodes[number]!.name[language]))].slice(0, 3).join(", ");
-  const card = { app, chart, theme: app.theme };
   return (
     <>
-      {result && <ValueCard {...card} name={words.made} grid={result} mark={cell} point={point} />}
+      {result && <ValueCard app={app} chart={chart} name={words.made} grid={result} mark={cell} point={point} />}
       {operands.map((grid, index) => {
         const operand = node.operands[index]!;
         const name = operand.name || sources(operand.sources) || `${words.given} ${index + 1}`;
         const mark = parts.find((part) => part.operand === index) ?? null;
-        return <ValueCard key={index} {...card} name={name} grid={grid} mark={mark} point={null} />;
+        return <ValueCard key={index} app={app} chart={chart} name={name} grid={grid} mark={mark} point={null} />;
       })}
     </>
   );
@@ -86,7 +86,6 @@ type Mark = { row: number | null; column: number | null };
 interface ValueCardProps {
   app: Store;
   chart: Chart;
-  theme: Theme;
   name: string;
   grid: Grid;
   mark: Mark | null;
@@ -108,25 +107,23 @@ function ValueCard({ name, ...props }: ValueCardProps) {
       <div class="numbers">
         <ValueTable label={label} {...props} />
       </div>
-      {!complete && <p class="hint">{words.part(grid.rows, grid.columns)}</p>}
+      {!complete && <p class="hint">{fill(words.part, { rows: grid.rows, columns: grid.columns })}</p>}
     </section>
   );
 }
 
-type ValueTableProps = Omit<ValueCardProps, "app" | "name"> & { label: string };
+type ValueTableProps = Omit<ValueCardProps, "name"> & { label: string };
 
 /** The numbers of the first matrix. Those of the result can be walked through with the arrow keys. */
 function ValueTable({ label, point, ...props }: ValueTableProps) {
   const { grid } = props;
   const [at, setAt] = useState<Cell>({ matrix: 0, row: 0, column: 0 });
   const pressed = (event: KeyboardEvent): void => {
-    const step = ARROWS[event.key];
-    if (!step) return;
+    const next = beside(event.key, at, grid.rows, grid.columns);
+    if (!next) return;
     event.preventDefault();
-    const row = clamp(at.row + step[0], 0, grid.rows - 1);
-    const next = { matrix: 0, row, column: clamp(at.column + step[1], 0, grid.columns - 1) };
-    setAt(next);
-    point?.(next);
+    setAt({ matrix: 0, ...next });
+    point?.({ matrix: 0, ...next });
   };
   return (
     <table
@@ -142,7 +139,7 @@ function ValueTable({ label, point, ...props }: ValueTableProps) {
 }
 
 /** The rows of the table, with the tokens of both dimensions where they have some. */
-function Numbers({ chart, theme, grid, mark, point }: Omit<ValueTableProps, "label">) {
+function Numbers({ app: { theme }, chart, grid, mark, point }: Omit<ValueTableProps, "label">) {
   const { letters } = grid.value;
   const [rowNames, columnNames] = [chart.tokens[letters.at(-2) ?? ""], chart.tokens[letters.at(-1) ?? ""]];
   const cells = useMemo(() => cellsOf(grid, theme), [grid, theme]);
@@ -182,10 +179,8 @@ function Numbers({ chart, theme, grid, mark, point }: Omit<ValueTableProps, "lab
 }
 
 function cellsOf(grid: Grid, theme: Theme): { text: string; background: string; deep: boolean }[][] {
-  const {
-    signed,
-    value: { scale },
-  } = grid;
+  const { signed } = grid;
+  const { scale } = grid.value;
   return Array.from({ length: grid.rows }, (_, row) =>
     Array.from({ length: grid.columns }, (_, column) => {
       const value = grid.at(0, row, column);

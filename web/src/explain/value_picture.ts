@@ -1,8 +1,8 @@
 // Small pictures of values: a cell for each number, no more cells than can be told apart.
 
 import { type Theme, ramp } from "../shared/palette.ts";
-import { type Grid } from "./chart_model.ts";
-import { type Shape, shape, width } from "./svg_shape.ts";
+import type { Grid } from "./chart_model.ts";
+import { width } from "./svg_text.ts";
 
 const MOST = { rows: 12, columns: 12, matrices: 3 };
 const GAP = 4;
@@ -65,34 +65,6 @@ export function paint(value: number, scale: number, signed: boolean, theme: Them
   const end = (share < 0 ? NEGATIVE : POSITIVE)[theme];
   const strength = Math.abs(share) ** 0.75;
   return `rgb(${NOTHING[theme].map((from, channel) => Math.round(from + (end[channel]! - from) * strength)).join(",")})`;
-}
-
-export function drawPicture(grid: Grid, place: Frame, theme: Theme): Shape {
-  const {
-    signed,
-    value: { scale },
-  } = grid;
-  const cells: Shape[] = [];
-  const inset = place.cell > 6 ? 1 : 0.5;
-  for (let matrix = 0; matrix < place.matrices; matrix++) {
-    const left = leftOf(place, matrix);
-    for (let row = 0; row < place.rows; row++) {
-      for (let column = 0; column < place.columns; column++) {
-        const value = place.turned ? grid.at(matrix, column, row) : grid.at(matrix, row, column);
-        const [x, y] = [left + column * place.cell, place.y + row * place.cell];
-        cells.push(
-          shape("rect", {
-            x,
-            y,
-            width: place.cell - inset,
-            height: place.cell - inset,
-            fill: paint(value, scale, signed, theme),
-          }),
-        );
-      }
-    }
-  }
-  return shape("g", { class: "picture", "shape-rendering": "crispEdges" }, ...cells);
 }
 
 /** The letters of a value and their sizes, as two short lines. */

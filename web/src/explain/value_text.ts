@@ -1,7 +1,7 @@
 // The numbers of a chart in words: a value, the name of a position, and where a value came from.
 
 import { figure } from "../shared/format.ts";
-import type { Words } from "../shared/translations.ts";
+import { type Words, fill } from "../shared/translations.ts";
 import { type Chart, type Grid, type Node, gridOf } from "./chart_model.ts";
 
 export type Cell = { matrix: number; row: number; column: number };
@@ -48,9 +48,9 @@ export function origins(chart: Chart, node: Node, cell: Cell, words: Words): str
     if (!first || !second) return lines;
     return [
       ...lines,
-      words.explain.rules[node.rule](row, column),
+      fill(words.explain.rules[node.rule], { row, column }),
       terms(node, first, second, bias !== undefined, cell),
     ];
   }
-  return node.rule === "" ? lines : [...lines, words.explain.rules[node.rule](row, column)];
+  return node.rule === "" ? lines : [...lines, fill(words.explain.rules[node.rule], { row, column })];
 }

@@ -7,8 +7,9 @@ import { decoded } from "../api/pending_requests.ts";
 import type { OverlayAnswer, Picture } from "../api/types.ts";
 import { useAnswer, useAnswers } from "../api/use_answer.ts";
 import { Choice, HeadChoice, ScaleChoice, stepHead } from "../shared/controls.tsx";
-import { ARROWS, clamp, figure } from "../shared/format.ts";
+import { beside, clamp, figure } from "../shared/format.ts";
 import { type Scale, ramp, shade } from "../shared/palette.ts";
+import { fill } from "../shared/translations.ts";
 import { type Store, mapOf, useHandlers } from "../shell/store.ts";
 import type { State } from "../shell/url_state.ts";
 
@@ -70,12 +71,9 @@ function patchAt(event: MouseEvent, { rows, columns }: Picture): number {
 
 /** The patch that an arrow key leads to; null for other keys. */
 function patchBeside(event: KeyboardEvent, { rows, columns }: Picture, patch: number | null): number | null {
-  const step = ARROWS[event.key];
-  if (!step) return null;
   const from = patch ?? Math.floor(rows / 2) * columns + Math.floor(columns / 2);
-  const row = clamp(Math.floor(from / columns) + step[0], 0, rows - 1);
-  const column = clamp((from % columns) + step[1], 0, columns - 1);
-  return row * columns + column;
+  const next = beside(event.key, { row: Math.floor(from / columns), column: from % columns }, rows, columns);
+  return next && next.row * columns + next.column;
 }
 
 /** The picture, its overlay, and the patch pointed at. */
@@ -103,7 +101,7 @@ function Framed({ app, opacity }: { app: Store; opacity: number }) {
         class="picture"
         tabIndex={0}
         role="application"
-        aria-label={words.image.picture(picture.rows, picture.columns)}
+        aria-label={fill(words.image.picture, { rows: picture.rows, columns: picture.columns })}
         style={{ aspectRatio: `${picture.width} / ${picture.height}` }}
         onClick={(event) => choose(patchAt(event, picture))}
         onPointerMove={(event) => setPointed(patchAt(event, picture))}
@@ -127,9 +125,9 @@ function patchText(
 ): string {
   if (patch === null) return state.overlay === "rollout" ? words.rolled : words.hint;
   const { columns } = target.image!;
-  const name = words.patch(Math.floor(patch / columns) + 1, (patch % columns) + 1);
+  const name = fill(words.patch, { row: Math.floor(patch / columns) + 1, column: (patch % columns) + 1 });
   const weight = found?.weights[patch];
-  return weight === undefined ? name : `${name}: ${words.weightHere(figure(weight))}`;
+  return weight === undefined ? name : `${name}: ${fill(words.weightHere, { weight: figure(weight) })}`;
 }
 
 function Photograph({ app }: { app: Store }) {
@@ -164,7 +162,7 @@ function Heads({ app }: { app: Store }) {
   return (
     <div class="strip">
       {heads.map((head) => {
-        const label = words.grid.head(String(head));
+        const label = fill(words.grid.head, { head });
         return (
           <button
             key={head}

@@ -8,6 +8,7 @@ import type { MapInfo } from "../api/types.ts";
 import { ReduceChoice, ScaleChoice } from "../shared/controls.tsx";
 import { ARROWS, clamp } from "../shared/format.ts";
 import { paintShades, readPgm } from "../shared/shades.ts";
+import { fill } from "../shared/translations.ts";
 import { type Store, pictureOptions } from "../shell/store.ts";
 
 const AT_ONCE = 3; // requests: the browser keeps a few connections free for what is clicked meanwhile
@@ -19,7 +20,7 @@ export function HeadGrid({ app }: { app: Store }) {
   const options = pictureOptions(app);
   useLayoutEffect(() => {
     const control = new AbortController();
-    void fill(app, table.current!, options, control);
+    void loadThumbnails(app, table.current!, options, control);
     return () => control.abort();
   }, [options, app.theme]);
   return (
@@ -56,7 +57,7 @@ function Heading({ app }: { app: Store }) {
     <header class="heading">
       <div>
         <h1>{words.title}</h1>
-        <p class="lead">{maps.length ? words.lead(maps.length, heads) : words.none}</p>
+        <p class="lead">{maps.length ? fill(words.lead, { maps: maps.length, heads }) : words.none}</p>
       </div>
       <div class="tools">
         <ReduceChoice app={app} />
@@ -73,7 +74,7 @@ function Row({ app, map }: { app: Store; map: MapInfo }) {
       <th scope="row">
         <b title={map.name}>{map.name}</b>
         <span>
-          {grid.kinds[map.kind]} · {grid.size(map.queries, map.keys)}
+          {grid.kinds[map.kind]} · {`${app.count(map.queries)} × ${app.count(map.keys)}`}
         </span>
       </th>
       {Array.from({ length: map.heads }, (_, head) => (
@@ -86,7 +87,7 @@ function Row({ app, map }: { app: Store; map: MapInfo }) {
 }
 
 function Thumbnail({ app, map, head }: { app: Store; map: MapInfo; head: number }) {
-  const label = app.words.grid.open(map.name, String(head));
+  const label = fill(app.words.grid.open, { name: map.name, head });
   const open = (event: Event): void => {
     event.preventDefault();
     app.go({ map: map.id, head, sight: null, token: null, end: null });
@@ -111,13 +112,18 @@ function move(event: KeyboardEvent): void {
 }
 
 /** Request the thumbnails, those in sight first, and paint them. */
-async function fill(app: Store, table: HTMLTableElement, options: string, control: AbortController): Promise<void> {
+async function loadThumbnails(
+  app: Store,
+  table: HTMLTableElement,
+  options: string,
+  control: AbortController,
+): Promise<void> {
   const canvases = [...table.querySelectorAll("canvas")];
   const wanted = app.target.maps
     .flatMap((map) => Array.from({ length: map.heads }, (_, head) => ({ map, head })))
     .map((one, index) => ({ ...one, canvas: canvases[index]! }));
   let done = 0;
-  const label = { toString: () => app.words.work.overviews(done, wanted.length) };
+  const label = { toString: () => fill(app.words.work.overviews, { done, all: wanted.length }) };
   const task = async (signal: AbortSignal): Promise<void> => {
     await new Promise(requestAnimationFrame); // the canvases have no place before
     const ranks = new Map(wanted.map((one) => [one, inSight(one.canvas) ? 0 : 1]));

@@ -10,6 +10,7 @@ import { useAnswer } from "../api/use_answer.ts";
 import { Settled } from "../shared/canvas.ts";
 import { Facts, HeadChoice, IconButton, ReduceChoice, ScaleChoice, WeightList, stepHead } from "../shared/controls.tsx";
 import { figure } from "../shared/format.ts";
+import { fill } from "../shared/translations.ts";
 import { type Store, headName, mapOf, named, tokensOf, useHandlers } from "../shell/store.ts";
 import { TokenText, shadesOf } from "../text/token_text.tsx";
 import { type TileElements, type TileEvents, TileViewer } from "./tile_viewer.ts";
@@ -28,7 +29,7 @@ export function MapView({ app }: { app: Store }) {
   const pointer = useMemo((): Pointer => ({ listener: () => undefined }), []);
   const query = state.direction === "from" ? state.token : null;
   const path = query === null ? null : paths.query(map.id, state.head, query, STRONGEST);
-  const row = useAnswer<QueryAnswer>(app, path, words.work.query(query ?? 0));
+  const row = useAnswer<QueryAnswer>(app, path, fill(words.work.query, { position: query ?? 0 }));
   const choose = (chosen: number): void => {
     const again = app.state.token === chosen && app.state.direction === "from";
     app.go({ token: again ? null : chosen, end: null, direction: "from" });
@@ -111,7 +112,7 @@ function Stage({ app, viewer, events }: { app: Store; viewer: { current: TileVie
         class="stage"
         tabIndex={0}
         role="application"
-        aria-label={words.map.stage(mapOf(app).name, headName(app, state.head))}
+        aria-label={fill(words.map.stage, { name: mapOf(app).name, head: headName(app, state.head) })}
         aria-describedby="here"
         ref={keep("stage")}
         onPointerMove={point}
@@ -158,7 +159,7 @@ function Here({ app, pointer }: { app: Store; pointer: Pointer }) {
     [words.query, entry(queries, at.query)],
     [words.key, entry(keys, at.key)],
     [words.weight, found ? figure(found.weight) : "…"],
-    [words.rank, found ? words.rankOf(found.rank, map.keys) : "…"],
+    [words.rank, found ? fill(words.rankOf, { rank: found.rank, all: app.count(map.keys) }) : "…"],
   ];
   return (
     <section class="card">
@@ -189,7 +190,7 @@ function Strongest({ app, query, row, show, clear }: StrongestProps) {
   if (!listed) {
     return (
       <section class="card">
-        <h2>{words.map.strongest("…")}</h2>
+        <h2>{fill(words.map.strongest, { token: "…" })}</h2>
         <p class="hint">{words.map.choose}</p>
       </section>
     );
@@ -202,7 +203,7 @@ function Strongest({ app, query, row, show, clear }: StrongestProps) {
   return (
     <section class="card">
       <header class="between">
-        <h2>{words.map.strongest(named(tokensOf(app, map, "query"), listed.query))}</h2>
+        <h2>{fill(words.map.strongest, { token: named(tokensOf(app, map, "query"), listed.query) })}</h2>
         <button type="button" class="plain" onClick={clear}>
           {words.map.unchoose}
         </button>

@@ -11,12 +11,6 @@ export function deepest(queries: number, keys: number): number {
   return level;
 }
 
-/** Pixels (width, height) of the whole map at a level. */
-export function sizeAt(level: number, queries: number, keys: number): [number, number] {
-  const cells = 2 ** (deepest(queries, keys) - level);
-  return [Math.ceil(keys / cells), Math.ceil(queries / cells)];
-}
-
 /** The first level worth asking for: the whole map in one tile. */
 export function shallowest(queries: number, keys: number): number {
   return Math.min(Math.log2(TILE), deepest(queries, keys));

@@ -24,6 +24,14 @@ export const ARROWS: Readonly<Record<string, readonly [rows: number, columns: nu
   ArrowRight: [0, 1],
 };
 
+export type Cell = { row: number; column: number };
+
+/** The cell among rows × columns that an arrow key leads to; null for other keys. */
+export function beside(key: string, { row, column }: Cell, rows: number, columns: number): Cell | null {
+  const step = ARROWS[key];
+  return step ? { row: clamp(row + step[0], 0, rows - 1), column: clamp(column + step[1], 0, columns - 1) } : null;
+}
+
 /** Whether a key is pressed together with Ctrl, Alt or the command key: such keys belong to the browser. */
 export function modified(event: KeyboardEvent): boolean {
   return event.ctrlKey || event.metaKey || event.altKey;

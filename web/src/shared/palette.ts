@@ -3,7 +3,8 @@
 export type Theme = "light" | "dark";
 export type Scale = "linear" | "log";
 
-type Stop = readonly [lightness: number, chroma: number, hue: number];
+/** In OKLCH (lightness, chroma, hue), and in OKLab (lightness, a, b). */
+type Stop = readonly [lightness: number, number, number];
 const STOPS: Record<Theme, readonly Stop[]> = {
   light: [
     [0.985, 0.004, 90],
@@ -40,28 +41,28 @@ function rgb(lightness: number, a: number, b: number): Colour {
   ];
 }
 
-const tables = new Map<Theme, Colour[]>();
-
-/** 256 colours from nothing to the strongest. */
-export function ramp(theme: Theme): Colour[] {
-  const known = tables.get(theme);
-  if (known) return known;
-  const stops = STOPS[theme].map(([l, c, h]) => {
+function table(theme: Theme): Colour[] {
+  const stops = STOPS[theme].map(([l, c, h]): Stop => {
     const angle = (h * Math.PI) / 180;
     return [l, c * Math.cos(angle), c * Math.sin(angle)];
   });
-  const [first, last] = [stops[0]![0]!, stops[stops.length - 1]![0]!];
-  const table = Array.from({ length: 256 }, (_, entry) => {
+  const [first, last] = [stops[0]![0], stops.at(-1)![0]];
+  return Array.from({ length: 256 }, (_, entry) => {
     const lightness = first + ((last - first) * entry) / 255;
-    const next = stops.findIndex(
-      ([l], place) => place > 0 && (last > first ? l! >= lightness - 1e-9 : l! <= lightness + 1e-9),
+    const after = stops.findIndex(
+      ([l], index) => index > 0 && Math.abs(l - first) >= Math.abs(lightness - first) - 1e-9,
     );
-    const [low, high] = [stops[Math.max(next, 1) - 1]!, stops[Math.max(next, 1)]!];
-    const share = (lightness - low[0]!) / (high[0]! - low[0]!);
-    return rgb(lightness, low[1]! + share * (high[1]! - low[1]!), low[2]! + share * (high[2]! - low[2]!));
+    const [low, high] = [stops[after - 1]!, stops[after]!];
+    const share = (lightness - low[0]) / (high[0] - low[0]);
+    return rgb(lightness, low[1] + share * (high[1] - low[1]), low[2] + share * (high[2] - low[2]));
   });
-  tables.set(theme, table);
-  return table;
+}
+
+const TABLES: Record<Theme, Colour[]> = { light: table("light"), dark: table("dark") };
+
+/** 256 colours from nothing to the strongest. */
+export function ramp(theme: Theme): Colour[] {
+  return TABLES[theme];
 }
 
 /** Three decades: a weight of a thousandth of the strongest is the weakest that is seen on the log scale. */

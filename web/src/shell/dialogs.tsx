@@ -24,12 +24,12 @@ export function Help({ app }: { app: Store }) {
   return (
     <Dialog label={words.keys.title} class="help" close={close}>
       <dl>
-        {words.keys.rows.map(([key, what]) => (
-          <div key={key}>
+        {words.keys.rows.map(({ keys, does }) => (
+          <div key={keys}>
             <dt>
-              <kbd>{key}</kbd>
+              <kbd>{keys}</kbd>
             </dt>
-            <dd>{what}</dd>
+            <dd>{does}</dd>
           </div>
         ))}
       </dl>

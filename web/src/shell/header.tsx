@@ -7,10 +7,8 @@ import { write } from "./url_state.ts";
 
 export function Header({ app, alone }: { app: Store; alone: boolean }) {
   const { words } = app;
-  const languages = (Object.keys(LANGUAGES) as Language[]).map((name): [Language, string] => [
-    name,
-    LANGUAGES[name].language,
-  ]);
+  const names = Object.keys(LANGUAGES) as Language[];
+  const languages = names.map((name): [Language, string] => [name, LANGUAGES[name].language]);
   const skip = (event: Event): void => {
     event.preventDefault();
     document.getElementById("view")?.focus();
@@ -44,28 +42,19 @@ export function Header({ app, alone }: { app: Store; alone: boolean }) {
 }
 
 function Navigation({ app }: { app: Store }) {
-  const { words, state } = app;
-  if (app.explains) {
-    return (
-      <nav aria-label={words.navigation}>
-        <a href="./">{words.explain.maps}</a>
-        <a href="#" aria-current="page">
-          {words.explain.title}
-        </a>
-      </nav>
-    );
-  }
+  const { words, state, explains } = app;
+  const current = (here: boolean) => (here ? "page" : undefined);
   return (
     <nav aria-label={words.navigation}>
+      {explains && <a href="./">{words.explain.maps}</a>}
       {app.views().map((view) => (
-        <a
-          key={view}
-          href={write(app.sound({ ...state, view }))}
-          aria-current={view === state.view ? "page" : undefined}>
+        <a key={view} href={write(app.sound({ ...state, view }))} aria-current={current(view === state.view)}>
           {words.views[view]}
         </a>
       ))}
-      <a href="explain.html">{words.explain.title}</a>
+      <a href={explains ? "#" : "explain.html"} aria-current={current(explains)}>
+        {words.explain.title}
+      </a>
     </nav>
   );
 }

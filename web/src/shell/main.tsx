@@ -65,12 +65,9 @@ function start(): void {
   const explains = chart !== null || window.location.pathname.endsWith("/explain.html");
   const app = new Store(explains, () => render(<Shell app={app} chart={chart} />, root));
   window.addEventListener("keydown", (event) => pressed(app, event));
-  if (explains) {
-    app.changed();
-    return;
-  }
-  window.addEventListener("hashchange", () => app.arrive());
   app.changed();
+  if (explains) return;
+  window.addEventListener("hashchange", () => app.arrive());
   void app.loadTarget();
 }
 

@@ -2,7 +2,7 @@
 
 import { useLayoutEffect, useState } from "preact/hooks";
 
-import type { Words } from "../shared/translations.ts";
+import { type Words, fill } from "../shared/translations.ts";
 import type { Store } from "./store.ts";
 
 export function StatusLine({ app }: { app: Store }) {
@@ -29,7 +29,7 @@ export function StatusLine({ app }: { app: Store }) {
 }
 
 function statusText(labels: readonly string[], words: Words): string | null {
-  const last = labels.at(-1);
-  if (last === undefined) return null;
-  return labels.length > 1 ? words.computingMore(last, labels.length - 1) : words.computing(last);
+  const what = labels.at(-1);
+  if (what === undefined) return null;
+  return fill(labels.length > 1 ? words.computingMore : words.computing, { what, more: labels.length - 1 });
 }

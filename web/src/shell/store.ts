@@ -69,6 +69,11 @@ export class Store {
     return LANGUAGES[this.language];
   }
 
+  /** A number in the language of the page. */
+  count(number: number): string {
+    return number.toLocaleString(this.language);
+  }
+
   get theme(): Theme {
     return this.themeChoice === "auto" ? (this.dark.matches ? "dark" : "light") : this.themeChoice;
   }

@@ -4,72 +4,54 @@ export const VIEWS = ["map", "text", "image", "translate"] as const;
 export type View = (typeof VIEWS)[number];
 export type Head = number | "mean";
 
-export interface State {
-  view: View;
-  /** The map looked at; none: the grid of all. */
-  map: number | null;
-  head: Head;
-  reduce: "max" | "mean";
-  scale: "linear" | "log";
-  /** The chosen token: a query when looking at what it attends to ("from"), a key when at what it receives ("to"). */
-  token: number | null;
-  /** The other end of a chosen span. */
-  end: number | null;
-  direction: "from" | "to";
-  /** Key at the left edge, query at the top edge, keys across. */
-  sight: [left: number, top: number, across: number] | null;
-  overlay: "class" | "patch" | "rollout";
-  patch: number | null;
-  /** The sentence to translate. */
-  say: string;
-}
-
-export const START: State = {
-  view: "map",
-  map: null,
-  head: 0,
-  reduce: "max",
-  scale: "log",
-  token: null,
-  end: null,
-  direction: "from",
-  sight: null,
-  overlay: "class",
-  patch: null,
-  say: "",
-};
-
 const LONGEST = 2000; // letters of a sentence kept in an address
 
-function whole(text: string | null): number | null {
-  return text !== null && /^\d{1,9}$/.test(text) ? Number(text) : null;
+type Field<T> = (text: string | null) => T;
+
+const whole: Field<number | null> = (text) => (text !== null && /^\d{1,9}$/.test(text) ? Number(text) : null);
+
+/** One of a few; the first where none is named. */
+function oneOf<T extends string>(...choices: [T, ...T[]]): Field<T> {
+  return (text) => choices.find((choice) => choice === text) ?? choices[0];
 }
 
-function one<T extends string>(text: string | null, choices: readonly T[], otherwise: T): T {
-  return choices.find((choice) => choice === text) ?? otherwise;
-}
+const head: Field<Head> = (text) => (text === "mean" ? "mean" : (whole(text) ?? 0));
 
-/** The state that an address tells; whatever it does not tell, or tells wrongly, is as at the start. */
+const sight: Field<[left: number, top: number, across: number] | null> = (text) => {
+  const [left = NaN, top = NaN, across = NaN, ...more] = (text ?? "").split(",").map(Number);
+  return Number.isFinite(left + top + across) && across > 0 && !more.length ? [left, top, across] : null;
+};
+
+/** How each part of the state is read from the address. What is missing or wrong there is as at the start. */
+const FIELDS = {
+  /** The map looked at; none: the grid of all. */
+  map: whole,
+  head,
+  reduce: oneOf("max", "mean"),
+  scale: oneOf("log", "linear"),
+  /** The chosen token: a query when looking at what it attends to ("from"), a key when at what it receives ("to"). */
+  token: whole,
+  /** The other end of a chosen span. */
+  end: whole,
+  direction: oneOf("from", "to"),
+  /** Key at the left edge, query at the top edge, keys across. */
+  sight,
+  overlay: oneOf("class", "patch", "rollout"),
+  patch: whole,
+  /** The sentence to translate. */
+  say: (text: string | null) => (text ?? "").slice(0, LONGEST),
+};
+
+export type State = { view: View } & { [Name in keyof typeof FIELDS]: ReturnType<(typeof FIELDS)[Name]> };
+
 export function read(hash: string): State {
   const [name, query] = hash.replace(/^#/, "").split(/\?(.*)/s);
   const field = new URLSearchParams(query ?? "");
-  const numbers = (field.get("sight") ?? "").split(",").map(Number);
-  const sound = numbers.length === 3 && numbers.every(Number.isFinite) && numbers[2]! > 0;
-  return {
-    view: one(name ?? null, VIEWS, START.view),
-    map: whole(field.get("map")),
-    head: field.get("head") === "mean" ? "mean" : (whole(field.get("head")) ?? START.head),
-    reduce: one(field.get("reduce"), ["max", "mean"], START.reduce),
-    scale: one(field.get("scale"), ["linear", "log"], START.scale),
-    token: whole(field.get("token")),
-    end: whole(field.get("end")),
-    direction: one(field.get("direction"), ["from", "to"], START.direction),
-    sight: sound ? [numbers[0]!, numbers[1]!, numbers[2]!] : null,
-    overlay: one(field.get("overlay"), ["class", "patch", "rollout"], START.overlay),
-    patch: whole(field.get("patch")),
-    say: (field.get("say") ?? "").slice(0, LONGEST),
-  };
+  const parts = Object.entries(FIELDS).map(([name, parse]) => [name, parse(field.get(name))]);
+  return { view: oneOf(...VIEWS)(name ?? null), ...Object.fromEntries(parts) } as State;
 }
+
+export const START = read("");
 
 /** The address of a state: only what differs from the start. */
 export function write(state: State): string {

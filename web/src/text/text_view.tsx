@@ -7,6 +7,7 @@ import type { KeyAnswer, MapInfo, QueryAnswer, ReceivedAnswer } from "../api/typ
 import { useAnswer, useAnswers } from "../api/use_answer.ts";
 import { Choice, HeadChoice, ScaleChoice, WeightList, stepHead } from "../shared/controls.tsx";
 import { figure } from "../shared/format.ts";
+import { fill } from "../shared/translations.ts";
 import { AnotherText } from "../shell/dialogs.tsx";
 import { type Store, mapOf, tokensOf, useHandlers } from "../shell/store.ts";
 import type { State } from "../shell/url_state.ts";
@@ -90,7 +91,7 @@ function useChosen(app: Store, map: MapInfo): Listed | null {
   const { words, state } = app;
   const { direction } = state;
   const token = state.end ?? state.token;
-  const label = direction === "from" ? words.work.query(token ?? 0) : words.work.key(token ?? 0);
+  const label = fill(direction === "from" ? words.work.query : words.work.key, { position: token ?? 0 });
   const found = useAnswer<Answer>(app, token === null ? null : pathOf(map, state, token, STRONGEST), label);
   const listed = useMemo(
     () => (token === null || !found ? null : { token, direction, found: weightsOf(found) }),
@@ -201,7 +202,7 @@ function Chosen({ app, listed: { token, direction, found }, names, choose }: Cho
   });
   return (
     <section class="card">
-      <h2>{words.text.chosen(show(from[token] ?? ""), token)}</h2>
+      <h2>{fill(words.text.chosen, { token: show(from[token] ?? ""), position: token })}</h2>
       <p class="hint">{words.text.directions[direction]}</p>
       <WeightList items={items} strongest={Math.max(...found.weights, 1e-12)} />
     </section>
@@ -227,7 +228,9 @@ function SpanLinks({ app, map, span, names, reveal }: SpanLinksProps) {
   return (
     <section class="card linked">
       <h2>{words.text.links}</h2>
-      <p class="hint">{all > MOST_FROM ? words.text.linksCut(MOST_FROM, all) : words.text.linksHint}</p>
+      <p class="hint">
+        {all > MOST_FROM ? fill(words.text.linksCut, { shown: MOST_FROM, all }) : words.text.linksHint}
+      </p>
       <LinkCurves links={links} names={sides(names, state.direction)} label={words.text.links} choose={reveal} />
     </section>
   );

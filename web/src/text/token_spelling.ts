@@ -12,39 +12,30 @@ const SPACE = /^[\u0120\u2581]/; // Ġ of byte-level BPE, ▁ of SentencePiece
 const LINE = /[\n\u010a]/; // Ċ is a line's end in byte-level BPE
 const SPECIAL = /^(\[[A-Z]+\]|<[^<>]+>)$/;
 
-/** The marks that a vocabulary uses, found from its tokens. */
-function style(tokens: readonly string[]): "marked" | "pieces" | "letters" | "words" {
-  if (tokens.some((token) => SPACE.test(token))) return "marked";
-  if (tokens.some((token) => token.startsWith("##"))) return "pieces";
+/** A token as text, and whether a space stands before it, by the marks that the vocabulary uses. */
+type Style = (token: string) => [text: string, space: boolean];
+
+const marked: Style = (token) => [
+  token.replace(SPACE, "").replaceAll("\u0120", " ").replaceAll("\u010a", "\n"),
+  SPACE.test(token) || SPECIAL.test(token),
+];
+const pieces: Style = (token) => [token.replace(/^##/, ""), !token.startsWith("##")];
+const letters: Style = (token) => [token, false]; // their spaces are tokens, or parts of tokens, themselves
+const words: Style = (token) => [token, !/^[.,;:!?)\]}。，；：！？、”’]$/.test(token)];
+
+function styleOf(tokens: readonly string[]): Style {
+  if (tokens.some((token) => SPACE.test(token))) return marked;
+  if (tokens.some((token) => token.startsWith("##"))) return pieces;
   const plain = tokens.filter((token) => !SPECIAL.test(token));
-  if (plain.every((token) => Array.from(token).length <= 1) || plain.some((token) => /^\s|\s$/.test(token))) {
-    return "letters"; // their spaces are tokens, or parts of tokens, themselves
-  }
-  return "words";
+  const spaced = plain.some((token) => /^\s|\s$/.test(token));
+  return spaced || plain.every((token) => Array.from(token).length <= 1) ? letters : words;
 }
 
 export function spell(tokens: readonly string[]): Spelled[] {
-  const kind = style(tokens);
-  return tokens.map((token, place) => {
-    const breaks = LINE.test(token);
-    let text = token;
-    let space = place > 0;
-    if (kind === "marked") {
-      space = SPACE.test(token) && place > 0;
-      text = token
-        .replace(SPACE, "")
-        .replace(/\u0120/g, " ")
-        .replace(/\u010a/g, "\n");
-      if (SPECIAL.test(token)) space = place > 0;
-    } else if (kind === "pieces") {
-      space = place > 0 && !token.startsWith("##");
-      text = token.replace(/^##/, "");
-    } else if (kind === "letters") {
-      space = false;
-    } else {
-      space = place > 0 && !/^[.,;:!?)\]}。，；：！？、”’]$/.test(token);
-    }
-    return { text, space, breaks };
+  const style = styleOf(tokens);
+  return tokens.map((token, index) => {
+    const [text, space] = style(token);
+    return { text, space: space && index > 0, breaks: LINE.test(token) };
   });
 }
 

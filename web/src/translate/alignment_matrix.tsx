@@ -4,15 +4,12 @@ import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import { shorten } from "../map/axis_labels.ts";
 import { colour, surface } from "../shared/canvas.ts";
-import { ARROWS, clamp } from "../shared/format.ts";
+import { type Cell, beside, clamp } from "../shared/format.ts";
 import { type Scale, type Theme, ramp, shade } from "../shared/palette.ts";
 import { show } from "../text/token_spelling.ts";
 
 const FONT = '13px ui-monospace, "DejaVu Sans Mono", "Noto Sans Mono CJK SC", monospace';
 const MARGIN = 120; // pixels for words at most
-
-/** A cell; column −1 stands for the whole row. */
-export type MatrixCell = { row: number; column: number };
 
 interface Matrix {
   rows: readonly string[];
@@ -24,14 +21,14 @@ interface Matrix {
 
 type Layout = { left: number; top: number; cell: number };
 
-type AlignmentMatrixProps = Matrix & { label: string; point: (cell: MatrixCell | null) => void };
+type AlignmentMatrixProps = Matrix & { label: string; point: (cell: Cell | null) => void };
 
 export function AlignmentMatrix({ label, point, ...matrix }: AlignmentMatrixProps) {
   const { weights, theme, scale } = matrix;
   const canvas = useRef<HTMLCanvasElement>(null);
   const layout = useRef<Layout>({ left: MARGIN, top: MARGIN, cell: 24 });
-  const [at, setAt] = useState<MatrixCell | null>(null);
-  const move = (cell: MatrixCell | null): void => {
+  const [at, setAt] = useState<Cell | null>(null);
+  const move = (cell: Cell | null): void => {
     if (cell?.row === at?.row && cell?.column === at?.column) return;
     setAt(cell);
     point(cell);
@@ -43,9 +40,10 @@ export function AlignmentMatrix({ label, point, ...matrix }: AlignmentMatrixProp
     sizes.observe(canvas.current!.parentElement!);
     return () => sizes.disconnect();
   }, [weights, theme, scale, at]);
-  const under = (event: PointerEvent): MatrixCell | null => cellUnder(event, matrix, layout.current);
+  const under = (event: PointerEvent): Cell | null => cellUnder(event, matrix, layout.current);
   const pressed = (event: KeyboardEvent): void => {
-    const next = cellBeside(event.key, matrix, at);
+    const { rows, columns } = matrix;
+    const next = beside(event.key, at ?? { row: -1, column: -1 }, rows.length, columns.length);
     if (!next) return;
     event.preventDefault();
     move(next);
@@ -66,16 +64,8 @@ export function AlignmentMatrix({ label, point, ...matrix }: AlignmentMatrixProp
   );
 }
 
-/** The cell that an arrow key leads to; null for other keys. */
-function cellBeside(key: string, { rows, columns }: Matrix, at: MatrixCell | null): MatrixCell | null {
-  const step = ARROWS[key];
-  if (!step) return null;
-  const from = at ?? { row: step[0] ? -step[0] : 0, column: step[1] ? -step[1] : 0 };
-  const row = clamp(from.row + step[0], 0, rows.length - 1);
-  return { row, column: clamp(from.column + step[1], 0, columns.length - 1) };
-}
-
-function cellUnder(event: PointerEvent, { rows, columns }: Matrix, { left, top, cell }: Layout): MatrixCell | null {
+/** The cell under the mouse; column −1 stands for the whole row. */
+function cellUnder(event: PointerEvent, { rows, columns }: Matrix, { left, top, cell }: Layout): Cell | null {
   const frame = (event.currentTarget as Element).getBoundingClientRect();
   const column = Math.floor((event.clientX - frame.left - left) / cell);
   const row = Math.floor((event.clientY - frame.top - top) / cell);
@@ -83,7 +73,7 @@ function cellUnder(event: PointerEvent, { rows, columns }: Matrix, { left, top, 
   return inside ? { row, column: Math.max(column, -1) } : null;
 }
 
-function draw(canvas: HTMLCanvasElement, matrix: Matrix, at: MatrixCell | null): Layout | null {
+function draw(canvas: HTMLCanvasElement, matrix: Matrix, at: Cell | null): Layout | null {
   const { rows, columns, weights, theme, scale } = matrix;
   const layout = layOut(canvas, rows, columns);
   const context = layout && surface(canvas);
@@ -127,7 +117,7 @@ function drawWords(
   context: CanvasRenderingContext2D,
   { rows, columns }: Matrix,
   { left, top, cell }: Layout,
-  at: MatrixCell | null,
+  at: Cell | null,
 ): void {
   const [ink, accent] = [colour("ink"), colour("accent-ink")];
   const measure = (text: string): number => context.measureText(text).width;

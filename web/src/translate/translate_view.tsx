@@ -5,12 +5,12 @@ import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { answer, paths } from "../api/client.ts";
 import type { Hypothesis, TranslateAnswer } from "../api/types.ts";
 import { Choice, Select } from "../shared/controls.tsx";
-import { figure } from "../shared/format.ts";
+import { type Cell, figure } from "../shared/format.ts";
 import type { Scale } from "../shared/palette.ts";
-import type { Words } from "../shared/translations.ts";
+import { type Words, fill } from "../shared/translations.ts";
 import type { Store } from "../shell/store.ts";
 import { show } from "../text/token_spelling.ts";
-import { AlignmentMatrix, type MatrixCell } from "./alignment_matrix.tsx";
+import { AlignmentMatrix } from "./alignment_matrix.tsx";
 
 const BEAMS = ["1", "3", "5", "10"].map((beam): [string, string] => [beam, beam]);
 
@@ -181,12 +181,13 @@ function WordByWord({ words, hypothesis }: { words: Words; hypothesis: Hypothesi
 function Alignment({ app, hypothesis, scale }: { app: Store; hypothesis: Hypothesis; scale: Scale }) {
   const { words, theme } = app;
   const { source, target, weights } = hypothesis;
-  const [cell, setCell] = useState<MatrixCell | null>(null);
+  const [cell, setCell] = useState<Cell | null>(null);
   useLayoutEffect(() => setCell(null), [hypothesis]);
-  const cellText = ({ row, column }: MatrixCell): string => {
+  const cellText = ({ row, column }: Cell): string => {
     const line = weights[row]!;
     const read = column >= 0 ? column : line.indexOf(Math.max(...line));
-    return words.translate.cell(show(target[row]!), show(source[read]!), figure(line[read]!));
+    const weight = figure(line[read]!);
+    return fill(words.translate.cell, { target: show(target[row]!), source: show(source[read]!), weight });
   };
   return (
     <section class="card">
