@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.explain import MECHANISMS, Chart, Explained, draw
+from regard.explain import MECHANISMS, Chart, Explained, draw, explain
 from regard.explain.chart import FULL
 from regard.explain.operation_recorder import Recorder, glimpse
 from regard.explain.recording import MOVES
@@ -93,6 +93,16 @@ def test_leaving_out_any_operation_that_computes_is_noticed(name: str) -> None:
         if torch.equal(again, wanted):
             missed.append(str(operation.function))
     assert not missed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_chart_never_shows_uninitialized_memory(name: str) -> None:
+    expected = explain(name).told()
+    torch.use_deterministic_algorithms(True)  # fills uninitialized memory with NaN or the largest integer
+    try:
+        assert explain(name).told() == expected
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_an_operation_that_hides_is_an_orphan() -> None:

@@ -26,7 +26,7 @@ from ..attention.packed import attend_now, attend_packed
 from ..attention.request import Request
 from ..core.trace import listen
 from .dimension_names import RECURRENT, Letters
-from .recording import MOVES, Frame, Operation, Recording, Ref, Shown
+from .recording import ALLOCATIONS, MOVES, Frame, Operation, Recording, Ref, Shown
 from .recurrent_steps import CELLS, recurrence
 
 _one = threading.Lock()
@@ -185,6 +185,8 @@ class Recorder:
         needs |= {self._memory[_storage(x)] for x in read if _storage(x) in self._memory}
         sources = {n for n, x in zip(numbers, read, strict=True) if n not in found.makers}
         result = function(*args, **kwargs)
+        if _plain(function) in ALLOCATIONS:  # otherwise a chart would show numbers left in memory
+            result.zero_()
         given = list(tree_leaves(result))
         made = tuple(self._number(x) if isinstance(x, Tensor) else None for x in given)
         old = {_storage(x) for x in read}

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-MOVES = frozenset(
+ALLOCATIONS = frozenset(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"))
+"""Operations that return uninitialized memory."""
+MOVES = ALLOCATIONS | frozenset(
     (
         *("view", "_unsafe_view", "reshape", "_reshape_alias", "alias", "detach", "view_as", "as_strided", "unfold"),
         *("t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "select", "slice", "split"),
-        *("split_with_sizes", "unbind", "clone", "_to_copy", "copy_", "lift_fresh", "new_empty", "empty"),
-        "empty_like",
+        *("split_with_sizes", "unbind", "clone", "_to_copy", "copy_", "lift_fresh"),
     )
 )
 """Operations that compute nothing."""
