@@ -38,7 +38,7 @@ class Recurrent(nn.Module):
         if width % 2:
             raise ValueError(f"recurrent: width ({width}) must be even, a half for each direction; try {width + 1}.")
         self.width, self.layers = width, layers
-        kind = kind_of("recurrent", cell).module
+        kind = kind_of("recurrent", cell)
         self.rnn = nn.ModuleList(kind(width, width // 2, batch_first=True, bidirectional=True) for _ in range(layers))
         self.dropout = Dropout(dropout)
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.layers import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, MultiHeadAttention, residual
+from regard.layers import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, MultiHeadAttention
+from regard.layers import blocks as block_module
 from regard.layers.residual import add_and_norm
 from regard.layers.stack import BatchLayout, run_decoder, run_encoder, step_decoder
 
@@ -49,18 +50,17 @@ def test_layouts_of_batches_that_attend_to_each_other_agree() -> None:
     assert all(one.packed is None for one in BatchLayout.all_of((x, None), (memory, MEMORY_LENGTHS)))
 
 
-@pytest.mark.parametrize("join", [False, True])
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_packed_and_padded_batches_agree(norm_first: bool, join: bool) -> None:
+def test_packed_and_padded_batches_agree(norm_first: bool) -> None:
     """So does the first token alone; maps are (B, H, T, T) either way, and do not change the output."""
     stack, x = encoder(norm_first), rand(B, T, W)
     padded, packed = BatchLayout(LENGTHS, T, None), BatchLayout.of(x, LENGTHS)
-    wanted, maps = run_encoder(stack, x, padded, join=join, return_maps=True)
-    found, packed_maps = run_encoder(stack, packed.pack(x), packed, join=join, return_maps=True)
+    wanted, maps = run_encoder(stack, x, padded, return_maps=True)
+    found, packed_maps = run_encoder(stack, packed.pack(x), packed, return_maps=True)
     torch.testing.assert_close(found, packed.pack(wanted))
-    first, first_maps = run_encoder(stack, packed.pack(x), packed, first_token=True, join=join, return_maps=True)
+    first, first_maps = run_encoder(stack, packed.pack(x), packed, first_token=True, return_maps=True)
     torch.testing.assert_close(first, wanted[:, 0])
-    assert torch.equal(first, run_encoder(stack, packed.pack(x), packed, first_token=True, join=join)[0])
+    assert torch.equal(first, run_encoder(stack, packed.pack(x), packed, first_token=True)[0])
     for one, other, third in zip(maps, packed_maps, first_maps, strict=True):
         assert one.shape == other.shape == third.shape == (B, H, T, T)
         torch.testing.assert_close(other.dense(), third.dense())
@@ -68,11 +68,10 @@ def test_packed_and_padded_batches_agree(norm_first: bool, join: bool) -> None:
             torch.testing.assert_close(other.dense()[row, :, :length], one.dense()[row, :, :length])
 
 
-@pytest.mark.parametrize("join", [False, True])
-def test_a_single_block_computes_the_first_token_alone(join: bool) -> None:
+def test_a_single_block_computes_the_first_token_alone() -> None:
     stack, x = encoder(True, layers=1), rand(B, T, W)
     layout = BatchLayout.of(x, None)
-    found, maps = run_encoder(stack, x, layout, first_token=True, join=join)
+    found, maps = run_encoder(stack, x, layout, first_token=True)
     torch.testing.assert_close(found, run_encoder(stack, x, layout)[0][:, 0])
     assert maps == []
 
@@ -94,7 +93,7 @@ def test_a_decoder_packed_padded_and_step_by_step() -> None:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_blocks_one_after_the_other(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums and the norms that follow are one step, across blocks too; a hook on a block has it called."""
+    """In a block, the sum and the norm that follows are one step; a hook on a block has it called."""
     width = 2 * 12
     blocks = [
         EncoderBlock(MultiHeadAttention(width, 2), FeedForward(width, HIDDEN), norm_first=True, dropout=dropout)
@@ -102,10 +101,10 @@ def test_blocks_one_after_the_other(dropout: float, monkeypatch: pytest.MonkeyPa
     ]
     x, joints = torch.randn(3, 5, width, requires_grad=True), []
     layout = BatchLayout.of(x, None)
-    monkeypatch.setattr(residual, "add_and_norm", lambda *given: (joints.append(1), add_and_norm(*given))[1])
+    monkeypatch.setattr(block_module, "add_and_norm", lambda *given: (joints.append(1), add_and_norm(*given))[1])
     torch.manual_seed(1)
-    found, maps = run_encoder(blocks, x, layout, join=True, return_maps=True)
-    assert len(joints) == 5 and [m.shape for m in maps] == [(3, 2, 5, 5)] * 3
+    found, maps = run_encoder(blocks, x, layout, return_maps=True)
+    assert len(joints) == 3 and [m.shape for m in maps] == [(3, 2, 5, 5)] * 3
     if not dropout:
         wanted = x
         for block in blocks:
@@ -117,7 +116,7 @@ def test_blocks_one_after_the_other(dropout: float, monkeypatch: pytest.MonkeyPa
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
     seen: list[int] = []
     blocks[1].register_forward_hook(lambda *_: seen.append(1))
-    run_encoder(blocks, x, layout, join=True)
+    run_encoder(blocks, x, layout)
     assert seen == [1]
     blocks[2].around_attention.register_forward_hook(lambda *_: seen.append(2))
     blocks[2](x)

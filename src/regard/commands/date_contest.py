@@ -10,18 +10,17 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from ..core.files import write_text
+from ..core.process import one_thread_each
 from ..data.dates import dates
 from ..explain.mechanisms import LONGEST as EXPLAINED
 from ..models import Seq2SeqConfig
@@ -114,7 +113,8 @@ def run(steps: int, out: Path, seed: int = 0) -> int:
         TimeRemainingColumn(elapsed_when_finished=True),
         TextColumn("{task.fields[status]}"),
     )
-    with _one_thread(), Progress(*columns, console=console) as progress:
+    # so small a model gains little by more threads, and waits for a core that others keep busy
+    with one_thread_each(), Progress(*columns, console=console) as progress:
         bars = {name: progress.add_task(NAMES[name], total=1.0, start=False, status="") for name in NAMES}
         for name, bar in bars.items():
             display = Bar(console, progress, bar)
@@ -126,17 +126,6 @@ def run(steps: int, out: Path, seed: int = 0) -> int:
     _name_commands(console, contestants[0], test)
     console.print(f"\nIn {time.monotonic() - began:.0f} s.")
     return 0
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """So small a model gains little by more threads, and waits for a core that others keep busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _fresh(out: Path) -> Path:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from .options import chunks, read_lines
 
@@ -74,21 +73,17 @@ def _lines(texts: list[str], files: list[Path]) -> Iterator[str]:
     if not files:
         sources = [("TEXT {}", texts)] if texts else [("line {} of the standard input", read_lines(sys.stdin))]
     for place, source in sources:
-        for number, line in enumerate(source, 1):
-            text = line.rstrip("\r\n")
+        for number, text in enumerate(source, 1):
             if not text.strip():
                 raise ValueError(f"{place.format(number)} ({text!r}) must hold some text; got none. Leave it out.")
             yield text
 
 
 def _open(path: Path) -> Iterator[str]:
-    opened: Any = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as file:
-        text: TextIO = file
-        try:
-            yield from text
-        except UnicodeDecodeError as error:
-            raise ValueError(f"file ({path}) must be text in UTF-8; got {error}.") from error
+    from ..data.open_text import opened
+
+    with opened(path, "embed") as file:
+        yield from read_lines(file, str(path))
 
 
 def _embedded(embedder: Embedder, lines: Iterator[str], tokens: int) -> Iterator[tuple[list[str], np.ndarray]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from ..attention import Additive, Bilinear
 from ..attention.backends import BACKENDS, choose
 from ..attention.native import description
 from ..attention.request import Request
+from ..core.tensors import shape
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("scaled dot", {}),
@@ -40,80 +40,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what there is; the result is an exit status."""
+    """Print what there is, and then the choice for one call or for some that are common."""
     if options.shape is None and options.keys is not None:
         raise ValueError(f"keys ({options.keys}) must come with the shape of a call. Try --shape 1,8,8192,64.")
-    show(call=None if options.shape is None else Call.of(options))
-    return 0
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call of `attend`, by its sizes."""
-
-    lead: tuple[int, ...]
-    queries: int
-    keys: int
-    width: int
-    causal: bool = False
-    similarity: str = "scaled_dot"
-    dtype: str = "float32"
-    grad: bool = False
-
-    @classmethod
-    def of(cls, options: argparse.Namespace) -> Call:
-        """Read the options; raises ValueError with the value and the remedy."""
-        *lead, queries, width = _sizes(options.shape)
-        keys = queries if options.keys is None else _size("keys", options.keys)
-        for name, known in (("similarity", SIMILARITIES), ("dtype", DTYPES)):
-            given = getattr(options, name)
-            if given not in known:
-                raise ValueError(f"{name} ({given!r}) must be one of {', '.join(known)}.")
-        return cls(tuple(lead), queries, keys, width, options.causal, options.similarity, options.dtype, options.grad)
-
-    def request(self) -> Request:
-        """The choice depends on what is asked, not on the numbers: so there are none."""
-        dtype = getattr(torch, self.dtype)
-
-        def made(*shape: int) -> torch.Tensor:
-            return torch.empty(shape, dtype=dtype, device="meta", requires_grad=self.grad)
-
-        similarity: Any = self.similarity
-        if similarity == "additive":
-            similarity = Additive(made(self.width))
-        elif similarity == "bilinear":
-            similarity = Bilinear(made(self.width, self.width))
-        k, v = (made(*self.lead, self.keys, self.width) for _ in range(2))
-        q = made(*self.lead, self.queries, self.width)
-        return Request.of(q, k, v, is_causal=self.causal, similarity=similarity)
-
-    def __str__(self) -> str:
-        sizes = "×".join(map(str, (*self.lead, self.queries, self.width)))
-        parts = [f"{sizes}, {self.keys} keys", self.similarity, *(["causal"] if self.causal else []), self.dtype]
-        return ", ".join([*parts, "with gradients" if self.grad else "forward"])
-
-
-def show(console: Console | None = None, call: Call | None = None) -> None:
-    """Print what there is, and then the choice for one call or for some that are common."""
-    console = console or Console()
+    request = None if options.shape is None else _request(options)
+    console = Console()
     console.print(f"regard {__version__}, torch {torch.__version__}, Python {platform.python_version()}")
     console.print(f"{torch.get_num_threads()} threads, {platform.machine()}, backends: {', '.join(BACKENDS)}")
     console.print(f"native kernels: {description()}\n", highlight=False)
-    if call is not None:
-        return _show_call(console, call)
+    if request is not None:
+        _show_call(console, request, options)
+        return 0
     table = Table("call, (1, 8, 8192, 64)", "backend", "why", box=None, pad_edge=False)
     x = torch.empty(1, 8, 8192, 64, device="meta")
-    for name, options in CALLS:
-        choice = choose(Request.of(x, x, x, **options))
+    for name, call in CALLS:
+        choice = choose(Request.of(x, x, x, **call))
         table.add_row(name, choice.backend.name, choice.why)
     console.print(table)
-    return None
+    return 0
 
 
-def _show_call(console: Console, call: Call) -> None:
-    request = call.request()
+def _request(options: argparse.Namespace) -> Request:
+    """The call that the options describe. The choice depends on what is asked, not on the numbers: there are none."""
+    *lead, queries, width = _sizes(options.shape)
+    keys = queries if options.keys is None else _size("keys", options.keys)
+    for name, known in (("similarity", SIMILARITIES), ("dtype", DTYPES)):
+        given = getattr(options, name)
+        if given not in known:
+            raise ValueError(f"{name} ({given!r}) must be one of {', '.join(known)}.")
+
+    def made(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=getattr(torch, options.dtype), device="meta", requires_grad=options.grad)
+
+    similarity: Any = options.similarity
+    if similarity == "additive":
+        similarity = Additive(made(width))
+    elif similarity == "bilinear":
+        similarity = Bilinear(made(width, width))
+    q, k, v = made(*lead, queries, width), made(*lead, keys, width), made(*lead, keys, width)
+    return Request.of(q, k, v, is_causal=options.causal, similarity=similarity)
+
+
+def _show_call(console: Console, request: Request, options: argparse.Namespace) -> None:
     choice = choose(request)
-    console.print(f"{call}", highlight=False)
+    causal, grad = ["causal"] * options.causal, "with gradients" if options.grad else "forward"
+    sizes = f"{shape(request.q)}, {request.k.shape[-2]} keys"
+    console.print(", ".join([sizes, options.similarity, *causal, options.dtype, grad]), highlight=False)
     console.print(f"auto takes {choice.backend.name}: {choice.why}.", highlight=False)
     for name, backend in BACKENDS.items():
         refusal = backend.refusal(request)

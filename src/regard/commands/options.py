@@ -6,9 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from gzip import GzipFile
+from io import StringIO
 from itertools import islice
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, Any, TextIO
 
 LONGEST_LINE = 2**22
 """Bytes of a line of the standard input."""
@@ -31,16 +33,16 @@ def decode_argument(argument: str, name: str) -> str:
         raise _not_utf8(name, error) from None
 
 
-def read_lines(stream: TextIO, name: str = "the standard input") -> Iterator[str]:
+def read_lines(stream: TextIO | IO[bytes] | GzipFile, name: str = "the standard input") -> Iterator[str]:
     """Yield the lines of a stream without their ends, decoded as UTF-8; a byte order mark is dropped.
 
     Raises:
         ValueError: for a line that is not UTF-8 or longer than `LONGEST_LINE`, by its number.
     """
-    source: IO[bytes] | None = getattr(stream, "buffer", None)
-    if source is None:  # text that is decoded already, as in a test
+    if isinstance(stream, StringIO):  # text that is decoded already, as in a test
         yield from (line.rstrip("\r\n") for line in stream)
         return
+    source: Any = getattr(stream, "buffer", stream)
     number = 0
     while line := source.readline(LONGEST_LINE + 1):
         number += 1

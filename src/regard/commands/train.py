@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 RECIPES = ("translate", "pretrain", "classify")
 EPILOG = """recipes:
@@ -45,63 +45,41 @@ def run(arguments: Sequence[str]) -> int:
         return 0 if set(rest) & {"-h", "--help"} else 2
     if known.folder is None and not set(rest) & {"-h", "--help"}:
         parser.error("RUN must be given: the folder of the run, such as runs/de-en")
-    return COMMANDS[known.recipe](known.folder, known.kind, rest)
+    return _train(known.recipe, known.folder, known.kind, rest)
 
 
-def _translate(folder: Path | None, kind: str | None, rest: list[str]) -> int:
-    from ..training.recipes import train_translator as recipe
-
-    held = recipe.stored(folder) if _begun(folder) else None
-    return _kinds(recipe, recipe.KINDS, held, folder, kind, rest, "translate")
-
-
-def _pretrain(folder: Path | None, kind: str | None, rest: list[str]) -> int:
-    from ..training.recipes import pretrain_bert as recipe
-
-    held = recipe.stored(folder) if _begun(folder) else None
-    return _kinds(recipe, {"bert": recipe.PretrainRecipe}, held, folder, kind, rest, "pretrain")
-
-
-def _classify(folder: Path | None, kind: str | None, rest: list[str]) -> int:
-    if _given("--images", rest) or (_begun(folder) and _recipe(folder) == "images"):
-        from ..training.recipes import train_image_classifier as recipe
-
-        held = recipe.stored(folder) if _begun(folder) else None
-        return _kinds(recipe, recipe.KINDS, held, folder, kind, rest, "classify")
-    from ..training.recipes import train_text_classifier
-
-    found = train_text_classifier.stored(folder) if _begun(folder) else None
-    kind = kind or ("finetune" if _given("--from", rest) else None if found else "scratch")
-    return _kinds(train_text_classifier, train_text_classifier.KINDS, found, folder, kind, rest, "classify")
-
-
-COMMANDS = {"translate": _translate, "pretrain": _pretrain, "classify": _classify}
-
-
-def _kinds(
-    recipe: Any, kinds: Mapping[str, Any], held: Any, folder: Path | None, kind: str | None, rest: list[str], name: str
-) -> int:
+def _train(name: str, folder: Path | None, kind: str | None, rest: list[str]) -> int:
     """Read the settings of a kind, by those of the run that is there, and train."""
-    from ..training import parse
+    from ..training import parse, read_config
 
+    begun = folder if folder is not None and (folder / "config.json").exists() else None
+    if name == "classify" and (_given("--images", rest) or (begun and read_config(begun).get("recipe") == "images")):
+        recipe = _recipe("images")
+    else:
+        recipe = _recipe(name)
+    held, kinds = recipe.stored(begun) if begun else None, recipe.KINDS
+    if kind is None and "finetune" in kinds:
+        kind = "finetune" if _given("--from", rest) else None if held else "scratch"
     if kind is not None and kind not in kinds:
         raise ValueError(f"kind ({kind}) must be one of {', '.join(kinds)}.")
     chosen = type(held) if held is not None and kind is None else kinds[kind or next(iter(kinds))]
     defaults = held if isinstance(held, chosen) else None
-    found = parse(chosen, rest, defaults, program=f"regard train {name} RUN", flat=True)
+    settings = parse(chosen, rest, defaults, program=f"regard train {name} RUN", flat=True)
     assert folder is not None, "help ends the process"
-    recipe.train(found, folder)
+    recipe.train(settings, folder)
     return 0
 
 
-def _begun(folder: Path | None) -> TypeGuard[Path]:
-    return folder is not None and (folder / "config.json").exists()
+def _recipe(name: str) -> Any:
+    """The module of a recipe."""
+    from ..training.recipes import pretrain_bert, train_image_classifier, train_text_classifier, train_translator
 
-
-def _recipe(folder: Path) -> object:
-    from ..training import read_config
-
-    return read_config(folder).get("recipe")
+    return {
+        "translate": train_translator,
+        "pretrain": pretrain_bert,
+        "classify": train_text_classifier,
+        "images": train_image_classifier,
+    }[name]
 
 
 def _given(option: str, rest: Sequence[str]) -> bool:

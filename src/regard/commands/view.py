@@ -94,7 +94,7 @@ def server_of(target: Target, host: str, listening: socket.socket) -> uvicorn.Se
     from ..server.routes import create
     from ..server.static_files import Page
 
-    wide = not _loopback(listening.getsockname()[0])
+    wide = not ipaddress.ip_address(listening.getsockname()[0]).is_loopback
     page = Page()
     names = {*LOOPBACK, host.lower(), *([socket.gethostname()] if wide else [])}
     app = create(target, names=names, wide=wide, page=page)
@@ -115,13 +115,6 @@ def server_of(target: Target, host: str, listening: socket.socket) -> uvicorn.Se
         ws="none",
     )
     return uvicorn.Server(config)
-
-
-def _loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
 
 
 def _address(host: str, port: int) -> str:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from .files import visible_files
 from .json_files import parse_json
 
 
@@ -35,7 +36,7 @@ def input_digests(paths: Iterable[Path]) -> dict[str, str]:
 
     Files are read by several threads. Hidden files do not count.
     """
-    files = {path: _visible(path) if path.is_dir() else [path] for path in paths}
+    files = {path: visible_files(path) if path.is_dir() else [path] for path in paths}
     every = [file for found in files.values() for file in found]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         digests = dict(zip(every, pool.map(file_digest, every), strict=True))
@@ -48,11 +49,6 @@ def input_digests(paths: Iterable[Path]) -> dict[str, str]:
             listed = [f"{digests[file]} {file.name}\n" for file in found if file.parent == folder]
             result[str(folder)] = text_digest("".join(listed))
     return result
-
-
-def _visible(folder: Path) -> list[Path]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(p for p in files if not any(part.startswith(".") for part in p.relative_to(folder).parts))
 
 
 def text_digest(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -47,6 +47,12 @@ def replacing(path: Path) -> Iterator[Path]:
         sync(path.parent)
 
 
+def visible_files(folder: Path) -> list[Path]:
+    """The files in a folder and below it, sorted; none that is hidden, or in a hidden folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(p for p in files if not any(part.startswith(".") for part in p.relative_to(folder).parts))
+
+
 class Unwritable(OSError):
     """A file of a run that could not be written, as on a full disk."""
 
@@ -75,6 +81,23 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file atomically, in UTF-8."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write lines of text in UTF-8, each ended by a line feed on every system."""
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8", newline="\n")
+
+
+def check_replaceable(where: str, folder: Path, names: Collection[str]) -> None:
+    """Raise ValueError unless `folder` is missing or holds files of these names alone: it is replaced as a whole."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{where}: {folder} must be a folder or not exist; got a file. Choose another out.")
+    others = sorted(p.name for p in folder.iterdir() if p.name not in names) if folder.exists() else []
+    if others:
+        raise ValueError(
+            f"{where}: {folder} must hold nothing but an earlier result; got {', '.join(others[:3])}. Choose another "
+            "out, or move them away."
+        )
 
 
 def write_through(path: Path, data: bytes) -> None:

@@ -72,10 +72,8 @@ def read_json(path: str | os.PathLike[str], expected: str, remedy: str = "", *, 
         if size > LARGEST:
             raise ValueError(f"a file of {size / 2**20:,.0f} MiB")
         return parse_json(path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
-    except OSError as error:
-        raise _refusal(where, path, expected, error.strerror or str(error), remedy) from None
-    except ValueError as error:
-        raise _refusal(where, path, expected, str(error), remedy) from None
+    except (OSError, ValueError) as error:
+        raise _refusal(where, path, expected, getattr(error, "strerror", None) or str(error), remedy) from None
 
 
 def read_json_object(path: str | os.PathLike[str], expected: str, remedy: str = "", *, where: str) -> dict[str, Any]:

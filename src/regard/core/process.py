@@ -37,18 +37,12 @@ def limit_arenas(count: int) -> bool:
     By default each thread gets an arena of its own, and memory freed in one is not used by the others: a server whose
     threads draw large pictures in turn keeps several times what one of them needs.
     """
-    try:
-        return bool(ctypes.CDLL(None).mallopt(ARENA_MAX, count))
-    except (AttributeError, OSError):  # another C library
-        return False
+    return _allocator("mallopt", ARENA_MAX, count)
 
 
 def release_freed() -> bool:
     """Have the C library return freed memory to the system; returns whether it returned any."""
-    try:
-        return bool(ctypes.CDLL(None).malloc_trim(0))
-    except (AttributeError, OSError):  # another C library
-        return False
+    return _allocator("malloc_trim", 0)
 
 
 def keep_freed(most: int = LARGEST) -> bool:
@@ -62,13 +56,18 @@ def keep_freed(most: int = LARGEST) -> bool:
     global _kept
     if most <= _kept:
         return True
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):  # another C library
-        return False
-    if mallopt(MMAP_THRESHOLD, most) and mallopt(TRIM_THRESHOLD, min(2 * most, 2**31 - 1)):
+    trimmed = min(2 * most, 2**31 - 1)
+    if _allocator("mallopt", MMAP_THRESHOLD, most) and _allocator("mallopt", TRIM_THRESHOLD, trimmed):
         _kept = most
     return _kept == most
+
+
+def _allocator(function: str, *arguments: int) -> bool:
+    """Call a function of GNU's C library that reports success; another C library does not have it."""
+    try:
+        return bool(getattr(ctypes.CDLL(None), function)(*arguments))
+    except (AttributeError, OSError):
+        return False
 
 
 def settle() -> None:
@@ -77,14 +76,8 @@ def settle() -> None:
 
 
 Item = TypeVar("Item")
-
-
 Result = TypeVar("Result")
-
-
 _lock = threading.Lock()
-
-
 _users, _before = 0, 1
 
 
@@ -101,7 +94,7 @@ def side_by_side(run: Callable[[Item], Result], items: Sequence[Item]) -> list[R
     threads = min(torch.get_num_threads(), len(items))
     if threads < 2:
         return [run(item) for item in items]
-    with _one_thread_each():
+    with one_thread_each():
         if _watched():
             return [run(item) for item in items]
         pool = ThreadPoolExecutor(threads)
@@ -117,7 +110,7 @@ def _watched() -> bool:
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
+def one_thread_each() -> Iterator[None]:
     """Threads that begin now compute with one thread each. The number is torch's own again when the last has left."""
     global _users, _before
     with _lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -52,15 +52,8 @@ def parse(
 def errors_of(settings: object) -> list[str]:
     """What `errors()` says of settings and of every dataclass within them."""
     own = settings.errors() if hasattr(settings, "errors") else []
-    return [*own, *(error for _, value in _nested(settings) for error in errors_of(value))]
-
-
-def _nested(settings: object) -> Iterator[tuple[str, object]]:
-    if is_dataclass(settings):
-        for item in fields(settings):
-            value = getattr(settings, item.name)
-            if is_dataclass(value):
-                yield item.name, value
+    inner = [getattr(settings, item.name) for item in fields(settings)] if is_dataclass(settings) else []
+    return [*own, *(error for value in inner if is_dataclass(value) for error in errors_of(value))]
 
 
 def to_json(settings: Any) -> str:
@@ -139,11 +132,9 @@ def _fits(hint: Any, value: Any) -> bool:
         return any(_fits(arm, value) for arm in get_args(hint))
     if is_dataclass(hint):
         return isinstance(value, Mapping)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint in (int, float):
+        return isinstance(value, int | float if hint is float else int) and not isinstance(value, bool)
     if hint is Path:
         return isinstance(value, str)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
     plain = list if origin in (tuple, list) else (origin or hint)
     return not isinstance(plain, type) or isinstance(value, plain)

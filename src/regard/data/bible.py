@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.files import replacing
-from .package_index import Sdist, fetch
+from ..core.files import check_replaceable, replacing, write_lines
+from .package_index import Sdist, obtain
 
 WHEEL = Sdist(
     project="bible-alignments",
@@ -64,13 +64,9 @@ def prepare(out: str | Path, archive: str | Path | None = None) -> Path:
         OSError: if it cannot be fetched, with what to do.
     """
     folder = Path(out)
-    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - set(FILES)):
-        raise ValueError(f"bible: {folder} must not exist, or hold an earlier result alone. Choose another out.")
-    if archive is None:
-        archive = fetch(WHEEL, folder.parent)
-    else:
-        WHEEL.check(Path(archive))
-    verses = read(Path(archive))
+    check_replaceable("bible", folder, FILES)
+    archive = obtain(WHEEL, folder.parent, archive)
+    verses = read(archive)
     links = sum(len(verse.links) for verse in verses)
     if (len(verses), links) != (VERSES, LINKS):
         raise ValueError(
@@ -79,10 +75,10 @@ def prepare(out: str | Path, archive: str | Path | None = None) -> Path:
     text = README.format(verses=len(verses), links=links, name=WHEEL.name, sha256=WHEEL.sha256)
     with replacing(folder) as made:
         made.mkdir()
-        _write(made / "verses.el", (" ".join(verse.greek) for verse in verses))
-        _write(made / "verses.en", (" ".join(verse.english) for verse in verses))
-        _write(made / "links", (" ".join(f"{a}-{b}" for a, b in sorted(verse.links)) for verse in verses))
-        (made / "README").write_text(text, "utf-8", newline="\n")
+        write_lines(made / "verses.el", (" ".join(verse.greek) for verse in verses))
+        write_lines(made / "verses.en", (" ".join(verse.english) for verse in verses))
+        write_lines(made / "links", (" ".join(f"{a}-{b}" for a, b in sorted(verse.links)) for verse in verses))
+        write_lines(made / "README", text.splitlines())
     return folder
 
 
@@ -130,7 +126,3 @@ def _links(records: Iterable[Any], source: Mapping[str, Place], target: Mapping[
                 if a[0] == b[0]:
                     found[a[0]].add((a[1], b[1]))
     return found
-
-
-def _write(path: Path, lines: Iterable[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines), "utf-8", newline="\n")

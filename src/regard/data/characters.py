@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -65,12 +66,8 @@ class Characters:
 
     def words(self, ids: Iterable[int]) -> list[int]:
         """Each character is its own word: 0, 1, 2, …; −1 for PAD, BOS and EOS."""
-        numbers, count = [], 0
-        for id in check_ids(ids, len(self)):
-            counted = id not in (PAD, BOS, EOS)
-            numbers.append(count if counted else -1)
-            count += counted
-        return numbers
+        numbers = itertools.count()
+        return [-1 if id in (PAD, BOS, EOS) else next(numbers) for id in check_ids(ids, len(self))]
 
     def save(self, path: str | Path) -> None:
         write_text(Path(path), json.dumps({"characters": self.characters}, ensure_ascii=False) + "\n")

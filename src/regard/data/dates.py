@@ -20,9 +20,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-import numpy as np
-
 from ..core.files import write_text
+from .epoch_batches import generator
 
 if TYPE_CHECKING:
     from babel import Locale
@@ -119,7 +118,7 @@ def dates(
     if count < 0 or seed < 0:
         raise ValueError(f"dates: count ({count}) and seed ({seed}) must be at least 0.")
     writings, ambiguous = _writings(tuple(locales))
-    random = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, get_args(Part).index(part)))))
+    random = generator(seed, get_args(Part).index(part))
     names, days = list(writings), _days(part)
     pairs: list[tuple[str, str]] = []
     while len(pairs) < count:

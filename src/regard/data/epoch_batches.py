@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar
+from dataclasses import replace
+from typing import Generic, Self, TypeVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
 BatchType = TypeVar("BatchType")
+
+
+class TensorBatch:
+    """Base class of batches: dataclasses whose tensors move to a device together."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same on another device."""
+        moved = {name: x.to(device, non_blocking=True) for name, x in vars(self).items() if isinstance(x, Tensor)}
+        return replace(self, **moved)  # type: ignore[type-var]  # every subclass is a dataclass
+
+
+def generator(*seed: int) -> np.random.Generator:
+    """Random numbers that are a function of `seed` on every platform: neither PCG64 nor SeedSequence will change."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
 
 
 class EpochBatches(ABC, Generic[BatchType]):
@@ -18,9 +35,13 @@ class EpochBatches(ABC, Generic[BatchType]):
     def plan(self, epoch: int) -> Sequence[np.ndarray]:
         """Return the indices of the entries of each batch."""
 
-    @abstractmethod
     def take(self, indices: np.ndarray, share: slice, *, epoch: int, number: int) -> BatchType:
         """Return the entries `indices[share]` of batch `number` of an epoch."""
+        return self.batch(indices[share])
+
+    def batch(self, indices: np.ndarray) -> BatchType:
+        """Return these entries as a batch, the same in every epoch."""
+        raise NotImplementedError
 
     def count(self, epoch: int) -> int:
         """Return the number of batches of an epoch."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .epoch_batches import EpochBatches
+from .epoch_batches import EpochBatches, TensorBatch, generator
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Images:
 
 
 @dataclass(frozen=True)
-class ImageBatch:
+class ImageBatch(TensorBatch):
     """Images side by side."""
 
     images: Tensor
@@ -101,10 +101,6 @@ class ImageBatch:
 
     def __len__(self) -> int:
         return len(self.indices)
-
-    def to(self, device: torch.device | str) -> ImageBatch:
-        """The same on another device."""
-        return ImageBatch(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
 
 
 class ImageBatches(EpochBatches[ImageBatch]):
@@ -132,8 +128,7 @@ class ImageBatches(EpochBatches[ImageBatch]):
         """The places of an epoch, one batch after the other."""
         places = np.arange(len(self.images))
         if self.shuffle:
-            # PCG64 by name and a SeedSequence of numbers: the same bits on every platform
-            np.random.Generator(np.random.PCG64(np.random.SeedSequence((self.seed, epoch)))).shuffle(places)
+            generator(self.seed, epoch).shuffle(places)
         return places
 
     def plan(self, epoch: int) -> list[np.ndarray]:
@@ -144,13 +139,10 @@ class ImageBatches(EpochBatches[ImageBatch]):
     def count(self, epoch: int) -> int:
         return len(self)
 
-    def take(self, indices: np.ndarray, share: slice, *, epoch: int, number: int) -> ImageBatch:
-        return self.batch(indices[share])
-
-    def batch(self, places: np.ndarray) -> ImageBatch:
+    def batch(self, indices: np.ndarray) -> ImageBatch:
         """The images at some places as a batch."""
-        indices = torch.from_numpy(places.astype(np.int64))
-        return ImageBatch(self.images.take(places), self.images.labels[indices], indices)
+        places = torch.from_numpy(indices.astype(np.int64))
+        return ImageBatch(self.images.take(indices), self.images.labels[places], places)
 
 
 @dataclass(frozen=True)
@@ -180,7 +172,7 @@ class Normal:
 
 def split(images: Images, share: float, seed: int = 0) -> tuple[Images, Images]:
     """Some to learn from and a share held out, by lot."""
-    places = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, 1)))).permutation(len(images))
+    places = generator(seed, 1).permutation(len(images))
     held = round(share * len(images))
     if not 0 < held < len(images):
         raise ValueError(

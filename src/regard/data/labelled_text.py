@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from ..core.json_files import parse_json
 from .encodings import Lines, is_utf8
+from .epoch_batches import generator
 from .open_text import opened
 from .text_files import Report
 
@@ -37,6 +36,16 @@ class Columns:
     text: str = ""
     label: str = ""
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Names that the column of texts may have."""
+        return (self.text,) if self.text else TEXT
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names that the column of labels may have."""
+        return (self.label,) if self.label else LABEL
+
     def places(self, header: Sequence[str], path: Path) -> tuple[int, int]:
         """Where they stand in a header.
 
@@ -44,8 +53,7 @@ class Columns:
             ValueError: for one that is missing, with those that are there.
         """
         found = []
-        for option, given, usual in (("text-column", self.text, TEXT), ("label-column", self.label, LABEL)):
-            wanted = (given,) if given else usual
+        for option, wanted in (("text-column", self.texts), ("label-column", self.labels)):
             place = next((header.index(name) for name in wanted if name in header), None)
             if place is None:
                 raise ValueError(
@@ -57,8 +65,7 @@ class Columns:
 
     def head(self, fields: Sequence[str]) -> bool:
         """Whether the first line of a file without a fixed form is a header."""
-        texts, labels = ((self.text,) if self.text else TEXT), ((self.label,) if self.label else LABEL)
-        return any(name in fields for name in texts) and any(name in fields for name in labels)
+        return all(any(name in fields for name in names) for names in (self.texts, self.labels))
 
 
 def read_labelled(
@@ -176,15 +183,12 @@ def _jsonl(lines: Iterable[str], path: Path, columns: Columns) -> Iterator[Row]:
         if not isinstance(found, dict):
             yield number, "no JSON object"
             continue
-        text = _first(found, (columns.text,) if columns.text else TEXT)
-        label = _first(found, (columns.label,) if columns.label else LABEL)
+        text, label = (
+            next((found[name] for name in names if name in found), None) for names in (columns.texts, columns.labels)
+        )
         # numbers and truth values are labels too, as JSON writes them
         plain = json.dumps(label) if isinstance(label, bool | int | float) else label
         yield number, text if isinstance(text, str) else None, plain if isinstance(plain, str) else None
-
-
-def _first(values: dict[str, object], names: Sequence[str]) -> object:
-    return next((values[name] for name in names if name in values), None)
 
 
 Reader = Callable[[Iterable[str], Path, Columns], Iterator[Row]]
@@ -246,6 +250,6 @@ def split(examples: Sequence[Example], share: float, seed: int) -> tuple[list[Ex
             f"labelled: hold-out ({share}) must be a share above 0 and below 1 that leaves texts on both sides; got "
             f"{len(texts)} different ones."
         )
-    random = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, 7))))
+    random = generator(seed, 7)
     held = {texts[place] for place in random.permutation(len(texts))[:many]}
     return [e for e in examples if e.text not in held], [e for e in examples if e.text in held]

@@ -10,15 +10,14 @@ interrupted run meets the same ones again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .corpus import Corpus
-from .epoch_batches import EpochBatches
+from .epoch_batches import EpochBatches, TensorBatch, generator
 from .pair_batches import Batches, Plan
 from .wordpiece import INSIDE, WordPiece
 
@@ -27,7 +26,7 @@ HIDDEN, REPLACED = 0.8, 0.1
 
 
 @dataclass(frozen=True)
-class MaskedBatch:
+class MaskedBatch(TensorBatch):
     """Passages with pieces hidden, padded to the longest."""
 
     ids: Tensor
@@ -47,12 +46,6 @@ class MaskedBatch:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    def to(self, device: torch.device | str) -> MaskedBatch:
-        """The same on another device."""
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        moved: dict[str, Any] = {name: value.to(device, non_blocking=True) for name, value in tensors.items()}
-        return replace(self, **moved)
 
     @property
     def padding(self) -> float:
@@ -109,9 +102,7 @@ class MaskedBatches(EpochBatches[MaskedBatch]):
         return self._batches.plan(epoch)
 
     def take(self, indices: np.ndarray, share: slice, *, epoch: int, number: int) -> MaskedBatch:
-        # PCG64 by name and a SeedSequence of numbers: the same bits on every platform
-        seed = np.random.SeedSequence((self.seed, epoch if self.shuffle else 0, number))
-        random = np.random.Generator(np.random.PCG64(seed))
+        random = generator(self.seed, epoch if self.shuffle else 0, number)
         rows = [self._row(int(index), random) for index in indices]  # the whole batch: all ranks draw the same numbers
         lengths = np.array([len(ids) for ids, _, _ in rows])
         real = np.full((len(rows), lengths.max()), self.words.pad)  # (B, T)

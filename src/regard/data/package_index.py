@@ -91,6 +91,14 @@ def fetch(sdist: Sdist, folder: Path) -> Path:
     )
 
 
+def obtain(sdist: Sdist, folder: Path, archive: str | Path | None) -> Path:
+    """The file that the user has, checked, or else what `fetch` gives."""
+    if archive is None:
+        return fetch(sdist, folder)
+    sdist.check(Path(archive))
+    return Path(archive)
+
+
 def pip_settings() -> Settings:
     """The settings of the pip of this interpreter; none where there is no pip."""
     found: dict[str, str] = {}

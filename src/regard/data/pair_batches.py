@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import overload
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .corpus import Corpus
-from .epoch_batches import EpochBatches
+from .epoch_batches import EpochBatches, TensorBatch, generator
 from .vocabulary import BOS, EOS, PAD
 
 POOL = 200
@@ -19,7 +19,7 @@ LARGEST = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(TensorBatch):
     """Pairs of a corpus side by side, padded to the longest.
 
         source          a b c ■        ■ EOS        source_lengths  4
@@ -43,10 +43,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.indices)
-
-    def to(self, device: torch.device | str) -> Batch:
-        """The same on another device."""
-        return Batch(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
 
     @property
     def tokens(self) -> int:
@@ -130,15 +126,10 @@ class Batches(EpochBatches[Batch]):
             self._plans[epoch] = self._planned(epoch)
         return self._plans[epoch]
 
-    def take(self, indices: np.ndarray, share: slice, *, epoch: int, number: int) -> Batch:
-        return self.batch(indices[share])
-
-    def batch(self, places: np.ndarray) -> Batch:
+    def batch(self, indices: np.ndarray) -> Batch:
         """The pairs at some places of the corpus as a batch."""
-        source, source_lengths = self._padded(0, places, first=[])
-        target, target_lengths = self._padded(1, places, first=[BOS])
-        indices = torch.from_numpy(places.astype(np.int64))
-        return Batch(source, source_lengths, target, target_lengths, indices)
+        source, target = self._padded(0, indices, first=[]), self._padded(1, indices, first=[BOS])
+        return Batch(*source, *target, torch.from_numpy(indices.astype(np.int64)))
 
     def _padded(self, side: int, places: np.ndarray, first: list[int]) -> tuple[Tensor, Tensor]:
         starts = self.corpus.offsets[places, side]
@@ -152,8 +143,7 @@ class Batches(EpochBatches[Batch]):
         return torch.from_numpy(rows), torch.from_numpy(lengths + 1)
 
     def _planned(self, epoch: int) -> Plan:
-        # PCG64 by name and a SeedSequence of numbers: the same bits on every platform
-        random = np.random.Generator(np.random.PCG64(np.random.SeedSequence((self.seed, epoch))))
+        random = generator(self.seed, epoch)
         places = np.arange(len(self.corpus), dtype=np.int32)
         if self.shuffle:
             random.shuffle(places)

@@ -59,13 +59,11 @@ def script_of(texts: Iterable[str]) -> Script:
     >>> script_of(["the attention"]), script_of(["注意力机制"]), script_of(["注意の仕組み"]), script_of(["주의 기제"])
     ('spaced', 'chinese', 'japanese', 'korean')
     """
-    han = kana = hangul = southeast = letters = 0
-    for text in texts:
-        letters += sum(map(str.isalpha, text))
-        han += len(re.findall(f"[{_HAN}]", text))
-        kana += len(re.findall(f"[{_KANA}]", text))
-        hangul += len(re.findall(f"[{_HANGUL}]", text))
-        southeast += len(re.findall(f"[{_SOUTHEAST}]", text))
+    text = "".join(texts)
+    letters = sum(map(str.isalpha, text))
+    han, kana, hangul, southeast = (
+        len(re.findall(f"[{ranges}]", text)) for ranges in (_HAN, _KANA, _HANGUL, _SOUTHEAST)
+    )
     counts = {"han": han + kana, "korean": hangul, "unspaced": southeast}
     name, count = max(counts.items(), key=lambda item: item[1])
     if not count or count < UNSPACED_SHARE * letters:

@@ -209,6 +209,7 @@ def _tokenizer(model: models.Model) -> Tokenizer:
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(SPACE, "_")])
     tokenizer.pre_tokenizer = SPLITTER
     tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in STORED])
     return tokenizer
 
 
@@ -222,9 +223,7 @@ def _bpe(counted: Counter[str], size: int) -> Tokenizer:
         limit_alphabet=len(alphabet),
         show_progress=False,
     )
-    tokenizer = _tokenizer(train_on_words(models.BPE(unk_token=STORED[UNK]), trainer, counted))
-    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in STORED])
-    return tokenizer
+    return _tokenizer(train_on_words(models.BPE(unk_token=STORED[UNK]), trainer, counted))
 
 
 def _unigram(counted: Counter[str], size: int) -> Tokenizer:
@@ -283,6 +282,4 @@ def _scored(pieces: list[str], counts: np.ndarray) -> Tokenizer:
     # rounded, as the last bits of a logarithm are the C library's own
     scores = [round(math.log(max(0.5, count) / total), 6) for count in counts.tolist()]
     vocabulary = [*((name, 0.0) for name in STORED), *zip(pieces, scores, strict=True)]
-    tokenizer = _tokenizer(models.Unigram(vocabulary, unk_id=UNK, byte_fallback=False))
-    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in STORED])
-    return tokenizer
+    return _tokenizer(models.Unigram(vocabulary, unk_id=UNK, byte_fallback=False))

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.files import replacing
-from .package_index import Sdist, fetch
+from ..core.files import check_replaceable, replacing, write_lines
+from .package_index import Sdist, obtain
 
 SDIST = Sdist(
     project="nmt",
@@ -93,21 +93,17 @@ def prepare(pair: str, out: str | Path, archive: str | Path | None = None, seed:
     if pair not in SOURCES:
         raise ValueError(f"tatoeba: pair ({pair}) must be one of {', '.join(SOURCES)}.")
     folder = Path(out) / pair
-    _check_ours(folder, pair)
-    if archive is None:
-        archive = fetch(SDIST, Path(out))
-    else:
-        SDIST.check(Path(archive))
-    rows = _read(Path(archive), SOURCES[pair])
-    parts = split(rows, seed)
+    extensions = [*pair.split("-"), "credits"]
+    check_replaceable("tatoeba", folder, ["README", *(f"{part}.{end}" for part in PARTS for end in extensions)])
+    parts = split(_read(obtain(SDIST, Path(out), archive), SOURCES[pair]), seed)
     counts = {part: len(parts[part]) for part in PARTS}
     with replacing(folder) as made:
         made.mkdir()
         for part in PARTS:
-            for extension, lines in zip(_extensions(pair), zip(*parts[part], strict=True), strict=True):
-                (made / f"{part}.{extension}").write_text("".join(f"{line}\n" for line in lines), "utf-8", newline="\n")
+            for extension, lines in zip(extensions, zip(*parts[part], strict=True), strict=True):
+                write_lines(made / f"{part}.{extension}", lines)
         text = README.format(pair=pair, counts=_listed(counts), name=SDIST.name, sha256=SDIST.sha256, seed=seed)
-        (made / "README").write_text(text, "utf-8", newline="\n")
+        write_lines(made / "README", text.splitlines())
     return Prepared(folder, counts)
 
 
@@ -172,23 +168,6 @@ def _read(archive: Path, source: Source) -> list[Row]:
             f"{len(rows):,}. Fetch the archive again."
         )
     return good
-
-
-def _extensions(pair: str) -> list[str]:
-    return [*pair.split("-"), "credits"]
-
-
-def _check_ours(folder: Path, pair: str) -> None:
-    """The folder is replaced as a whole: refuse one with anything else in it."""
-    ours = {"README", *(f"{part}.{extension}" for part in PARTS for extension in _extensions(pair))}
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"tatoeba: {folder} must be a folder or not exist; got a file. Choose another out.")
-    others = sorted(p.name for p in folder.iterdir() if p.name not in ours) if folder.exists() else []
-    if others:
-        raise ValueError(
-            f"tatoeba: {folder} must hold nothing but an earlier result; got {', '.join(others[:3])}. Choose another "
-            "out, or move them away."
-        )
 
 
 def _listed(counts: dict[str, int]) -> str:

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from .corpus import Corpus
-from .epoch_batches import EpochBatches
+from .epoch_batches import EpochBatches, TensorBatch
 from .pair_batches import Batches, Plan
 
 
 @dataclass(frozen=True)
-class TextBatch:
+class TextBatch(TensorBatch):
     """Texts side by side, padded to the longest."""
 
     ids: Tensor
@@ -30,11 +30,6 @@ class TextBatch:
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    def to(self, device: torch.device | str) -> TextBatch:
-        """The same on another device."""
-        tensors = (self.ids, self.lengths, self.labels, self.indices)
-        return TextBatch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
 
 
 class TextBatches(EpochBatches[TextBatch]):
@@ -58,18 +53,27 @@ class TextBatches(EpochBatches[TextBatch]):
         """The places of each batch in the corpus."""
         return self._batches.plan(epoch)
 
-    def take(self, indices: np.ndarray, share: slice, *, epoch: int, number: int) -> TextBatch:
-        return self.batch(indices[share])
-
-    def batch(self, places: np.ndarray) -> TextBatch:
+    def batch(self, indices: np.ndarray) -> TextBatch:
         """The texts at some places of the corpus."""
-        rows = [self.corpus[int(place)] for place in places]
+        rows = [self.corpus[int(index)] for index in indices]
         lengths = np.array([len(ids) for ids, _ in rows], np.int64)
         ids = np.full((len(rows), lengths.max(initial=0)), self.pad, np.int64)  # (B, T)
         for row, (found, _) in enumerate(rows):
             ids[row, : len(found)] = found
         labels = np.array([label[0] for _, label in rows], np.int64)
-        return TextBatch(*map(torch.from_numpy, (ids, lengths, labels, places.astype(np.int64))))
+        return TextBatch(*map(torch.from_numpy, (ids, lengths, labels, indices.astype(np.int64))))
+
+
+def padded_rows(rows: Sequence[Sequence[int]], pad: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    """Ids (B, T), padded to the longest row, and the lengths (B,).
+
+    >>> padded_rows([[7, 8], [9]], 0)
+    (tensor([[7, 8],
+            [9, 0]]), tensor([2, 1]))
+    """
+    longest = max(map(len, rows))
+    ids = [[*row, *[pad] * (longest - len(row))] for row in rows]
+    return torch.tensor(ids, device=device), torch.tensor([*map(len, rows)], device=device)
 
 
 def padded_batches(lengths: Sequence[int], cells: int, most: int = sys.maxsize) -> Iterator[list[int]]:

@@ -125,9 +125,7 @@ class WordPiece:
 
         Of a pair, the longer text is cut until both fit.
         """
-        self._truncate(longest, pair is not None)
-        found = self._tokenizer.encode(text, pair)
-        return Encoded(found.ids, found.type_ids)
+        return self.encode_all([text], None if pair is None else [pair], longest)[0]
 
     def encode_all(self, texts: Sequence[str], pairs: Sequence[str] | None = None, longest: int = 512) -> list[Encoded]:
         """Many texts, each with its pair where `pairs` are given, on all cores."""

@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from ..attention import AttentionMap, PackedMaps
+from ..core.tensors import traced, untouched
 from ..core.trace import stage
 from .cache import Cache, DecoderCache
 from .feedforward import FeedForward
 from .first_token import attend_first, self_attention_map
 from .multihead import MultiHeadAttention
 from .packed_attention import Packing, pair_of
-from .residual import Residual, Way, through
+from .residual import Residual, add_and_norm, part_result
 
 Norm = Callable[[int], nn.Module]
 """Makes a normalisation of a width: `nn.LayerNorm`, `nn.RMSNorm`, `partial(nn.LayerNorm, eps=1e-12)`."""
@@ -71,16 +72,17 @@ class EncoderBlock(nn.Module):
         return_map: bool = False,
     ) -> Any:
         """The block's output, or (output, map). Masks, lengths, cache and packed: `MultiHeadAttention.forward`."""
-        told = {"attn_mask": attn_mask, "is_causal": is_causal, "lengths": lengths, "cache": cache, "packed": packed}
-        x, (weights, _) = through(x, self.ways(**told, return_map=return_map))
+        options: dict[str, Any] = {"lengths": lengths, "cache": cache, "packed": packed, "return_map": return_map}
+        options |= {"attn_mask": attn_mask, "is_causal": is_causal}
+        around, last = self.around_attention, self.around_feedforward
+        if traced() or not all(one.norm_first and untouched(one, Residual) for one in (around, last)):
+            x, weights = around(x, self.attention, **options)
+            x, _ = last(x, self.feedforward)
+        else:  # the sum after the attention and the norm before the feed-forward layer are one step
+            y, weights = part_result(self.attention(around.norm(x), **options))
+            x, y = add_and_norm(x, y, around.dropout, last.norm)
+            x = x + last.dropout(part_result(self.feedforward(y))[0])
         return (x, weights) if return_map else x
-
-    def ways(self, **options: Any) -> list[Way]:
-        """Its two parts, with these options of `forward`."""
-        return [
-            Way(self.around_attention, self.attention, options),
-            Way(self.around_feedforward, self.feedforward, {}),
-        ]
 
     def first(self, x: Tensor, *, packed: Tensor | None = None, return_map: bool = False) -> Any:
         """What the block makes of the first token of each sequence; the others are looked at, and no more.

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.messages import check_sizes
 from .dropout import Dropout
-from .projection import linear
 
 Activation = Callable[[Tensor], Tensor]
 """A function or a module, applied number by number."""
@@ -31,15 +31,15 @@ class FeedForward(nn.Module):
         self, width: int, hidden: int, *, activation: Activation = F.relu, bias: bool = True, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        _check(width, hidden)
+        check_sizes("feedforward", width=width, hidden=hidden)
         self.up = nn.Linear(width, hidden, bias)
         self.down = nn.Linear(hidden, width, bias)
         self.activation = activation
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.dropout(self.activation(linear(x, self.up)))  # (..., hidden)
-        return linear(x, self.down)  # (..., W)
+        x = self.dropout(self.activation(self.up(x)))  # (..., hidden)
+        return self.down(x)  # (..., W)
 
 
 class GatedFeedForward(nn.Module):
@@ -60,7 +60,7 @@ class GatedFeedForward(nn.Module):
         self, width: int, hidden: int, *, activation: Activation = F.silu, bias: bool = False, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        _check(width, hidden)
+        check_sizes("feedforward", width=width, hidden=hidden)
         self.gate = nn.Linear(width, hidden, bias)
         self.up = nn.Linear(width, hidden, bias)
         self.down = nn.Linear(hidden, width, bias)
@@ -68,11 +68,5 @@ class GatedFeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.dropout(self.activation(linear(x, self.gate)) * linear(x, self.up))  # (..., hidden)
-        return linear(x, self.down)  # (..., W)
-
-
-def _check(width: int, hidden: int) -> None:
-    for name, size in (("width", width), ("hidden", hidden)):
-        if size < 1:
-            raise ValueError(f"feedforward: {name} ({size}) must be at least 1.")
+        x = self.dropout(self.activation(self.gate(x)) * self.up(x))  # (..., hidden)
+        return self.down(x)  # (..., W)

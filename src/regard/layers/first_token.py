@@ -16,7 +16,6 @@ from ..core.tensors import traced, untouched
 from .learned_similarity import asked
 from .multihead import MultiHeadAttention, split_heads
 from .packed_attention import operator, tell
-from .projection import project
 
 
 def attend_first(attention: MultiHeadAttention, query: Tensor, x: Tensor, packed: Tensor | None = None) -> Tensor:
@@ -69,7 +68,7 @@ def self_attention_map(
     >>> torch.allclose(self_attention_map(attention, x).dense(), attention(x, return_map=True)[1].dense(), atol=1e-6)
     True
     """
-    q, k, v = project(x, attention.query, attention.key, attention.value)
+    q, k, v = attention.query(x), attention.key(x), attention.value(x)
     options: dict[str, Any] = {
         "enable_gqa": attention.kv_heads != attention.heads,
         "similarity": asked(attention.similarity),

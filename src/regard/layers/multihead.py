@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,11 +11,11 @@ from torch import Tensor, nn
 
 from ..attention import attend as plain_attend
 from ..attention.tensor_types import is_causal_bias
+from ..core.messages import check_sizes, nearest
 from ..core.tensors import shape
 from .cache import Cache
 from .learned_similarity import Similarity, asked, owned
 from .packed_attention import Packing, operator, pair_of, refuse, tell
-from .projection import linear, project
 
 Position = Callable[[Tensor, int | Tensor], Tensor]
 """Queries or keys (..., H, T, D) and the position of the first → the same, told where they stand."""
@@ -137,11 +138,14 @@ class MultiHeadAttention(nn.Module):
         itself = key is None
         earlier = cache.length if itself and cache is not None else 0
         start = earlier if offset is None else offset
+        q = self.query(query)
         if key is None:
-            q, k, v = project(query, self.query, self.key, self.value)
-            k, v = self._own(k, v, start, cache)  # (B, Hkv, Tk, D) each
+            k, v = self._keys(query, None, start)  # (B, Hkv, Tk, D) each
+            k, v = (k, v) if cache is None else cache.append(k, v)
+        elif cache is None:
+            k, v = self._keys(key, value, 0)
         else:
-            q, (k, v) = self.query(query), self._read(key, value, cache)
+            k, v = cache.once(partial(self._keys, key, value, 0), key.shape[-2])
         q = self._place(split_heads(q, self.heads), start)  # (B, H, Tq, D)
         result = self.attend(
             q,
@@ -158,7 +162,7 @@ class MultiHeadAttention(nn.Module):
             return_map=return_map,
         )
         context, weights = result if return_map else (result, None)
-        output = linear(merge_heads(context), self.out)  # (B, Tq, width)
+        output = self.out(merge_heads(context))  # (B, Tq, width)
         return (output, weights) if return_map else output
 
     def _packed(
@@ -172,10 +176,8 @@ class MultiHeadAttention(nn.Module):
     ) -> Any:
         """The same for sequences one after the other: heads stay inside, (N, H, D)."""
         queries, keys = pair_of("multihead", packed, itself=key is None)
-        if key is None:
-            q, k, v = project(query, self.query, self.key, self.value)
-        else:
-            q, (k, v) = self.query(query), self._projected(key, value)
+        source = query if key is None else key
+        q, k, v = self.query(query), self.key(source), self.value(source if value is None else value)
         result = operator("multihead", self.attend)(
             tell(self.position, q.unflatten(-1, (self.heads, -1)), queries),
             tell(self.position, k.unflatten(-1, (self.kv_heads, -1)), keys),
@@ -189,32 +191,13 @@ class MultiHeadAttention(nn.Module):
             return_maps=return_maps,
         )
         context, maps = result if return_maps else (result, None)
-        output = linear(context.flatten(-2), self.out)  # (N, width)
+        output = self.out(context.flatten(-2))  # (N, width)
         return (output, maps) if return_maps else output
 
-    def _own(self, key: Tensor, value: Tensor, start: int | Tensor, cache: Cache | None) -> tuple[Tensor, Tensor]:
-        """Keys and values of self-attention, projected: those of this step after those of earlier ones."""
-        pair = self._split(key, value, start)
-        return pair if cache is None else cache.append(*pair)
-
-    def _read(self, key: Tensor, value: Tensor | None, cache: Cache | None) -> tuple[Tensor, Tensor]:
-        """Keys and values of cross-attention: computed now, or at the first step."""
-
-        def made() -> tuple[Tensor, Tensor]:
-            return self._split(*self._projected(key, value), 0)
-
-        return made() if cache is None else cache.once(made, key.shape[-2])
-
-    def _projected(self, key: Tensor, value: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Keys and values of cross-attention, heads side by side."""
-        if value is not None and value is not key:
-            return self.key(key), self.value(value)
-        k, v = project(key, self.key, self.value)
-        return k, v
-
-    def _split(self, key: Tensor, value: Tensor, start: int | Tensor) -> tuple[Tensor, Tensor]:
-        """Projected keys and values in heads, told where they stand: (B, Hkv, Tk, D) each."""
-        return self._place(split_heads(key, self.kv_heads), start), split_heads(value, self.kv_heads)
+    def _keys(self, key: Tensor, value: Tensor | None, start: int | Tensor) -> tuple[Tensor, Tensor]:
+        """Projected keys and values in heads, the keys with their positions: (B, Hkv, Tk, D) each."""
+        k, v = self.key(key), self.value(key if value is None else value)
+        return self._place(split_heads(k, self.kv_heads), start), split_heads(v, self.kv_heads)
 
     def _place(self, x: Tensor, start: int | Tensor) -> Tensor:
         return x if self.position is None else self.position(x, start)
@@ -271,12 +254,8 @@ class MultiHeadAttention(nn.Module):
             dropout=module.dropout,
         )
         made.to(module.out_proj.weight)  # its dtype and device
-        packed = module.in_proj_weight
-        weights = (
-            packed.chunk(3)
-            if packed is not None
-            else (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
-        )
+        separate = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+        weights = separate if module.in_proj_weight is None else module.in_proj_weight.chunk(3)
         biases = module.in_proj_bias.chunk(3) if biased else (None,) * 3
         for layer, weight, bias in zip((made.query, made.key, made.value), weights, biases, strict=True):
             _copy(layer, weight, bias)
@@ -305,12 +284,9 @@ def _check_convertible(module: Any) -> None:
 
 
 def _check_sizes(width: int, heads: int, kv_heads: int, dropout: float) -> None:
-    for name, size in (("width", width), ("heads", heads), ("kv_heads", kv_heads)):
-        if size < 1:
-            raise ValueError(f"multihead: {name} ({size}) must be at least 1.")
+    check_sizes("multihead", width=width, heads=heads, kv_heads=kv_heads)
     if width % heads:
-        low = width // heads * heads
-        near = f"{low} or {low + heads}" if low else f"{heads}"
+        near = nearest(width, heads)
         raise ValueError(f"multihead: width ({width}) must be divisible by heads ({heads}); try {near}.")
     if heads % kv_heads:
         fit = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)

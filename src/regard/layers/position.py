@@ -16,7 +16,8 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from ..core.tensors import dtype, readable, shape
+from ..core.messages import check_sizes
+from ..core.tensors import dtype, shape
 
 Layout: TypeAlias = Literal["interleaved", "halves"]
 Offset: TypeAlias = int | Tensor
@@ -91,9 +92,7 @@ class LearnedPosition(nn.Module):
 
     def __init__(self, width: int, *, length: int) -> None:
         super().__init__()
-        for name, size in (("width", width), ("length", length)):
-            if size < 1:
-                raise ValueError(f"learned position: {name} ({size}) must be at least 1.")
+        check_sizes("learned position", width=width, length=length)
         self.width, self.length = width, length
         self.weight = nn.Parameter(torch.empty(length, width))
         nn.init.normal_(self.weight, std=0.02)  # as BERT and ViT start
@@ -149,7 +148,6 @@ class RotaryPosition(nn.Module):
                 f"rotary position: fraction ({fraction}) must lie in (0, 1]: the part of the width turned."
             )
         self.base, self.layout, self.fraction = base, layout, fraction
-        self._last: tuple[object, tuple[Tensor, Tensor] | None] = (None, None)
 
     def forward(self, x: Tensor, offset: Offset = 0) -> Tensor:
         turned = int(self.fraction * x.shape[-1])
@@ -158,32 +156,13 @@ class RotaryPosition(nn.Module):
                 f"rotary position: fraction ({self.fraction:g}) must turn an even number of channels, 2 or more; got "
                 f"{turned} of {x.shape[-1]}."
             )
-        cos, sin = self._turn(x, offset, turned)  # each (T, R/2) or (B, …, T, R/2)
+        angle = _angles(_positions("rotary position", x, offset), turned, self.base)  # (T, R/2) or (B, …, T, R/2)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        cos, sin = angle.cos().to(wide), angle.sin().to(wide)
         split, join = _LAYOUTS[self.layout]
         a, b = split(x[..., :turned])  # each (*lead, T, R/2)
         y = join(a * cos - b * sin, b * cos + a * sin).to(x.dtype)  # (*lead, T, R)
         return y if turned == x.shape[-1] else torch.cat((y, x[..., turned:]), -1)  # (*lead, T, D)
-
-    def _turn(self, x: Tensor, offset: Offset, turned: int) -> tuple[Tensor, Tensor]:
-        """The cosines and sines; those of the last call again where they fit, as they do for q, k and every layer."""
-        wide = torch.promote_types(x.dtype, torch.float32)
-        key: object = None
-        if isinstance(offset, int) and type(x) is Tensor and readable(x):
-            # a table made in inference mode may not serve a backward pass
-            key = (offset, x.shape[-2], turned, self.base, wide, x.device, torch.is_inference_mode_enabled())
-            if self._last[1] is not None and self._last[0] == key:
-                return self._last[1]
-        position = _positions("rotary position", x, offset)
-        if position.ndim > 1 and position.numel() and position.is_cpu and readable(position):
-            low, high = (int(end) for end in position.aminmax())
-            if high - low < position.numel():  # many share a position, as packed tokens do: rows of one table
-                angle = _angles(torch.arange(low, high + 1), turned, self.base)
-                return angle.cos().to(wide)[position - low], angle.sin().to(wide)[position - low]
-        angle = _angles(position, turned, self.base)
-        turn = angle.cos().to(wide), angle.sin().to(wide)
-        if key is not None:
-            self._last = (key, turn)
-        return turn
 
     def extra_repr(self) -> str:
         return f"base={self.base:g}, layout={self.layout!r}, fraction={self.fraction:g}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from collections.abc import Callable
+from typing import Any, TypeGuard
 
 from torch import Tensor, nn
 
 from ..attention.native import fused
-from ..core.tensors import traced, untouched
+from ..core.tensors import untouched
 from .dropout import LEVELS, Dropout
 
 
@@ -21,12 +21,7 @@ def add_norm(x: Tensor, part: Tensor, dropout: Dropout, norm: nn.Module) -> Tens
     >>> torch.allclose(add_norm(x, part, Dropout(0.0), norm), norm(x + part), atol=1e-6)
     True
     """
-    return _add_and_norm(x, part, dropout, norm, keep_sum=False)[1]
-
-
-def add_and_norm(x: Tensor, part: Tensor, dropout: Dropout, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """x + dropout(part), and its norm: (..., W) each."""
-    return _add_and_norm(x, part, dropout, norm, keep_sum=True)
+    return add_and_norm(x, part, dropout, norm, keep_sum=False)[1]
 
 
 def add_norm_(x: Tensor, part: Tensor, bias: Tensor, norm: nn.Module) -> Tensor:
@@ -36,10 +31,10 @@ def add_norm_(x: Tensor, part: Tensor, bias: Tensor, norm: nn.Module) -> Tensor:
     return fused.add_norm_(x, part, bias, norm.weight, norm.bias, norm.eps)
 
 
-def _add_and_norm(
-    x: Tensor, part: Tensor, dropout: Dropout, norm: nn.Module, *, keep_sum: bool
+def add_and_norm(
+    x: Tensor, part: Tensor, dropout: Dropout, norm: nn.Module, *, keep_sum: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """x + dropout(part) and its norm; if `keep_sum` is False, the first result is undefined."""
+    """x + dropout(part) and its norm, (..., W) each; if `keep_sum` is False, the first result is undefined."""
     all_dropped = dropout.training and dropout.dropped == LEVELS
     if (
         x.shape != part.shape
@@ -92,36 +87,6 @@ class Residual(nn.Module):
             return add_norm(x, y, self.dropout, self.norm)
         x = x + self.dropout(y)
         return x if self.norm_first else self.norm(x)
-
-
-class Way(NamedTuple):
-    """A part, the way around it, and what the part is told."""
-
-    around: Residual
-    part: Callable[..., Any]
-    options: dict[str, Any]
-
-
-def through(x: Tensor, ways: Sequence[Way]) -> tuple[Tensor, list[Any]]:
-    """One part after the other; returns the last x, and what each part showed besides its output.
-
-    Where norms come first, the sum that ends one part and the norm that begins the next are one step (`add_and_norm`).
-    """
-    shown: list[Any] = []
-    if traced() or not all(way.around.norm_first and untouched(way.around, Residual) for way in ways):
-        for around, part, options in ways:
-            x, one = around(x, part, **options)
-            shown.append(one)
-        return x, shown
-    y = ways[0].around.norm(x)
-    for (around, part, options), after in zip(ways, (*ways[1:], None), strict=True):
-        found, one = part_result(part(y, **options))
-        shown.append(one)
-        if after is None:
-            x = x + around.dropout(found)
-        else:
-            x, y = add_and_norm(x, found, around.dropout, after.around.norm)
-    return x, shown
 
 
 def part_result(result: Any) -> tuple[Tensor, Any]:

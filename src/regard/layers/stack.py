@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from ..attention import AttentionMap
 from ..attention.packed import places
 from ..attention.packing import pack, padded, unpack
-from ..core.tensors import traced, untouched
 from ..core.trace import stage
-from .blocks import DecoderBlock, EncoderBlock
+from .blocks import DecoderBlock
 from .cache import DecoderCache
-from .residual import part_result, through
+from .residual import part_result
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,6 @@ def run_encoder(
     layout: BatchLayout,
     *,
     first_token: bool = False,
-    join: bool = False,
     return_maps: bool = False,
 ) -> tuple[Tensor, list[AttentionMap]]:
     """The output of the last of these encoder blocks, and the map of each, (B, H, T, T), if asked for.
@@ -94,10 +92,9 @@ def run_encoder(
         layout: of x.
         first_token: the last block computes the first token of each sequence alone, (B, W), for models that read
             nothing else. No sequence may be empty.
-        join: in blocks with norm_first, fuse the sum that ends a block with the norm that begins the next. Dropout then
-            draws other random numbers.
         return_maps: return the maps; otherwise the list is empty.
 
+    >>> from .blocks import EncoderBlock
     >>> from .feedforward import FeedForward
     >>> from .multihead import MultiHeadAttention
     >>> blocks = [EncoderBlock(MultiHeadAttention(12, 3), FeedForward(12, 48)) for _ in range(2)]
@@ -111,13 +108,9 @@ def run_encoder(
     last = rest.pop() if first_token else None
     options = layout.options | {"return_map": return_maps}
     maps: list[Any] = []
-    if join and rest and not traced() and all(untouched(block, EncoderBlock) for block in rest):
-        x, shown = through(x, [way for block in rest for way in block.ways(**options)])
-        maps += shown[::2]
-    else:
-        for block in rest:
-            x, shown_map = part_result(block(x, **options))
-            maps.append(shown_map)
+    for block in rest:
+        x, shown_map = part_result(block(x, **options))
+        maps.append(shown_map)
     if last is not None:
         x, shown_map = part_result(last.first(x, packed=layout.packed, return_map=return_maps))
         maps.append(shown_map)

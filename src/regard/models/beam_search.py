@@ -36,7 +36,6 @@ class Hypothesis:
     """Whether it came to its EOS, or was cut where it was as long as allowed."""
 
 
-@torch.no_grad()
 def greedy(
     model: EncoderDecoder,
     source: Tensor,
@@ -57,31 +56,8 @@ def greedy(
     Raises:
         ValueError: with the value and the remedy.
     """
-    _check(1, 1, length_penalty)
-    limits = _limits(model, lengths, longest)
-    found: list[Hypothesis | None] = [None] * len(source)
-    with evaluating(model):
-        state = model.begin(model.encode(source, lengths))
-        live = list(range(len(source)))
-        tokens, total = source.new_full((len(source),), BOS), torch.zeros(len(source), device=source.device)
-        written = source.new_empty(len(source), 0)  # (B, steps)
-        while live:
-            logits, state = model.step(tokens, state)  # (B, V)
-            best, ids = log_softmax_top_k(logits.float(), 1)  # (B, 1): ties go to the first
-            tokens, total = ids.squeeze(1), total + best.squeeze(1)
-            written = torch.cat((written, tokens[:, None]), 1)
-            ended = tokens == EOS
-            done = ended | (limits <= written.shape[1])
-            if not done.any():
-                continue
-            for row in done.nonzero().flatten().tolist():
-                found[live[row]] = _hypothesis(written[row].tolist(), float(total[row]), length_penalty)
-            left = _closed(done.logical_not().nonzero().flatten().tolist())
-            stay = torch.tensor(left, dtype=torch.long, device=source.device)  # (B',)
-            live = [live[row] for row in left]
-            tokens, total, limits, written = tokens[stay], total[stay], limits[stay], written[stay]
-            state.reorder(stay, stay)
-    return [hypothesis for hypothesis in found if hypothesis is not None]
+    found = beam(model, source, lengths, size=1, length_penalty=length_penalty, longest=longest)
+    return [best[0] if best else Hypothesis((), -math.inf, ended=False) for best in found]  # none without a number
 
 
 @torch.no_grad()

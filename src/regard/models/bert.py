@@ -13,13 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import AttentionMap
+from ..core.settings import refuse
 from ..core.tensors import dtype, shape
 from ..core.trace import stage
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention
 from ..layers.feedforward import Activation
 from ..layers.position import sinusoids
 from ..layers.stack import BatchLayout, run_encoder
-from .bounds import out_of_bounds, too_large, uneven_heads
+from .bounds import out_of_bounds, too_large, uneven_heads, unknown_name
+from .encoder_decoder import check_ids
 
 _tanh_gelu = partial(F.gelu, approximate="tanh")
 ACTIVATIONS: dict[str, Activation] = {
@@ -69,6 +71,20 @@ class BertConfig:
     pool: str = "first"
     """What the pooler reads: "first", the token [CLS], or "mean", the mean of all tokens."""
 
+    def errors(self, where: str = "bert") -> list[str]:
+        """Everything that is wrong with these settings, a sentence each."""
+        problems = [
+            *out_of_bounds(where, self),
+            *uneven_heads(where, self.width, self.heads),
+            *unknown_name(where, self, {"activation": ACTIVATIONS, "pool": POOLS}),
+        ]
+        if self.vocabulary == 0:
+            problems.append(f"{where}: vocabulary (0) must be at least 1.")
+        if not 0 <= self.pad < max(1, self.vocabulary):
+            problems.append(f"{where}: pad ({self.pad}) must lie in the vocabulary ({self.vocabulary}).")
+        size = self.width * (self.layers * (4 * self.width + 2 * self.hidden) + self.vocabulary)
+        return problems or too_large(where, size)
+
 
 class Bert(nn.Module):
     """Embeddings, encoder blocks with normalisation after each part, and a pooler.
@@ -98,7 +114,7 @@ class Bert(nn.Module):
 
     def __init__(self, config: BertConfig, *, pooler: bool = True) -> None:
         super().__init__()
-        check(config)
+        refuse(config.errors())
         self.config = config
         width = config.width
         self.tokens = nn.Embedding(config.vocabulary, width, padding_idx=config.pad)
@@ -201,8 +217,7 @@ class Bert(nn.Module):
         return run_encoder(self.blocks, x, layout, **options)
 
     def _check(self, ids: Tensor, lengths: Tensor | None, segments: Tensor | None) -> None:
-        if ids.ndim != 2 or ids.is_floating_point():
-            raise ValueError(f"bert: ids ({shape(ids)}) must be whole numbers (batch, length); got {dtype(ids)}.")
+        check_ids("bert", ids, lengths)
         if ids.shape[1] > self.config.positions:
             raise ValueError(
                 f"bert: ids ({shape(ids)}) must be no longer than positions ({self.config.positions}). Cut the text: "
@@ -213,21 +228,15 @@ class Bert(nn.Module):
                 f"bert: segments ({shape(segments)}) must be whole numbers of the shape of ids ({shape(ids)}); got "
                 f"{dtype(segments)}."
             )
-        if lengths is not None and (lengths.shape != ids.shape[:1] or lengths.is_floating_point()):
-            raise ValueError(
-                f"bert: lengths ({shape(lengths)}) must be {ids.shape[0]} whole numbers, one per text of ids "
-                f"({shape(ids)}); got {dtype(lengths)}."
-            )
         if torch.compiler.is_compiling():
             return
-        rows = [("ids", ids, "vocabulary", self.config.vocabulary, "")]
-        rows += [] if segments is None else [("segments", segments, "segments", self.config.segments, "")]
-        rows += [] if lengths is None else [("lengths", lengths, "T + 1", ids.shape[1] + 1, " of ids (B, T)")]
-        for name, values, limit, size, of in rows:
+        rows = [("ids", ids, "vocabulary", self.config.vocabulary)]
+        rows += [] if segments is None else [("segments", segments, "segments", self.config.segments)]
+        for name, values, limit, size in rows:
             low, high = map(int, values.aminmax()) if values.numel() else (0, 0)
             if low < 0 or high >= size:
                 wrong = low if low < 0 else high
-                raise ValueError(f"bert: {name} ({wrong}) must lie in 0…{size - 1}, below {limit}{of} ({size}).")
+                raise ValueError(f"bert: {name} ({wrong}) must lie in 0…{size - 1}, below {limit} ({size}).")
 
 
 def deviation(width: int) -> float:
@@ -259,24 +268,6 @@ def initialise(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
     if isinstance(module, nn.Embedding) and module.padding_idx is not None:
         module.weight[module.padding_idx].zero_()
-
-
-def check(config: BertConfig, where: str = "bert") -> None:
-    """Refuse sizes and names that do not fit, all at once."""
-    problems = [*out_of_bounds(where, config), *uneven_heads(where, config.width, config.heads)]
-    wrong = [problem.removeprefix(f"{where}: ").rstrip(".") for problem in problems]
-    if config.vocabulary == 0:
-        wrong.append("vocabulary (0) must be at least 1")
-    if config.activation not in ACTIVATIONS:
-        wrong.append(f"activation ({config.activation!r}) must be one of {', '.join(ACTIVATIONS)}")
-    if config.pool not in POOLS:
-        wrong.append(f"pool ({config.pool!r}) must be one of {', '.join(POOLS)}")
-    if not 0 <= config.pad < max(1, config.vocabulary):
-        wrong.append(f"pad ({config.pad}) must lie in the vocabulary ({config.vocabulary})")
-    size = config.width * (config.layers * (4 * config.width + 2 * config.hidden) + config.vocabulary)
-    wrong = wrong or [problem.removeprefix(f"{where}: ").rstrip(".") for problem in too_large(where, size)]
-    if wrong:
-        raise ValueError(f"{where}: {'; '.join(wrong)}.")
 
 
 def _block(config: BertConfig) -> EncoderBlock:

@@ -17,6 +17,44 @@ from .bert import ACTIVATIONS, Bert, initialise
 Lengths = Tensor | Sequence[int] | None
 
 
+class _Head(nn.Module):
+    """A BERT, and what `read` makes of its hidden vectors (B, T, W), or of its pooled ones (B, W)."""
+
+    name: str
+    """In messages."""
+    pooled = False
+
+    def __init__(self, bert: Bert) -> None:
+        super().__init__()
+        self.bert = _pooled(bert, self.name) if self.pooled else bert
+
+    def forward(
+        self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool = False
+    ) -> Any:
+        run = self.bert.pooled if self.pooled else self.bert
+        return _with_maps(run, (ids, lengths, segments), self.read, return_maps)
+
+    def read(self, vectors: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class _Classifier(_Head):
+    """logits = W · dropout(vectors) + b; `classes` is their number, or their names."""
+
+    def __init__(self, bert: Bert, classes: int | Sequence[str]) -> None:
+        super().__init__(bert)
+        config = bert.config
+        self.labels = tuple(f"LABEL_{n}" for n in range(classes)) if isinstance(classes, int) else tuple(classes)
+        if not self.labels or len(set(self.labels)) < len(self.labels):
+            raise ValueError(f"{self.name}: classes ({classes!r}) must be at least one, each of another name.")
+        self.dropout = Dropout(config.dropout if config.head_dropout is None else config.head_dropout)
+        self.classes = nn.Linear(config.width, len(self.labels))
+        initialise(self.classes)
+
+    def read(self, vectors: Tensor) -> Tensor:
+        return self.classes(self.dropout(vectors))
+
+
 class MaskedTokens(nn.Module):
     """Predicts tokens that were masked, from what is around them.
 
@@ -72,7 +110,7 @@ class MaskedTokens(nn.Module):
         return _with_maps(self.bert, (ids, lengths, segments), read, return_maps)
 
 
-class NextSentence(nn.Module):
+class NextSentence(_Head):
     """Tells whether the second text of a pair follows the first.
 
         logits = W · pooled + b                              class 0: it does; class 1: it is another
@@ -80,16 +118,15 @@ class NextSentence(nn.Module):
     Shapes: (B, T) → (B, 2). Paper: Devlin et al. 2019, section 3.1, task 2.
     """
 
+    name, pooled = "next sentence", True
+
     def __init__(self, bert: Bert) -> None:
-        super().__init__()
-        self.bert = _pooled(bert, "next sentence")
+        super().__init__(bert)
         self.next = nn.Linear(bert.config.width, 2)
         initialise(self.next)
 
-    def forward(
-        self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool = False
-    ) -> Any:
-        return _with_maps(self.bert.pooled, (ids, lengths, segments), self.next, return_maps)
+    def read(self, vectors: Tensor) -> Tensor:
+        return self.next(vectors)
 
 
 class Pretraining(nn.Module):
@@ -126,7 +163,7 @@ class Pretraining(nn.Module):
         return _with_maps(self.bert, (ids, lengths, segments), both, return_maps)
 
 
-class SequenceClassifier(nn.Module):
+class SequenceClassifier(_Classifier):
     """One class for a text or a pair of texts.
 
         logits = W · dropout(pooled) + b
@@ -141,24 +178,10 @@ class SequenceClassifier(nn.Module):
     ((3, 2), ('bad', 'good'))
     """
 
-    def __init__(self, bert: Bert, classes: int | Sequence[str]) -> None:
-        super().__init__()
-        self.bert = _pooled(bert, "sequence classifier")
-        self.labels = _labels("sequence classifier", classes)
-        self.dropout = _head_dropout(bert)
-        self.classes = nn.Linear(bert.config.width, len(self.labels))
-        initialise(self.classes)
-
-    def forward(
-        self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool = False
-    ) -> Any:
-        def read(pooled: Tensor) -> Tensor:
-            return self.classes(self.dropout(pooled))
-
-        return _with_maps(self.bert.pooled, (ids, lengths, segments), read, return_maps)
+    name, pooled = "sequence classifier", True
 
 
-class TokenClassifier(nn.Module):
+class TokenClassifier(_Classifier):
     """One class for each token.
 
         logitsₜ = W · dropout(hₜ) + b
@@ -166,23 +189,10 @@ class TokenClassifier(nn.Module):
     Shapes: (B, T) → (B, T, C). `classes` is C, or the names of the classes. Paper: Devlin et al. 2019, section 5.3.
     """
 
-    def __init__(self, bert: Bert, classes: int | Sequence[str]) -> None:
-        super().__init__()
-        self.bert = bert
-        self.labels = _labels("token classifier", classes)
-        self.dropout = _head_dropout(bert)
-        self.classes = nn.Linear(bert.config.width, len(self.labels))
-        initialise(self.classes)
-
-    def forward(
-        self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool = False
-    ) -> Any:
-        return _with_maps(
-            self.bert, (ids, lengths, segments), lambda hidden: self.classes(self.dropout(hidden)), return_maps
-        )
+    name = "token classifier"
 
 
-class SentenceEmbedder(nn.Module):
+class SentenceEmbedder(_Head):
     """A vector of length one for a text: texts of like meaning have vectors of like direction.
 
         e = m / ‖m‖,   m = Σₜ hₜ / length
@@ -196,17 +206,8 @@ class SentenceEmbedder(nn.Module):
     [1.0, 1.0, 1.0]
     """
 
-    def __init__(self, bert: Bert) -> None:
-        super().__init__()
-        self.bert = bert
-
-    def forward(
-        self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool = False
-    ) -> Any:
-        # padding is zero in the hidden vectors, and the direction of a sum is that of the mean
-        return _with_maps(
-            self.bert, (ids, lengths, segments), lambda hidden: F.normalize(hidden.sum(1), dim=1), return_maps
-        )
+    def read(self, vectors: Tensor) -> Tensor:
+        return F.normalize(vectors.sum(1), dim=1)  # padding is zero, and the direction of a sum is that of the mean
 
 
 def _with_maps(bert: Callable[..., Any], inputs: tuple[Any, ...], read: Any, return_maps: bool) -> Any:
@@ -219,15 +220,3 @@ def _pooled(bert: Bert, where: str) -> Bert:
     if bert.pooler is None:
         raise ValueError(f"{where}: bert must have a pooler; got one without. Build it as Bert(config, pooler=True).")
     return bert
-
-
-def _head_dropout(bert: Bert) -> Dropout:
-    config = bert.config
-    return Dropout(config.dropout if config.head_dropout is None else config.head_dropout)
-
-
-def _labels(where: str, classes: int | Sequence[str]) -> tuple[str, ...]:
-    labels = tuple(f"LABEL_{n}" for n in range(classes)) if isinstance(classes, int) else tuple(classes)
-    if not labels or len(set(labels)) < len(labels):
-        raise ValueError(f"{where}: classes ({classes!r}) must be at least one, each of another name.")
-    return labels

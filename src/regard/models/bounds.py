@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
+from ..core.messages import nearest
+
 SIZES: Mapping[str, tuple[int, int]] = {
     "width": (1, 2**16),
     "hidden": (1, 2**18),
@@ -67,9 +69,7 @@ def uneven_heads(where: str, width: int, heads: int) -> list[str]:
     """A sentence if the width is not divisible by the heads."""
     if heads < 1 or width < 1 or width % heads == 0:
         return []
-    low = width // heads * heads
-    near = f"{low} or {low + heads}" if low else f"{heads}"
-    return [f"{where}: width ({width}) must be divisible by heads ({heads}); try {near}."]
+    return [f"{where}: width ({width}) must be divisible by heads ({heads}); try {nearest(width, heads)}."]
 
 
 def too_large(where: str, parameters: int) -> list[str]:
@@ -77,9 +77,3 @@ def too_large(where: str, parameters: int) -> list[str]:
     if parameters <= PARAMETERS:
         return []
     return [f"{where}: sizes must give a model of at most {PARAMETERS:,} parameters; got about {parameters:,}."]
-
-
-def refuse(problems: list[str]) -> None:
-    """Raise one ValueError that holds all problems, if there are any."""
-    if problems:
-        raise ValueError("\n".join(problems))

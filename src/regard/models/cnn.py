@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.settings import refuse
 from ..core.tensors import shape
-from .bounds import SIZES, out_of_bounds, refuse, too_large
+from .bounds import SIZES, out_of_bounds, too_large
 
 
 @dataclass(frozen=True)

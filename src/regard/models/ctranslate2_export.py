@@ -110,11 +110,8 @@ def _fill_norm(spec: Any, norm: Any) -> None:
 
 
 def _fill_vocabularies(spec: Any, source: Vocabulary, target: Vocabulary) -> None:
-    for vocabulary, register in (
-        (source, spec.register_source_vocabulary),
-        (target, spec.register_target_vocabulary),
-    ):
-        register(vocabulary.pieces(range(len(vocabulary))))
+    spec.register_source_vocabulary(source.pieces(range(len(source))))
+    spec.register_target_vocabulary(target.pieces(range(len(target))))
     config = spec.config
     config.unk_token, config.bos_token, config.eos_token = "<unk>", "<s>", "</s>"
     config.decoder_start_token, config.add_source_eos = "<s>", True

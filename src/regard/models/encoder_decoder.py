@@ -42,7 +42,6 @@ class State(Protocol):
 
         sentences: (B',), which sentences these rows belong to; None where they are all, in the order they were in.
         """
-        ...
 
 
 class EncoderDecoder(Protocol):
@@ -57,16 +56,13 @@ class EncoderDecoder(Protocol):
     @property
     def attends(self) -> bool:
         """Whether decoding attends to the source: then `decode` has maps to return."""
-        ...
 
     @property
     def longest(self) -> int | None:
         """The most target tokens that it can go on for; None where there is no end."""
-        ...
 
     def encode(self, source: Tensor, lengths: Tensor) -> Memory:
         """source (B, Ts) ids, lengths (B,) → what decoding reads."""
-        ...
 
     @overload
     def decode(self, target: Tensor, memory: Any, *, lengths: Tensor | None = None) -> Tensor: ...
@@ -80,20 +76,16 @@ class EncoderDecoder(Protocol):
         target (B, T) input ids, BOS first → hidden (B, T, W), and where asked for, the maps of what was looked at in
         the source: one per layer, (B, H, T, Ts). lengths (B,): input ids that count; what is beyond has no meaning.
         """
-        ...
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden (..., W) → (..., V). Apart, so that a loss can leave padding out."""
-        ...
 
     def begin(self, memory: Memory) -> Any:
         """The `State` before the first step, with one hypothesis for each sentence; `reorder` makes them more."""
-        ...
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """tokens (B·K,), the last of each hypothesis, BOS first → logits (B·K, V) of the next, which the
         caller may overwrite; and the next state."""
-        ...
 
     def eval(self) -> Any: ...
     def parameters(self) -> Iterator[nn.Parameter]: ...
@@ -106,8 +98,6 @@ def embeddings(where: str, source: int, target: int, width: int, tie: str) -> tu
             raise ValueError(
                 f"{where}: {name} ({size}) must be more than {EOS}: ids 0 to {EOS} are PAD, UNK, BOS, EOS."
             )
-    if tie not in TIES:
-        raise ValueError(f"{where}: tie ({tie!r}) must be one of {', '.join(TIES)}.")
     if tie == "all" and source != target:
         raise ValueError(
             f"{where}: source_vocabulary ({source}) must be target_vocabulary ({target}) under tie='all'. Train joint "
@@ -147,8 +137,7 @@ def check_ids(where: str, ids: Tensor, lengths: Tensor | None, least: int = 0) -
         return
     low, high = int(lengths.min()), int(lengths.max())
     if low < least or high > ids.shape[1]:
-        wrong = low if low < least else high
+        wrong, remedy = low if low < least else high, " An empty sentence is EOS alone." if least else ""
         raise ValueError(
-            f"{where}: lengths ({wrong}) must lie in {least}…{ids.shape[1]}, the length of ids ({shape(ids)}). An "
-            "empty sentence is EOS alone."
+            f"{where}: lengths ({wrong}) must lie in {least}…{ids.shape[1]}, the length of ids ({shape(ids)}).{remedy}"
         )

@@ -9,9 +9,9 @@ from typing import Any, TypeVar, overload
 
 from torch import Tensor, nn
 
-from .bert import ACTIVATIONS, Bert, BertConfig, check
+from .bert import ACTIVATIONS, Bert, BertConfig
 from .bert_heads import MaskedTokens, NextSentence, Pretraining, SentenceEmbedder, SequenceClassifier, TokenClassifier
-from .model_directory import fill, read_config, read_tensors, write
+from .model_directory import block_names, fill, label_names, read_config, read_tensors, tensor_names, write
 
 Head = TypeVar("Head", bound=nn.Module)
 ARCHITECTURES: dict[str, type[nn.Module]] = {
@@ -62,16 +62,13 @@ _BLOCK = {
     "around_feedforward.norm": "output.LayerNorm",
 }
 _PREDICTIONS = {
-    "dense.weight": "transform.dense.weight",
-    "dense.bias": "transform.dense.bias",
-    "norm.weight": "transform.LayerNorm.weight",
-    "norm.bias": "transform.LayerNorm.bias",
-    "vocabulary.weight": "decoder.weight",
-    "vocabulary.bias": "decoder.bias",
+    "dense": "cls.predictions.transform.dense",
+    "norm": "cls.predictions.transform.LayerNorm",
+    "vocabulary": "cls.predictions.decoder",
 }
+_NEXT, _CLASSES = tensor_names({"next": "cls.seq_relationship"}), tensor_names({"classes": "classifier"})
 _BIAS = "cls.predictions.bias"
 """The same as that of the decoder where weights are tied, and of no use where they are not."""
-_KINDS = ("weight", "bias")
 # parts of other heads, which a checkpoint may have and the one that is loaded does not use
 _OTHERS = ("*position_ids", "cls.*", "classifier.*", "qa_outputs.*", "pooler.*", "bert.pooler.*")
 
@@ -183,10 +180,7 @@ def config_from(stored: Mapping[str, Any], where: str | Path = "config") -> Bert
     if given.get("activation", "gelu") not in ACTIVATIONS:
         wrong.append(f"hidden_act ({given.pop('activation')!r}) must be one of {', '.join(ACTIVATIONS)}")
     made = BertConfig(**({"vocabulary": 1} | given))
-    try:
-        check(made)
-    except ValueError as error:
-        wrong.append(str(error).removeprefix("bert: ").rstrip("."))
+    wrong += [problem.removeprefix("bert: ").rstrip(".") for problem in made.errors()]
     if wrong:
         raise ValueError(f"bert: {where} must describe a BERT that is served here; got one whose {'; '.join(wrong)}.")
     return made
@@ -196,40 +190,28 @@ def config_to(config: BertConfig, architecture: str, labels: tuple[str, ...] = (
     """A `config.json` from our configuration."""
     made: dict[str, Any] = {"architectures": [architecture], "model_type": "bert"}
     made |= {theirs: getattr(config, ours) for ours, (theirs, _) in _SIZES.items()}
-    if labels:
-        made["id2label"] = {str(number): label for number, label in enumerate(labels)}
-        made["label2id"] = {label: number for number, label in enumerate(labels)}
-    return made
+    return made | (label_names(labels) if labels else {})
 
 
 def names_of(model: nn.Module, prefix: str = PREFIX) -> dict[str, str]:
     """Our name of each tensor of a BERT with a head → theirs; `prefix` before those of BERT itself."""
     if isinstance(model, Bert):
-        parts = _TRUNK | {
-            f"blocks.{n}.{ours}": f"encoder.layer.{n}.{theirs}"
-            for n in range(model.config.layers)
-            for ours, theirs in _BLOCK.items()
-        }
-        names = {f"{ours}.{kind}": f"{prefix}{theirs}.{kind}" for ours, theirs in parts.items() for kind in _KINDS}
-        return {ours: theirs for ours, theirs in names.items() if ours in model.state_dict()}
+        names = tensor_names(_TRUNK | block_names(model.config.layers, _BLOCK, "encoder.layer"))
+        return {ours: f"{prefix}{theirs}" for ours, theirs in names.items() if ours in model.state_dict()}
     if isinstance(model, Pretraining):
         inner = {f"masked.{ours}": theirs for ours, theirs in names_of(model.masked, prefix).items()}
-        return inner | _linear("next", "cls.seq_relationship")
+        return inner | _NEXT
     assert isinstance(model.bert, Bert)
     names = {f"bert.{ours}": theirs for ours, theirs in names_of(model.bert, prefix).items()}
     if isinstance(model, MaskedTokens):
-        own = {ours: f"cls.predictions.{theirs}" for ours, theirs in _PREDICTIONS.items()}
+        own = tensor_names(_PREDICTIONS)
         if model.bert.config.tied:
             del own["vocabulary.weight"]
             own["vocabulary.bias"] = _BIAS
         return names | own
     if isinstance(model, NextSentence):
-        return names | _linear("next", "cls.seq_relationship")
-    return names | (_linear("classes", "classifier") if isinstance(model, LABELLED) else {})
-
-
-def _linear(ours: str, theirs: str) -> dict[str, str]:
-    return {f"{ours}.{kind}": f"{theirs}.{kind}" for kind in _KINDS}
+        return names | _NEXT
+    return names | (_CLASSES if isinstance(model, LABELLED) else {})
 
 
 def _modern(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

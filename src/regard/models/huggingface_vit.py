@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.json_files import read_json_object
-from .model_directory import fill, read_config, read_tensors, write
+from .model_directory import block_names, fill, label_names, read_config, read_tensors, tensor_names, write
 from .transformer import ACTIVATIONS
 from .vit import ViT, ViTConfig
 
@@ -148,40 +148,20 @@ def to_timm(model: ViT) -> dict[str, Tensor]:
 
 def _names(model: ViT, prefix: str) -> dict[str, str]:
     """Our parameters → Hugging Face's."""
-    around = {
-        "first": "embeddings.cls_token",
-        "positions": "embeddings.position_embeddings",
-        "patches.weight": "embeddings.patch_embeddings.projection.weight",
-        "patches.bias": "embeddings.patch_embeddings.projection.bias",
-        "norm.weight": "layernorm.weight",
-        "norm.bias": "layernorm.bias",
-        "pooler.weight": "pooler.dense.weight",
-        "pooler.bias": "pooler.dense.bias",
-    }
-    found = {ours: f"{prefix}{theirs}" for ours, theirs in around.items()}
-    found |= {f"classifier.{kind}": f"classifier.{kind}" for kind in ("weight", "bias")}
-    found |= _of_blocks(model, HUGGING_FACE, f"{prefix}encoder.layer")
-    return {ours: found[ours] for ours in model.state_dict()}
+    parts = {"patches": "embeddings.patch_embeddings.projection", "norm": "layernorm", "pooler": "pooler.dense"}
+    names = {"first": "embeddings.cls_token", "positions": "embeddings.position_embeddings"}
+    names |= tensor_names(parts | block_names(model.config.layers, HUGGING_FACE, "encoder.layer"))
+    names = {ours: f"{prefix}{theirs}" for ours, theirs in names.items()} | tensor_names({"classifier": "classifier"})
+    return {ours: names[ours] for ours in model.state_dict()}
 
 
 def _timm_names(model: ViT) -> dict[str, str]:
     """Our parameters → timm's."""
     norm = "norm" if model.config.pool == "class" else "fc_norm"
-    found = {"first": "cls_token", "positions": "pos_embed"}
-    for kind in ("weight", "bias"):
-        for ours, theirs in (("patches", "patch_embed.proj"), ("norm", norm), ("classifier", "head")):
-            found[f"{ours}.{kind}"] = f"{theirs}.{kind}"
-    found |= _of_blocks(model, TIMM, "blocks")
-    return {ours: found[ours] for ours in model.state_dict()}
-
-
-def _of_blocks(model: ViT, layers: Mapping[str, str], above: str) -> dict[str, str]:
-    return {
-        f"blocks.{number}.{ours}.{kind}": f"{above}.{number}.{theirs}.{kind}"
-        for number in range(model.config.layers)
-        for ours, theirs in layers.items()
-        for kind in ("weight", "bias")
-    }
+    parts = {"patches": "patch_embed.proj", "norm": norm, "classifier": "head"}
+    names = tensor_names(parts | block_names(model.config.layers, TIMM, "blocks"))
+    names |= {"first": "cls_token", "positions": "pos_embed"}
+    return {ours: names[ours] for ours in model.state_dict()}
 
 
 def _squeezed(name: str, value: Tensor) -> Tensor:
@@ -221,8 +201,7 @@ def _config(found: Mapping[str, Any], folder: str | Path, classified: bool, pool
 
 def _their_config(ours: ViTConfig, labels: Sequence[str]) -> dict[str, Any]:
     height, width = ours.image
-    names = {str(n): label for n, label in enumerate(labels or [f"LABEL_{n}" for n in range(ours.classes)])}
-    told = {"id2label": names, "label2id": {label: int(n) for n, label in names.items()}} if ours.classes else {}
+    names = label_names(labels or [f"LABEL_{n}" for n in range(ours.classes)]) if ours.classes else {}
     return {
         "architectures": ["ViTForImageClassification" if ours.classes else "ViTModel"],
         "model_type": "vit",
@@ -234,7 +213,7 @@ def _their_config(ours: ViTConfig, labels: Sequence[str]) -> dict[str, Any]:
         "pooler_output_size": ours.width,
         "dtype": "float32",
         **{theirs: getattr(ours, name) for name, theirs in (SIZES | SHARES).items()},
-        **told,
+        **names,
     }
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..core.files import replacing, write_text
 from ..core.json_files import read_json_object
+from ..core.messages import few
 
 CONFIG = "config.json"
 LISTED = 20
@@ -115,7 +116,7 @@ def fill(
         ],
     }
     if any(problems.values()):
-        told = "\n".join(f"  {kind}: {_listed(sorted(set(of)))}" for kind, of in problems.items() if of)
+        told = "\n".join(f"  {kind}: {few(sorted(set(of)), LISTED)}" for kind, of in problems.items() if of)
         raise ValueError(
             f"exchange: tensors ({len(tensors)}) must be those of a {type(model).__name__} ({len(set(names.values()))})"
             f"; got\n{told}\nLoad it with the head and the configuration it was saved with."
@@ -123,6 +124,32 @@ def fill(
     for value, theirs in shared:
         value.copy_(tensors[theirs])
     return spared
+
+
+def tensor_names(parts: Mapping[str, str]) -> dict[str, str]:
+    """Names of the weight and the bias of each part, ours → theirs, from names of parts.
+
+    >>> tensor_names({"up": "fc1"})
+    {'up.weight': 'fc1.weight', 'up.bias': 'fc1.bias'}
+    """
+    return {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in parts.items() for kind in ("weight", "bias")}
+
+
+def block_names(count: int, parts: Mapping[str, str], above: str) -> dict[str, str]:
+    """Names of the parts of each block, ours → theirs; `above` is what they call the list of blocks."""
+    return {f"blocks.{n}.{ours}": f"{above}.{n}.{theirs}" for n in range(count) for ours, theirs in parts.items()}
+
+
+def label_names(labels: Sequence[str]) -> dict[str, Any]:
+    """The settings of a `config.json` that name the classes.
+
+    >>> label_names(["cat"])
+    {'id2label': {'0': 'cat'}, 'label2id': {'cat': 0}}
+    """
+    return {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
 
 
 def write(folder: str | Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -135,12 +162,6 @@ def write(folder: str | Path, config: Mapping[str, Any], tensors: Mapping[str, T
     with replacing(folder / WEIGHTS) as made:
         save_file(whole, made, {"format": "pt"})  # transformers asks for the format
     write_text(folder / CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
-
-
-def _listed(names: Sequence[str]) -> str:
-    """The first names of a list, and how many more there are."""
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from ..core.settings import refuse
 from ..core.trace import stage
 from ..layers import Dropout
-from ..layers.recurrent import CELLS, Hidden, RecurrentState, Weights, kind_of, over
-from .bounds import out_of_bounds, refuse, too_large, unknown_name
+from ..layers.recurrent import CELLS, Hidden, RecurrentState, kind_of, over
+from .bounds import out_of_bounds, too_large, unknown_name
 from .decoder_context import CONTEXTS, context_of
 from .encoder_decoder import TIES, Memory, check_ids, embeddings, vocabulary_layer
 
@@ -88,7 +89,7 @@ class RecurrentEncoder(nn.Module):
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__()
-        self.rnn = kind_of("seq2seq", config.cell).module(
+        self.rnn = kind_of("seq2seq", config.cell)(
             config.width,
             config.encoder_hidden,
             config.layers,
@@ -135,7 +136,6 @@ class Seq2SeqState:
     """Of the first layer, (B·K, W) each."""
     above: Hidden | None
     """Of the layers above it, (layers, B·K, W) each."""
-    weights: Weights
 
     def reorder(self, rows: Tensor, sentences: Tensor | None = None) -> None:
         self.hidden = tuple(h.index_select(0, rows) for h in self.hidden)
@@ -186,8 +186,8 @@ class Seq2Seq(nn.Module):
         self.state = RecurrentState(width, memory_width, hidden, cell=config.cell)
         self.above: nn.Module | None = None
         if config.layers > 1:
-            kind, dropout = kind_of("seq2seq", config.cell).module, config.dropout if config.layers > 2 else 0.0
-            self.above = kind(hidden, hidden, config.layers - 1, dropout=dropout)
+            dropout = config.dropout if config.layers > 2 else 0.0
+            self.above = kind_of("seq2seq", config.cell)(hidden, hidden, config.layers - 1, dropout=dropout)
         self.output = Output(memory_width, hidden, width, config.dropout)
 
     @property
@@ -239,13 +239,13 @@ class Seq2Seq(nn.Module):
 
     def begin(self, memory: Memory) -> Seq2SeqState:
         first, above = self._begin(memory)
-        return Seq2SeqState(self.context.keys(memory), first, above, self.state.weights())
+        return Seq2SeqState(self.context.keys(memory), first, above)
 
     def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
         token = self.dropout(self.target(tokens))  # (B·K, W)
         context = self.context(state.hidden[0], state.keys)  # (B·K, C)
         with stage("state"):
-            hidden = self.state.unroll(token[None], state.weights).step(context, state.hidden)
+            hidden = self.state.unroll(token[None]).step(context, state.hidden)
         top, above = hidden[0], state.above
         if self.above is not None:
             found, above = over(self.above, self.dropout(top)[None], above)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.settings import refuse
 from ..layers import (
     DecoderBlock,
     DecoderCache,
@@ -23,7 +24,7 @@ from ..layers import (
 from ..layers.feedforward import Activation
 from ..layers.learned_similarity import LEARNED, PLAIN
 from ..layers.stack import BatchLayout, run_decoder, run_encoder, step_decoder
-from .bounds import out_of_bounds, refuse, too_large, uneven_heads, unknown_name
+from .bounds import out_of_bounds, too_large, uneven_heads, unknown_name
 from .encoder_decoder import TIES, Memory, check_ids, embeddings, vocabulary_layer
 
 ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}

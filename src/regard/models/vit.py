@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import AttentionMap
+from ..core.messages import nearest
+from ..core.settings import refuse
 from ..core.tensors import dtype, shape
 from ..core.trace import stage
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention, sinusoids
 from ..layers.stack import BatchLayout, run_encoder
-from .bounds import out_of_bounds, refuse, too_large, uneven_heads, unknown_name
+from .bounds import out_of_bounds, too_large, uneven_heads, unknown_name
 from .transformer import ACTIVATIONS
 
 POOLS = ("class", "mean")
@@ -154,7 +156,7 @@ class ViT(nn.Module):
     ) -> tuple[Tensor, list[AttentionMap]]:
         x = self._embed(images)  # (B, T, width)
         layout = BatchLayout.of(x, None)
-        return run_encoder(self.blocks, x, layout, first_token=first_token, join=True, return_maps=return_maps)
+        return run_encoder(self.blocks, x, layout, first_token=first_token, return_maps=return_maps)
 
     def _embed(self, images: Tensor) -> Tensor:
         self._check(images)
@@ -211,11 +213,9 @@ class ViT(nn.Module):
             )
         wrong = [n for n in images.shape[2:] if n < size or n % size]
         if wrong:
-            low = wrong[0] // size * size
-            near = f"{low} or {low + size}" if low else f"{size}"
             raise ValueError(
-                f"vit: height and width ({shape(images[0, 0])}) must be divisible by the patch ({size}); try {near} "
-                f"in place of {wrong[0]}: scale, crop or pad the images."
+                f"vit: height and width ({shape(images[0, 0])}) must be divisible by the patch ({size}); try "
+                f"{nearest(wrong[0], size)} in place of {wrong[0]}: scale, crop or pad the images."
             )
 
 
@@ -223,10 +223,9 @@ def _uneven_patches(config: ViTConfig) -> list[str]:
     """A sentence if images cannot be cut into patches."""
     for side in config.image if config.patch > 0 else ():
         if side < config.patch or side % config.patch:
-            low = max(side // config.patch, 1) * config.patch
             return [
                 f"vit: image ({config.image[0]}×{config.image[1]}) must be divisible by the patch ({config.patch}); "
-                f"try {low} or {low + config.patch} in place of {side}."
+                f"try {nearest(side, config.patch)} in place of {side}."
             ]
         if side > LARGEST_IMAGE:
             return [f"vit: image ({side}) must be at most {LARGEST_IMAGE:,} pixels high and wide."]

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from ..core.messages import few
+
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and persistent buffers. Of tied ones the first name counts, as safetensors stores no tensor twice.
@@ -37,15 +39,10 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str = "
     ]
     if missing or unknown or shapes:
         parts = {"missing": missing, "unknown": unknown, "of another shape": sorted(shapes)}
-        told = "; ".join(f"{kind}: {_few(names)}" for kind, names in parts.items() if names)
+        told = "; ".join(f"{kind}: {few(names)}" for kind, names in parts.items() if names)
         raise ValueError(
             f"{where}: weights ({len(weights)}) must be those of this model ({len(own)}); got {told}. "
             "Build the model from the configuration that lies beside them."
         )
     for name, value in own.items():
         value.copy_(weights[name])
-
-
-def _few(names: list[str], most: int = 3) -> str:
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ..data import augment
 from ..data.image_batches import ImageBatch, ImageBatches, Images
 from .image_classifier import ImageClassifier
-from .metrics import confusion, f1_of
+from .metrics import figures
 from .task import Loss, Task
 
 SAMPLES = 8
@@ -67,9 +67,7 @@ class ClassifyImages(Task):
 
     def evaluate(self) -> dict[str, float]:
         """Loss per image without smoothing, accuracy, and F1 as the mean over classes."""
-        logits, labels = predicted(self.classifier, self.valid)
-        matrix = confusion(logits.argmax(-1), labels, len(self.classifier.classes))
-        return {"loss": float(F.cross_entropy(logits, labels)), **figures(matrix)}
+        return figures(*predicted(self.classifier, self.valid))
 
     def samples(self) -> list[tuple[str, str, str]]:
         images = self.valid.images
@@ -88,8 +86,3 @@ def predicted(classifier: ImageClassifier, batches: ImageBatches) -> tuple[Tenso
     found = [(classifier.logits(batch.images), batch.labels) for batch in batches.epoch(0)]
     logits, labels = zip(*found, strict=True)
     return torch.cat(logits), torch.cat(labels)
-
-
-def figures(matrix: Tensor) -> dict[str, float]:
-    """Accuracy and macro F1 from a confusion matrix."""
-    return {"accuracy": float(matrix.diagonal().sum() / matrix.sum()), "f1": f1_of(matrix).macro}

@@ -64,11 +64,9 @@ class ImageClassifier:
     @torch.no_grad()
     def logits(self, pixels: Tensor) -> Tensor:
         """pixels (B, C, H, W) of bytes → (B, classes), on the CPU; the model evaluates."""
-        was, device = self.model.training, next(self.model.parameters()).device
-        self.model.eval()
-        found: Tensor = self.model(self.normal(pixels.to(device)))
-        self.model.train(was)
-        return found.cpu()
+        with evaluating(self.model):
+            logits: Tensor = self.model(self.normal(pixels.to(next(self.model.parameters()).device)))
+        return logits.cpu()
 
     @torch.no_grad()
     def look(self, image: Any) -> Tensor | None:

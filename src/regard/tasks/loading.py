@@ -7,12 +7,12 @@ gone.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.json_files import read_json_object
 from ..core.settings import from_json, from_values
@@ -33,6 +33,7 @@ from .text_classifier import Classifier
 from .translator import Translator
 
 CONFIG = "bert.json"
+Model = TypeVar("Model", bound=nn.Module)
 
 TRANSLATORS: dict[type, Callable[..., Transformer | Seq2Seq]] = {TransformerConfig: Transformer, Seq2SeqConfig: Seq2Seq}
 IMAGE_MODELS: dict[type, Callable[..., nn.Module]] = {ViTConfig: ViT, CNNConfig: CNN}
@@ -52,17 +53,13 @@ def load_translator(folder: str | os.PathLike[str]) -> Translator:
         ValueError: where the folder holds none, or a damaged one, with the file named.
     """
     folder = Path(folder)
-    config = read_config(folder)
-    kind = TRANSLATOR_CONFIGS.get(str(config.get("kind")))
-    if config.get("recipe") != "translate" or kind is None:
-        raise ValueError(f"translate: {folder} must be a run of a translator; got another. Give its folder.")
-    settings = from_values(kind, config.get("model"), "model.")
+    config = read_recipe_config(folder, "translate", TRANSLATOR_CONFIGS, "a translator")
+    settings = from_values(TRANSLATOR_CONFIGS[config["kind"]], config.get("model"), "model.")
     weights = read_weights(folder)  # first: it checks the files that are read below
     source, target = (load_vocabulary(folder / name) for name in (SOURCE, TARGET))
     settings = replace(settings, source_vocabulary=len(source), target_vocabulary=len(target))
-    model = TRANSLATORS[kind](settings)
-    load_weights(model, weights, str(folder / "model.safetensors"))
-    return Translator(model.eval(), source, target)
+    model = _with_weights(TRANSLATORS[type(settings)](settings), weights, folder)
+    return Translator(model, source, target)
 
 
 def load_text_classifier(folder: str | os.PathLike[str]) -> Classifier:
@@ -75,9 +72,7 @@ def load_text_classifier(folder: str | os.PathLike[str]) -> Classifier:
     if not is_run(folder):
         model = load_bert(folder, SequenceClassifier)
         return Classifier(model, WordPiece.load(folder), model.bert.config.positions)
-    config = read_config(folder)
-    if config.get("recipe") != "classify" or config.get("kind") not in TEXT_CLASSIFIERS:
-        raise ValueError(f"classify: {folder} must be a run of a classifier of texts; got another. Give its folder.")
+    config = read_recipe_config(folder, "classify", TEXT_CLASSIFIERS, "a classifier of texts")
     texts = config.get("texts")
     longest = texts.get("longest") if isinstance(texts, dict) else None
     if not isinstance(longest, int) or isinstance(longest, bool):
@@ -95,16 +90,12 @@ def load_image_classifier(folder: str | os.PathLike[str]) -> ImageClassifier:
     folder = Path(folder)
     if not is_run(folder):
         return _image_classifier_from_huggingface(folder)
-    config = read_config(folder)
-    kind = IMAGE_CONFIGS.get(str(config.get("kind")))
-    if config.get("recipe") != "images" or kind is None:
-        raise ValueError(f"images: {folder} must be a run of a classifier of images; got another. Give its folder.")
-    settings = from_values(kind, config.get("model"), "model.")
+    config = read_recipe_config(folder, "images", IMAGE_CONFIGS, "a classifier of images")
+    settings = from_values(IMAGE_CONFIGS[config["kind"]], config.get("model"), "model.")
     weights = read_weights(folder)  # first: it checks the files that are read below
     classes, shape, normal = read_about(folder)
-    model = image_model(settings, classes, shape)
-    load_weights(model, weights, str(folder / "model.safetensors"))
-    return ImageClassifier(model.eval(), classes, shape, normal)
+    model = _with_weights(image_model(settings, classes, shape), weights, folder)
+    return ImageClassifier(model, classes, shape, normal)
 
 
 def _image_classifier_from_huggingface(folder: Path) -> ImageClassifier:
@@ -123,6 +114,16 @@ def image_model(config: ViTConfig | CNNConfig, classes: list[str], shape: Shape)
     if isinstance(config, ViTConfig):
         changes["image"] = (shape.height, shape.width)
     return IMAGE_MODELS[type(config)](replace(config, **changes))
+
+
+def read_recipe_config(
+    folder: str | os.PathLike[str], recipe: str, kinds: Collection[str], what: str
+) -> dict[str, Any]:
+    """The settings of a run of a recipe; ValueError for a run of another, or of a kind of model that is not known."""
+    config = read_config(folder)
+    if config.get("recipe") != recipe or str(config.get("kind", "")) not in kinds:
+        raise ValueError(f"{recipe}: {Path(folder)} must be a run of {what}; got another. Give its folder.")
+    return config
 
 
 def is_run(folder: Path) -> bool:
@@ -152,14 +153,16 @@ def pretrained(folder: Path) -> MaskedTokens | Pretraining:
     paired = texts["next_sentence"]
     config = config_of(folder)
     model = Pretraining(Bert(config)) if paired else MaskedTokens(Bert(config, pooler=False))
-    load_weights(model, weights, str(folder / "model.safetensors"))
-    return model.eval()
+    return _with_weights(model, weights, folder)
 
 
 def classifier(folder: Path) -> SequenceClassifier:
     """The best model of a run of `regard train classify` on texts."""
     weights = read_weights(folder)  # first: it checks the files that are read below
-    model = SequenceClassifier(Bert(config_of(folder)), read_labels(folder))
+    return _with_weights(SequenceClassifier(Bert(config_of(folder)), read_labels(folder)), weights, folder)
+
+
+def _with_weights(model: Model, weights: Mapping[str, Tensor], folder: Path) -> Model:
     load_weights(model, weights, str(folder / "model.safetensors"))
     return model.eval()
 

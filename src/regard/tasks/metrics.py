@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 class F1(NamedTuple):
@@ -73,6 +74,18 @@ def f1_of(matrix: Tensor) -> F1:
     occurs = (matrix.sum(0) + matrix.sum(1)).double()  # (classes,)
     each = 2 * matrix.diagonal().double() / occurs.clamp(min=1)
     return F1(float(each[occurs > 0].mean()), each)
+
+
+def figures(logits: Tensor, wanted: Tensor) -> dict[str, float]:
+    """Loss, accuracy and macro F1 of logits (N, C) for classes (N,).
+
+    >>> figures(torch.eye(2), torch.tensor([0, 0]))["accuracy"]
+    0.5
+    """
+    predicted = logits.argmax(1)
+    matrix = confusion(predicted, wanted, logits.shape[1])
+    loss = float(F.cross_entropy(logits, wanted))
+    return {"loss": loss, "accuracy": accuracy(predicted, wanted), "f1": f1_of(matrix).macro}
 
 
 def _check(predicted: Tensor, wanted: Tensor) -> None:

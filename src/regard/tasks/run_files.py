@@ -13,7 +13,9 @@ from torch import Tensor
 
 from ..core.digests import Damaged, file_digest, json_digest
 from ..core.json_files import read_json_object
+from ..core.messages import few
 from ..core.tensor_files import read_tensors_and_metadata
+from ..models.weights import load_weights
 
 
 def read_fingerprints(metadata: Mapping[str, str], path: Path) -> dict[str, str]:
@@ -28,10 +30,9 @@ def compare_fingerprints(expected: Mapping[str, str], current: Mapping[str, str]
     """Raise ValueError that names every file that is not as it was when the weights in `path` were written."""
     changed = [name for name in expected if current.get(name) != expected[name]]
     if changed:
-        listed = ", ".join(f"{name} ({'changed' if name in current else 'missing'})" for name in changed[:3])
-        rest = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        listed = few([f"{name} ({'changed' if name in current else 'missing'})" for name in changed])
         raise ValueError(
-            f"training: files of the run must be those that {path} was trained with; got others: {listed}{rest}. "
+            f"training: files of the run must be those that {path} was trained with; got others: {listed}. "
             "Restore them from a copy, or train in another folder."
         )
 
@@ -47,18 +48,13 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """The settings of a run."""
     path = Path(folder) / "config.json"
     config = read_json_object(path, "the settings of a run", "Give another folder.", where="training")
-    return without_digest(config, path)
-
-
-def without_digest(config: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Settings without the digest of their file, which must be right; earlier versions wrote none."""
-    rest = {name: value for name, value in config.items() if name != "sha256"}
-    if "sha256" in config and json_digest(rest) != config["sha256"]:
+    digest = config.pop("sha256", None)  # earlier versions wrote none
+    if digest is not None and json_digest(config) != digest:
         raise Damaged(
             f"training: {path} must have the digest written into it; got another: its contents changed. Restore it; "
             "settings are given on the command line."
         )
-    return rest
+    return config
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,6 +102,4 @@ def read_weights(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 def load_best(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
     """Give a model the best weights of a run."""
-    from ..models.weights import load_weights
-
     load_weights(model, read_weights(folder), str(Path(folder) / "model.safetensors"))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.text_batches import TextBatch, TextBatches
-from .metrics import accuracy, confusion, f1_of
+from .metrics import confusion, figures
 from .task import Loss, Task
 from .text_classifier import Classifier
 
@@ -54,11 +54,7 @@ class Classify(Task):
 
     def evaluate(self) -> dict[str, float]:
         """Of the held-out texts: loss, accuracy, macro F1."""
-        logits, wanted = self._held_out()
-        loss = float(F.cross_entropy(logits, wanted))
-        predicted = logits.argmax(1)
-        matrix = confusion(predicted, wanted, logits.shape[1])
-        return {"loss": loss, "accuracy": accuracy(predicted, wanted), "f1": f1_of(matrix).macro}
+        return figures(*self._held_out())
 
     def confusion(self) -> Tensor:
         """Of the held-out texts, how often one class was taken for another: (C, C)."""

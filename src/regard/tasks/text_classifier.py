@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..data.text_batches import padded_batches
+from ..data.text_batches import padded_batches, padded_rows
 from ..data.wordpiece import WordPiece
 from ..models.bert_heads import SequenceClassifier
 
@@ -45,9 +45,6 @@ class Classifier:
         ids = [found.ids for found in self.words.encode_all(list(texts), longest=self.longest)]
         found = torch.empty(len(ids), len(self.labels))
         for places in padded_batches([len(one) for one in ids], tokens):
-            lengths = torch.tensor([len(ids[place]) for place in places], device=device)
-            rows = torch.full((len(places), int(lengths.max())), self.words.pad, device=device)  # (B, T)
-            for row, place in enumerate(places):
-                rows[row, : len(ids[place])] = torch.tensor(ids[place], device=device)
+            rows, lengths = padded_rows([ids[place] for place in places], self.words.pad, device)  # (B, T), (B,)
             found[places] = self.model(rows, lengths).float().softmax(1).cpu()
         return found

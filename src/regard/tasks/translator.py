@@ -13,7 +13,7 @@ from torch import Tensor
 from ..attention import AttentionMap
 from ..core.process import side_by_side
 from ..data import BOS, EOS, PAD, Vocabulary
-from ..data.text_batches import padded_batches
+from ..data.text_batches import padded_batches, padded_rows
 from ..models import EncoderDecoder, Hypothesis, beam, greedy
 from ..models.beam_search import evaluating
 from ..models.fast_inference import fast_decoder
@@ -53,6 +53,16 @@ class SearchOptions(TypedDict, total=False):
     n_best: int
     longest: int
     tokens: int
+
+
+class AlignOptions(TypedDict, total=False):
+    """Options of `Translator.align`."""
+
+    step: Step
+    layer: int
+    head: int | None
+    tokens: int
+    maps: Maps | None
 
 
 class Alignment(NamedTuple):
@@ -96,15 +106,7 @@ class Translator:
         self, texts: Sequence[str], *, return_maps: Literal[True], **options: Unpack[SearchOptions]
     ) -> tuple[list[list[Translation]], list[list[AttentionMap]]]: ...
     def translate(
-        self,
-        texts: str | Sequence[str],
-        *,
-        size: int = 5,
-        length_penalty: float = 1.0,
-        n_best: int = 1,
-        longest: int = 128,
-        tokens: int = 16384,
-        return_maps: bool = False,
+        self, texts: str | Sequence[str], *, return_maps: bool = False, **options: Unpack[SearchOptions]
     ) -> Any:
         """Return the n best translations of each text, best first; for a single string, those of that string.
 
@@ -119,11 +121,9 @@ class Translator:
         """
         listed = [texts] if isinstance(texts, str) else list(texts)
         ids = [(*found, EOS) for found in self.source.encode_all(listed)]
-        found = self.search(
-            ids, size=size, length_penalty=length_penalty, n_best=n_best, longest=longest, tokens=tokens
-        )
         translations = [
-            [self._told(text, read, one) for one in best] for text, read, best in zip(listed, ids, found, strict=True)
+            [Translation(text, self.target.decode(one.tokens), one.score, read, one.tokens) for one in best]
+            for text, read, best in zip(listed, ids, self.search(ids, **options), strict=True)
         ]
         maps = [self.look(best) for best in translations] if return_maps else []
         if isinstance(texts, str):
@@ -179,26 +179,10 @@ class Translator:
         ]
 
     @overload
-    def align(
-        self,
-        translations: Translation,
-        *,
-        step: Step = ...,
-        layer: int = ...,
-        head: int | None = ...,
-        tokens: int = ...,
-        maps: Maps | None = ...,
-    ) -> Alignment: ...
+    def align(self, translations: Translation, **options: Unpack[AlignOptions]) -> Alignment: ...
     @overload
     def align(
-        self,
-        translations: Sequence[Translation] | Sequence[Sequence[Translation]],
-        *,
-        step: Step = ...,
-        layer: int = ...,
-        head: int | None = ...,
-        tokens: int = ...,
-        maps: Maps | None = ...,
+        self, translations: Sequence[Translation] | Sequence[Sequence[Translation]], **options: Unpack[AlignOptions]
     ) -> list[Alignment]: ...
     def align(
         self,
@@ -278,13 +262,7 @@ class Translator:
 
     def _batch(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Ids (B, T), PAD beyond each, and lengths (B,)."""
-        longest = max(map(len, rows))
-        padded = [[*row, *[PAD] * (longest - len(row))] for row in rows]
-        return torch.tensor(padded, device=self._device), torch.tensor([*map(len, rows)], device=self._device)
-
-    def _told(self, text: str, read: tuple[int, ...], found: Hypothesis) -> Translation:
-        written = tuple(found.tokens)
-        return Translation(text, self.target.decode(written), found.score, read, written)
+        return padded_rows(rows, PAD, self._device)
 
 
 def _flat(translations: Translations) -> list[Translation]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 
@@ -119,9 +119,7 @@ RULES: Mapping[str, Rule] = {
 }
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
-    "schedule": ("cosine", "linear", "inverse_sqrt", "constant"),
-    "average": ("none", "exponential", "last"),
-    "precision": ("auto", "float32", "bfloat16"),
+    name: get_args(hint) for name, hint in get_type_hints(Training).items() if get_origin(hint) is Literal
 }
 
 

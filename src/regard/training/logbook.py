@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
@@ -64,12 +63,10 @@ class Logbook:
         self.display.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.display.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self.display.__exit__(*error)
         if self._run is not None:
-            self._run.__exit__(kind, error, trace)
+            self._run.close()
 
     @property
     def run(self) -> Run:

@@ -13,13 +13,12 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from torch import Tensor
 
 from ..core.digests import json_bytes
-from ..core.files import sync, unwritable, write
+from ..core.files import unwritable, write
 from ..core.json_files import parse_json
 from ..core.tensor_files import tensor_bytes
 from ..tasks.run_files import LIMITS, _plain, flat, read_config
@@ -44,12 +43,8 @@ class Run:
         clear(folder)
         self.metrics = folder / "metrics.jsonl"
 
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Let another process use the folder."""
         self._lock.close()
 
     def _locked(self) -> IO[str]:
@@ -117,10 +112,6 @@ class Run:
             return []
         return list(_records(self.metrics))
 
-    def tidy(self) -> None:
-        """Make the folder's names durable."""
-        sync(self.folder)
-
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
@@ -137,13 +128,9 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 def check_settings(folder: Path, config: Mapping[str, Any]) -> None:
     """Refuse settings other than those of the run in a folder, if there is one; limits may be raised."""
-    if (folder / "config.json").exists():
-        refuse_changes(read_config(folder), _plain(config), folder)
-
-
-def refuse_changes(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None:
-    """Raise ValueError that names every setting that differs, unless all of them are limits that were raised."""
-    before, after = flat(old), flat(new)
+    if not (folder / "config.json").exists():
+        return
+    before, after = flat(read_config(folder)), flat(_plain(config))
     changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
     wrong = [key for key in changed if not _raised(key, before.get(key), after.get(key))]
     if wrong:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,24 +15,8 @@ from .config import Training
 Tensors = dict[str, Tensor]
 
 
-class Average(Protocol):
-    """What every average does; it is made for one model, whose tensors it reads where they are."""
-
-    def update(self) -> None:
-        """Take in the weights as they are now."""
-
-    def weights(self) -> Tensors:
-        """The mean so far, by name; the model's own weights where nothing was averaged."""
-
-    def state(self) -> Tensors:
-        """What a training state keeps of it."""
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Become what `state` gave."""
-
-
 def average_of(config: Training, model: nn.Module) -> Average:
-    """The average that the settings ask for."""
+    """The average that the settings ask for. It reads the tensors of the model where they are."""
     if config.average == "exponential":
         return Exponential(model, config.average_decay)
     return Last(model, config.average_states if config.average == "last" else 0)
@@ -55,6 +38,7 @@ class Exponential:
 
     @torch.no_grad()
     def update(self) -> None:
+        """Take in the weights as they are now."""
         if not self.mean:
             self.mean = {name: value.clone() for name, value in self.current.items()}
             return
@@ -66,12 +50,15 @@ class Exponential:
             self.mean[name].copy_(self.current[name])
 
     def weights(self) -> Tensors:
+        """The mean so far, by name; the model's own weights where nothing was averaged."""
         return self.mean or self.current
 
     def state(self) -> Tensors:
+        """What a training state keeps of it."""
         return {"updates": torch.tensor(self.updates)} | {f"mean/{name}": value for name, value in self.mean.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Become what `state` gave."""
         self.updates = int(tensors["updates"])
         self.mean = {
             name: tensors[f"mean/{name}"].to(value.device)
@@ -119,6 +106,9 @@ class Last:
             {name: tensors[f"{place}/{name}"].to(value.device) for name, value in self.current.items()}
             for place in range(min(self.updates, self.states))
         ]
+
+
+Average = Exponential | Last
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from ...core.digests import text_digest
 from ...core.files import write
 from ...core.settings import to_json
 from ...data.wordpiece import WordPiece
-from ...models.bert import Bert, BertConfig, check
+from ...models.bert import Bert, BertConfig
 from ...models.bert_heads import SequenceClassifier
 from ...models.huggingface_bert import load_bert
 from ...tasks.loading import CONFIG, best, is_run
@@ -45,11 +45,7 @@ class Sizes:
 
     def errors(self) -> list[str]:
         """Everything that is wrong, a sentence each."""
-        try:
-            check(BertConfig(**asdict(self)), "model")
-        except ValueError as error:
-            return [str(error)]
-        return []
+        return BertConfig(**asdict(self)).errors("model")
 
     def config(self, words: WordPiece) -> BertConfig:
         """Those of a BERT that reads these pieces."""

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from ...data import Corpus, Report
 from ...data.documents import Documents, encode_passages, read_documents
 from ...data.encodings import allowed, check_share
+from ...data.epoch_batches import generator
 from ...data.masked_batches import MaskedBatches
 from ...data.wordpiece import CONFIG, TOKENIZER, WordPiece
 from ...models.bert import Bert
@@ -134,7 +134,7 @@ def _documents(config: Plain, seed: int, held: bool, report: Report | None = Non
         paths = config.valid if held else config.text
         yield from read_documents(paths, config.documents, report, badly_encoded=share)
         return
-    random = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, 8))))
+    random = generator(seed, 8)
     others = 0
     for document in read_documents(config.text, config.documents, report, badly_encoded=share):
         if (random.random() < config.hold_out) == held:
@@ -161,6 +161,10 @@ class PretrainRecipe:
     def errors(self) -> list[str]:
         """Everything that is wrong, a sentence each."""
         return too_long(self.texts.longest, self.model.positions)
+
+
+KINDS = {"bert": PretrainRecipe}
+"""For the command line; config.json of a run has no kind."""
 
 
 def train(recipe: PretrainRecipe, folder: str | os.PathLike[str], display: Display | None = None) -> Outcome:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...core.settings import errors_of, from_values, refuse
-from ...tasks.run_files import read_config
+from ...tasks.loading import read_recipe_config
 from ..run_folder import check_settings
 
 RecipeType = TypeVar("RecipeType")
@@ -94,8 +94,6 @@ def read_recipe(
     Raises:
         ValueError: for a folder that holds another run.
     """
-    settings = read_config(folder)
-    kind = kinds.get(str(settings.pop("kind", "")))
-    if settings.pop("recipe", None) != name or kind is None:
-        raise ValueError(f"{name}: {Path(folder)} must be a run of {what}; got another. Give its folder.")
-    return from_values(kind, settings)
+    settings = read_recipe_config(folder, name, kinds, what)
+    del settings["recipe"]
+    return from_values(kinds[settings.pop("kind", "")], settings)

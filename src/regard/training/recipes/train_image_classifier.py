@@ -19,10 +19,10 @@ from ...data.image_files import read_images
 from ...models.cnn import CNNConfig
 from ...models.vit import ViTConfig
 from ...pictures.training_charts import save_confusion
-from ...tasks.image_classification import ClassifyImages, figures, predicted
+from ...tasks.image_classification import ClassifyImages, predicted
 from ...tasks.image_classifier import FILE, ImageClassifier, write_about
 from ...tasks.loading import image_model, load_image_classifier
-from ...tasks.metrics import confusion, f1_of
+from ...tasks.metrics import confusion, f1_of, figures
 from ..config import Training
 from ..distributed import is_first_process
 from ..logbook import Outcome
@@ -180,7 +180,7 @@ def report(classifier: ImageClassifier, images: Images, folder: Path, part: str,
     logits, labels = predicted(classifier, ImageBatches(images, 256, shuffle=False))
     matrix = confusion(logits.argmax(-1), labels, len(classifier.classes))
     save_confusion(matrix, classifier.classes, f1_of(matrix).each.tolist(), folder / PICTURE)
-    told = figures(matrix)
+    told = figures(logits, labels)
     display.say(f"{part}: accuracy {told['accuracy']:.4f}, F1 {told['f1']:.4f}: {folder / PICTURE}")
 
 

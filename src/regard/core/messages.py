@@ -1,0 +1,37 @@
+"""Words that error messages share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def few(names: Sequence[str], most: int = 3) -> str:
+    """The first names of a list, and how many more there are.
+
+    >>> few(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def nearest(size: int, divisor: int) -> str:
+    """The sizes next to one that is not divisible.
+
+    >>> nearest(10, 4), nearest(3, 4)
+    ('8 or 12', '4')
+    """
+    low = size // divisor * divisor
+    return f"{low} or {low + divisor}" if low else f"{divisor}"
+
+
+def check_sizes(where: str, **sizes: int) -> None:
+    """Raise ValueError for the first size below 1.
+
+    >>> check_sizes("feedforward", width=12, hidden=0)
+    Traceback (most recent call last):
+    ValueError: feedforward: hidden (0) must be at least 1.
+    """
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{where}: {name} ({size}) must be at least 1.")
