@@ -10,7 +10,7 @@ from torch import Tensor
 from ..derivatives import gradients_by_head
 from ..masks import Mask
 from ..similarity import Additive, Prepared
-from .plan import Plan, address, kernels, pieces, unit_rows, view
+from .plan import Plan, address, kernels, pieces, rows_of, unit_rows, view
 
 ROWS_PER_TASK = 64
 KEPT = 2
@@ -42,22 +42,15 @@ def forward(
     keep &= keys <= KEPT * (of_queries + of_keys * keys // max(1, queries))
     eq = None if alone else q.new_empty(batches, heads, queries, of_queries)
     ek, ready = _exponentials(k, (batches, k.shape[1], keys, of_keys), prepared, alone)
-    rows_of = (batches, heads, queries)
-    shapes = ((2, *rows_of), (*rows_of, keys if keep else 0))
+    lead = (batches, heads, queries)
+    shapes = ((2, *lead), (*lead, keys if keep else 0))
     softmax, kept = pieces(*shapes) if keep else map(q.new_empty, shapes)
     served = True
     if softmax.numel():
+        exponentials = address(eq), address(ek), ready
+        outputs = address(context), rows_of(softmax), address(kept) if keep else 0
         served = kernels().additive_forward(
-            *plan.arguments(q, k, v, width=width),
-            _weights(w),
-            address(eq),
-            address(ek),
-            ready,
-            address(context),
-            address(softmax),
-            address(kept) if keep else 0,
-            rows,
-            threads,
+            plan.problem(q, k, v, width), _weights(w), *exponentials, *outputs, rows, threads
         )
     if prepared is not None and served and keys:
         prepared.found = ek
@@ -119,20 +112,10 @@ class AdditiveAttention(torch.autograd.Function):
             dq, dw, dk, dv = dq.zero_(), dw.zero_(), dk.zero_(), dv.zero_()
         else:  # the kernel writes all
             grad = unit_rows(grad)
+            outcome = view(grad), view(context), rows_of(softmax), address(kept)
+            gradients = map(address, (dq, dk, dv, dw))
             kernels().additive_backward(
-                *plan.arguments(q, k, v, width=width),
-                _weights(w),
-                *ctx.own,
-                view(grad),
-                view(context),
-                address(softmax),
-                address(kept),
-                parts,
-                address(dq),
-                address(dk),
-                address(dv),
-                address(dw),
-                threads,
+                plan.problem(q, k, v, width), _weights(w), *ctx.own, *outcome, parts, *gradients, threads
             )
         dk, dv = plan.ungroup(dk[..., :width]), plan.ungroup(dv)
         return _joined(dq)[..., :width], dk, dv, _joined(dw)[..., :width], *(None,) * 4

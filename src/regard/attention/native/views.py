@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import streamed_views
 from ..cells import Cells, Shading, mean_
 from ..masks import Mask, Span
-from ..request import Request, shared_lead
+from ..request import Request
 from ..similarity import Additive
 from ..statistic import Statistic, large_rows
 from ..streamed_views import Reduce
@@ -255,8 +255,8 @@ class Ready(NamedTuple):
     """(B, H, Tq, D)"""
     k: Tensor
     """(B, H / groups, Tk, D)"""
-    arguments: tuple[Any, ...]
-    """Sizes, q, k, numbers, mask"""
+    problem: tuple[Any, ...]
+    """`Plan.problem`, with the keys in place of values"""
 
     @classmethod
     def of(cls, request: Request) -> Ready:
@@ -264,10 +264,9 @@ class Ready(NamedTuple):
         if found is not None:
             return found
         plan = Plan.of(request)
-        q = four(request.q.to(torch.float32), request.lead, plan)
-        k = four(request.k.to(torch.float32), shared_lead(request), plan)
-        sizes, told_q, told_k, _, *rest = plan.arguments(q, k, k, width=q.shape[-1])
-        found = cls(plan, q, k, (sizes, told_q, told_k, *rest))
+        q = four(request.q.to(torch.float32), request)
+        k = four(request.k.to(torch.float32), request, request.groups)
+        found = cls(plan, q, k, plan.problem(q, k, k, q.shape[-1]))
         dense = () if request.mask.dense is None else ((plan.held[-1], request.mask.dense),)
         if all(address(told) == address(given) for told, given in ((q, request.q), (k, request.k), *dense)):
             _known[request] = found  # a copy, of another dtype or layout, is not worth its memory
@@ -311,7 +310,7 @@ def _run(
     if out is not None and not out.numel():
         return
     ready = Ready.of(request)
-    factor = None if x is None else four(x, request.lead, ready.plan)
+    factor = None if x is None else four(x, request)
     if out is None:
         rows, into = (statistic.highest, statistic.total), (0, 0, 0, 0, 0)
     else:
@@ -322,7 +321,7 @@ def _run(
     w, eq, ek = _additive(request, ready)
     served = kernels().observe(
         verb,
-        *ready.arguments,
+        ready.problem,
         None if w is None else (address(w), w.stride(0), w.stride(1), 0),
         address(eq),
         address(ek),
