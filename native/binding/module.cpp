@@ -297,8 +297,6 @@ NB_MODULE(_native, m) {
     m.def("padded", padded, nb::arg("width"), "The width of a row of gradients.");
     m.def("query_row", query_row, nb::arg("width"), "The width of a row of exponentials of a query.");
     m.def("key_row", key_row, nb::arg("width"), "The width of a row of exponentials of a key.");
-    m.def("additive_parts", additive_parts, nb::arg("heads"), nb::arg("keys"), nb::arg("threads"),
-          "Shares of a head's keys in the backward pass.");
     m.def("additive_forward", additive_forward, nb::arg("problem"), nb::arg("w"), nb::arg("eq"), nb::arg("ek"), nb::arg("ready"),
           nb::arg("context"), nb::arg("softmax"), nb::arg("kept"), nb::arg("rows_per_task"), nb::arg("threads"),
           "Whether the result may be used. As dot_forward; w: pointer and strides; eq, ek: room for the exponentials of "

@@ -172,10 +172,7 @@ class Request:
         return replace(self, q=q, k=k, similarity=similarity)
 
     def _reduced_around_nonfinite(self) -> Request:
-        bad_q, bad_k = (
-            validation.nonfinite_rows(self.q),
-            validation.nonfinite_rows(self.k),
-        )  # (..., Tq, 1), (..., Tk, 1)
+        bad_q, bad_k = map(validation.nonfinite_rows, (self.q, self.k))  # (..., Tq, 1), (..., Tk, 1)
         q, k, similarity = self.similarity.reduce(torch.where(bad_q, 0, self.q), torch.where(bad_k, 0, self.k))
         q, k = torch.where(bad_q, torch.nan, q), torch.where(bad_k, torch.nan, k)
         return replace(self, q=q, k=k, similarity=similarity)

@@ -13,6 +13,8 @@ from ..similarity import Additive, Prepared
 from .plan import Plan, address, kernels, pieces, rows_of, unit_rows, view
 
 ROWS_PER_TASK = 64
+KEYS_PER_TASK = 64
+"""Keys of a share below which a backward pass is not cut further."""
 KEPT = 2
 """Scores are kept for the backward pass where they are at most so many times as large as the exponentials."""
 
@@ -103,7 +105,7 @@ class AdditiveAttention(torch.autograd.Function):
             return *gradients_by_head((*given, v, w), ctx.needs_input_grad[:4], grad, *numbers), *(None,) * 4
         plan, width, threads = ctx.plan, ctx.width, torch.get_num_threads()
         batches, heads, queries, keys = plan.batches, plan.heads, q.shape[2], k.shape[2]
-        parts = kernels().additive_parts(batches * heads, keys, threads) if batches * heads else 1
+        parts = plan.shares(keys, threads, KEYS_PER_TASK)
         row = kernels().padded(width)
         empty = not (grad.numel() and keys)
         shapes = ((batches, heads, parts, queries, row), (batches, heads, parts, row))

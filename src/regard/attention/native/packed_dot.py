@@ -34,8 +34,8 @@ def context(request: Request, layout: Layout) -> Tensor | None:
     sides = (OPEN if mask.left is None else mask.left, OPEN if mask.right is None else mask.right)
     offsets = address(layout.offsets)  # the layout is kept as long as the plan is
     numbers = None if mask.open else (*sides, offsets, 0, 0, 0, 0, 0, 0, 0)
-    # as many sequences as the costliest stands for: what the costliest is cut into depends on the others
     scale, shared = request.similarity.scale, shared_lead(request.lead, request.groups)
+    # as many sequences as the costliest stands for: what the costliest is cut into depends on the others
     plan = Plan(layout.alike(), request.lead[0], request.groups, scale, softcap, numbers, (), layout)
     q, k, v = (
         unit_rows(x.expand(*lead, *x.shape[-2:]))  # (H, N, ·)

@@ -108,9 +108,8 @@ def unit_rows(x: Tensor) -> Tensor:
 def channel_weights(request: Request, plan: Plan) -> Tensor:
     """The weights of additive scores, (B, H, D), broadcast by strides."""
     assert isinstance(request.similarity, Additive)
-    w = request.similarity.weight.to(torch.float32).resolve_neg()
-    w = w.expand(*request.lead, w.shape[-1]).reshape(plan.batches, plan.heads, w.shape[-1])
-    return w if w.stride(-1) == 1 or w.shape[-1] == 1 else w.contiguous()
+    w = request.similarity.weight.to(torch.float32)
+    return unit_rows(w.expand(*request.lead, w.shape[-1]).reshape(plan.batches, plan.heads, w.shape[-1]))
 
 
 def pieces(*shapes: tuple[int, ...], dtypes: Sequence[torch.dtype] | None = None) -> list[Tensor]:
