@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
+from ..core.tensors import autocast_dtype
 from .attention_map import AttentionMap
 from .backends import Backend, choose
 from .native import backend as native
@@ -95,6 +96,8 @@ def attend(
         return handle_torch_function(attend, overriding, *given, **options)
     request = Request.of(*given, **options)
     chosen = choose(request, backend).backend
+    if autocast_dtype(request.device) is None:
+        return serve(request, chosen, return_map)
     with outside_autocast(request):
         return serve(request, chosen, return_map)
 

@@ -371,7 +371,7 @@ def shared_lead(lead: tuple[int, ...], groups: int) -> tuple[int, ...]:
 
 def by_head(x: Tensor, request: Request, groups: int = 1) -> Tensor:
     """A tensor that broadcasts to (*lead, T, D), with `groups` times fewer heads, as (B, H, T, D)."""
-    lead = shared_lead(request.lead, groups)
+    lead = request.lead if groups == 1 else shared_lead(request.lead, groups)
     if x.shape[:-2] != lead:
         x = x.expand(*lead, *x.shape[-2:])
     if len(lead) == 2:

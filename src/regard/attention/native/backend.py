@@ -106,7 +106,7 @@ def _serve(request: Request) -> tuple[Tensor, Statistic | Tensor, bool]:
             return *isolated(request, blocked.context), True  # type: ignore[return-value]
     else:
         q = four(request.q, request)  # (B, H, Tq, D)
-        k, v = (four(x, request, request.groups) for x in (request.k, request.value))  # (B, H / groups, Tk, ·)
+        k, v = four(request.k, request, request.groups), four(request.value, request, request.groups)
         found, softmax, finite = attention(q, k, v, plan, request.mask, lead)
     if len(lead) == 2:
         return found, softmax, finite
