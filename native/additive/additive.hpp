@@ -67,12 +67,4 @@ struct AdditiveBackward {
     float* dw;  // (B, H, parts, padded D)
 };
 
-// Shares of a head's keys: one where there are heads enough for all threads, else two tasks per thread (the keys of a
-// causal mask cost unequally), but no share below 64 keys.
-inline int64_t additive_parts(int64_t heads, int64_t keys, int64_t threads) {
-    if (heads >= 4 * threads || threads == 1) return 1;
-    const int64_t wanted = (2 * threads + heads - 1) / heads, possible = (keys + 63) / 64;
-    return wanted < possible ? wanted : possible < 1 ? 1 : possible;
-}
-
 }  // namespace regard

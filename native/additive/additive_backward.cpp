@@ -270,18 +270,15 @@ void walk_blocks(Walk& walk) {
 void additive_backward(const void* given, int64_t task, Scratch& scratch) {
     const AdditiveBackward& job = *static_cast<const AdditiveBackward*>(given);
     const Dot& of = job.of.of;
-    const int64_t entry = task / job.parts, part = task % job.parts, row = padded(of.width);
-    const int64_t share = (of.keys + job.parts - 1) / job.parts;
-    const int64_t start = least(part * share, of.keys), stop = least(start + share, of.keys);
-    const Place at{entry / of.heads, entry % of.heads, 0, int(of.queries)};
+    const Share own(of, job.parts, task);
+    const int64_t entry = task / job.parts, row = padded(of.width), start = own.first, stop = own.last;
+    const Place at{own.batch, own.head, 0, int(of.queries)};
     Head head = head_of(job.of, at);
     take_queries(job.of, at, head, scratch.take(job.of.queries ? of.queries * query_row(of.width) : 0));
     const int width = head.width, values = int(of.value_width), value_width = round_up(values);
     Walk walk{.job = job, .at = at, .head = head, .start = start, .stop = stop,
-              .grad = job.grad.data + at.batch * job.grad.batch + at.head * job.grad.head,
-              .context = job.context.data + at.batch * job.context.batch + at.head * job.context.head,
-              .highest = job.softmax.highest.data + at.batch * job.softmax.highest.batch + at.head * job.softmax.highest.head,
-              .totals = job.softmax.total.data + at.batch * job.softmax.total.batch + at.head * job.softmax.total.head,
+              .grad = job.grad.at(at.batch, at.head), .context = job.context.at(at.batch, at.head),
+              .highest = job.softmax.highest.at(at.batch, at.head), .totals = job.softmax.total.at(at.batch, at.head),
               .dq = job.dq + task * of.queries * row, .dk = job.dk + entry * of.keys * row,
               .dv = job.dv + entry * of.keys * values, .dw = job.dw + task * row,
               .kept = job.kept ? job.kept + entry * of.queries * of.keys : nullptr,
@@ -299,14 +296,6 @@ void additive_backward(const void* given, int64_t task, Scratch& scratch) {
     scale(walk.dq, row, of.queries, width, head.times, factor);
     scale(walk.dk + start * row, row, stop - start, width, head.times, factor);
     for (int c = 0; c < width; c += lanes) store(walk.dw + c, walk.total - 2.0f * load(walk.dw + c));
-}
-
-size_t additive_backward_room(const void* given, int64_t) {
-    const Additive& job = static_cast<const AdditiveBackward*>(given)->of;
-    const Dot& of = job.of;
-    const size_t width = round_up(int(of.width)), value_width = round_up(int(of.value_width));
-    return 3 * row_strip * grad_block + of.value_width * grad_block +
-           grad_block * value_width + row_strip * value_width + row_strip + 2 * width + own_room(job, grad_block) + 12 * 32;
 }
 
 }  // namespace regard::REGARD_ISA

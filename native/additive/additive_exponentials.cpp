@@ -66,8 +66,8 @@ bool exponential_rows(const Exponentials& job, int64_t first, int64_t last, floa
     for (int64_t n = first; n < last;) {
         const int64_t entry = n / job.rows, batch = entry / job.heads, head = entry % job.heads, row = n % job.rows;
         const int64_t rows = least(last - n, job.rows - row);  // of one head
-        const float* x = job.x.data + batch * job.x.batch + head * job.x.head + row * job.x.row;
-        const float* over = queries ? job.w.data + batch * job.w.batch + head * job.w.head + padded(width) : nullptr;
+        const float* x = job.x.at(batch, head, row);
+        const float* over = queries ? job.w.at(batch, head) + padded(width) : nullptr;
         for (int64_t i = 0; i < rows; ++i, e += stride) {
             const bool within = queries ? exponential_row<true>(x + i * job.x.row, int(width), over, e)
                                         : exponential_row<false>(x + i * job.x.row, int(width), over, e);
@@ -86,7 +86,5 @@ void exponentials(const void* given, int64_t task, Scratch& scratch) {
     float* e = job.e + first * (job.w.data ? query_row(job.width) : key_row(job.width));
     if (!exponential_rows(job, first, last, e)) __atomic_store_n(job.beyond, 1, __ATOMIC_RELAXED);
 }
-
-size_t exponentials_room(const void*, int64_t) { return 0; }
 
 }  // namespace regard::REGARD_ISA

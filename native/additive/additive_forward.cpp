@@ -181,11 +181,4 @@ void additive_forward(const void* given, int64_t task, Scratch& scratch) {
     if (!served) __atomic_store_n(job.beyond, 1, __ATOMIC_RELAXED);
 }
 
-size_t additive_forward_room(const void* given, int64_t rows) {
-    const Additive& job = static_cast<const AdditiveForward*>(given)->of;
-    const size_t value_width = round_up(int(job.of.value_width));
-    return most_queries * key_block + key_block * value_width + rows * (1 + lanes + value_width) +
-           own_room(job, least(job.of.keys, key_block)) + 8 * 32;
-}
-
 }  // namespace regard::REGARD_ISA

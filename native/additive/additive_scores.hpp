@@ -62,10 +62,10 @@ struct Head {
 inline Head head_of(const Additive& job, const Place& at) {
     const Dot& of = job.of;
     const int64_t shared = at.head / of.groups, whole = padded(of.width);
-    const float* w = job.w.data + at.batch * job.w.batch + at.head * job.w.head;
-    return {.q = of.q.data + at.batch * of.q.batch + at.head * of.q.head,
-            .k = of.k.data + at.batch * of.k.batch + shared * of.k.head,
-            .v = of.v.data + at.batch * of.v.batch + shared * of.v.head,
+    const float* w = job.w.at(at.batch, at.head);
+    return {.q = of.q.at(at.batch, at.head),
+            .k = of.k.at(at.batch, shared),
+            .v = of.v.at(at.batch, shared),
             .q_row = of.q.row,
             .k_row = of.k.row,
             .v_row = of.v.row,
@@ -95,11 +95,6 @@ inline bool take_keys(const Additive& job, const Place& at, int64_t first, int k
     head.k_row = key_row(job.of.width);
     head.k = room - first * head.k_row;
     return exponential_rows(*job.keys, start, start + keys, room);
-}
-
-// Room for both, in a task that takes up to `keys` keys at once.
-inline size_t own_room(const Additive& job, int64_t keys) {
-    return (job.queries ? job.of.queries * query_row(job.of.width) : 0) + (job.keys ? keys * key_row(job.of.width) : 0) + 2 * 32;
 }
 
 // A sum of fractions.

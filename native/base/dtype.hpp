@@ -11,6 +11,14 @@ namespace regard::REGARD_ISA {
 
 using half_vec = uint16_t __attribute__((vector_size(2 * REGARD_LANES), aligned(2), may_alias));
 
+// The first n of a vector's lanes; the rest is 0, and nothing beyond n is read.
+REGARD_INLINE half_vec load_some(const uint16_t* p, int n) {
+    if (n == lanes) return *reinterpret_cast<const half_vec*>(p);
+    half_vec x{};
+    for (int i = 0; i < n; ++i) x[i] = p[i];
+    return x;
+}
+
 REGARD_INLINE vec from_bfloat16(half_vec x) { return reinterpret_cast<vec>(__builtin_convertvector(x, uvec) << 16); }
 
 // The exponent moves by 127 − 15: a product does it, for subnormal numbers as well; ∞ and NaN keep all ones.
@@ -47,20 +55,11 @@ template <Number N>
 struct Kind {
     using Element = std::conditional_t<N == Number::float32, float, uint16_t>;
 
-    static REGARD_INLINE vec read(const Element* p) {
+    static REGARD_INLINE vec read(const Element* p, int n = lanes) {
         if constexpr (N == Number::float32)
-            return load(p);
-        else
-            return widened(*reinterpret_cast<const half_vec*>(p), N);
-    }
-    static REGARD_INLINE vec read_some(const Element* p, int n) {
-        if constexpr (N == Number::float32) {
             return load_some(p, n);
-        } else {
-            half_vec some{};
-            for (int i = 0; i < n; ++i) some[i] = p[i];
-            return widened(some, N);
-        }
+        else
+            return widened(load_some(p, n), N);
     }
     static REGARD_INLINE void write(Element* p, vec x) {
         if constexpr (N == Number::float32)
@@ -80,8 +79,6 @@ struct Source {
     const typename Kind<N>::Element* row_of(int64_t at) const {
         return static_cast<const typename Kind<N>::Element*>(data) + at * row;
     }
-    const float* floats(int64_t at) const { return static_cast<const float*>(data) + at * row; }
-    const uint16_t* halves(int64_t at) const { return static_cast<const uint16_t*>(data) + at * row; }
 };
 
 inline Source source(const View& x, Number number, int64_t batch, int64_t head) {
@@ -109,16 +106,11 @@ REGARD_INLINE void by_number(Number number, F f) {
 }
 
 inline void widen(const Source& from, int64_t first, int rows, int width, float* to, ptrdiff_t ld) {
-    for (int i = 0; i < rows; ++i) {
-        const uint16_t* row = from.halves(first + i);
-        int c = 0;
-        for (; c + lanes <= width; c += lanes)
-            store(to + i * ld + c, widened(*reinterpret_cast<const half_vec*>(row + c), from.number));
-        if (c == width) continue;
-        half_vec rest{};
-        for (int j = 0; j < width - c; ++j) rest[j] = row[c + j];
-        store(to + i * ld + c, widened(rest, from.number));
-    }
+    for (int i = 0; i < rows; ++i)
+        for (int c = 0; c < width; c += lanes) {
+            const int some = width - c < lanes ? width - c : lanes;
+            store(to + i * ld + c, widened(load_some(from.row_of<Number::float16>(first + i) + c, some), from.number));
+        }
 }
 
 // Some rows as floats: where they lie if they can be read there, else a copy in `room`. WHOLE: in whole vectors.
@@ -128,8 +120,9 @@ inline Rectangle rectangle(const Source& from, int64_t first, int rows, int widt
         widen(from, first, rows, width, room, round_up(width));
         return {room, round_up(width)};
     }
-    if (!WHOLE) return {from.floats(first), from.row};
-    return rectangle(from.floats(first), from.row, rows, width, room);
+    const float* data = from.row_of<Number::float32>(first);
+    if (!WHOLE) return {data, from.row};
+    return rectangle(data, from.row, rows, width, room);
 }
 
 }  // namespace regard::REGARD_ISA

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <new>
+#include <memory>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -18,33 +18,20 @@ namespace {
 
 std::atomic<Region> pool{nullptr};
 
-// The memory of one thread, kept from call to call.
-class Room {
-    static constexpr std::align_val_t alignment{64};
-    float* data = nullptr;
-    size_t size = 0;
-
-    void release() {
-        ::operator delete(data, alignment);
-        data = nullptr;
-        size = 0;
-    }
-
-   public:
-    ~Room() { release(); }
-
-    float* of(size_t count) {
-#ifdef __SANITIZE_ADDRESS__
-        release();  // exactly what was asked for, so that one float beyond it is found
-#endif
-        if (count > size) {
-            release();
-            data = static_cast<float*>(::operator new(count * sizeof(float), alignment));
-            size = count;
-        }
-        return data;
-    }
+struct alignas(64) Line {
+    float numbers[16];
 };
+struct Block {
+    std::unique_ptr<Line[]> lines;
+    size_t size;  // floats
+};
+thread_local std::vector<Block> blocks;  // of Scratch: kept from call to call
+
+size_t size_of_blocks() {
+    size_t all = 0;
+    for (const Block& block : blocks) all += block.size;
+    return all;
+}
 
 // For as long as it lasts, small numbers of this thread are 0, if so asked.
 class Flushing {
@@ -81,25 +68,23 @@ class Flushing {
 
 // One call: what its threads share.
 struct Work {
-    const Kernel& kernel;
+    Kernel* kernel;
     const void* job;
     int64_t tasks, rows_per_task, chunk;
     Small small;
-    size_t room;
     std::atomic<int64_t> next{0};
     std::atomic<bool> failed{false};
     std::exception_ptr error{};
 
     void run() {
-        thread_local Room memory;
-        Scratch scratch{memory.of(room), 0, rows_per_task};
+        Scratch scratch(rows_per_task);
         const Flushing flushing(small);
         for (;;) {
             const int64_t first = next.fetch_add(chunk, std::memory_order_relaxed);
             if (first >= tasks) return;
             for (int64_t task = first; task < std::min(first + chunk, tasks); ++task) {
-                scratch.used = 0;
-                kernel.run(job, task, scratch);
+                scratch.release();
+                kernel(job, task, scratch);
             }
         }
     }
@@ -132,14 +117,37 @@ void fan_out(Work& work, int threads) {
 
 }  // namespace
 
+float* Scratch::grow(size_t count) {
+#ifdef __SANITIZE_ADDRESS__
+    const size_t size = count;  // a block for each part, so that one float beyond it is found
+#else
+    const size_t size = std::max(count, size_of_blocks());  // few blocks, however the needs of tasks grow
+#endif
+    blocks.push_back({std::make_unique_for_overwrite<Line[]>(size / 16), size});
+    float* part = blocks.back().lines[0].numbers;
+    data = part + count;
+    left = size - count;
+    return part;
+}
+
+void Scratch::release() {
+    if (blocks.size() > 1) {
+        const size_t all = size_of_blocks();
+        blocks.clear();
+        grow(all);
+    }
+    data = blocks.empty() ? nullptr : blocks[0].lines[0].numbers;
+    left = blocks.empty() ? 0 : blocks[0].size;
+}
+
 void use_pool(Region region) { pool = region; }
 
-void parallel(const Kernel& kernel, const void* job, int64_t tasks, int64_t rows_per_task, int threads, Small small) {
+void parallel(Kernel* kernel, const void* job, int64_t tasks, int64_t rows_per_task, int threads, Small small) {
     if (tasks <= 0) return;
     // Many chunks per thread, so that unequal tasks (causal ones) even out; more than one task in each where there are
     // thousands of tiny ones.
     const int64_t chunk = std::max<int64_t>(1, tasks / (int64_t(threads) * 16));
-    Work work{kernel, job, tasks, rows_per_task, chunk, small, kernel.room(job, rows_per_task)};
+    Work work{kernel, job, tasks, rows_per_task, chunk, small};
     if (threads <= 1 || tasks == 1) return work.run();
     // Always all threads, be there fewer tasks: a region of another size would make the runtime end some and start them
     // anew at the next.

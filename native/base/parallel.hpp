@@ -25,6 +25,6 @@ inline Small small_of(Number number) { return number == Number::float32 ? Small:
 
 // Runs every task of a job and returns when all are done. What a task throws is thrown here, after the others have
 // ended. One thread or one task needs no pool. Safe inside somebody else's parallel region.
-void parallel(const Kernel& kernel, const void* job, int64_t tasks, int64_t rows_per_task, int threads, Small = Small::kept);
+void parallel(Kernel* kernel, const void* job, int64_t tasks, int64_t rows_per_task, int threads, Small = Small::kept);
 
 }  // namespace regard

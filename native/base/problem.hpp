@@ -14,6 +14,8 @@ inline size_t size_of(Number number) { return number == Number::float32 ? 4 : 2;
 struct View {
     const float* data;  // of another kind where a job says so: `source` in dtype.hpp reads it
     ptrdiff_t batch, head, row;
+
+    const float* at(int64_t b, int64_t h, int64_t t = 0) const { return data + b * batch + h * head + t * row; }
 };
 
 enum class MaskKind : int32_t { none, boolean, added };
@@ -50,9 +52,6 @@ struct Output {
     void* at(int64_t b, int64_t h, int64_t t, Number number) const {
         return number == Number::float32 ? static_cast<void*>(at<float>(b, h, t)) : static_cast<void*>(at<uint16_t>(b, h, t));
     }
-    static Output contiguous(void* data, int64_t heads, int64_t rows, int64_t width) {
-        return {data, heads * rows * width, rows * width, width};
-    }
 };
 
 // What turns the scores of a row into weights: weight = e^(score − highest) / total, total = Σ e^(score − highest). The two
@@ -85,28 +84,6 @@ struct DotBackward {
     Number dq_number, dk_number;  // what dq is written as; what dk and dv are. float32 where others are added to it
     int32_t* lost;       // set to 1 where a gradient may not be finite
 };
-
-// (2, B, H, Tq), contiguous: the highest scores, then the totals.
-inline Softmax<Output> softmax_output(const Dot& of, float* both) {
-    const int64_t rows = of.batches * of.heads * of.queries;
-    return {Output::contiguous(both, of.heads, of.queries, 1), Output::contiguous(both + rows, of.heads, of.queries, 1)};
-}
-inline Softmax<View> softmax_view(const Dot& of, const float* both) {
-    const int64_t rows = of.batches * of.heads * of.queries;
-    return {{both, of.heads * of.queries, of.queries, 1}, {both + rows, of.heads * of.queries, of.queries, 1}};
-}
-
-// Where nothing lies between the rows of a result: (B, H, Tq, Dv), (2, B, H, Tq), and (B, H, parts, Tq, padded D) for dq.
-inline DotForward contiguous_forward(const Dot& of, float* context, float* softmax) {
-    return {of, Output::contiguous(context, of.heads, of.queries, of.value_width), softmax_output(of, softmax), nullptr};
-}
-inline DotBackward contiguous_backward(const Dot& of, const View& grad, const View& context, const float* softmax, int64_t parts,
-                                       void* dq, void* dk, void* dv, Number dq_number, Number dk_number) {
-    const int64_t width = padded(of.width), head = parts * of.queries * width;
-    return {of, grad, context, softmax_view(of, softmax), parts, {dq, of.heads * head, head, width},
-            Output::contiguous(dk, of.heads, of.keys, width), Output::contiguous(dv, of.heads, of.keys, padded(of.value_width)),
-            of.queries * width, dq_number, dk_number, nullptr};
-}
 
 // The highest of each row of logits (N, V), as log-probabilities, and where they are: (N, count) each, the highest first, of
 // equal ones the first. Where a row holds NaN, so does all that is found of it.

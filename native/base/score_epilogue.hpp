@@ -35,6 +35,20 @@ inline Place place(const Dot& of, int64_t task, int64_t rows_per_task) {
     return {entry / of.heads, entry % of.heads, row, int(least(rows_per_task, of.queries - row))};
 }
 
+// One of `parts` equal shares of the keys of a head: what a task of a backward pass works on.
+struct Share {
+    int64_t batch, head, part, first, last;
+
+    Share(const Dot& of, int64_t parts, int64_t task) {
+        const int64_t entry = task / parts, each = (of.keys + parts - 1) / parts;
+        batch = entry / of.heads;
+        head = entry % of.heads;
+        part = task % parts;
+        first = least(part * each, of.keys);
+        last = least(first + each, of.keys);
+    }
+};
+
 inline int64_t offset_of(const Dot& of, int64_t batch) { return of.mask.offset ? of.mask.offset[batch] : 0; }
 inline int64_t length_of(const Dot& of, int64_t batch) {
     return of.mask.length ? least(of.mask.length[batch], of.keys) : of.keys;

@@ -50,14 +50,10 @@ void use_isa(const std::string& name) {
     throw nb::value_error(("native: isa ('" + name + "') must be one that runs here: " + choices + ".").c_str());
 }
 
-View view(const char* name, nb::handle given) {
+template <typename T = View>
+T view(const char* name, nb::handle given) {
     Reader from(name, given, 4);
-    return {.data = from.pointer<const float>(), .batch = from.integer(), .head = from.integer(), .row = from.integer()};
-}
-
-Output output(const char* name, nb::handle given) {
-    Reader from(name, given, 4);
-    return {.data = from.pointer<void>(), .batch = from.integer(), .head = from.integer(), .row = from.integer()};
+    return {.data = from.pointer<float>(), .batch = from.integer(), .head = from.integer(), .row = from.integer()};
 }
 
 Mask mask_of(nb::handle given) {
@@ -79,8 +75,11 @@ Mask mask_of(nb::handle given) {
     };
 }
 
-Dot dot_of(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask) {
-    Reader size("sizes", sizes, 7), number("numbers", numbers, 3);
+// What every kernel of attention is asked: sizes, q, k, v, numbers, mask.
+Dot dot_of(nb::handle problem) {
+    Reader part("problem", problem, 6), size("sizes", part.item(), 7);
+    const View q = view("q", part.item()), k = view("k", part.item()), v = view("v", part.item());
+    Reader number("numbers", part.item(), 3);
     return {
         .batches = size.integer(),
         .heads = size.integer(),
@@ -89,104 +88,86 @@ Dot dot_of(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handl
         .keys = size.integer(),
         .width = size.integer(),
         .value_width = size.integer(),
-        .q = view("q", q),
-        .k = view("k", k),
-        .v = view("v", v),
+        .q = q,
+        .k = k,
+        .v = v,
         .number = Number(number.integer()),
         .scale = number.real(),
         .softcap = number.real(),
-        .mask = mask_of(mask),
+        .mask = mask_of(part.item()),
     };
 }
 
-bool dot_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                 nb::handle context, int64_t softmax, int64_t rows_per_task, int threads) {
-    const Dot of = dot_of(sizes, q, k, v, numbers, mask);
-    const DotForward job{of, output("context", context), softmax_output(of, address<float>(softmax)), nullptr};
-    if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
-    nb::gil_scoped_release released;
-    return calls::dot_forward(*active, job, rows_per_task, threads);
+template <typename T>
+Softmax<T> softmax_of(nb::handle given) {
+    Reader from("softmax", given, 4);
+    float* const highest = from.pointer<float>();
+    float* const total = highest + from.integer();
+    const ptrdiff_t batch = from.integer(), head = from.integer();
+    return {{highest, batch, head, 1}, {total, batch, head, 1}};
 }
 
-// Everything but where the softmax of each row is.
-DotBackward backward_of(const Dot& of, nb::handle grad, nb::handle context, int64_t parts, nb::handle dq, nb::handle dk,
-                        nb::handle dv, int64_t dq_part, int dq_number, int dk_number) {
-    return {
-        .of = of,
+std::optional<calls::Packed> packed_of(nb::handle lengths) {
+    if (lengths.is_none()) return std::nullopt;
+    Reader from("lengths", lengths, 3);
+    return calls::Packed{from.integer(), from.pointer<const int64_t>(), from.pointer<const int64_t>()};
+}
+
+void check_rows(int64_t rows_per_task) {
+    if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
+}
+
+bool dot_forward(nb::handle problem, nb::handle lengths, nb::handle context, nb::handle softmax, int64_t rows_per_task, int threads) {
+    const DotForward job{dot_of(problem), view<Output>("context", context), softmax_of<Output>(softmax), nullptr};
+    const std::optional<calls::Packed> packed = packed_of(lengths);
+    check_rows(rows_per_task);
+    nb::gil_scoped_release released;
+    return packed ? calls::packed_forward(*active, job, *packed, rows_per_task, threads)
+                  : calls::dot_forward(*active, job, rows_per_task, threads);
+}
+
+bool dot_backward(nb::handle problem, nb::handle lengths, nb::handle grad, nb::handle context, nb::handle softmax, int64_t parts,
+                  nb::handle gradients, int threads) {
+    Reader to("gradients", gradients, 6);
+    const DotBackward job{
+        .of = dot_of(problem),
         .grad = view("grad", grad),
         .context = view("context", context),
-        .softmax = {},
+        .softmax = softmax_of<View>(softmax),
         .parts = parts,
-        .dq = output("dq", dq),
-        .dk = output("dk", dk),
-        .dv = output("dv", dv),
-        .dq_part = dq_part,
-        .dq_number = Number(dq_number),
-        .dk_number = Number(dk_number),
+        .dq = view<Output>("dq", to.item()),
+        .dk = view<Output>("dk", to.item()),
+        .dv = view<Output>("dv", to.item()),
+        .dq_part = to.integer(),
+        .dq_number = Number(to.integer()),
+        .dk_number = Number(to.integer()),
         .lost = nullptr,
     };
-}
-
-bool dot_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                  nb::handle grad, nb::handle context, int64_t softmax, int64_t parts, nb::handle dq, nb::handle dk,
-                  nb::handle dv, int64_t dq_part, int dq_number, int dk_number, int threads) {
-    const Dot of = dot_of(sizes, q, k, v, numbers, mask);
-    DotBackward job = backward_of(of, grad, context, parts, dq, dk, dv, dq_part, dq_number, dk_number);
-    job.softmax = softmax_view(of, address<const float>(softmax));
+    const std::optional<calls::Packed> packed = packed_of(lengths);
     nb::gil_scoped_release released;
-    return calls::dot_backward(*active, job, threads);
+    return packed ? calls::packed_backward(*active, job, *packed, threads) : calls::dot_backward(*active, job, threads);
 }
 
-calls::Packed packed_of(nb::handle lengths) {
-    Reader from("lengths", lengths, 3);
-    return {from.integer(), from.pointer<const int64_t>(), from.pointer<const int64_t>()};
-}
-
-bool packed_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                    nb::handle lengths, int64_t rows, nb::handle context, int64_t softmax, int64_t rows_per_task, int threads) {
-    const Dot of = dot_of(sizes, q, k, v, numbers, mask);
-    float* both = address<float>(softmax);
-    const DotForward job{of, output("context", context), {{both, 0, rows, 1}, {both + of.heads * rows, 0, rows, 1}}, nullptr};
-    const calls::Packed packed = packed_of(lengths);
-    if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
-    nb::gil_scoped_release released;
-    return calls::packed_forward(*active, job, packed, rows_per_task, threads);
-}
-
-bool packed_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                     nb::handle lengths, int64_t rows, nb::handle grad, nb::handle context, int64_t softmax, int64_t parts,
-                     nb::handle dq, nb::handle dk, nb::handle dv, int64_t dq_part, int dq_number, int dk_number, int threads) {
-    DotBackward job = backward_of(dot_of(sizes, q, k, v, numbers, mask), grad, context, parts, dq, dk, dv, dq_part, dq_number, dk_number);
-    const float* both = address<const float>(softmax);
-    job.softmax = {{both, 0, rows, 1}, {both + job.of.heads * rows, 0, rows, 1}};
-    const calls::Packed packed = packed_of(lengths);
-    nb::gil_scoped_release released;
-    return calls::packed_backward(*active, job, packed, threads);
-}
-
-bool additive_forward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                      nb::handle w, int64_t eq, int64_t ek, bool ready, int64_t context, int64_t softmax,
+bool additive_forward(nb::handle problem, nb::handle w, int64_t eq, int64_t ek, bool ready, int64_t context, nb::handle softmax,
                       int64_t kept, int64_t rows_per_task, int threads) {
     AdditiveForward job{};
-    job.of.of = dot_of(sizes, q, k, v, numbers, mask);
+    job.of.of = dot_of(problem);
     job.context = address<float>(context);
-    job.softmax = softmax_output(job.of.of, address<float>(softmax));
+    job.softmax = softmax_of<Output>(softmax);
     job.kept = address<float>(kept);
     const View weights = view("w", w);
-    if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
+    check_rows(rows_per_task);
     nb::gil_scoped_release released;
     return calls::additive_forward(*active, job, weights, {address<float>(eq), address<float>(ek), ready}, rows_per_task, threads);
 }
 
-void additive_backward(nb::handle sizes, nb::handle q, nb::handle k, nb::handle v, nb::handle numbers, nb::handle mask,
-                       nb::handle w, bool own_queries, bool own_keys, nb::handle grad, nb::handle context, int64_t softmax,
-                       int64_t kept, int64_t parts, int64_t dq, int64_t dk, int64_t dv, int64_t dw, int threads) {
-    const Dot of = dot_of(sizes, q, k, v, numbers, mask);
+void additive_backward(nb::handle problem, nb::handle w, bool own_queries, bool own_keys, nb::handle grad, nb::handle context,
+                       nb::handle softmax, int64_t kept, int64_t parts, int64_t dq, int64_t dk, int64_t dv, int64_t dw, int threads) {
     const AdditiveBackward job{
-        .of = {of, {}, nullptr, nullptr},
+        .of = {dot_of(problem), {}, nullptr, nullptr},
         .grad = view("grad", grad),
         .context = view("context", context),
-        .softmax = softmax_view(of, address<const float>(softmax)),
+        .softmax = softmax_of<View>(softmax),
         .kept = address<const float>(kept),
         .parts = parts,
         .dq = address<float>(dq),
@@ -237,12 +218,11 @@ Shades shades_of(nb::handle given) {
     };
 }
 
-bool observe(const std::string& verb, nb::handle sizes, nb::handle q, nb::handle k, nb::handle numbers, nb::handle mask,
-             nb::handle w, int64_t eq, int64_t ek, nb::handle softmax, nb::handle out, nb::handle x, nb::handle cells, nb::handle shades,
-             nb::handle cut, int threads) {
+bool observe(const std::string& verb, nb::handle problem, nb::handle w, int64_t eq, int64_t ek, nb::handle softmax, nb::handle out,
+             nb::handle x, nb::handle cells, nb::handle shades, nb::handle cut, int threads) {
     Reader to("out", out, 5), share("cut", cut, 4), rows("softmax", softmax, 2);
     Observe job{};
-    job.of.of = dot_of(sizes, q, k, k, numbers, mask);
+    job.of.of = dot_of(problem);
     job.verb = verb_of(verb);
     job.highest = rows.pointer<float>();
     job.total = rows.pointer<float>();
@@ -300,47 +280,35 @@ NB_MODULE(_native, m) {
     m.def(
         "use_pool", [](int64_t region) { use_pool(address<void(void (*)(void*), void*, unsigned, unsigned)>(region)); },
         nb::arg("address"), "Run tasks by the GOMP_parallel at this address; 0: on threads of our own.");
-    m.def("dot_forward", dot_forward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
-          nb::arg("mask").none(), nb::arg("context"), nb::arg("softmax"), nb::arg("rows_per_task"), nb::arg("threads"),
-          "Whether every context is finite. sizes: batches, heads, groups, queries, keys, width, value_width; q, k, v and context: pointer and strides of "
-          "batch, head, row; softmax (2, B, H, Tq): the highest score and the total Σ e^(score − highest) of each row; numbers: what q, k, v are (0 float32, 1 bfloat16, 2 float16), scale, softcap; mask: None, or left, right, offset, length, kind, dense, and its four strides.");
-    m.def("dot_backward", dot_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
-          nb::arg("mask").none(), nb::arg("grad"), nb::arg("context"), nb::arg("softmax"), nb::arg("parts"), nb::arg("dq"),
-          nb::arg("dk"), nb::arg("dv"), nb::arg("dq_part"), nb::arg("dq_number"), nb::arg("dk_number"), nb::arg("threads"),
-          "Whether every gradient is finite. As dot_forward; dq, dk, dv, one per query head: rows of padded widths; dq_part: from one share's dq to the "
-          "next's; dq_number, dk_number: "
-          "what dq is to be, and dk and dv: float32, or what q, k, v are.");
-    m.def("packed_forward", packed_forward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
-          nb::arg("mask").none(), nb::arg("lengths"), nb::arg("rows"), nb::arg("context"), nb::arg("softmax"), nb::arg("rows_per_task"),
-          nb::arg("threads"),
-          "As dot_forward, for sequences one after the other. sizes: queries and keys are those of the longest; lengths: how many "
-          "sequences, pointers to their numbers of queries and of keys; the mask's offset: 0, or a pointer to one number per "
-          "sequence; rows: all queries; context: strides of head and row; softmax (2, H, rows).");
-    m.def("packed_backward", packed_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("numbers"),
-          nb::arg("mask").none(), nb::arg("lengths"), nb::arg("rows"), nb::arg("grad"), nb::arg("context"), nb::arg("softmax"),
-          nb::arg("parts"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"), nb::arg("dq_part"), nb::arg("dq_number"), nb::arg("dk_number"), nb::arg("threads"),
-          "As dot_backward and packed_forward. The gradients of a sequence without queries are not written.");
+    m.def("dot_forward", dot_forward, nb::arg("problem"), nb::arg("lengths").none(), nb::arg("context"), nb::arg("softmax"),
+          nb::arg("rows_per_task"), nb::arg("threads"),
+          "Whether every context is finite. problem: (sizes, q, k, v, numbers, mask); sizes: batches, heads, groups, queries, keys, "
+          "width, value_width; q, k, v and context: pointer and strides of batch, head, row; numbers: what q, k, v are (0 float32, "
+          "1 bfloat16, 2 float16), scale, softcap; mask: None, or left, right, offset, length, kind, dense, and its four strides. "
+          "softmax: pointer to the highest score of each row, distance to the totals Σ e^(score − highest), strides of batch and "
+          "head. lengths: None; or for sequences one after the other how many, and pointers to their numbers of queries and of "
+          "keys: then queries and keys are those of the longest, and the mask's offset is 0 or points to one number per sequence.");
+    m.def("dot_backward", dot_backward, nb::arg("problem"), nb::arg("lengths").none(), nb::arg("grad"), nb::arg("context"),
+          nb::arg("softmax"), nb::arg("parts"), nb::arg("gradients"), nb::arg("threads"),
+          "Whether every gradient is finite. As dot_forward; gradients: dq, dk, dv, one per query head, with rows of padded widths; "
+          "the distance from one share's dq to the next's; what dq is to be, and dk and dv: float32, or what q, k, v are. The "
+          "gradients of a sequence without queries are not written.");
     m.def("large_pages", large_pages, nb::arg("start"), nb::arg("bytes"), "Ask for large pages in a piece of memory.");
     m.def("padded", padded, nb::arg("width"), "The width of a row of gradients.");
     m.def("query_row", query_row, nb::arg("width"), "The width of a row of exponentials of a query.");
     m.def("key_row", key_row, nb::arg("width"), "The width of a row of exponentials of a key.");
-    m.def("additive_parts", additive_parts, nb::arg("heads"), nb::arg("keys"), nb::arg("threads"),
-          "Shares of a head's keys in the backward pass.");
-    m.def("additive_forward", additive_forward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-          nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("eq"), nb::arg("ek"), nb::arg("ready"),
+    m.def("additive_forward", additive_forward, nb::arg("problem"), nb::arg("w"), nb::arg("eq"), nb::arg("ek"), nb::arg("ready"),
           nb::arg("context"), nb::arg("softmax"), nb::arg("kept"), nb::arg("rows_per_task"), nb::arg("threads"),
           "Whether the result may be used. As dot_forward; w: pointer and strides; eq, ek: room for the exponentials of "
           "queries and keys, which are computed first, but those of keys not where they are ready; 0: every task computes "
           "those of its head for itself.");
-    m.def("additive_backward", additive_backward, nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-          nb::arg("numbers"), nb::arg("mask").none(), nb::arg("w"), nb::arg("own_queries"), nb::arg("own_keys"), nb::arg("grad"),
-          nb::arg("context"), nb::arg("softmax"), nb::arg("kept"), nb::arg("parts"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"), nb::arg("dw"),
-          nb::arg("threads"),
+    m.def("additive_backward", additive_backward, nb::arg("problem"), nb::arg("w"), nb::arg("own_queries"), nb::arg("own_keys"),
+          nb::arg("grad"), nb::arg("context"), nb::arg("softmax"), nb::arg("kept"), nb::arg("parts"), nb::arg("dq"), nb::arg("dk"),
+          nb::arg("dv"), nb::arg("dw"), nb::arg("threads"),
           "As dot_backward, with `parts` copies of dq and dw. q and k are exponentials, but not where own_queries or own_keys "
           "says that the tasks are to compute them.");
-    m.def("observe", observe, nb::arg("verb"), nb::arg("sizes"), nb::arg("q"), nb::arg("k"), nb::arg("numbers"),
-          nb::arg("mask").none(), nb::arg("w").none(), nb::arg("eq"), nb::arg("ek"), nb::arg("softmax"), nb::arg("out"),
-          nb::arg("x"), nb::arg("cells").none(), nb::arg("shades").none(), nb::arg("cut"), nb::arg("threads"),
+    m.def("observe", observe, nb::arg("verb"), nb::arg("problem"), nb::arg("w").none(), nb::arg("eq"), nb::arg("ek"), nb::arg("softmax"),
+          nb::arg("out"), nb::arg("x"), nb::arg("cells").none(), nb::arg("shades").none(), nb::arg("cut"), nb::arg("threads"),
           "A view of the scores (views/views.hpp); whether it may be used. w, eq, ek: as additive_forward, for additive scores; "
           "None, 0, 0 for dot products. softmax: two pointers, (B, H, Tq) each: where highest scores and totals go, or what is to be subtracted from the scores; out: pointer, strides of head and row, pointer to indices, count; cells: None, or start, stop and number of cells "
           "of rows and of columns; shades: None, or pointer, strides of head and row, log, slope, shift; cut: first and last column, units of a head, units of a task.");

@@ -20,8 +20,17 @@ Floats joined(const Floats& x, int64_t entries, int64_t parts) {
     return sums;
 }
 
-View contiguous(const Floats& x, const Problem& p) {
-    return {x.data(), p.heads * p.queries * p.value_width, p.queries * p.value_width, p.value_width};
+template <typename T>
+T contiguous(float* x, int64_t heads, int64_t rows, int64_t width) {
+    return {x, heads * rows * width, rows * width, width};
+}
+template <typename T>
+Softmax<T> contiguous(Floats& softmax, const Problem& p) {  // (2, B, H, Tq)
+    float* const totals = softmax.data() + softmax.size() / 2;
+    return {contiguous<T>(softmax.data(), p.heads, p.queries, 1), contiguous<T>(totals, p.heads, p.queries, 1)};
+}
+DotForward forward_of(const Problem& p, Floats& context, Floats& softmax) {
+    return {p.dot(), contiguous<Output>(context.data(), p.heads, p.queries, p.value_width), contiguous<Output>(softmax, p), nullptr};
 }
 
 void demand(bool yes, const std::string& what) {
@@ -60,12 +69,15 @@ void check_dot(const Kernels& kernels, const Problem& p, const Truth& truth, int
     const std::string name = std::string(kernels.name) + ", " + std::to_string(threads) + " threads, " + p.name + ": ";
     const int64_t entries = p.batches * p.heads, d = padded(p.width), dv_row = padded(p.value_width), parts = threads;
     Floats context(truth.context.size(), NAN), softmax(truth.softmax.size(), NAN);
-    demand(calls::dot_forward(kernels, contiguous_forward(p.dot(), context.data(), softmax.data()), 43, threads), name + "forward");
+    demand(calls::dot_forward(kernels, forward_of(p, context, softmax), 43, threads), name + "forward");
     agree(name + "context", context.data(), p.value_width, truth.context, p.value_width);
     agree_softmax(name, softmax, truth);
     Floats dq(entries * parts * p.queries * d, NAN), dk(entries * p.keys * d, NAN), dv(entries * p.keys * dv_row, NAN);
-    const DotBackward job = contiguous_backward(p.dot(), p.grad.view(), contiguous(context, p), softmax.data(), parts, dq.data(), dk.data(),
-                                                dv.data(), Number::float32, Number::float32);
+    const int64_t dq_head = parts * p.queries * d;
+    const DotBackward job{p.dot(), p.grad.view(), contiguous<View>(context.data(), p.heads, p.queries, p.value_width),
+                          contiguous<View>(softmax, p), parts, {dq.data(), p.heads * dq_head, dq_head, d},
+                          contiguous<Output>(dk.data(), p.heads, p.keys, d), contiguous<Output>(dv.data(), p.heads, p.keys, dv_row),
+                          p.queries * d, Number::float32, Number::float32, nullptr};
     demand(calls::dot_backward(kernels, job, threads), name + "backward");
     agree(name + "dq", joined(dq, entries, parts).data(), d, truth.dq, p.width);
     agree(name + "dk", dk.data(), d, truth.dk, p.width);
@@ -83,7 +95,7 @@ void check_additive(const Kernels& kernels, const Problem& p, const Truth& truth
         AdditiveForward forward{};
         forward.of.of = p.dot();
         forward.context = context.data();
-        forward.softmax = softmax_output(forward.of.of, softmax.data());
+        forward.softmax = contiguous<Output>(softmax, p);
         forward.kept = keep ? kept.data() : nullptr;
         const bool own = keep && p.groups == 1;  // a task has a head for itself, and makes its exponentials
         const calls::Room room = own ? calls::Room{nullptr, nullptr} : calls::Room{eq.data(), ek.data()};
@@ -92,8 +104,8 @@ void check_additive(const Kernels& kernels, const Problem& p, const Truth& truth
         agree_softmax(name, softmax, truth);
         Floats dq(entries * parts * p.queries * d, NAN), dk(entries * p.keys * d, NAN);
         Floats dv(truth.dv.size(), NAN), dw(entries * parts * d, NAN);
-        AdditiveBackward backward{{p.dot(), {}, nullptr, nullptr}, p.grad.view(), contiguous(context, p), softmax_view(p.dot(), softmax.data()), forward.kept,
-                                  parts, dq.data(), dk.data(), dv.data(), dw.data()};
+        AdditiveBackward backward{{p.dot(), {}, nullptr, nullptr}, p.grad.view(),
+                                  contiguous<View>(context.data(), p.heads, p.queries, p.value_width), contiguous<View>(softmax, p), forward.kept, parts, dq.data(), dk.data(), dv.data(), dw.data()};
         Dot& of = backward.of.of;
         if (!own) of.q = calls::query_exponentials(of, eq.data());
         if (!own) of.k = calls::key_exponentials(of, ek.data());
@@ -114,7 +126,7 @@ void check_halves(const Kernels& kernels, Number number) {
         for (int n = 0; n < 1 << 16; ++n) p.v.halves[n] = uint16_t(n);
         for (int64_t n = 0; n < (1 << 16) * queries; ++n) wanted.push_back(value_of(uint16_t(n / 256 / queries * 256 + n % 256), number));
         Floats context(wanted.size(), 0.0f), softmax(2 * 256 * queries, 0.0f);
-        calls::dot_forward(kernels, contiguous_forward(p.dot(), context.data(), softmax.data()), 43, 1);
+        calls::dot_forward(kernels, forward_of(p, context, softmax), 43, 1);
         const char* kind = number == Number::float16 ? "float16" : "bfloat16";
         agree(std::string(kernels.name) + ", every " + kind + " read by " + std::to_string(queries) + " queries", context.data(), 1, wanted, 1, 0.0);
     }

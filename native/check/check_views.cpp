@@ -21,19 +21,29 @@ struct Viewer {
 
     double weight(int64_t entry, int64_t i, int64_t j) const { return truth.weights[(entry * p.queries + i) * p.keys + j]; }
 
+    // What all views of rows have in common.
+    Observe job_of(Verb verb, int64_t units, int64_t per_task, Observe job = {}) {
+        job.of.of = p.dot();
+        job.verb = verb;
+        job.highest = base.data();
+        job.total = log_total.data();
+        job.last = p.keys;
+        job.units = units;
+        job.per_task = per_task;
+        return job;
+    }
+    void run(const Observe& job) {
+        calls::observe(kernels, job, p.additive ? std::optional(p.w.view()) : std::nullopt, {eq.data(), ek.data()}, threads);
+    }
+
     // The softmax of each row, which the other views start from.
     void softmax() {
         const int64_t all = entries * p.queries;
         std::vector<float> found(2 * all, NAN);
-        Observe job{};
-        job.of.of = p.dot();
-        job.verb = Verb::statistic;
+        Observe job = job_of(Verb::statistic, p.queries, 53);
         job.highest = found.data();
         job.total = found.data() + all;
-        job.last = p.keys;
-        job.units = p.queries;
-        job.per_task = 53;
-        calls::observe(kernels, job, p.additive ? std::optional(p.w.view()) : std::nullopt, {eq.data(), ek.data()}, threads);
+        run(job);
         agree_softmax(std::string(kernels.name) + ", " + std::to_string(threads) + " threads, " + p.name + ": ", found, truth);
         for (int64_t n = 0; n < all; ++n) {
             base.push_back(found[all + n] == 0 ? 0.0f : found[n]);
@@ -45,20 +55,12 @@ struct Viewer {
     void compare(Verb verb, int64_t rows, int64_t width, int64_t units, int64_t per_task, const std::vector<double>& wanted,
                  const Observe& more = {}) {
         std::vector<float> out(entries * rows * width, NAN);
-        Observe job = more;
-        job.of.of = p.dot();
-        job.verb = verb;
-        job.highest = base.data();
-        job.total = log_total.data();
+        Observe job = job_of(verb, units, per_task, more);
         job.out = out.data();
         job.out_head = rows * width;
         job.out_row = width;
         job.count = verb == Verb::before ? rows : width;
-        job.first = 0;
-        job.last = p.keys;
-        job.units = units;
-        job.per_task = per_task;
-        calls::observe(kernels, job, p.additive ? std::optional(p.w.view()) : std::nullopt, {eq.data(), ek.data()}, threads);
+        run(job);
         agree(std::string(kernels.name) + ", " + std::to_string(threads) + " threads, " + p.name + ": " + verbs[int(verb)],
               out.data(), width, wanted, width);
     }
@@ -105,17 +107,10 @@ struct Viewer {
     // Shades, which are rounded: off by half of one.
     void shaded(Verb verb, int64_t tall, int64_t wide, bool log, std::vector<double> wanted, const Observe& more) {
         std::vector<uint8_t> out(wanted.size(), 77);
-        Observe job = more;
-        job.of.of = p.dot();
-        job.verb = verb;
-        job.highest = base.data();
-        job.total = log_total.data();
+        Observe job = job_of(verb, tall, 2, more);
         job.shades = {out.data(), tall * wide, wide, log, log ? 37.0f : 255.0f, log ? 255.5f : 0.5f};
         job.count = wide;
-        job.last = p.keys;
-        job.units = tall;
-        job.per_task = 2;
-        calls::observe(kernels, job, p.additive ? std::optional(p.w.view()) : std::nullopt, {eq.data(), ek.data()}, threads);
+        run(job);
         for (double& x : wanted) x = std::clamp(log ? 255 + 37 * std::log(x) : 255 * x, 0.0, 255.0);
         const std::vector<float> found(out.begin(), out.end());
         agree(std::string(kernels.name) + ", " + p.name + ": shades of " + verbs[int(verb)], found.data(), wide, wanted, wide,

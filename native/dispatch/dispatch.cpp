@@ -93,7 +93,7 @@ bool dot_backward(const Kernels& kernels, DotBackward job, int threads) {
     const Dot& of = job.of;
     int32_t lost = 0;
     job.lost = &lost;
-    const Kernel& kernel = of.queries <= few_queries ? kernels.dot_few_backward : kernels.dot_backward;
+    Kernel* const kernel = of.queries <= few_queries ? kernels.dot_few_backward : kernels.dot_backward;
     parallel(kernel, &job, of.batches * of.heads * job.parts, of.queries, threads, small_of(of.number));
     return !lost;
 }
@@ -150,7 +150,7 @@ namespace {
 int64_t rows_between(int64_t rows, int threads) { return std::max<int64_t>(16, shares(rows, 4 * int64_t(threads))); }
 
 template <class Job>
-void between(const Kernel& kernel, const Job& job, int threads) {
+void between(Kernel* kernel, const Job& job, int threads) {
     const int64_t each = rows_between(job.rows, threads);
     parallel(kernel, &job, shares(job.rows, each), each, threads);
 }

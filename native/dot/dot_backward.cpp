@@ -9,7 +9,7 @@
 // Only Q and dO are transposed, once per group. Everything else is read where it lies, and gradients are added up where
 // they belong: their rows have room for whole vectors. Gradients that are to be rounded are added up in the task's own
 // memory, and written once.
-#include <tuple>
+#include <initializer_list>
 
 #include "base/dtype.hpp"
 #include "base/gemm_microkernel.hpp"
@@ -27,17 +27,42 @@ constexpr int key_block = 72;
 constexpr int most_queries = most_vectors * lanes;
 constexpr int together = 4;  // groups that take a block of keys while it, and its gradients, are near
 
+// Rows of a gradient, from the first that belongs to the task: added up in their place, or in the task's own memory if they
+// are to be rounded.
+class Gradient {
+    void* place;
+    ptrdiff_t place_row;
+    Number number;
+
+   public:
+    int64_t rows;
+    ptrdiff_t width;  // whole vectors
+    float* data;
+    ptrdiff_t row;    // from one row to the next
+
+    Gradient(void* place, ptrdiff_t place_row, Number number, int64_t rows, ptrdiff_t width, Scratch& scratch)
+        : place(place), place_row(place_row), number(number), rows(rows), width(width), data(static_cast<float*>(place)), row(place_row) {
+        if (number == Number::float32) return;
+        data = scratch.take(rows * width);
+        row = width;
+    }
+    float* at(int64_t i) const { return data + i * row; }
+    void clear(int64_t from, int64_t to) const { REGARD_ISA::clear(at(from), to - from, width, row); }
+    bool finite(int64_t columns) const { return REGARD_ISA::finite(data, rows, int(columns), row); }
+    void write() const {
+        if (number == Number::bfloat16) write_rows<Number::bfloat16>(data, row, rows, int(width), place, place_row);
+        if (number == Number::float16) write_rows<Number::float16>(data, row, rows, int(width), place, place_row);
+    }
+};
+
 // One head, or a share of its keys.
 struct Head {
+    Share own;
     const DotBackward* job;
     const Dot* of;
-    int64_t batch, head, part;
-    int64_t first, last;              // its keys
     Source q, k, v, grad;
     const float *context, *highest, *total;
-    float *dq, *dk, *dv;              // in their place, or in the task's own memory; rows of keys count from 0
-    ptrdiff_t dq_row, dk_row, dv_row; // from one of their rows to the next
-    ptrdiff_t width, value_width;     // of rows of dq and dk, of dv
+    Gradient dq, dk, dv;              // rows of dk and dv count from the first key of the share
     float scale;                      // of Q as it is packed: softcap's division included
     float *p, *ds, *slope;            // (key_block, group); slope: of the softcap
     float *k_room, *v_room;           // copies of rows that cannot be read where they lie
@@ -168,19 +193,12 @@ void differentiate(const Head& head, const Queries& queries, const Field& at, co
         open ? weigh<NV, false, false>(head, queries, at.cols) : weigh<NV, true, false>(head, queries, at.cols);
 }
 
-// Rows of gradients, and how far apart they are.
-struct Target {
-    float* data;
-    int width;  // whole vectors
-    ptrdiff_t row;
-};
-
 // C = or += A · B
-void add(bool fresh, int rows, int depth, const Matrix& a, const Rectangle& b, const Target& c) {
+void add(bool fresh, int rows, int width, int depth, const Matrix& a, const Rectangle& b, float* c, ptrdiff_t row) {
     if (fresh)
-        product<false>(rows, c.width, depth, a, b.data, b.row, c.data, c.row);
+        product<false>(rows, width, depth, a, b.data, b.row, c, row);
     else
-        product<true>(rows, c.width, depth, a, b.data, b.row, c.data, c.row);
+        product<true>(rows, width, depth, a, b.data, b.row, c, row);
 }
 
 // Which gradients nothing has been added to yet.
@@ -198,18 +216,17 @@ void collect(const Head& head, const Queries& queries, const Field& at, const Re
     for (int n = 0; n < at.cols; n += keys) {
         const int some = int(least(keys, at.cols - n));
         const Span own = open ? Span{0, at.group.rows} : queries_of(of, at, n, some);
-        const ptrdiff_t corner = n * ld + own.first, key = at.col + n;
-        add(fresh.keys, some, own.last - own.first, {head.p + corner, ld, 1},
-            {queries.grad.data + own.first * queries.grad.row, queries.grad.row},
-            {head.dv + key * head.dv_row, value_width, head.dv_row});
-        add(fresh.keys, some, own.last - own.first, {head.ds + corner, ld, 1},
-            {queries.q.data + own.first * queries.q.row, queries.q.row}, {head.dk + key * head.dk_row, width, head.dk_row});
+        const ptrdiff_t corner = n * ld + own.first, key = at.col + n - head.own.first;
+        add(fresh.keys, some, value_width, own.last - own.first, {head.p + corner, ld, 1},
+            {queries.grad.data + own.first * queries.grad.row, queries.grad.row}, head.dv.at(key), head.dv.row);
+        add(fresh.keys, some, width, own.last - own.first, {head.ds + corner, ld, 1},
+            {queries.q.data + own.first * queries.q.row, queries.q.row}, head.dk.at(key), head.dk.row);
     }
     for (int m = 0; m < at.group.rows; m += rows) {
         const int some = int(least(rows, at.group.rows - m));
         const Span own = open ? Span{0, at.cols} : keys_of(of, at, m, some);
-        add(fresh.queries, some, own.last - own.first, {head.ds + own.first * ld + m, 1, ld},
-            {k.data + own.first * k.row, k.row}, {head.dq + (at.group.row + m) * head.dq_row, width, head.dq_row});
+        add(fresh.queries, some, width, own.last - own.first, {head.ds + own.first * ld + m, 1, ld},
+            {k.data + own.first * k.row, k.row}, head.dq.at(at.group.row + m), head.dq.row);
     }
 }
 
@@ -217,15 +234,10 @@ void collect(const Head& head, const Queries& queries, const Field& at, const Re
 void meet(const Head& head, Queries& queries, int64_t col, int64_t stop, const Rectangle& block, bool first) {
     const int64_t from = most(col, queries.own.first), to = least(stop, queries.own.last);
     if (from >= to) return;
-    const Field at{head.batch, head.head, queries.group, from, int(to - from)};
+    const Field at{head.own.batch, head.own.head, queries.group, from, int(to - from)};
     const bool open = inside(*head.of, at.place(), at.block());
     const Rectangle k{block.data + (from - col) * block.row, block.row};
-    if (queries.group.vectors == 3)
-        differentiate<3>(head, queries, at, k, open);
-    else if (queries.group.vectors == 2)
-        differentiate<2>(head, queries, at, k, open);
-    else
-        differentiate<1>(head, queries, at, k, open);
+    by_vectors(queries.group, [&](auto vectors) { differentiate<vectors()>(head, queries, at, k, open); });
     collect(head, queries, at, k, open, {queries.fresh, first});
     queries.fresh = false;
 }
@@ -246,12 +258,12 @@ struct Cut {
 // Some groups of queries, all keys. `first`: the head's first group is among them, and sets what others add to.
 void groups_backward(const Head& head, Queries* some, int count, bool first) {
     const Dot& of = *head.of;
-    int64_t start = head.last, stop = head.first;
+    int64_t start = head.own.last, stop = head.own.first;
     for (int g = 0; g < count; ++g) {
-        Columns own = columns_of(of, head.batch, some[g].group.row, some[g].group.rows);
-        some[g].whole = own.first >= head.first && own.last <= head.last && of.softcap == 0;
-        own.first = least(most(own.first, head.first), head.last);
-        own.last = most(own.first, least(own.last, head.last));
+        Columns own = columns_of(of, head.own.batch, some[g].group.row, some[g].group.rows);
+        some[g].whole = own.first >= head.own.first && own.last <= head.own.last && of.softcap == 0;
+        own.first = least(most(own.first, head.own.first), head.own.last);
+        own.last = most(own.first, least(own.last, head.own.last));
         some[g].own = own;
         some[g].fresh = true;
         if (own.first == own.last) continue;
@@ -259,9 +271,9 @@ void groups_backward(const Head& head, Queries* some, int count, bool first) {
         stop = most(stop, own.last);
     }
     if (first)  // the first group sets the gradients of its keys; the others are added to nothing
-        for (const auto& [x, width, row] : {std::tuple{head.dk, head.width, head.dk_row}, std::tuple{head.dv, head.value_width, head.dv_row}}) {
-            clear(x + head.first * row, some[0].own.first - head.first, width, row);
-            clear(x + some[0].own.last * row, head.last - some[0].own.last, width, row);
+        for (const Gradient* x : {&head.dk, &head.dv}) {
+            x->clear(0, some[0].own.first - head.own.first);
+            x->clear(some[0].own.last - head.own.first, x->rows);
         }
     const Cut cut(start, most(start, stop));
     for (int g = 0; g < count; ++g) {
@@ -274,89 +286,36 @@ void groups_backward(const Head& head, Queries* some, int count, bool first) {
         for (int g = 0; g < count; ++g) meet(head, some[g], col, end, k, first && g == 0);
     }
     for (int g = 0; g < count; ++g)
-        if (some[g].fresh) clear(head.dq + some[g].group.row * head.dq_row, some[g].group.rows, head.width, head.dq_row);
-}
-
-// Where the gradients of a task belong, in whatever they are written as.
-struct Places {
-    void *dq, *dk, *dv;
-};
-
-Places places_of(const Head& head) {
-    const DotBackward& job = *head.job;
-    char* dq = static_cast<char*>(job.dq.at(head.batch, head.head, 0, job.dq_number));
-    return {dq + head.part * job.dq_part * ptrdiff_t(size_of(job.dq_number)), job.dk.at(head.batch, head.head, head.first, job.dk_number),
-            job.dv.at(head.batch, head.head, head.first, job.dk_number)};
-}
-
-// Where a task adds them up: there, or in its own memory if they are to be rounded. Rows of keys count from the head's first.
-void place_gradients(Head& head, Scratch& scratch) {
-    const DotBackward& job = *head.job;
-    const Places to = places_of(head);
-    const bool round_dq = job.dq_number != Number::float32, round_dk = job.dk_number != Number::float32;
-    const int64_t keys = head.last - head.first;
-    head.dq = round_dq ? scratch.take(head.of->queries * head.width) : static_cast<float*>(to.dq);
-    head.dk = round_dk ? scratch.take(keys * head.width) : static_cast<float*>(to.dk);
-    head.dv = round_dk ? scratch.take(keys * head.value_width) : static_cast<float*>(to.dv);
-    head.dq_row = round_dq ? head.width : job.dq.row;
-    head.dk_row = round_dk ? head.width : job.dk.row;
-    head.dv_row = round_dk ? head.value_width : job.dv.row;
-    head.dk -= head.first * head.dk_row;
-    head.dv -= head.first * head.dv_row;
-}
-
-// From its own memory to where they belong.
-void write_gradients(const Head& head) {
-    const DotBackward& job = *head.job;
-    const Places to = places_of(head);
-    const int64_t keys = head.last - head.first;
-    const auto write = [](Number number, const float* from, int64_t rows, ptrdiff_t width, void* place, ptrdiff_t row) {
-        if (number == Number::bfloat16) write_rows<Number::bfloat16>(from, width, rows, int(width), place, row);
-        if (number == Number::float16) write_rows<Number::float16>(from, width, rows, int(width), place, row);
-    };
-    write(job.dq_number, head.dq, job.of.queries, head.width, to.dq, job.dq.row);
-    write(job.dk_number, head.dk + head.first * head.dk_row, keys, head.width, to.dk, job.dk.row);
-    write(job.dk_number, head.dv + head.first * head.dv_row, keys, head.value_width, to.dv, job.dv.row);
-}
-
-size_t room_of(const DotBackward& job) {
-    const Dot& of = job.of;
-    const size_t width = padded(of.width), value_width = padded(of.value_width);
-    const size_t queries = job.dq_number == Number::float32 ? 0 : of.queries;
-    const size_t keys = job.dk_number == Number::float32 ? 0 : (of.keys + job.parts - 1) / job.parts;
-    return queries * width + keys * (width + value_width) + 3 * 32 + together * (2 * most_queries * (width + value_width) + 3 * most_queries + 7 * 32) +
-           key_block * (width + value_width) + 3 * key_block * most_queries + 5 * 32;
+        if (some[g].fresh) head.dq.clear(some[g].group.row, some[g].group.row + some[g].group.rows);
 }
 
 Head make_head(const DotBackward& job, int64_t task, Scratch& scratch) {
     const Dot& of = job.of;
-    const int64_t entry = task / job.parts, part = task % job.parts, share = (of.keys + job.parts - 1) / job.parts;
-    const int64_t batch = entry / of.heads, at = entry % of.heads, shared = at / of.groups;
-    Head head{};
-    head.job = &job;
-    head.of = &of;
-    head.batch = batch;
-    head.head = at;
-    head.part = part;
-    head.first = least(part * share, of.keys);
-    head.last = least(head.first + share, of.keys);
-    head.q = source(of.q, of.number, batch, at);
-    head.k = source(of.k, of.number, batch, shared);
-    head.v = source(of.v, of.number, batch, shared);
-    head.grad = source(job.grad, Number::float32, batch, at);
-    head.context = job.context.data + batch * job.context.batch + at * job.context.head;
-    head.highest = job.softmax.highest.data + batch * job.softmax.highest.batch + at * job.softmax.highest.head;
-    head.total = job.softmax.total.data + batch * job.softmax.total.batch + at * job.softmax.total.head;
-    head.width = padded(of.width);
-    head.value_width = padded(of.value_width);
-    head.scale = of.softcap > 0 ? of.scale / of.softcap : of.scale;
-    head.p = scratch.take(key_block * most_queries);
-    head.ds = scratch.take(key_block * most_queries);
-    head.slope = scratch.take(key_block * most_queries);
-    head.k_room = scratch.take(key_block * head.width);
-    head.v_room = scratch.take(key_block * head.value_width);
-    place_gradients(head, scratch);
-    return head;
+    const Share own(of, job.parts, task);
+    const int64_t batch = own.batch, at = own.head, shared = at / of.groups, keys = own.last - own.first;
+    const ptrdiff_t width = padded(of.width), value_width = padded(of.value_width);
+    char* const dq = static_cast<char*>(job.dq.at(batch, at, 0, job.dq_number)) + own.part * job.dq_part * ptrdiff_t(size_of(job.dq_number));
+    return {
+        .own = own,
+        .job = &job,
+        .of = &of,
+        .q = source(of.q, of.number, batch, at),
+        .k = source(of.k, of.number, batch, shared),
+        .v = source(of.v, of.number, batch, shared),
+        .grad = source(job.grad, Number::float32, batch, at),
+        .context = job.context.at(batch, at),
+        .highest = job.softmax.highest.at(batch, at),
+        .total = job.softmax.total.at(batch, at),
+        .dq = {dq, job.dq.row, job.dq_number, of.queries, width, scratch},
+        .dk = {job.dk.at(batch, at, own.first, job.dk_number), job.dk.row, job.dk_number, keys, width, scratch},
+        .dv = {job.dv.at(batch, at, own.first, job.dk_number), job.dv.row, job.dk_number, keys, value_width, scratch},
+        .scale = of.softcap > 0 ? of.scale / of.softcap : of.scale,
+        .p = scratch.take(key_block * most_queries),
+        .ds = scratch.take(key_block * most_queries),
+        .slope = scratch.take(key_block * most_queries),
+        .k_room = scratch.take(key_block * width),
+        .v_room = scratch.take(key_block * value_width),
+    };
 }
 
 }  // namespace
@@ -367,13 +326,13 @@ void dot_backward(const void* given, int64_t task, Scratch& scratch) {
     const Head head = make_head(job, task, scratch);
     Queries some[together];
     for (Queries& queries : some) {
-        queries.qt = scratch.take(most_queries * head.width);
-        queries.gt = scratch.take(most_queries * head.value_width);
+        queries.qt = scratch.take(most_queries * head.dk.width);
+        queries.gt = scratch.take(most_queries * head.dv.width);
         queries.base = scratch.take(most_queries);
         queries.share = scratch.take(most_queries);
         queries.delta = scratch.take(most_queries);
-        queries.q_room = scratch.take(most_queries * head.width);
-        queries.grad_room = scratch.take(most_queries * head.value_width);
+        queries.q_room = scratch.take(most_queries * head.dk.width);
+        queries.grad_room = scratch.take(most_queries * head.dv.width);
     }
     const Groups groups(0, int(of.queries));
     for (int g = 0; g < groups.count; g += together) {
@@ -381,14 +340,10 @@ void dot_backward(const void* given, int64_t task, Scratch& scratch) {
         for (int i = 0; i < count; ++i) some[i].group = groups[g + i];
         groups_backward(head, some, count, g == 0);
     }
-    write_gradients(head);
-    if (!of.mask.any) return;
+    for (const Gradient* x : {&head.dq, &head.dk, &head.dv}) x->write();
     // What may be lost: a masked key meets the gradient of its queries in dQ, a query that of its masked keys in dK
-    const bool kept = finite(head.dq, of.queries, int(of.width), head.dq_row) &&
-                      finite(head.dk + head.first * head.dk_row, head.last - head.first, int(of.width), head.dk_row);
+    const bool kept = !of.mask.any || (head.dq.finite(of.width) && head.dk.finite(of.width));
     if (!kept) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
 }
-
-size_t dot_backward_room(const void* given, int64_t) { return room_of(*static_cast<const DotBackward*>(given)); }
 
 }  // namespace regard::REGARD_ISA

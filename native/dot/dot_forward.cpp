@@ -123,14 +123,14 @@ void meet(const Dot& of, const Field& at, const Keys& keys, const State& state, 
     if (inside(of, at.place(), at.block())) {
         score_block<NV>(k, at.cols, int(of.width), state.qt, room.s, peak);
         if (of.softcap > 0) {
-            cap_field(at, of.softcap, room.s);
+            cap(room.s, 0, 1, at.cols * at.group.width(), of.softcap);
             highest_of<NV>(room.s, at.cols, peak);
         }
         weigh<NV, false>(room.s, at.cols, peak, at.group, state, room);
         return gather(room, state, at.group, 0, at.group.rows, v, 0, at.cols);
     }
     score_some<NV>(of, at, k, int(of.width), state.qt, room.s);
-    if (of.softcap > 0) cap_field(at, of.softcap, room.s);
+    if (of.softcap > 0) cap(room.s, 0, 1, at.cols * at.group.width(), of.softcap);
     mask_field(of, at, room.s);
     highest_of<NV>(room.s, at.cols, peak);
     weigh<NV, true>(room.s, at.cols, peak, at.group, state, room);
@@ -180,12 +180,7 @@ void meet_block(const Dot& of, const Place& at, const Group& group, const Keys& 
     if (start >= stop) return;
     const Field field{at.batch, at.head, group, start, int(stop - start)};
     state.divided = own.first >= keys.first && own.last <= keys.first + keys.count;
-    if (group.vectors == 3)
-        meet<3>(of, field, keys, state, room);
-    else if (group.vectors == 2)
-        meet<2>(of, field, keys, state, room);
-    else
-        meet<1>(of, field, keys, state, room);
+    by_vectors(group, [&](auto vectors) { meet<vectors()>(of, field, keys, state, room); });
     state.fresh = false;
 }
 
@@ -240,14 +235,6 @@ void dot_forward(const void* given, int64_t task, Scratch& scratch) {
     bool finite = true;
     for (int g = 0; g < groups.count; ++g) finite &= finish(job, at, groups[g], states[g], room);
     if (!finite) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
-}
-
-size_t dot_forward_room(const void* given, int64_t rows) {
-    const Dot& of = static_cast<const DotForward*>(given)->of;
-    const size_t width = padded(of.width), value_width = padded(of.value_width), queries = rows + most_vectors * lanes;
-    const size_t groups = rows / lanes + 1;
-    return key_block * (most_vectors * lanes + width + value_width) + queries * (width + 2 + value_width) +
-           groups * (4 * 32 + sizeof(State) / sizeof(float)) + 8 * 32;
 }
 
 }  // namespace regard::REGARD_ISA

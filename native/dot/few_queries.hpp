@@ -33,7 +33,7 @@ void meet_rows(const Source& of, int64_t first, int count, int width, const floa
                 for (int r = 0; r < R; ++r) sum[r] += y * load(x + r * ld + c);
             }
             if (whole < width) {
-                const vec y = Kind<N>::read_some(row + whole, width - whole);
+                const vec y = Kind<N>::read(row + whole, width - whole);
                 for (int r = 0; r < R; ++r) sum[r] += y * load(x + r * ld + whole);
             }
             for (int r = 0; r < R; ++r) total[r][j] = sum[r];
@@ -78,7 +78,7 @@ void gather_rows(const Source& of, int64_t first, int count, int width, const fl
     for (; c + lanes <= width; c += lanes) gather<R, 1, N>(of, first, count, c, p, sums, ld);
     if (c == width) return;
     for (int j = 0; j < count; ++j) {
-        const vec x = Kind<N>::read_some(of.row_of<N>(first + j) + c, width - c);
+        const vec x = Kind<N>::read(of.row_of<N>(first + j) + c, width - c);
         for (int r = 0; r < R; ++r) store(sums + r * ld + c, load(sums + r * ld + c) + x * splat(p[r * few_block + j]));
     }
 }

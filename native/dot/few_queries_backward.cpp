@@ -37,15 +37,12 @@ void take_queries(Few& few) {
     const Rectangle q = rectangle<false>(source(of.q, of.number, few.batch, few.head), 0, few.rows, width, few.scaled);
     pack_rows(q.data, q.row, few.rows, width, few.q, few.width, 1.0f);
     pack_rows(few.q, few.width, few.rows, width, few.scaled, few.width, of.softcap > 0 ? of.scale / of.softcap : of.scale);
-    const float* grad = job.grad.data + few.batch * job.grad.batch + few.head * job.grad.head;
+    const float *grad = job.grad.at(few.batch, few.head), *context = job.context.at(few.batch, few.head);
     pack_rows(grad, job.grad.row, few.rows, value_width, few.grad, few.value_width, 1.0f);
-    const float* context = job.context.data + few.batch * job.context.batch + few.head * job.context.head;
     for (int r = 0; r < few.rows; ++r) {
         float delta = 0;
         for (int c = 0; c < value_width; ++c) delta += grad[r * job.grad.row + c] * context[r * job.context.row + c];
-        const auto [high, sums] = job.softmax;
-        const float highest = high.data[few.batch * high.batch + few.head * high.head + r];
-        const float total = sums.data[few.batch * sums.batch + few.head * sums.head + r];
+        const float highest = job.softmax.highest.at(few.batch, few.head)[r], total = job.softmax.total.at(few.batch, few.head)[r];
         few.delta[r] = delta * of.scale;
         few.base[r] = highest == -infinity ? 0.0f : highest;
         few.share[r] = total == 0 ? 0.0f : 1.0f / total;
@@ -114,10 +111,9 @@ void meet(Few& few, int64_t first, int keys) {
 
 Few make_few(const DotBackward& job, int64_t task, Scratch& scratch) {
     const Dot& of = job.of;
-    const int64_t entry = task / job.parts, part = task % job.parts, share = (of.keys + job.parts - 1) / job.parts;
-    const int64_t batch = entry / of.heads, head = entry % of.heads, first = least(part * share, of.keys);
+    const auto [batch, head, part, first, last] = Share(of, job.parts, task);
     const int rows = int(of.queries), width = round_up(int(of.width)), value_width = round_up(int(of.value_width));
-    return {&job, batch, head, part, first, least(first + share, of.keys), rows, width, value_width,
+    return {&job, batch, head, part, first, last, rows, width, value_width,
             source(of.k, of.number, batch, head / of.groups), source(of.v, of.number, batch, head / of.groups),
             scratch.take(rows * width), scratch.take(rows * width), scratch.take(rows * value_width),
             scratch.take(rows * width), scratch.take(rows * few_block), scratch.take(rows * few_block),
@@ -166,11 +162,6 @@ void dot_few_backward(const void* given, int64_t task, Scratch& scratch) {
     });
     const bool kept = sum(few.trace) == 0 && finite(few.dq, few.rows, int(of.width), few.width);
     if (of.mask.any && !kept) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
-}
-
-size_t dot_few_backward_room(const void* given, int64_t) {
-    const Dot& of = static_cast<const DotBackward*>(given)->of;
-    return of.queries * (3 * padded(of.width) + padded(of.value_width) + 3 * few_block) + 8 * 32;
 }
 
 }  // namespace regard::REGARD_ISA

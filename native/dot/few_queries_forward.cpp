@@ -121,9 +121,9 @@ void dot_few(const void* given, int64_t task, Scratch& scratch) {
     const int64_t shared_heads = of.heads / of.groups, batch = task / shared_heads, shared = task % shared_heads;
     const int rows = int(of.groups * of.queries), width = round_up(int(of.width)), value_width = round_up(int(of.value_width));
     const Few few{&job, batch, shared, rows, width, value_width, source(of.k, of.number, batch, shared),
-                  source(of.v, of.number, batch, shared), scratch.take(rows * width),
+                  source(of.v, of.number, batch, shared), scratch.take(size_t(rows) * width),
                   scratch.take(most_together * few_block), scratch.take(rows), scratch.take(rows),
-                  scratch.take(rows * value_width)};
+                  scratch.take(size_t(rows) * value_width)};
     take_queries(few);
     const Columns columns = columns_of(of, batch, 0, of.queries);
     by_number(of.number, [&](auto number) {
@@ -133,12 +133,6 @@ void dot_few(const void* given, int64_t task, Scratch& scratch) {
         }
     });
     if (!finish(few)) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
-}
-
-size_t dot_few_room(const void* given, int64_t) {
-    const Dot& of = static_cast<const DotForward*>(given)->of;
-    const size_t rows = of.groups * of.queries;
-    return rows * (padded(of.width) + padded(of.value_width) + 2) + most_together * few_block + 8 * 32;
 }
 
 }  // namespace regard::REGARD_ISA

@@ -24,6 +24,17 @@ struct Group {
     int width() const { return vectors * lanes; }
 };
 
+// Calls f with the number of vectors of a group as a constant.
+template <typename F>
+REGARD_INLINE void by_vectors(const Group& group, F f) {
+    if (group.vectors == 3)
+        f(std::integral_constant<int, 3>{});
+    else if (group.vectors == 2)
+        f(std::integral_constant<int, 2>{});
+    else
+        f(std::integral_constant<int, 1>{});
+}
+
 // The queries of a task in groups of nearly equal size: group `index` of them.
 struct Groups {
     int64_t row;
@@ -173,11 +184,6 @@ inline void mask_field(const Dot& of, const Field& at, float* s) {
             store(to, lane >= int(least(first, width)) && lane <= int(most(last, -1)) ? load(to) : splat(-infinity));
         }
     }
-}
-
-// Scores, already divided by the cap → cap · tanh(scores).
-inline void cap_field(const Field& at, float softcap, float* s) {
-    for (int i = 0; i < at.cols * at.group.width(); i += lanes) store(s + i, softcap * hyperbolic_tangent(load(s + i)));
 }
 
 template <int NV>

@@ -65,10 +65,8 @@ struct Bytes {
     uint8_t* of;
     float scale;
 
-    static size_t room(int64_t width) { return size_t(width) / 4 + 1 + lanes + 32; }  // floats
-
     Bytes(const Drop& drop, int64_t width, Scratch& scratch)
-        : drop(drop), of(drop.below ? reinterpret_cast<uint8_t*>(scratch.take(room(width) - 32)) : nullptr), scale(256.0f / float(256 - drop.below)) {}
+        : drop(drop), of(drop.below ? reinterpret_cast<uint8_t*>(scratch.take(size_t(width) / 4 + 1 + lanes)) : nullptr), scale(256.0f / float(256 - drop.below)) {}
 
     void fill(int64_t row, int64_t width) {
         if (!of) return;
@@ -99,7 +97,6 @@ void gelu(const void* given, int64_t task, Scratch& scratch) {
         });
     }
 }
-size_t gelu_room(const void*, int64_t) { return 0; }
 
 void add_norm(const void* given, int64_t task, Scratch& scratch) {
     const AddNorm& job = *static_cast<const AddNorm*>(given);
@@ -133,7 +130,6 @@ void add_norm(const void* given, int64_t task, Scratch& scratch) {
         job.rate[r] = rate;
     }
 }
-size_t add_norm_room(const void* given, int64_t) { return Bytes::room(static_cast<const AddNorm*>(given)->width); }
 
 // With u = (sum − mean) · rate and g = of_y · gain: dsum = of_sum + rate · (g − mean(g) − u · mean(g·u)).
 void add_norm_backward(const void* given, int64_t task, Scratch& scratch) {
@@ -168,6 +164,5 @@ void add_norm_backward(const void* given, int64_t task, Scratch& scratch) {
         });
     }
 }
-size_t add_norm_backward_room(const void* given, int64_t) { return Bytes::room(static_cast<const AddNormBackward*>(given)->width); }
 
 }  // namespace regard::REGARD_ISA

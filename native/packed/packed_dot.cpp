@@ -82,7 +82,7 @@ struct Unit {
 template <typename Job>
 struct Bundles {
     const Job& job;
-    const Kernel &many, &few;  // for sequences of more than few_queries, and of no more
+    Kernel *many, *few;  // for sequences of more than few_queries, and of no more
     std::vector<Entry> entries;
     std::vector<Unit> units{};
     std::vector<int64_t> starts{0};  // of bundles, and the end
@@ -111,19 +111,12 @@ struct Bundles {
         for (int64_t n = all.starts[bundle]; n < all.starts[bundle + 1]; ++n) {
             const auto [entry, task] = all.units[n];
             const Job one = cut(all.job, all.entries[entry]);
-            scratch.used = 0;
-            (one.of.queries <= few_queries ? all.few : all.many).run(&one, task, scratch);
+            scratch.release();
+            (one.of.queries <= few_queries ? all.few : all.many)(&one, task, scratch);
         }
     }
-    static size_t room(const void* given, int64_t rows) {
-        const Bundles& all = *static_cast<const Bundles*>(given);
-        Job short_one = all.job;
-        short_one.of.queries = std::min(short_one.of.queries, few_queries);
-        return std::max(all.many.room(&all.job, rows), all.few.room(&short_one, rows));
-    }
     void work(int64_t rows, int threads) const {
-        const Kernel bundle{run, room};
-        parallel(bundle, this, int64_t(starts.size()) - 1, rows, threads, small_of(job.of.number));
+        parallel(run, this, int64_t(starts.size()) - 1, rows, threads, small_of(job.of.number));
     }
 };
 

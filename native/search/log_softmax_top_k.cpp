@@ -52,6 +52,5 @@ void best(const void* given, int64_t task, Scratch& scratch) {
         for (int64_t i = 0; i < job.count; ++i) found.values[i] = found.values[i] - most - rest;
     }
 }
-size_t best_room(const void*, int64_t) { return 0; }
 
 }  // namespace regard::REGARD_ISA

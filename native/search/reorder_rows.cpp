@@ -30,8 +30,10 @@ void run(const void* given, int64_t group, Scratch& scratch) {
     for (int64_t r = start; r < past; ++r) first.push_back(first_of(job, r));
     for (size_t t = job.tables.size(); t--;) {  // the writers last
         const Table& table = job.tables[t];
+        scratch.release();
+        float* const copies = scratch.take(size_t(job.group * job.length * table.position) / sizeof(float) + 1);
         const auto each = [&](auto copy) {
-            char* room = reinterpret_cast<char*>(scratch.data);
+            char* room = reinterpret_cast<char*>(copies);
             for (int64_t r = start; r < past; ++r) {
                 const int64_t skipped = first[r - start] * table.position, bytes = job.length * table.position - skipped;
                 if (bytes) copy(r, skipped, room, size_t(bytes));
@@ -47,18 +49,10 @@ void run(const void* given, int64_t group, Scratch& scratch) {
     }
 }
 
-size_t room(const void* given, int64_t) {
-    const Move& job = *static_cast<const Move*>(given);
-    int64_t widest = 0;
-    for (const Table& table : job.tables) widest = std::max(widest, table.position);
-    return size_t(job.group * job.length * widest) / sizeof(float) + 1;
-}
-
 }  // namespace
 
 void move(const Move& job, int threads) {
-    const Kernel kernel{run, room};
-    parallel(kernel, &job, (job.count + job.group - 1) / job.group, 1, threads);
+    parallel(run, &job, (job.count + job.group - 1) / job.group, 1, threads);
 }
 
 }  // namespace regard::calls

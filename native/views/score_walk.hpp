@@ -36,10 +36,7 @@ class Scorer {
    public:
     Scorer(const Additive& job, int64_t batch, int64_t head, Scratch& scratch)
         : job(job), of(job.of), at{batch, head, 0, 0}, q(scratch.take(band_rows * of.width)),
-          kt(scratch.take(key_block * of.width)), queries(of.q.data + batch * of.q.batch + head * of.q.head),
-          keys(of.k.data + batch * of.k.batch + head / of.groups * of.k.head) {}
-
-    static size_t room(const Dot& of) { return (band_rows + key_block) * of.width + 2 * 32; }
+          kt(scratch.take(key_block * of.width)), queries(of.q.at(batch, head)), keys(of.k.at(batch, head / of.groups)) {}
 
     void take_queries(const Place& band) {
         at = band;
@@ -92,8 +89,6 @@ void walk(const Additive& job, const Part& part, Scratch& scratch, SEE& see) {
         }
     }
 }
-
-inline size_t walk_room(const Dot& of, int strips) { return Scorer::room(of) + strips * most_rows * key_block + 32; }
 
 // e^x for x ≤ 0 or near it; 0 below the smallest normal number, and so for −∞.
 REGARD_INLINE vec weight(vec x) { return x < splat(-87.3f) ? vec{} : exponential(x); }

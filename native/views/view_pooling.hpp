@@ -83,9 +83,6 @@ struct Pool : Sight {
         return std::upper_bound(cells.edges, cells.edges + cells.count, entry) - cells.edges - 1;
     }
 
-    // Floats of scratch. Numbers that nobody asked for stand there: a new piece of memory each time costs page faults.
-    static size_t room(const Observe& job) { return job.shades.out ? (job.per_task + 1) * job.cols.count + 2 * 32 : 0; }
-
     float* row(int64_t r) const { return numbers ? numbers + (r - first) * job.cols.count : Sight::row(r); }
 
     Pool(const Observe& job, const Part& part, Scratch& scratch)

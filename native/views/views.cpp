@@ -117,7 +117,7 @@ struct Times : Sight {
 
     Times(const Observe& job, const Part& part, Scratch& scratch)
         : Sight(job, part), first(part.row), last(part.row_end),
-          x(job.x.data + part.batch * job.x.batch + part.head * job.x.head), width(round_up(int(job.count))) {
+          x(job.x.at(part.batch, part.head)), width(round_up(int(job.count))) {
         values = scratch.take(key_block * width);
         summed = scratch.take((last - first) * width);
         std::fill(summed, summed + (last - first) * width, 0.0f);
@@ -146,7 +146,7 @@ struct Before : Sight {
 
     Before(const Observe& job, const Part& of, Scratch& scratch)
         : Sight(job, of), first(of.col), cols(int(of.col_end - of.col)),
-          x(job.x.data + of.batch * job.x.batch + of.head * job.x.head) {
+          x(job.x.at(of.batch, of.head)) {
         part = scratch.take(job.count * key_block);
         summed = scratch.take(job.count * key_block);
         std::fill(summed, summed + job.count * key_block, 0.0f);
@@ -197,18 +197,6 @@ void observe(const void* given, int64_t task, Scratch& scratch) {
         case Verb::before: return look(job, part, scratch, Before(job, part, scratch));
         case Verb::largest: return look(job, part, scratch, Pool<true>(job, part, scratch));
         case Verb::sums: return look(job, part, scratch, Pool<false>(job, part, scratch));
-    }
-}
-
-size_t observe_room(const void* given, int64_t) {
-    const Observe& job = *static_cast<const Observe*>(given);
-    const size_t walked = walk_room(job.of.of, job.verb == Verb::before ? Before::strips : 1), width = round_up(int(job.count));
-    switch (job.verb) {
-        case Verb::times: return walked + (key_block + job.per_task) * width + 2 * 32;
-        case Verb::before: return walked + 2 * job.count * key_block + 2 * 32;
-        case Verb::largest:
-        case Verb::sums: return walked + Pool<false>::room(job);
-        default: return walked;
     }
 }
 

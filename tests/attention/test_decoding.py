@@ -7,34 +7,23 @@ import math
 import pytest
 import torch
 
-from regard.attention.native.decoding import _by_torch, log_softmax_top_k, top_k
-
-
-@pytest.mark.parametrize("size", [3, 64, 1023, 1024, 4096, 5001])
-def test_top_by_blocks_is_topk(size: int) -> None:
-    scores = torch.randn(7, size)
-    values, indices = top_k(scores, 6)
-    wanted = scores.topk(min(6, size))
-    assert torch.equal(values.sort(-1, descending=True).values, wanted.values)
-    assert torch.equal(scores.gather(1, indices), values)
-    assert all(len(set(row)) == len(row) for row in indices.tolist())
-
-
-def test_top_of_equal_scores_repeats_none() -> None:
-    _, indices = top_k(torch.zeros(2, 4096), 6)
-    assert all(len(set(row)) == 6 for row in indices.tolist())
+from regard.attention.native import engine
+from regard.attention.native.decoding import log_softmax_top_k
 
 
 @pytest.mark.parametrize("count", [1, 6, 41])
 @pytest.mark.parametrize("size", [1, 5, 41, 63, 130, 1024, 5001])
-def test_the_best_are_the_highest_log_probabilities(size: int, count: int, isa: str) -> None:
+def test_the_best_are_the_highest_log_probabilities(
+    size: int, count: int, isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wide = torch.randn(37, size + 3) * 4
     logits = wide[:, :size]  # rows need not touch
     values, ids = log_softmax_top_k(logits, count)
     wanted = logits.double().log_softmax(-1).topk(min(count, size))
     assert torch.equal(ids, wanted.indices) and torch.allclose(values.double(), wanted.values, atol=2e-6)
-    by_torch = _by_torch(logits.clone(), min(count, size))[0].sort(-1, descending=True).values
-    assert torch.allclose(values, by_torch, atol=2e-6)
+    monkeypatch.setattr(engine, "module", None)
+    by_torch, at = log_softmax_top_k(logits, count)
+    assert torch.equal(ids, at) and torch.allclose(values, by_torch, atol=2e-6)
 
 
 def test_of_equal_scores_the_first_are_thelog_softmax_top_k(isa: str) -> None:

@@ -34,16 +34,9 @@ def dot_forward(module: ModuleType, q: Tensor, k: Tensor, v: Tensor, threads: in
     (b, h, tq, d), (tk, dv) = q.shape, v.shape[-2:]
     context, softmax = torch.full((b, h, tq, dv), torch.nan), torch.full((2, b, h, tq), torch.nan)
     views = [(x.data_ptr(), *x.stride()[:3]) for x in (q, k, v, context)]
-    module.dot_forward(
-        (b, h, 1, tq, tk, d, dv),
-        *views[:3],
-        (0, d**-0.5, 0.0),
-        OPEN,
-        views[3],
-        softmax.data_ptr(),
-        rows_per_task,
-        threads,
-    )
+    problem = (b, h, 1, tq, tk, d, dv), *views[:3], (0, d**-0.5, 0.0), OPEN
+    rows = softmax.data_ptr(), *softmax.stride()[:3]
+    module.dot_forward(problem, None, views[3], rows, rows_per_task, threads)
     return context
 
 
@@ -110,20 +103,21 @@ def test_an_unknown_instruction_set_is_refused(module: ModuleType) -> None:
 @pytest.mark.parametrize("size", [6, 8])
 def test_a_tuple_of_another_size_is_refused(module: ModuleType, size: int) -> None:
     four = (0, 0, 0, 0)
-    with pytest.raises(TypeError, match="sizes must be a tuple of 7 numbers"):
-        module.dot_forward((0,) * size, four, four, four, (0, 1.0, 0.0), OPEN, four, 0, 1, 1)
+    with pytest.raises(TypeError, match="sizes must be a tuple of 7 items"):
+        module.dot_forward(((0,) * size, four, four, four, (0, 1.0, 0.0), OPEN), None, four, four, 1, 1)
     with pytest.raises(ValueError, match="rows_per_task must be at least 1"):
-        module.dot_forward((0,) * 7, four, four, four, (0, 1.0, 0.0), None, four, 0, 0, 1)
+        module.dot_forward(((0,) * 7, four, four, four, (0, 1.0, 0.0), None), None, four, four, 0, 1)
 
 
 @needs_module
 def test_what_a_task_throws_reaches_the_caller(module: ModuleType) -> None:
     if "asan" in os.environ.get("LD_PRELOAD", ""):
         pytest.skip("the sanitizer ends the process instead")
-    sizes = (1, 2, 1, 1, 1, 2**40, 1)  # scratch for keys of that width is beyond any machine
+    sizes = (2, 2**16, 2**16, 4, 1, 2**30, 1)  # memory for so many queries of that width is beyond any machine
+    problem = sizes, *[(0, 0, 0, 0)] * 3, (0, 1.0, 0.0), OPEN
     for threads in (1, 2):
         with pytest.raises(MemoryError):
-            module.dot_forward(sizes, *[(0, 0, 0, 0)] * 3, (0, 1.0, 0.0), OPEN, (0, 0, 0, 0), 0, 1, threads)
+            module.dot_forward(problem, None, (0, 0, 0, 0), (0, 0, 0, 0), 1, threads)
 
 
 @pytest.mark.parametrize(

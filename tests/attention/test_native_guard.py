@@ -15,18 +15,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import regard
 from regard.attention.cells import Cells
-from regard.attention.masks import Mask
 from regard.attention.native import additive as native_additive
 from regard.attention.native import backend as native
-from regard.attention.native import decoding, engine, fused, packed_dot, views
+from regard.attention.native import decoding, engine, fused, views
 from regard.attention.native.plan import Plan, address, addressable
 from regard.attention.packed_layout import Layout
 from regard.attention.request import Request
 from regard.attention.similarity import Additive, Dot
 
 SOURCES = Path(regard.__file__).parent
-COMPUTE = {"dot_forward", "dot_backward", "packed_forward", "packed_backward", "additive_forward", "additive_backward"}
-COMPUTE |= {"observe", "gelu", "add_norm", "add_norm_backward", "best", "move", "large_pages"}
+COMPUTE = {"dot_forward", "dot_backward", "additive_forward", "additive_backward", "observe", "gelu", "add_norm"}
+COMPUTE |= {"add_norm_backward", "best", "move", "large_pages"}
 needs_kernels = pytest.mark.skipif(engine.module is None, reason="there are no native kernels here")
 
 
@@ -96,7 +95,7 @@ def test_every_address_for_the_kernels_comes_from_one_function() -> None:
             assert ("data_ptr" in names) == (path.name == "plan.py"), path
         if names & COMPUTE and ("engine.module" in text or "kernels()" in text or "_native" in text):
             users.add(str(path.relative_to(SOURCES / "attention/native")))  # raises outside it
-    assert users >= {"additive.py", "backend.py", "decoding.py", "fused.py", "packed_dot.py", "views.py"}
+    assert users >= {"additive.py", "backend.py", "decoding.py", "fused.py", "views.py"}
 
 
 @pytest.fixture
@@ -112,7 +111,7 @@ def unreached(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 T, D = 6, 8
-PLAN = Plan(1, 2, 1, 1.0, 0.0, None, (), False)
+PLAN = Plan(1, 2, 1, 1.0, 0.0, None, ())
 LAYOUT = Layout(torch.tensor([T]), torch.tensor([T]), T, T, True)
 
 
@@ -126,20 +125,21 @@ def entry_points(bad: Callable[[Tensor], Tensor], at: int) -> dict[str, Callable
     q, k, v = (bad(torch.randn(1, 2, T, D)) if i == at else torch.randn(1, 2, T, D) for i in range(3))
     first, second, third = (bad(torch.randn(T, D)) if i == at else torch.randn(T, D) for i in range(3))
     row = bad(torch.randn(D)) if at else torch.randn(D)
-    w, lse, grad, out = torch.ones(1, 2, D), torch.zeros(1, 2, T), torch.randn(1, 2, T, D), torch.randn(1, 2, T, D)
-    packed = packed_dot.Packed(PLAN, LAYOUT, Mask())
+    w, softmax = torch.ones(1, 2, D), torch.zeros(2, 1, 2, T)
+    grad, out = torch.randn(1, 2, T, D), torch.randn(1, 2, T, D)
+    packed = PLAN._replace(layout=LAYOUT)
     cells, statistic = Cells(0, T, 2), torch.zeros(1, 2, T)
     heads = [bad(torch.randn(2, T, D)) if i == at else torch.randn(2, T, D) for i in range(3)]
     found: dict[str, Callable[[], Any]] = {
         "dot forward": lambda: native._forward(q, k, v, PLAN),
-        "dot backward": lambda: native._backward(PLAN, q, k, v, out, lse, grad),
+        "dot backward": lambda: native._backward(PLAN, q, k, v, out, softmax, grad),
         "additive forward": lambda: native_additive.forward(q, k, v, w, PLAN, None, keep=False),
         "additive forward, kept": lambda: native_additive.forward(q, k, v, w, PLAN, None, keep=True),
         "gelu": lambda: fused.kernels().gelu(fused._sizes(first), *fused._pointers(first, row, second), 1),
         "add and norm": lambda: fused._normed(first, second, row, row, 1e-5, (0, 0), third),
-        "packed forward": lambda: packed_dot._forward(*heads, packed),
-        "packed backward": lambda: packed_dot._backward(
-            packed, *heads, torch.randn(T, 2, D), torch.zeros(2, T), torch.randn(T, 2, D)
+        "packed forward": lambda: native._forward(*heads, packed),
+        "packed backward": lambda: native._backward(
+            packed, *heads, torch.randn(2, T, D), torch.zeros(2, 2, T), torch.randn(2, T, D)
         ),
     }
     if at < 2:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.attention import attend
-from regard.attention.native import backend, engine
+from regard.attention.native import additive, backend, engine
 from regard.attention.native.plan import Plan
 from tests.attention.oracle import Problem
 from tests.attention.test_attend import check, some
@@ -30,8 +30,8 @@ def test_a_head_is_shared_here() -> None:
     """Else the tests below would see nothing of it."""
     assert engine.module is not None
     for mask in (None, (0,)):
-        assert Plan(2, 1, 1, 1.0, 0.0, mask, (), mask is not None).shares(131, 2, backend.KEYS_PER_TASK) == 3
-    assert engine.module.additive_parts(2, 131, 2) == 2
+        assert Plan(2, 1, 1, 1.0, 0.0, mask, ()).shares(131, 2, backend.KEYS_PER_TASK) == 3
+        assert Plan(2, 1, 1, 1.0, 0.0, mask, ()).shares(131, 2, additive.KEYS_PER_TASK) == 2
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

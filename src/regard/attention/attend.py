@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
@@ -14,7 +13,7 @@ from .attention_map import AttentionMap
 from .backends import Backend, choose
 from .native import backend as native
 from .nonfinite import isolated
-from .request import Request, Weighting
+from .request import Request, Weighting, outside_autocast
 from .statistic import Statistic
 from .tensor_types import is_causal_bias
 
@@ -74,7 +73,7 @@ def attend(
     Raises:
         ValueError: with the value and the remedy.
 
-    >>> import regard
+    >>> import regard, torch
     >>> desk = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1]])   # book, cup, paper
     >>> wish = torch.tensor([[8.0, 0.0]])                           # to read
     >>> context, m = regard.attend(wish, desk, desk, return_map=True)
@@ -99,7 +98,7 @@ def attend(
     chosen = choose(request, backend).backend
     if autocast_dtype(request.device) is None:
         return serve(request, chosen, return_map)
-    with torch.autocast(request.device.type, enabled=False):  # it was cast once, as autocast wants it; sums stay wide
+    with outside_autocast(request):
         return serve(request, chosen, return_map)
 
 

@@ -19,7 +19,7 @@ from .masks import Span
 from .native import views as native_views
 from .request import Index, Request, take_lead
 from .row_bands import Progress, RowBands, views_of
-from .statistic import Statistic, examined
+from .statistic import Statistic, examined, large_rows
 from .streamed_views import Reduce
 from .tensor_like import TensorLike
 
@@ -79,7 +79,7 @@ class AttentionMap(TensorLike):
         """The statistic of the backend, if it fits the scores of the views; else from all scores."""
         request, given = self.request, self.given
         if views_of(request, given) is native_views:
-            fits = given is not None and native_views.fits(request, given, same=self._same)
+            fits = given is not None and (self._same or not bool(large_rows(request, given.highest).any()))
             return given if given is not None and fits else native_views.statistic(request)
         return examined(request, streamed_views.statistic(request) if given is None else given)
 

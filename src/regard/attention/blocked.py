@@ -116,6 +116,14 @@ def _parts(request: Request) -> Iterator[_Part]:
     yield _Part(request)
 
 
+def _walk(request: Request) -> Iterator[tuple[_Part, _Block]]:
+    """All blocks that may hold a pair, with the part that each belongs to."""
+    for part in _parts(request):
+        for rows in part.rows():
+            for block in part.blocks(rows):
+                yield part, block
+
+
 class _Fold:
     """A running softmax over blocks of keys: the highest score, the sum, and the weighted sum of values."""
 
@@ -167,13 +175,11 @@ def _forward(request: Request, seed: int) -> tuple[Tensor, Tensor, Tensor, Tenso
 def _choose(request: Request, best: Tensor, seed: int) -> Tensor:
     """The context of hard weights: the value of the best key, where dropout keeps it."""
     out = torch.zeros(*best.shape, request.value.shape[-1], dtype=request.wide, device=request.device)
-    for part in _parts(request):
-        for rows in part.rows():
-            for block in part.blocks(rows):
-                weights = block.chosen(part.view(best, 1), request.wide)
-                kept = block.kept(part.request, seed)
-                weights = weights if kept is None else weights * kept
-                part.view(out, 2)[..., rows, :] += weights @ _values(part.request, block)
+    for part, block in _walk(request):
+        weights = block.chosen(part.view(best, 1), request.wide)
+        kept = block.kept(part.request, seed)
+        weights = weights if kept is None else weights * kept
+        part.view(out, 2)[..., block.rows, :] += weights @ _values(part.request, block)
     return out
 
 
@@ -182,12 +188,10 @@ def _kept(request: Request, seed: int) -> Tensor | None:
     if not request.dropout_p:
         return None
     whole = torch.zeros(request.shape, dtype=request.wide, device=request.device)
-    for part in _parts(request):
-        for rows in part.rows():
-            for block in part.blocks(rows):
-                kept = block.kept(part.request, seed)
-                assert kept is not None
-                part.view(whole, 2)[..., rows, block.cols] = kept
+    for part, block in _walk(request):
+        kept = block.kept(part.request, seed)
+        assert kept is not None
+        part.view(whole, 2)[..., block.rows, block.cols] = kept
     return whole
 
 
@@ -233,12 +237,10 @@ class _Backward:
 
     def run(self, grad: Tensor, soft: Tensor, statistic: Statistic, best: Tensor) -> list[Tensor | None]:
         delta = (grad * soft).sum(-1, keepdim=True)  # Σⱼ weightᵢⱼ · dweightᵢⱼ, (*lead, Tq, 1)
-        for part in _parts(self.request):
-            g, d, b = (part.view(x, n) for x, n in ((grad, 2), (delta, 2), (best, 1)))
-            of_part = Statistic(part.view(statistic.highest, 1), part.view(statistic.total, 1))
-            for rows in part.rows():
-                for block in part.blocks(rows):
-                    self._block(part, block, g[..., rows, :], d[..., rows, :], of_part[..., rows], b)
+        for part, block in _walk(self.request):
+            g, d = (part.view(x, 2)[..., block.rows, :] for x in (grad, delta))
+            rows = Statistic(*(part.view(x, 1)[..., block.rows] for x in (statistic.highest, statistic.total)))
+            self._block(part, block, g, d, rows, part.view(best, 1))
         return [s if s is None or x is None else s.to(x.dtype) for s, x in zip(self.sums, self.tensors, strict=True)]
 
     def _block(

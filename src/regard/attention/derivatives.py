@@ -23,7 +23,7 @@ from . import reference
 from .masks import Mask
 from .nonfinite import isolated
 from .packed_layout import Layout, pad, padded, positions, unpad
-from .request import Request
+from .request import Request, shared_lead
 from .similarity import Similarity, reachable_leaves
 
 
@@ -106,23 +106,26 @@ def gradients_by_head(
     softcap: float,
     groups: int,
     lead: tuple[int, ...],
+    layout: Layout | None = None,
 ) -> list[Tensor | None]:
     """The same for the tensors of a kernel: q (B, H, Tq, D), k, v (B, H / groups, Tk, ·), parameters (B, H, ·).
 
-    They are reshaped to the leading dimensions of the mask; a softcap of 0 is none.
+    They are reshaped to the leading dimensions of the mask; a softcap of 0 is none. Packed: (H, N, ·) each.
     """
-    shared = (*lead[:-1], lead[-1] // groups) if groups > 1 else lead
+    shared = shared_lead(lead, groups)
     q, k, v, *parameters = tensors
     request = Request.of_parts(
-        q.reshape(*lead, *q.shape[2:]),
-        k.reshape(*shared, *k.shape[2:]),
-        v.reshape(*shared, *v.shape[2:]),
+        q.reshape(*lead, *q.shape[-2:]),
+        k.reshape(*shared, *k.shape[-2:]),
+        v.reshape(*shared, *v.shape[-2:]),
         similarity.with_parameters(tuple(p.reshape(*lead, *p.shape[2:]) for p in parameters)),
         lead=lead,
         mask=mask,
         softcap=softcap or None,
         groups=groups,
     )
+    if layout is not None:
+        return gradients_of_packed(request, layout, wanted, grad)
     of_dense = (*wanted[:3], False, *wanted[3:])
     q_grad, k_grad, v_grad, _, *others = differentiable_gradients(
         request, of_dense, grad.reshape(*lead, *grad.shape[2:])
@@ -134,12 +137,12 @@ def gradients_by_head(
 def gradients_of_packed(request: Request, layout: Layout, wanted: Sequence[bool], grad: Tensor) -> list[Tensor | None]:
     """The same for the q, k and v of packed sequences, (H, N, ·) each, by way of a padded batch.
 
-    `grad` is the gradient of the context, (Nq, H, Dv). The similarity has no parameters.
+    `grad` is the gradient of the context, (H, Nq, Dv). The similarity has no parameters.
     """
     at_queries, at_keys = positions(request, layout)
     with torch.enable_grad():
         batch = padded(request, layout)
-        grad = pad(grad.transpose(0, 1), at_queries, layout.sequences, layout.most_queries)  # (B, H, Tq, Dv)
+        grad = pad(grad, at_queries, layout.sequences, layout.most_queries)  # (B, H, Tq, Dv)
         gradients = differentiable_gradients(batch, (*wanted, False), grad)[:3]
         return [
             None if g is None else unpad(g, at).transpose(0, 1)  # (B, H, T, ·) → (H, N, ·)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .derivatives import differentiable_gradients
 from .masks import Mask
-from .request import Request, entries, per_batch
+from .request import Request, by_head, entries, mask_by_head, per_batch
 from .similarity import Dot
 
 _PLAN = (
@@ -33,31 +33,24 @@ torch.library.define(
 
 def traced(request: Request) -> tuple[Tensor, Tensor]:
     """Context and softmax (2, *lead, Tq) of a request by the operator, in float32; its similarity is `Dot`."""
-    assert isinstance(request.similarity, Dot)
     mask, lead = request.mask, request.lead
-    batches, heads = entries(request)
-    q = _four(request.q, lead, batches, heads)  # (B, H, Tq, D)
-    shared = (*lead[:-1], lead[-1] // request.groups) if request.groups > 1 else lead
-    k, v = (_four(x, shared, batches, heads // request.groups) for x in (request.k, request.value))
-    dense = None if mask.dense is None else _four_or_broadcast(mask.dense, request, batches, heads)
+    batches, _ = entries(request)
+    q = by_head(request.q, request)  # (B, H, Tq, D)
+    k, v = (by_head(x, request, request.groups) for x in (request.k, request.value))  # (B, H / groups, Tk, ·)
+    dense = None if mask.dense is None else mask_by_head(mask.dense, request)
     offset = per_batch(mask.offset, request, batches) if isinstance(mask.offset, Tensor) or mask.offset else None
     lengths = None if mask.lengths is None else per_batch(mask.lengths, request, batches)
-    context, softmax = torch.ops.regard.dot.default(
-        q,
-        k,
-        v,
-        dense,
-        offset,
-        lengths,
-        mask.left,
-        mask.right,
-        request.groups,
-        request.similarity.scale,
-        request.softcap,
-    )
+    context, softmax = torch.ops.regard.dot.default(q, k, v, dense, offset, lengths, *numbers_of(request))
     if len(lead) == 2:
         return context, softmax
     return context.reshape(*lead, *context.shape[-2:]), softmax.reshape(2, *lead, request.queries)
+
+
+def numbers_of(request: Request) -> tuple[int | None, int | None, int, float, float | None]:
+    """What an operator is told besides tensors, in the order of `request_of`."""
+    assert isinstance(request.similarity, Dot)
+    mask = request.mask
+    return mask.left, mask.right, request.groups, request.similarity.scale, request.softcap
 
 
 def request_of(
@@ -73,28 +66,12 @@ def request_of(
     scale: float,
     softcap: float | None,
 ) -> Request:
-    """The request that the arguments of the operator spell. Lengths were not read: the kernels cut them to the keys."""
-    mask = Mask(
-        dense,
-        left,
-        right,
-        0 if offset is None else offset.reshape(-1, 1, 1, 1),
-        None if lengths is None else lengths.reshape(-1, 1, 1, 1),
-    )
-    return Request.of_parts(q, k, v, Dot(scale), lead=tuple(q.shape[:2]), mask=mask, softcap=softcap, groups=groups)
-
-
-def _four(x: Tensor, lead: tuple[int, ...], batches: int, heads: int) -> Tensor:
-    if x.shape[:-2] != lead:
-        x = x.expand(*lead, *x.shape[-2:])
-    return x if len(lead) == 2 else x.reshape(batches, heads, *x.shape[-2:])
-
-
-def _four_or_broadcast(dense: Tensor, request: Request, batches: int, heads: int) -> Tensor:
-    """A mask that broadcasts to (B, H, Tq, Tk)."""
-    if len(request.lead) == 2 or dense.ndim == 2:
-        return dense[(None,) * (4 - dense.ndim)]
-    return _four(dense, request.lead, batches, heads)
+    """The request that the arguments of an operator spell. Lengths were not read: the kernels cut them to the keys."""
+    leads = ((*x.shape[:-3], x.shape[-3] * share) for x, share in ((q, 1), (k, groups), (v, groups)))
+    lead, by_entry = tuple(torch.broadcast_shapes(*leads)), (-1, 1, 1, 1)
+    first = 0 if offset is None else offset.reshape(by_entry)
+    mask = Mask(dense, left, right, first, None if lengths is None else lengths.reshape(by_entry))
+    return Request.of_parts(q, k, v, Dot(scale), lead=lead, mask=mask, softcap=softcap, groups=groups)
 
 
 @torch.library.register_fake("regard::dot")

@@ -14,9 +14,10 @@ The operator itself never builds these: `attend(..., is_causal, window, causal_o
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
@@ -94,12 +95,7 @@ class Mask:
         parts = [] if self._inside(rows, cols) else self._structure(rows, cols, device)
         if self.dense is not None and self.dense.dtype == torch.bool:
             parts.append(take_block(self.dense, rows, cols))
-        if not parts:
-            return None
-        allowed = parts[0]
-        for part in parts[1:]:
-            allowed = allowed & part
-        return allowed
+        return reduce(operator.and_, parts) if parts else None
 
     def bias(self, rows: Span, cols: Span) -> Tensor | None:
         """The block of a float mask, or None."""
@@ -290,12 +286,8 @@ def merge(*masks: Tensor | None) -> Tensor | None:
     given = [_dense(mask) for mask in masks if mask is not None]
     allowed = [mask for mask in given if mask.dtype == torch.bool]
     added = [mask for mask in given if mask.dtype != torch.bool]
-    keep = None
-    for mask in allowed:
-        keep = mask if keep is None else keep & mask
-    bias = None
-    for mask in added:
-        bias = mask if bias is None else bias + mask
+    keep = reduce(operator.and_, allowed) if allowed else None
+    bias = reduce(operator.add, added) if added else None
     if bias is None or keep is None:
         return keep if bias is None else bias
     return torch.where(keep, bias, -torch.inf)

@@ -15,15 +15,16 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from ..core import tensors
-from ..core.tensors import autocast_dtype, transformed
+from ..core.tensors import transformed
 from .attend import serve
 from .backends import choose
+from .dot_operator import request_of
 from .native import packed_dot
 from .packed_layout import Layout, Lengths, as_tensor, layout_of, padded, positions, unpad
 from .packed_layout import places as places
 from .packed_maps import PackedMaps
-from .packed_operator import request_of, traceable, traced
-from .request import Request, Weighting
+from .packed_operator import traceable, traced
+from .request import Request, Weighting, outside_autocast
 from .tensor_types import require_supported
 
 
@@ -128,11 +129,8 @@ def attend_now(
             return context
         return context, PackedMaps(request, layout_of(query, key, lengths, key_lengths, causal_offset))
     layout = layout_of(query, key, lengths, key_lengths, causal_offset)
-    if autocast_dtype(request.device) is None:
+    with outside_autocast(request):
         context = _serve(request, layout, backend)
-    else:
-        with torch.autocast(request.device.type, enabled=False):  # it was cast once; sums stay wide
-            context = _serve(request, layout, backend)
     return (context, PackedMaps(request, layout)) if return_maps else context
 
 
@@ -192,22 +190,11 @@ def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
         require_supported("attend_packed", name, x)
 
 
-def _told(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lengths: Tensor,
-    key_lengths: Tensor,
-    left: int | None,
-    right: int | None,
-    groups: int,
-    scale: float,
-    softcap: float | None,
-    backend: str,
-    causal_offset: Tensor | None = None,
-) -> Tensor:
+def _told(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, key_lengths: Tensor, *rest: Any) -> Tensor:
+    """`rest`: the numbers of `request_of`, the backend and, unless it is None, the offset."""
+    *numbers, backend, causal_offset = rest if len(rest) == 7 else (*rest, None)
     layout = layout_of(q.transpose(0, 1), k.transpose(0, 1), lengths, key_lengths, causal_offset)
-    return _serve(request_of(q, k, v, left, right, groups, scale, softcap), layout, backend)
+    return _serve(request_of(q, k, v, None, None, None, *numbers), layout, backend)
 
 
 @torch.library.impl("regard::packed", "CompositeExplicitAutograd")

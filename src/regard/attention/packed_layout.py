@@ -110,30 +110,27 @@ def as_tensor(given: Lengths) -> Tensor:
 def padded(request: Request, layout: Layout) -> Request:
     """The request (H, N, ·) of packed sequences as one of a padded batch, (B, H, T, ·)."""
     at_queries, at_keys = positions(request, layout)
-    sequences, queries, keys = layout.sequences, layout.most_queries, layout.most_keys
+    sequences, keys = layout.sequences, layout.most_keys
+    offset, lengths = (
+        None if x is None else x.to(request.device).reshape(-1, 1, 1, 1) for x in (layout.offsets, layout.keys)
+    )
+    mask = request.mask
     return replace(
         request,
-        q=pad(request.q, at_queries, sequences, queries),  # (B, H, Tq, D)
+        q=pad(request.q, at_queries, sequences, layout.most_queries),  # (B, H, Tq, D)
         k=pad(request.k, at_keys, sequences, keys),  # (B, H, Tk, D)
-        v=pad(request.value, at_keys, sequences, keys),  # (B, H, Tk, Dv)
-        mask=padded_mask(request.mask, layout, request.device),
+        v=None if request.v is None else pad(request.v, at_keys, sequences, keys),  # (B, H, Tk, Dv)
+        mask=Mask(None, mask.left, mask.right, 0 if offset is None or not mask.positional else offset, lengths),
         lead=(sequences, *request.lead),
     )
 
 
 def positions(request: Request, layout: Layout) -> tuple[Tensor, Tensor]:
     """Index of each query and of each key in the flattened padded batch: (Nq,), (Nk,)."""
-    device = request.device
-    of_queries = places(layout.queries.to(device), request.queries, layout.most_queries)
-    return of_queries, of_queries if layout.same else places(layout.keys.to(device), request.keys, layout.most_keys)
-
-
-def padded_mask(mask: Mask, layout: Layout, device: torch.device, dense: Tensor | None = None) -> Mask:
-    """The mask of a padded batch (B, H, Tq, Tk): valid keys and offsets by sequence."""
-    offset: int | Tensor = 0
-    if layout.offsets is not None and mask.positional:
-        offset = layout.offsets.to(device).reshape(-1, 1, 1, 1)
-    return Mask(dense, mask.left, mask.right, offset, layout.keys.to(device).reshape(-1, 1, 1, 1))
+    device, queries, keys = request.device, layout.most_queries, layout.most_keys
+    of_queries = places(layout.queries.to(device), request.queries, queries)
+    same = layout.same and queries == keys
+    return of_queries, of_queries if same else places(layout.keys.to(device), request.keys, keys)
 
 
 def pad(x: Tensor, at: Tensor, sequences: int, longest: int) -> Tensor:

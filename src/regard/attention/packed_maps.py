@@ -10,7 +10,7 @@ from typing import overload
 import torch
 
 from .attention_map import AttentionMap
-from .packed_layout import Layout, pad, padded_mask, places
+from .packed_layout import Layout, padded
 from .request import Request
 
 
@@ -59,6 +59,7 @@ class PackedMaps(Sequence[AttentionMap]):
             yield AttentionMap(replace(kept, q=kept.q[:, rows], k=kept.k[:, cols], mask=mask))
             query, key = rows.stop, cols.stop
 
+    @torch.no_grad()
     def padded(self, queries: int | None = None, keys: int | None = None) -> AttentionMap:
         """One map (B, H, queries, keys), by default as long as the longest sequence; rows and columns of padding are 0.
 
@@ -70,21 +71,9 @@ class PackedMaps(Sequence[AttentionMap]):
         for name, size, most in (("queries", queries, layout.most_queries), ("keys", keys, layout.most_keys)):
             if size < most:
                 raise ValueError(f"packed maps: {name} ({size}) must be at least the longest sequence ({most}).")
-        return AttentionMap(padded_request(self._request, layout, queries, keys))
-
-
-@torch.no_grad()
-def padded_request(kept: Request, layout: Layout, queries: int, keys: int) -> Request:
-    """The request (B, H, queries, keys) of a map, in which queries of padding attend to nothing."""
-    of_queries, of_keys = layout.queries.to(kept.device), layout.keys.to(kept.device)
-    valid = None
-    if layout.sequences * queries > kept.queries:
-        valid = torch.arange(queries, device=kept.device) < of_queries[:, None]  # (B, queries)
-        valid = valid[:, None, :, None]  # (B, 1, queries, 1)
-    return replace(
-        kept,
-        q=pad(kept.q, places(of_queries, kept.queries, queries), layout.sequences, queries),
-        k=pad(kept.k, places(of_keys, kept.keys, keys), layout.sequences, keys),
-        mask=padded_mask(kept.mask, layout, kept.device, valid),
-        lead=(layout.sequences, *kept.lead),
-    )
+        batch = padded(self._request, layout._replace(most_queries=queries, most_keys=keys))
+        if len(self) * queries == self._request.queries:
+            return AttentionMap(batch)
+        row = torch.arange(queries, device=batch.device).unsqueeze(-1)  # (queries, 1)
+        valid = row < layout.queries.to(batch.device).reshape(-1, 1, 1, 1)  # (B, 1, queries, 1)
+        return AttentionMap(replace(batch, mask=replace(batch.mask, dense=valid)))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .derivatives import gradients_of_packed
-from .masks import Mask
+from .dot_operator import numbers_of, request_of
 from .packed_layout import layout_of
 from .request import Request
 from .similarity import Dot
@@ -35,38 +35,8 @@ def traced(
     request: Request, lengths: Tensor, key_lengths: Tensor, backend: str, causal_offset: Tensor | None = None
 ) -> Tensor:
     """The context (Nq, H, Dv) of a request (H, N, ·) that is `traceable`; lengths and offsets are (B,)."""
-    assert isinstance(request.similarity, Dot)
-    mask, scale = request.mask, request.similarity.scale
-    return torch.ops.regard.packed.default(
-        request.q,
-        request.k,
-        request.value,
-        lengths,
-        key_lengths,
-        mask.left,
-        mask.right,
-        request.groups,
-        scale,
-        request.softcap,
-        backend,
-        causal_offset,
-    )
-
-
-def request_of(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    left: int | None,
-    right: int | None,
-    groups: int,
-    scale: float,
-    softcap: float | None,
-) -> Request:
-    """The request that the arguments of the operator spell."""
-    lead = torch.broadcast_shapes(q.shape[:1], (k.shape[0] * groups,), (v.shape[0] * groups,))
-    mask = Mask(None, left, right)
-    return Request.of_parts(q, k, v, Dot(scale), lead=tuple(lead), mask=mask, softcap=softcap, groups=groups)
+    tensors = request.q, request.k, request.value, lengths, key_lengths
+    return torch.ops.regard.packed.default(*tensors, *numbers_of(request), backend, causal_offset)
 
 
 @torch.library.register_fake("regard::packed")
@@ -90,8 +60,8 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if torch.is_grad_enabled():  # only under create_graph=True
         q, k, v, lengths, key_lengths = tensors
         layout = layout_of(q.transpose(0, 1), k.transpose(0, 1), lengths, key_lengths, causal_offset)
-        request = request_of(q, k, v, *ctx.numbers[:-1])
-        return *gradients_of_packed(request, layout, ctx.needs_input_grad[:3], grad), *(None,) * 9
+        request = request_of(q, k, v, None, None, None, *ctx.numbers[:-1])
+        return *gradients_of_packed(request, layout, ctx.needs_input_grad[:3], grad.transpose(0, 1)), *(None,) * 9
     gradients = torch.ops.regard.packed_backward.default(grad, *tensors, *ctx.numbers, causal_offset)
     return *gradients, *(None,) * 9
 

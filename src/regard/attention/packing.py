@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.tensors import dtype, readable, shape
-from .packed import places
+from .packed_layout import as_tensor, places
 
 Which = Tensor | Sequence[int]
 """Lengths (B,), or a boolean mask (B, T): True where there is a token, in any places."""
@@ -72,7 +72,7 @@ def unpack(values: Tensor, which: Which, length: int | None = None, fill: float 
     tensor([[ 1,  2,  3],
             [ 4, -1, -1]])
     """
-    given = which if isinstance(which, Tensor) else _tensor(which)
+    given = as_tensor(which)
     if given.dtype == torch.bool:
         length = given.shape[-1]
     elif length is None:
@@ -88,7 +88,7 @@ def unpack(values: Tensor, which: Which, length: int | None = None, fill: float 
 
 def _places(where: str, which: Which, batch: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Where tokens stand in the flattened batch (N,), and the lengths (B,)."""
-    given = (which if isinstance(which, Tensor) else _tensor(which)).to(device)
+    given = as_tensor(which).to(device)
     if given.dtype == torch.bool:
         if tuple(given.shape) != (batch, length):
             raise ValueError(f"{where}: the mask ({shape(given)}) must be {batch}×{length}, as the batch is.")
@@ -104,7 +104,3 @@ def _places(where: str, which: Which, batch: int, length: int, device: torch.dev
         wrong = min(numbers) if min(numbers) < 0 else max(numbers)
         raise ValueError(f"{where}: lengths ({wrong}) must lie in 0…{length}, the length of the batch.")
     return places(given, sum(numbers), length), given
-
-
-def _tensor(lengths: Sequence[int]) -> Tensor:
-    return torch.as_tensor(lengths, dtype=None if len(lengths) else torch.int64)

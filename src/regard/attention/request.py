@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
@@ -17,7 +18,7 @@ from ..core.tensors import autocast_dtype, wide
 from ..core.trace import stage
 from . import validation
 from .masks import OPEN, Mask, Span
-from .similarity import Additive, Bilinear, Dot, Pairwise, Similarity, resolve
+from .similarity import Dot, Pairwise, Similarity, resolve
 
 Weighting: TypeAlias = Literal["softmax", "hard", "uniform"]
 Index: TypeAlias = int | slice | Tensor
@@ -171,10 +172,7 @@ class Request:
         return replace(self, q=q, k=k, similarity=similarity)
 
     def _reduced_around_nonfinite(self) -> Request:
-        bad_q, bad_k = (
-            validation.nonfinite_rows(self.q),
-            validation.nonfinite_rows(self.k),
-        )  # (..., Tq, 1), (..., Tk, 1)
+        bad_q, bad_k = map(validation.nonfinite_rows, (self.q, self.k))  # (..., Tq, 1), (..., Tk, 1)
         q, k, similarity = self.similarity.reduce(torch.where(bad_q, 0, self.q), torch.where(bad_k, 0, self.k))
         q, k = torch.where(bad_q, torch.nan, q), torch.where(bad_k, torch.nan, k)
         return replace(self, q=q, k=k, similarity=similarity)
@@ -250,6 +248,8 @@ class Request:
         whole_heads = self.groups > 1 and isinstance(index[-1], slice) and index[-1] == slice(None)
         groups = self.groups if whole_heads else 1
         shared = pick if whole_heads or self.groups == 1 else pick.of_groups(self.groups)
+        own, trailing = self.similarity, self.similarity.trailing
+        parameters = tuple(pick(p, trailing) if p.ndim > trailing else p for p in own.parameters)
         offset, lengths = self.mask.offset, self.mask.lengths
         mask = replace(
             self.mask,
@@ -262,7 +262,7 @@ class Request:
             q=pick(self.q, 2),
             k=shared(self.k, 2),
             v=None if self.v is None else shared(self.v, 2),
-            similarity=_select_parameters(self.similarity, pick),
+            similarity=own.with_parameters(parameters),
             mask=mask,
             groups=groups,
             lead=pick.result,
@@ -319,14 +319,6 @@ class _Picker:
         return tuple(self(torch.empty(()), 0).shape)
 
 
-def _select_parameters(similarity: Similarity, pick: _Picker) -> Similarity:
-    if isinstance(similarity, Additive) and similarity.weight.ndim > 1:
-        return Additive(pick(similarity.weight, 1))
-    if isinstance(similarity, Bilinear) and similarity.weight.ndim > 2:
-        return replace(similarity, weight=pick(similarity.weight, 2))
-    return similarity
-
-
 def _zero(x: Tensor, *others: Tensor | None) -> Tensor:
     """Zeros in place of vectors that are ignored, (..., T, 1).
 
@@ -355,6 +347,13 @@ def _under_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, 
     return query, key, value
 
 
+def outside_autocast(request: Request) -> AbstractContextManager[Any]:
+    """Autocast off, where it is on: a request was cast once (`_under_autocast`), and sums stay wide."""
+    if autocast_dtype(request.device) is None:
+        return nullcontext()
+    return torch.autocast(request.device.type, enabled=False)
+
+
 def entries(request: Request) -> tuple[int, int]:
     """The leading dimensions as (batches, heads)."""
     lead = request.lead
@@ -365,9 +364,27 @@ def entries(request: Request) -> tuple[int, int]:
     return math.prod(lead[:-1]), lead[-1] if lead else 1
 
 
-def shared_lead(request: Request) -> tuple[int, ...]:
-    """The leading dimensions of keys and values, where query heads share them."""
-    return (*request.lead[:-1], request.lead[-1] // request.groups) if request.groups > 1 else request.lead
+def shared_lead(lead: tuple[int, ...], groups: int) -> tuple[int, ...]:
+    """The leading dimensions of keys and values of which each head serves `groups` query heads."""
+    return (*lead[:-1], lead[-1] // groups) if groups > 1 else lead
+
+
+def by_head(x: Tensor, request: Request, groups: int = 1) -> Tensor:
+    """A tensor that broadcasts to (*lead, T, D), with `groups` times fewer heads, as (B, H, T, D)."""
+    lead = request.lead if groups == 1 else shared_lead(request.lead, groups)
+    if x.shape[:-2] != lead:
+        x = x.expand(*lead, *x.shape[-2:])
+    if len(lead) == 2:
+        return x
+    batches, heads = entries(request)
+    return x.reshape(batches, heads // groups, *x.shape[-2:])
+
+
+def mask_by_head(dense: Tensor, request: Request) -> Tensor:
+    """A dense mask as one that broadcasts to (B, H, Tq, Tk)."""
+    if len(request.lead) == 2 or dense.ndim == 2:
+        return dense[(None,) * (4 - dense.ndim)]
+    return by_head(dense, request)
 
 
 def per_batch(number: int | Tensor, request: Request, batches: int) -> Tensor:

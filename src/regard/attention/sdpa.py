@@ -13,7 +13,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from ..core.tensors import readable, widen
 from . import reference
 from .derivatives import rerouted, unserved
-from .request import Request
+from .request import Request, by_head, mask_by_head
 from .similarity import Additive, Dot, Pairwise
 
 name = "torch"
@@ -91,10 +91,8 @@ def context(request: Request) -> tuple[Tensor, None]:
         return reference.context(request)[0], None
     assert isinstance(request.similarity, Dot)
     scale, lead, value_width = request.similarity.scale, request.lead, request.value.shape[-1]
-    shared = (*lead[:-1], lead[-1] // request.groups) if request.groups > 1 else lead
-    q = _four(request.q, lead)  # (B, H, Tq, D)
-    k = _four(request.k, shared)  # (B, H / groups, Tk, D)
-    v = _four(request.value, shared)  # (B, H / groups, Tk, Dv)
+    q = by_head(request.q, request)  # (B, H, Tq, D)
+    k, v = (by_head(x, request, request.groups) for x in (request.k, request.value))  # (B, H / groups, Tk, ·)
     if scale <= 0:  # SDPA's fused kernels mask before they scale, and −∞ · 0 is NaN
         q, scale = q * scale, 1.0
     if q.shape[-1] != value_width:  # nor do they take different widths; zeros add nothing
@@ -121,14 +119,6 @@ def context(request: Request) -> tuple[Tensor, None]:
     return (out if request.dropout_p or unfused else rerouted(out, request)), None
 
 
-def _four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
-    """Bring free leading dimensions to SDPA's fast case (B, H, ·, ·): a view, unless more than two broadcast."""
-    if len(lead) == 2 and x.shape[:-2] == lead:
-        return x
-    x = x.expand(*lead, *x.shape[-2:])
-    return x.reshape(math.prod(lead[:-1]), math.prod(lead[-1:]), *x.shape[-2:])
-
-
 def _mask(request: Request) -> Tensor | None:
     """The mask as SDPA takes it: boolean or float, dense where it is not plainly causal."""
     mask = request.mask
@@ -140,8 +130,4 @@ def _mask(request: Request) -> Tensor | None:
         # float16 and bfloat16 have no room for the finite numbers that a float32 mask may hold: they would become −∞
         bias = bias.to(request.wide if request.device.type == "cpu" else request.q.dtype)
         dense = bias if dense is None else torch.where(dense, bias, -torch.inf)
-    if dense is None:
-        return None
-    if len(request.lead) > 2:
-        return _four(dense, request.lead)
-    return dense.reshape((1,) * (4 - dense.ndim) + tuple(dense.shape))
+    return None if dense is None else mask_by_head(dense, request)

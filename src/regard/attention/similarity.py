@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,46 +18,36 @@ from ..core.tensors import autocast_dtype, widen
 _KNOWN = "one of dot, scaled_dot, cosine, or Additive(w), Bilinear(W) or a callable f(q_block, k_block)"
 
 
-class Similarity(Protocol):
-    """What the operator needs to know of a similarity."""
+class Similarity:
+    """A similarity. Unless a subclass says otherwise, it has no parameters and cannot be reduced to dot products."""
+
+    trailing = 0
+    """Dimensions of each parameter besides the leading ones."""
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         """q (..., Tq, D), k (..., Tk, D) → (..., Tq, Tk), differentiable."""
-        ...
+        raise NotImplementedError
 
     def reduce(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Similarity]:
         """Equivalent queries, keys and similarity, as close to `Dot` as can be."""
-        ...
+        return q, k, self
 
     def width_per_pair(self, width: int) -> int:
         """Numbers that `scores` holds for one pair while it works: what the size of a block is chosen by."""
-        ...
-
-    @property
-    def parameters(self) -> tuple[Tensor, ...]: ...
-
-    def with_parameters(self, parameters: tuple[Tensor, ...]) -> Similarity: ...
-
-
-class _Plain:
-    """No parameters, one number per pair, nothing to reduce."""
-
-    def reduce(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Similarity]:
-        return q, k, self  # type: ignore[return-value]
-
-    def width_per_pair(self, width: int) -> int:
         return 1
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
+        """The tensors that may want gradients."""
         return ()
 
     def with_parameters(self, parameters: tuple[Tensor, ...]) -> Similarity:
-        return self  # type: ignore[return-value]
+        """The same similarity with other parameters."""
+        return self
 
 
 @dataclass(frozen=True)
-class Dot(_Plain):
+class Dot(Similarity):
     """score = scale · q·k"""
 
     scale: float = 1.0
@@ -69,7 +58,7 @@ class Dot(_Plain):
 
 
 @dataclass(frozen=True)
-class Cosine(_Plain):
+class Cosine(Similarity):
     """score = scale · q·k / (‖q‖ ‖k‖); zero where a vector is zero"""
 
     scale: float = 1.0
@@ -82,7 +71,7 @@ class Cosine(_Plain):
 
 
 @dataclass(frozen=True, eq=False)
-class Bilinear:
+class Bilinear(Similarity):
     """score = scale · q·W·k (Luong et al. 2015, "general").
 
     W (D of the query, D of the key), or one per head (H, D, D). Query and key may differ in width.
@@ -95,15 +84,13 @@ class Bilinear:
 
     weight: Tensor
     scale: float = 1.0
+    trailing = 2
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         return self.scale * torch.einsum("...id,...de,...je->...ij", widen(q), widen(self.weight), widen(k))
 
     def reduce(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Similarity]:
         return (widen(q) @ widen(self.weight)).to(q.dtype), k, Dot(self.scale)
-
-    def width_per_pair(self, width: int) -> int:
-        return 1
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
@@ -127,7 +114,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, eq=False)
-class Additive:
+class Additive(Similarity):
     """score = w·tanh(q + k) (Bahdanau et al. 2015, appendix A.1.2, where w is v_a and q, k are W_a s and U_a h).
 
     w (D,), or one per head (H, D). Query and key come already projected to one width.
@@ -140,6 +127,7 @@ class Additive:
 
     weight: Tensor
     prepared: Prepared | None = field(default=None, repr=False)
+    trailing = 1
 
     def prepare(self, key: Tensor) -> Additive:
         """The same similarity for many calls with this very key, such as the steps of a recurrent decoder.
@@ -161,9 +149,6 @@ class Additive:
         w = widen(self.weight)[..., None, None, :]
         return (bent * w).sum(-1)  # not a matrix product, whose gradient for w sums all pairs in one long row
 
-    def reduce(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Similarity]:
-        return q, k, self
-
     def width_per_pair(self, width: int) -> int:
         return width
 
@@ -176,12 +161,12 @@ class Additive:
 
 
 @dataclass(frozen=True, eq=False)
-class Pairwise:
+class Pairwise(Similarity):
     """score = f(q_block, k_block): whatever the caller computes, such as a small network over pairs.
 
     f gets queries (..., rows, D) and keys (..., cols, D) and returns scores (..., rows, cols). It must treat pairs
-    independently, for it sees one block at a time. `leaves` are the tensors it reads that want gradients, `autocast`
-    the dtype of the autocast it was given under.
+    independently, for it sees one block at a time. `leaves` are the tensors it reads that want gradients:
+    `with_parameters` cannot replace them. `autocast` is the dtype of the autocast it was given under.
     """
 
     function: Callable[[Tensor, Tensor], Tensor]
@@ -215,18 +200,12 @@ class Pairwise:
             )
         return widen(scores)
 
-    def reduce(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Similarity]:
-        return q, k, self
-
     def width_per_pair(self, width: int) -> int:
         return 4 * width  # unknown: as wide as a pair's hidden layer commonly is
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
         return self.leaves
-
-    def with_parameters(self, parameters: tuple[Tensor, ...]) -> Similarity:
-        return self  # the function reads its own tensors
 
 
 def resolve(

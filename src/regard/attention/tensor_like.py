@@ -95,11 +95,8 @@ class TensorLike:
     def mean(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
         """The mean, as of a tensor; over heads or batch entries it is summed one by one."""
         rank = len(self.shape)
-        lead = isinstance(dim, int) and dim % rank < rank - 2 if dim is not None else False
-        if not lead:
-            every = tuple(range(rank)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
-            return self.dense().mean(every, keepdim)
-        assert isinstance(dim, int)
+        if not isinstance(dim, int) or dim % rank >= rank - 2:
+            return self.dense().mean(tuple(dim) if isinstance(dim, Sequence) else dim, keepdim)
         at, count = dim % rank, self.shape[dim]
         total = self[(slice(None),) * at + (0,)]
         for entry in range(1, count):

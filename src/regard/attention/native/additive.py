@@ -10,9 +10,11 @@ from torch import Tensor
 from ..derivatives import gradients_by_head
 from ..masks import Mask
 from ..similarity import Additive, Prepared
-from .plan import Plan, address, kernels, pieces, unit_rows, view
+from .plan import Plan, address, kernels, pieces, rows_of, unit_rows, view
 
 ROWS_PER_TASK = 64
+KEYS_PER_TASK = 64
+"""Keys of a share below which a backward pass is not cut further."""
 KEPT = 2
 """Scores are kept for the backward pass where they are at most so many times as large as the exponentials."""
 
@@ -42,22 +44,15 @@ def forward(
     keep &= keys <= KEPT * (of_queries + of_keys * keys // max(1, queries))
     eq = None if alone else q.new_empty(batches, heads, queries, of_queries)
     ek, ready = _exponentials(k, (batches, k.shape[1], keys, of_keys), prepared, alone)
-    rows_of = (batches, heads, queries)
-    shapes = ((2, *rows_of), (*rows_of, keys if keep else 0))
+    lead = (batches, heads, queries)
+    shapes = ((2, *lead), (*lead, keys if keep else 0))
     softmax, kept = pieces(*shapes) if keep else map(q.new_empty, shapes)
     served = True
     if softmax.numel():
+        exponentials = address(eq), address(ek), ready
+        outputs = address(context), rows_of(softmax), address(kept) if keep else 0
         served = kernels().additive_forward(
-            *plan.arguments(q, k, v, width=width),
-            _weights(w),
-            address(eq),
-            address(ek),
-            ready,
-            address(context),
-            address(softmax),
-            address(kept) if keep else 0,
-            rows,
-            threads,
+            plan.problem(q, k, v, width), _weights(w), *exponentials, *outputs, rows, threads
         )
     if prepared is not None and served and keys:
         prepared.found = ek
@@ -110,7 +105,7 @@ class AdditiveAttention(torch.autograd.Function):
             return *gradients_by_head((*given, v, w), ctx.needs_input_grad[:4], grad, *numbers), *(None,) * 4
         plan, width, threads = ctx.plan, ctx.width, torch.get_num_threads()
         batches, heads, queries, keys = plan.batches, plan.heads, q.shape[2], k.shape[2]
-        parts = kernels().additive_parts(batches * heads, keys, threads) if batches * heads else 1
+        parts = plan.shares(keys, threads, KEYS_PER_TASK)
         row = kernels().padded(width)
         empty = not (grad.numel() and keys)
         shapes = ((batches, heads, parts, queries, row), (batches, heads, parts, row))
@@ -119,20 +114,10 @@ class AdditiveAttention(torch.autograd.Function):
             dq, dw, dk, dv = dq.zero_(), dw.zero_(), dk.zero_(), dv.zero_()
         else:  # the kernel writes all
             grad = unit_rows(grad)
+            outcome = view(grad), view(context), rows_of(softmax), address(kept)
+            gradients = map(address, (dq, dk, dv, dw))
             kernels().additive_backward(
-                *plan.arguments(q, k, v, width=width),
-                _weights(w),
-                *ctx.own,
-                view(grad),
-                view(context),
-                address(softmax),
-                address(kept),
-                parts,
-                address(dq),
-                address(dk),
-                address(dv),
-                address(dw),
-                threads,
+                plan.problem(q, k, v, width), _weights(w), *ctx.own, *outcome, parts, *gradients, threads
             )
         dk, dv = plan.ungroup(dk[..., :width]), plan.ungroup(dv)
         return _joined(dq)[..., :width], dk, dv, _joined(dw)[..., :width], *(None,) * 4

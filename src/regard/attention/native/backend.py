@@ -13,12 +13,12 @@ from ..derivatives import gradients_by_head, unserved
 from ..dot_operator import request_of, traced
 from ..masks import Mask
 from ..nonfinite import Apart, isolated
-from ..request import Request, shared_lead
+from ..request import Request
 from ..similarity import Additive, Dot, Pairwise
 from ..statistic import Statistic
 from ..validation import PLAIN
 from . import additive, engine
-from .plan import NUMBERS, Gradients, Plan, address, channel_weights, four, heads_inside, kernels, unit_rows, view
+from .plan import NUMBERS, Gradients, Plan, channel_weights, four, heads_inside, kernels, rows_of, unit_rows, view
 
 name = "native"
 isolates = True
@@ -105,13 +105,9 @@ def _serve(request: Request) -> tuple[Tensor, Statistic | Tensor, bool]:
         if not served:  # |x| > 43, or not finite: rare, and then the explicit tanh
             return *isolated(request, blocked.context), True  # type: ignore[return-value]
     else:
-        shared = shared_lead(request)
-        q = four(request.q, lead, plan)  # (B, H, Tq, D)
-        k, v = four(request.k, shared, plan), four(request.value, shared, plan)  # (B, H / groups, Tk, ·)
-        if _wants_gradient(q, k, v):
-            found, softmax, finite = _Dot.apply(q, k, v, plan, request.mask, lead)
-        else:
-            found, softmax, finite = _forward(q, k, v, plan)
+        q = four(request.q, request)  # (B, H, Tq, D)
+        k, v = four(request.k, request, request.groups), four(request.value, request, request.groups)
+        found, softmax, finite = attention(q, k, v, plan, request.mask, lead)
     if len(lead) == 2:
         return found, softmax, finite
     return found.reshape(*lead, *found.shape[-2:]), softmax.reshape(2, *lead, request.queries), finite
@@ -120,10 +116,10 @@ def _serve(request: Request) -> tuple[Tensor, Statistic | Tensor, bool]:
 def _additive(request: Request, plan: Plan) -> tuple[Tensor, Tensor, bool]:
     """Context, softmax (2, B, H, Tq), and whether the kernels could serve."""
     assert isinstance(request.similarity, Additive)
-    prepared, shared = request.similarity.prepared, shared_lead(request)
-    q = four(widen(request.q), request.lead, plan)  # (B, H, Tq, D)
-    k, v = (four(widen(x), shared, plan) for x in (request.k, request.value))  # (B, H / groups, Tk, ·)
+    prepared = request.similarity.prepared
     prepared = prepared if prepared is not None and prepared.serves(request.k) else None
+    q = four(widen(request.q), request)  # (B, H, Tq, D)
+    k, v = (four(widen(x), request, request.groups) for x in (request.k, request.value))  # (B, H / groups, Tk, ·)
     w = channel_weights(request, plan)
     if not _wants_gradient(q, k, v, w):
         return additive.forward(q, k, v, w, plan, prepared, keep=False)[:3]
@@ -135,18 +131,30 @@ def _wants_gradient(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, plan: Plan, mask: Mask, lead: tuple[int, ...]
+) -> tuple[Tensor, Tensor, bool]:
+    """Dot-product attention: context (…, H, Tq, Dv), softmax (2, …, H, Tq), and whether every context is finite.
+
+    q, k and v are (B, H, T, ·), or (H, N, ·) if they are packed.
+    """
+    if _wants_gradient(q, k, v):
+        return _Dot.apply(q, k, v, plan, mask, lead)
+    return _forward(q, k, v, plan)
+
+
 def _forward(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> tuple[Tensor, Tensor, bool]:
-    """Context (B, H, Tq, Dv), softmax (2, B, H, Tq), and whether every context is finite."""
-    batches, heads, queries, width = q.shape
-    order = (batches, queries, heads) if heads_inside(q) else (batches, heads, queries)  # as q lies
-    found = q.new_empty(*order, v.shape[-1], dtype=torch.float32)
-    found = found.transpose(1, 2) if heads_inside(q) else found
-    softmax = q.new_empty(2, batches, heads, queries, dtype=torch.float32)
+    *lead, heads, queries, width = q.shape
+    inside = plan.layout is not None or heads_inside(q)  # the context lies as q does, or as packed tokens do
+    found = q.new_empty(*lead, *((queries, heads) if inside else (heads, queries)), v.shape[-1], dtype=torch.float32)
+    found = found.transpose(-3, -2) if inside else found
+    softmax = q.new_empty(2, *lead, heads, queries, dtype=torch.float32)
     if not softmax.numel():
         return found, softmax, True
-    threads = torch.get_num_threads()
-    rows = plan.rows_per_task(queries, threads, ROWS_PER_TASK)
-    finite = kernels().dot_forward(*plan.arguments(q, k, v, width=width), view(found), address(softmax), rows, threads)
+    threads, (_, longest, _) = torch.get_num_threads(), plan.counts(q, k)
+    rows = plan.rows_per_task(longest, threads, ROWS_PER_TASK)
+    problem = plan.problem(q, k, v, width)
+    finite = kernels().dot_forward(problem, plan.lengths, view(found), rows_of(softmax), rows, threads)
     return found, softmax, finite
 
 
@@ -170,7 +178,7 @@ class _Dot(torch.autograd.Function):
         if torch.is_grad_enabled():  # only under create_graph=True
             plan, wanted = ctx.plan, ctx.needs_input_grad[:3]
             numbers = (Dot(plan.scale), ctx.mask, plan.softcap, plan.groups, ctx.lead)
-            return *gradients_by_head((q, k, v), wanted, grad, *numbers), None, None, None
+            return *gradients_by_head((q, k, v), wanted, grad, *numbers, plan.layout), None, None, None
         dq, dk, dv, finite = _backward(ctx.plan, q, k, v, found, softmax, grad)
         if ctx.plan.masked and not finite:
             q, k, v = (torch.where(x.isfinite(), x, 0) for x in (q, k, v))  # masked out, or lost in any case
@@ -182,20 +190,14 @@ def _backward(
     plan: Plan, q: Tensor, k: Tensor, v: Tensor, found: Tensor, softmax: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     finite, grad, threads = True, unit_rows(grad), torch.get_num_threads()
-    parts = plan.shares(k.shape[-2], threads, KEYS_PER_TASK)
+    parts = plan.shares(plan.counts(q, k)[-1], threads, KEYS_PER_TASK)
     room = Gradients.room(plan, q, k, v, parts)
+    if not grad.numel() or (plan.layout is not None and not plan.layout.queries.all()):
+        room.zero()  # the kernel writes no gradient of keys without queries
     if grad.numel():
-        finite = kernels().dot_backward(
-            *plan.arguments(q, k, v, width=q.shape[-1]),
-            view(grad),
-            view(found),
-            address(softmax),
-            parts,
-            *room.arguments(),
-            threads,
-        )
-    else:
-        room.zero()
+        outcome = view(grad), view(found), rows_of(softmax)
+        problem = plan.problem(q, k, v, q.shape[-1])
+        finite = kernels().dot_backward(problem, plan.lengths, *outcome, parts, room.arguments(), threads)
     return *room.of(plan, q, k, v), finite
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..masks import Mask
-from ..request import Request, entries, per_batch
+from ..packed_layout import Layout
+from ..request import Request, by_head, entries, per_batch
 from ..similarity import Additive, Dot
 from . import engine, workspace
 
@@ -42,20 +43,39 @@ class Plan(NamedTuple):
     mask: tuple[int, ...] | None
     held: tuple[Tensor, ...]
     """Tensors that the numbers of the mask point into."""
-    masked: bool
+    layout: Layout | None = None
+    """Of packed sequences: `batches` is then the number of equally costly ones (`Layout.alike`)."""
 
     @classmethod
     def of(cls, request: Request) -> Plan:
         batches, heads = entries(request)
-        mask, held = (None, ()) if request.mask.open else _mask_numbers(request, batches, heads)
+        mask, held = (None, ()) if request.mask.open else _mask_numbers(request, batches)
         softcap = 0.0 if request.softcap is None else request.softcap
         scale = request.similarity.scale if isinstance(request.similarity, Dot) else 1.0
-        return cls(batches, heads, request.groups, scale, softcap, mask, held, mask is not None)
+        return cls(batches, heads, request.groups, scale, softcap, mask, held)
 
-    def arguments(self, q: Tensor, k: Tensor, v: Tensor, width: int) -> tuple[Any, ...]:
-        *_, keys, value_width = v.shape
-        sizes = (self.batches, self.heads, self.groups, q.shape[2], keys, width, value_width)
+    @property
+    def masked(self) -> bool:
+        return self.mask is not None
+
+    def problem(self, q: Tensor, k: Tensor, v: Tensor, width: int) -> tuple[Any, ...]:
+        """What is asked of a kernel: sizes, q, k, v, numbers, mask."""
+        batches, queries, keys = self.counts(q, k)
+        sizes = (batches, self.heads, self.groups, queries, keys, width, v.shape[-1])
         return sizes, view(q), view(k), view(v), (NUMBERS[v.dtype], self.scale, self.softcap), self.mask
+
+    def counts(self, q: Tensor, k: Tensor) -> tuple[int, int, int]:
+        """Batch entries, and queries and keys of each; of packed sequences those of the longest."""
+        if self.layout is None:
+            return self.batches, q.shape[-2], k.shape[-2]
+        return self.layout.sequences, self.layout.most_queries, self.layout.most_keys
+
+    @property
+    def lengths(self) -> tuple[int, int, int] | None:
+        """Packed sequences: how many, and pointers to their numbers of queries and of keys."""
+        if self.layout is None:
+            return None
+        return self.layout.sequences, address(self.layout.queries), address(self.layout.keys)
 
     def rows_per_task(self, queries: int, threads: int, most: int) -> int:
         """Queries of one task: fewer than most where some threads would get nothing."""
@@ -74,15 +94,9 @@ class Plan(NamedTuple):
         return x if self.groups == 1 else x.unflatten(-3, (-1, self.groups)).sum(-3)
 
 
-def four(x: Tensor, lead: tuple[int, ...], plan: Plan) -> Tensor:
-    """Free leading dimensions as (batch, heads), the last dimension with unit stride."""
-    if x.shape[:-2] != lead:
-        x = x.expand(*lead, *x.shape[-2:])
-    if len(lead) == 1 and plan.batches == lead[0]:
-        x = x.unsqueeze(1)
-    elif len(lead) != 2:
-        x = x.reshape(plan.batches, lead[-1] if lead else 1, *x.shape[-2:])
-    return unit_rows(x)
+def four(x: Tensor, request: Request, groups: int = 1) -> Tensor:
+    """`by_head`, the last dimension with unit stride."""
+    return unit_rows(by_head(x, request, groups))
 
 
 def unit_rows(x: Tensor) -> Tensor:
@@ -94,9 +108,8 @@ def unit_rows(x: Tensor) -> Tensor:
 def channel_weights(request: Request, plan: Plan) -> Tensor:
     """The weights of additive scores, (B, H, D), broadcast by strides."""
     assert isinstance(request.similarity, Additive)
-    w = request.similarity.weight.to(torch.float32).resolve_neg()
-    w = w.expand(*request.lead, w.shape[-1]).reshape(plan.batches, plan.heads, w.shape[-1])
-    return w if w.stride(-1) == 1 or w.shape[-1] == 1 else w.contiguous()
+    w = request.similarity.weight.to(torch.float32)
+    return unit_rows(w.expand(*request.lead, w.shape[-1]).reshape(plan.batches, plan.heads, w.shape[-1]))
 
 
 def pieces(*shapes: tuple[int, ...], dtypes: Sequence[torch.dtype] | None = None) -> list[Tensor]:
@@ -145,6 +158,12 @@ def view(x: Tensor) -> tuple[int, int, int, int]:
     """Pointer and strides of batch, head and row, of x (B, H, T, ·), or of packed x (H, N, ·)."""
     *batch, head, row, _ = x.stride()
     return address(x), batch[0] if batch else 0, head, row
+
+
+def rows_of(softmax: Tensor) -> tuple[int, int, int, int]:
+    """Pointer to the highest scores, distance to the totals, strides of batch and head: (2, B, H, T), or (2, H, N)."""
+    totals, *batch, head, _ = softmax.stride()
+    return address(softmax), totals, batch[0] if batch else 0, head
 
 
 def heads_inside(x: Tensor) -> bool:
@@ -200,7 +219,7 @@ class Gradients(NamedTuple):
         return dq.to(q.dtype), dk[..., : k.shape[-1]].to(k.dtype), dv[..., : v.shape[-1]].to(v.dtype)
 
 
-def _mask_numbers(request: Request, batches: int, heads: int) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
+def _mask_numbers(request: Request, batches: int) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
     mask = request.mask
     held: list[Tensor] = []
 
@@ -214,15 +233,14 @@ def _mask_numbers(request: Request, batches: int, heads: int) -> tuple[tuple[int
     length = 0 if mask.lengths is None else pointer(mask.lengths)
     if mask.dense is None:
         return (left, right, offset, length, 0, 0, 0, 0, 0, 0), tuple(held)
-    dense, kind = _dense(mask, request, batches, heads)
+    dense, kind = _dense(mask, request)
     held.append(dense)
     return (left, right, offset, length, kind, address(dense), *dense.stride()), tuple(held)
 
 
-def _dense(mask: Mask, request: Request, batches: int, heads: int) -> tuple[Tensor, int]:
+def _dense(mask: Mask, request: Request) -> tuple[Tensor, int]:
     """The dense part (B, H, Tq, Tk), broadcast by strides, and its kind: 1 boolean, 2 added."""
     assert mask.dense is not None
     dense = mask.dense.detach().resolve_neg()
     dense, kind = (dense.view(torch.uint8), 1) if dense.dtype == torch.bool else (dense.to(torch.float32), 2)
-    dense = dense.expand(*request.lead, request.queries, request.keys)
-    return dense.reshape(batches, heads, request.queries, request.keys), kind
+    return by_head(dense.expand(*dense.shape[:-2], request.queries, request.keys), request), kind

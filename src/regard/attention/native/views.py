@@ -6,7 +6,6 @@ number: the answer has the same bits on any number of threads.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -15,10 +14,10 @@ from torch import Tensor
 
 from .. import streamed_views
 from ..cells import Cells, Shading, mean_
-from ..masks import Mask, Span
-from ..request import Request, shared_lead
+from ..masks import Span
+from ..request import Request
 from ..similarity import Additive
-from ..statistic import Statistic, large_rows
+from ..statistic import Statistic
 from ..streamed_views import Reduce
 from . import backend, engine
 from .plan import Plan, address, addressable, channel_weights, four, kernels, view
@@ -37,8 +36,6 @@ PANEL = 256
 """Columns of x at a time: beyond it, scores are computed again, which costs less than sums that leave the cache."""
 MOST_TOP = 128
 """Keys per query that `top` holds in order as it goes; for more, sorting is faster."""
-SPELLED = 2**22
-"""Pairs of a mask that are spelled out at a time, where rows are picked one by one."""
 TASKS = 64
 """Tasks into which the tall cells of a picture are cut."""
 
@@ -51,6 +48,8 @@ def refusal(request: Request, statistic: Statistic | None = None) -> str | None:
         return f"it is for the CPU, not for {request.device.type}"
     if not _readable(request):
         return "its tensors are not plain ones in memory"
+    if isinstance(request.mask.offset, Tensor) and request.mask.offset.shape[-2] > 1:
+        return "its rows were picked one by one, each with an offset of its own"
     if request.wide != torch.float32:
         return f"it computes in float32, not in {str(request.wide).removeprefix('torch.')}"
     if isinstance(request.similarity, Additive) and not _within(request):
@@ -72,25 +71,17 @@ def statistic(request: Request) -> Statistic:
     """The statistic of every row, (*lead, Tq)."""
     both = torch.empty(2, *request.lead, request.queries)
     out = Statistic(*both.unbind(0))
-    if not _scattered(request):
-        if both.numel():
-            _run(request, "statistic", None, request.queries, ROWS, out)
-        return out
-    step = max(1, SPELLED // max(1, request.keys * request.entries))
-    for start in range(0, request.queries, step):
-        rows = slice(start, min(start + step, request.queries))
-        found = statistic(_spelled(request, rows, slice(0, request.keys)))
-        out.highest[..., rows], out.total[..., rows] = found.highest, found.total
+    if both.numel():
+        _run(request, "statistic", None, out)
     return out
 
 
 def weights(request: Request, statistic: Statistic, cols: Span) -> Tensor:
     """The weights of all rows and some columns, (*lead, Tq, cols)."""
-    if isinstance(cols, Tensor) or _scattered(request):
-        request = _spelled(request, slice(0, request.queries), cols)
-        cols = slice(0, request.keys)
+    if isinstance(cols, Tensor):
+        return streamed_views.weights(request, statistic, cols)
     out = torch.empty(*request.lead, request.queries, cols.stop - cols.start)
-    _rows(request, "weights", out, statistic, cols=cols)
+    _run(request, "weights", out, statistic, cols=cols)
     return out
 
 
@@ -100,15 +91,15 @@ def top(request: Request, statistic: Statistic, count: int) -> tuple[Tensor, Ten
         return streamed_views.top(request, streamed_views.statistic(request), count)
     out = torch.empty(*request.lead, request.queries, count)
     at = torch.empty(out.shape, dtype=torch.int64)
-    _rows(request, "top", out, statistic, at=at)
+    _run(request, "top", out, statistic, at=at)
     return out, at
 
 
 def entropy(request: Request, statistic: Statistic) -> Tensor:
     """−Σⱼ weightᵢⱼ log weightᵢⱼ in nats, (*lead, Tq)."""
-    out = torch.empty(*request.lead, request.queries)
-    _rows(request, "entropy", out, statistic)
-    return out
+    out = torch.empty(*request.lead, request.queries, 1)
+    _run(request, "entropy", out, statistic)
+    return out.squeeze(-1)
 
 
 def received(request: Request, statistic: Statistic) -> Tensor:
@@ -125,7 +116,7 @@ def times(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
     out = torch.empty(*request.lead, request.queries, x.shape[-1])
     for start in range(0, x.shape[-1], PANEL):
         panel = slice(start, start + PANEL)
-        _rows(request, "times", out[..., panel], statistic, x=x[..., panel])
+        _run(request, "times", out[..., panel], statistic, x=x[..., panel])
     return out
 
 
@@ -134,7 +125,7 @@ def before(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
     out = torch.empty(*request.lead, x.shape[-2], request.keys)
     for start in range(0, x.shape[-2], PANEL):
         panel = slice(start, start + PANEL)
-        _run(request, "before", out[..., panel, :], request.keys, COLUMNS, statistic, x=x[..., panel, :])
+        _run(request, "before", out[..., panel, :], statistic, request.keys, COLUMNS, x=x[..., panel, :])
     return out
 
 
@@ -187,7 +178,7 @@ def _picture(
     most = max(1, ROWS // _height(rows))
     per_task = -(-count // _shares(-(-count // most)))
     verb = "largest" if reduce == "max" else "sums"
-    _run(request, verb, out, count, per_task, statistic, cols=cols.region, cells=(rows, cols), shades=shades)
+    _run(request, verb, out, statistic, count, per_task, cols=cols.region, cells=(rows, cols), shades=shades)
     return out
 
 
@@ -212,41 +203,6 @@ def _beyond(highest: Tensor) -> bool:
     return bool(((highest.abs() > HIGHEST) & (highest != -torch.inf)).any())
 
 
-def fits(request: Request, statistic: Statistic, *, same: bool) -> bool:
-    """Whether views may use a statistic that was found along with the context. `same`: by scores of the same bits."""
-    if same:
-        return True
-    return not bool(large_rows(request, statistic.highest).any())
-
-
-def _scattered(request: Request) -> bool:
-    """Whether its rows were picked one by one, so that each has an offset of its own."""
-    return isinstance(request.mask.offset, Tensor) and request.mask.offset.shape[-2] > 1
-
-
-def _spelled(request: Request, rows: slice, cols: Span) -> Request:
-    """The request of some rows and any columns, its mask spelled out pair by pair."""
-    dense, bias = request.mask.allowed(rows, cols, request.device), request.mask.bias(rows, cols)
-    if bias is not None:
-        dense = bias if dense is None else torch.where(dense, bias, -torch.inf)
-    return replace(request, q=request.q[..., rows, :], k=request.k[..., cols, :], mask=Mask(dense))
-
-
-def _rows(
-    request: Request,
-    verb: str,
-    out: Tensor,
-    statistic: Statistic,
-    *,
-    at: Tensor | None = None,
-    x: Tensor | None = None,
-    cols: slice | None = None,
-) -> None:
-    """A view whose tasks are bands of rows; out (*lead, Tq) or (*lead, Tq, n)."""
-    wide = out if out.ndim == len(request.lead) + 2 else out.unsqueeze(-1)
-    _run(request, verb, wide, request.queries, ROWS, statistic, at=at, x=x, cols=cols)
-
-
 class Ready(NamedTuple):
     """A request as the kernels are told of it: what is the same for all of its views."""
 
@@ -255,8 +211,8 @@ class Ready(NamedTuple):
     """(B, H, Tq, D)"""
     k: Tensor
     """(B, H / groups, Tk, D)"""
-    arguments: tuple[Any, ...]
-    """Sizes, q, k, numbers, mask"""
+    problem: tuple[Any, ...]
+    """`Plan.problem`, with the keys in place of values"""
 
     @classmethod
     def of(cls, request: Request) -> Ready:
@@ -264,10 +220,9 @@ class Ready(NamedTuple):
         if found is not None:
             return found
         plan = Plan.of(request)
-        q = four(request.q.to(torch.float32), request.lead, plan)
-        k = four(request.k.to(torch.float32), shared_lead(request), plan)
-        sizes, told_q, told_k, _, *rest = plan.arguments(q, k, k, width=q.shape[-1])
-        found = cls(plan, q, k, (sizes, told_q, told_k, *rest))
+        q = four(request.q.to(torch.float32), request)
+        k = four(request.k.to(torch.float32), request, request.groups)
+        found = cls(plan, q, k, plan.problem(q, k, k, q.shape[-1]))
         dense = () if request.mask.dense is None else ((plan.held[-1], request.mask.dense),)
         if all(address(told) == address(given) for told, given in ((q, request.q), (k, request.k), *dense)):
             _known[request] = found  # a copy, of another dtype or layout, is not worth its memory
@@ -297,9 +252,9 @@ def _run(
     request: Request,
     verb: str,
     out: Tensor | None,
-    units: int,
-    per_task: int,
     statistic: Statistic,
+    units: int | None = None,
+    per_task: int = ROWS,
     *,
     at: Tensor | None = None,
     x: Tensor | None = None,
@@ -307,11 +262,14 @@ def _run(
     cells: tuple[Cells, Cells] | None = None,
     shades: tuple[Tensor, Shading] | None = None,
 ) -> None:
-    """Run the kernel into out (*lead, rows, n), whose leading dimensions are contiguous; None: into the statistic."""
+    """Run the kernel into out (*lead, rows, n), whose leading dimensions are contiguous; None: into the statistic.
+
+    A task computes `per_task` of the `units` of a head: rows, unless the view says otherwise.
+    """
     if out is not None and not out.numel():
         return
     ready = Ready.of(request)
-    factor = None if x is None else four(x, request.lead, ready.plan)
+    factor = None if x is None else four(x, request)
     if out is None:
         rows, into = (statistic.highest, statistic.total), (0, 0, 0, 0, 0)
     else:
@@ -322,7 +280,7 @@ def _run(
     w, eq, ek = _additive(request, ready)
     served = kernels().observe(
         verb,
-        *ready.arguments,
+        ready.problem,
         None if w is None else (address(w), w.stride(0), w.stride(1), 0),
         address(eq),
         address(ek),
@@ -331,7 +289,7 @@ def _run(
         (0, 0, 0, 0) if factor is None else view(factor),
         None if cells is None else tuple(n for side in cells for n in (side.start, side.stop, side.count)),
         None if shades is None else _told(*shades),
-        (columns.start, columns.stop, units, per_task),
+        (columns.start, columns.stop, request.queries if units is None else units, per_task),
         torch.get_num_threads(),
     )
     assert served, "refusal comes first"
