@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,8 @@ def test_what_is_finetuned_may_read_the_mean_and_drop_more(
     assert "pool ('mean') must be 'first'" in capsys.readouterr().err
 
 
-def test_it_goes_on_without_what_it_began_with(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_goes_on_without_what_it_began_with(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = shutil.copytree(run, tmp_path / "run")  # the other tests share the original
     start = Path(json.loads((run / "config.json").read_text())["start"])
     start.rename(start.with_name("elsewhere"))
     try:
@@ -202,8 +204,9 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
     pretrained = recipe.stored(run).start  # type: ignore[union-attr]
     assert main(["classify", str(pretrained), "a"]) == 1
     assert "must be a run of a classifier of texts; got another" in capsys.readouterr().err
-    (run / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:-9])
-    assert main(["classify", str(run), "a"]) == 1
+    damaged = shutil.copytree(run, tmp_path / "damaged")  # the other tests share the original
+    (damaged / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:-9])
+    assert main(["classify", str(damaged), "a"]) == 1
     assert "model.safetensors must be a whole safetensors file" in capsys.readouterr().err
 
 
