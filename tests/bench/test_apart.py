@@ -1,4 +1,4 @@
-"""A contender in a process of its own: it runs there, answers with its tensor, and does not outlive us."""
+"""A contender in its own process runs there, returns its tensor, and ends with its parent object."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ def child_process() -> object:
 
 def printing() -> object:
     def run() -> Tensor:
-        print("this is no answer")
+        print("not a reply")
         return torch.tensor([7.0])
 
     return run
@@ -29,25 +29,25 @@ def failing(message: str) -> object:
     raise ValueError(message)
 
 
-def test_it_runs_elsewhere_and_only_once_started() -> None:
+def test_the_contender_runs_in_one_child_process() -> None:
     child = Apart("tests.bench.test_apart:child_process")
     first, second = child().fetch(), child().fetch()
     assert first.item() == second.item() != os.getpid()
 
 
-def test_what_it_prints_is_no_answer(capfd: pytest.CaptureFixture[str]) -> None:
+def test_printed_output_is_not_a_reply(capfd: pytest.CaptureFixture[str]) -> None:
     assert Apart("tests.bench.test_apart:printing")().fetch().tolist() == [7.0]
-    assert "this is no answer" in capfd.readouterr().err
+    assert "not a reply" in capfd.readouterr().err
 
 
-def test_a_child_that_fails_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_in_the_child_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     child = Apart("tests.bench.test_apart:failing", "no such weights")
-    with pytest.raises(RuntimeError, match=r"apart: .*:failing must run in its process; .* status 1"):
+    with pytest.raises(RuntimeError, match=r"apart: .*:failing must run in its own process; .* status 1"):
         child()
     assert "no such weights" in capfd.readouterr().err
 
 
-def test_it_ends_with_its_parent_s_interest() -> None:
+def test_the_child_is_killed_when_the_object_is_deleted() -> None:
     child = Apart("tests.bench.test_apart:child_process")
     process = child()._child
     assert process is not None and process.returncode is None
@@ -57,9 +57,9 @@ def test_it_ends_with_its_parent_s_interest() -> None:
 
 
 @pytest.mark.parametrize("count", [3, 4])
-def test_the_harness_times_it_and_sees_what_it_computed(count: int) -> None:
-    def view(found: object) -> object:
-        return found.fetch() if isinstance(found, Apart) else found
+def test_the_harness_times_the_child_and_compares_its_output(count: int) -> None:
+    def view(output: object) -> object:
+        return output.fetch() if isinstance(output, Apart) else output
 
     case = Case(
         "numbers",

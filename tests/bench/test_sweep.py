@@ -1,4 +1,4 @@
-"""The sweep over the classes of transformers: what it counts, and what a class that takes too long costs."""
+"""The sweep over the classes of transformers: its counts, and workers that do not answer."""
 
 from __future__ import annotations
 
