@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-APART = Path(sys.prefix) / "peers"
+FOLDER = Path(sys.prefix) / "peers"
 """Folder where the setup installs timm and the torchvision that it needs.
 
 The torchvision of the package index has CUDA kernels, which cannot be loaded with a CPU-only torch. If it were on the
@@ -21,7 +21,7 @@ _declared: list[torch.library.Library] = []
 
 def installed(name: str) -> bool:
     """Return whether `load` can import a package."""
-    with _searched(name):
+    with _peers_on_path(name):
         return importlib.util.find_spec(name) is not None
 
 
@@ -31,7 +31,7 @@ def load(name: str) -> Any:
     timm and transformers import torchvision if it is installed. That import fails on operators that the missing
     kernels would define, so they are declared here. The models compared never call them.
     """
-    with _searched(name):
+    with _peers_on_path(name):
         if importlib.util.find_spec("torchvision") and not _declared:
             try:
                 importlib.import_module("torchvision")
@@ -44,16 +44,16 @@ def load(name: str) -> Any:
 
 
 @contextmanager
-def _searched(name: str) -> Iterator[None]:
-    """For timm, also search `APART`. Afterwards, hide the torchvision found there from other packages."""
+def _peers_on_path(name: str) -> Iterator[None]:
+    """For timm, also search `FOLDER`. Afterwards, hide the torchvision found there from other packages."""
     if name != "timm" or importlib.util.find_spec("timm"):
         yield
         return
-    sys.path.append(str(APART))
+    sys.path.append(str(FOLDER))
     try:
         yield
     finally:
-        sys.path.remove(str(APART))
+        sys.path.remove(str(FOLDER))
         for module in [key for key in sys.modules if key.partition(".")[0] == "torchvision"]:
-            if str(getattr(sys.modules[module], "__file__", None)).startswith(str(APART)):
+            if str(getattr(sys.modules[module], "__file__", None)).startswith(str(FOLDER)):
                 del sys.modules[module]

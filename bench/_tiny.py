@@ -121,29 +121,29 @@ def configs(cls: Any) -> Iterator[Any]:
             base = cls.config_class()
         except Exception:  # the config class has required arguments
             return
-        changed = _widened(overrides(base, careful), width)
+        changed = _with_width(overrides(base, careful), width)
         if "num_hidden_layers" in changed:
             changed["num_hidden_layers"] = layers  # in hybrid models, the first few layers may all have the same type
         try:
             yield cls.config_class(**copy.deepcopy(changed))
         except Exception:  # the constructor rejects the combination: set the attributes of a default config instead
             with contextlib.suppress(Exception):
-                yield _written(base, changed)
+                yield _set_attributes(base, changed)
 
 
-def _widened(changed: dict[str, Any], width: int) -> dict[str, Any]:
+def _with_width(changed: dict[str, Any], width: int) -> dict[str, Any]:
     """Return a copy with another width. Some classes compute their number of heads from it."""
     result: dict[str, Any] = {}
     for name, value in changed.items():
         wide = value == WIDTH and name != "image_size"
-        result[name] = _widened(value, width) if isinstance(value, dict) else width if wide else value
+        result[name] = _with_width(value, width) if isinstance(value, dict) else width if wide else value
     return result
 
 
-def _written(config: Any, changed: dict[str, Any]) -> Any:
+def _set_attributes(config: Any, changed: dict[str, Any]) -> Any:
     for name, value in changed.items():
         if isinstance(value, dict):
-            _written(getattr(config, name), {k: v for k, v in value.items() if k != "model_type"})
+            _set_attributes(getattr(config, name), {k: v for k, v in value.items() if k != "model_type"})
         else:
             setattr(config, name, value)
     for name in ("layer_types", "mlp_layer_types"):

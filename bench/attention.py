@@ -229,7 +229,7 @@ def inputs(arguments: Sequence[Tensor], dtype: torch.dtype, backward: bool) -> t
 
 
 def step(function: Callable[..., Tensor], arguments: Sequence[Tensor], upstream: Tensor | None) -> Callable[[], object]:
-    """Return a function that makes one call, and computes the gradients if `upstream` is arguments."""
+    """Return a function that makes one call, and computes the gradients if `upstream` is given."""
     if upstream is None:
         return lambda: function(*arguments)
 

@@ -45,7 +45,7 @@ def figures(options: Options) -> Iterator[Figure]:
         print(f"{name}: {dict(counts)}")
         return counts["silent"] + counts["crash"]
 
-    for name, count, mutate in (("mutations", mutations, mutated), ("bit flips", flips, flipped)):
+    for name, count, mutate in (("mutations", mutations, mutate_bytes), ("bit flips", flips, flip_bit)):
         shape = f"{count:,} {name}, runs and states of {len(_runs.RECIPES)} recipes"
         yield Figure(f"{name}: silent or crash", shape, partial(wrong, name, count, mutate), "files", "<= 0")
 
@@ -54,7 +54,7 @@ Mutate = Callable[[bytes, random.Random, list[bytes]], bytes | None]
 """Maps the contents of a file, given those of the run's other files, to new contents; None deletes the file."""
 
 
-def flipped(data: bytes, generator: random.Random, others: list[bytes]) -> bytes:
+def flip_bit(data: bytes, generator: random.Random, others: list[bytes]) -> bytes:
     """Flip one random bit."""
     changed = bytearray(data)
     bit = generator.randrange(8 * len(data))
@@ -62,7 +62,7 @@ def flipped(data: bytes, generator: random.Random, others: list[bytes]) -> bytes
     return bytes(changed)
 
 
-def mutated(data: bytes, generator: random.Random, others: list[bytes]) -> bytes | None:
+def mutate_bytes(data: bytes, generator: random.Random, others: list[bytes]) -> bytes | None:
     """Apply one of many changes, chosen at random: of bytes, digits, lines, JSON values or whole files."""
     start = generator.randrange(len(data))
     end = min(len(data), start + generator.randint(1, 64))
@@ -80,14 +80,14 @@ def mutated(data: bytes, generator: random.Random, others: list[bytes]) -> bytes
         lambda: data[:start] + data[start:end] + data[start:],
         lambda: data + noise,
         lambda: generator.choice(others),
-        lambda: _swapped(data, generator, digits) if len(digits) > 1 else data[::-1],
+        lambda: _swap_digits(data, generator, digits) if len(digits) > 1 else data[::-1],
         lambda: b"".join(generator.sample(lines, len(lines))),
-        lambda: _json_changed(data, generator),
+        lambda: _change_json(data, generator),
     ]
     return generator.choice(choices)()
 
 
-def _swapped(data: bytes, generator: random.Random, digits: list[int]) -> bytes:
+def _swap_digits(data: bytes, generator: random.Random, digits: list[int]) -> bytes:
     """Swap two digits, which can exchange ids in a vocabulary."""
     changed = bytearray(data)
     a, b = generator.sample(digits, 2)
@@ -95,7 +95,7 @@ def _swapped(data: bytes, generator: random.Random, digits: list[int]) -> bytes:
     return bytes(changed)
 
 
-def _json_changed(data: bytes, generator: random.Random) -> bytes:
+def _change_json(data: bytes, generator: random.Random) -> bytes:
     """Change one value of a JSON file and keep its structure. In other files, change the last byte."""
     try:
         value = json.loads(data)
@@ -128,16 +128,16 @@ def campaign(
     generator = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder, _inside(Path(folder)), _quiet():
         _runs.write_inputs(Path())
-        victims = {recipe: Victim(recipe) for recipe in recipes}
+        runs = {recipe: MutatedRun(recipe) for recipe in recipes}
         for number in range(count):
-            outcome, what = victims[recipes[number % len(recipes)]].outcome(mutate, generator)
+            outcome, what = runs[recipes[number % len(recipes)]].outcome(mutate, generator)
             counts[outcome] += 1
             if outcome in ("silent", "crash"):
                 print(f"{outcome}: mutation {number} of {what}", file=sys.__stderr__, flush=True)
     return counts
 
 
-class Victim:
+class MutatedRun:
     """A run that is repeatedly copied, damaged and used, with the outputs of the undamaged run."""
 
     def __init__(self, recipe: str) -> None:

@@ -116,7 +116,7 @@ def _ours(translator: Translator, read: Sentences) -> Translations:
 
 
 def _marian(model: Any) -> dict[str, Search]:
-    """Return one search for each ids of threads and batch size."""
+    """Return one search for each number of threads and batch size."""
     theirs = marian(model)
 
     @torch.inference_mode()

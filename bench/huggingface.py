@@ -55,7 +55,7 @@ def _sweep(options: Options) -> list[dict[str, str]]:
     names = [name for name in classes() if not selected or any(text in name for text in selected)]
     names = names[:: max(1, len(names) // FEW)] if options.quick else names
     rows = []
-    for row in examined(names, SECONDS):
+    for row in examine_all(names, SECONDS):
         rows.append(row)
         counts = collections.Counter(row["built"] for row in rows)
         print(f"{len(rows)}/{len(names)} {row['name']} {dict(counts)}", file=sys.stderr)
@@ -73,7 +73,7 @@ def classes() -> list[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
-def examined(names: Sequence[str], seconds: float) -> Iterator[dict[str, str]]:
+def examine_all(names: Sequence[str], seconds: float) -> Iterator[dict[str, str]]:
     """Yield a verdict for each class. A worker that dies or does not answer within `seconds` is replaced."""
     worker: Worker | None = None
     for name in names:

@@ -44,24 +44,24 @@ def campaign(kills: int, seed: int = 0, recipes: tuple[str, ...] = tuple(_runs.R
     with tempfile.TemporaryDirectory() as folder:
         inputs, run = Path(folder), Path(folder, "broken")
         _runs.write_inputs(inputs, pairs)
-        unbroken = {recipe: Unbroken(inputs, recipe) for recipe in recipes}
+        uninterrupted = {recipe: UninterruptedRun(inputs, recipe) for recipe in recipes}
         while sum(phases.values()) < kills:
             recipe = recipes[number % len(recipes)]
             # Kill several processes during preparation and some during training. The last process runs to its end.
             moments = [RECORD] * generator.randint(1, 4) + ["config.json"] * generator.randint(1, 2)
             for file in moments:
-                seconds = unbroken[recipe].duration(file == RECORD) * generator.random()
+                seconds = uninterrupted[recipe].duration(file == RECORD) * generator.random()
                 if run_process(inputs, recipe, run, (file, seconds)) == -signal.SIGKILL:
                     phases[phase(run)] += 1
             assert run_process(inputs, recipe, run, None) == 0
-            wrong += differing(recipe, unbroken[recipe].contents, contents(run))
+            wrong += differing(recipe, uninterrupted[recipe].contents, contents(run))
             shutil.rmtree(run)
             number += 1
     print(f"kills during {dict(phases)}; {number} runs compared")
     return wrong
 
 
-class Unbroken:
+class UninterruptedRun:
     """Contents and duration of an uninterrupted run."""
 
     def __init__(self, inputs: Path, recipe: str) -> None:

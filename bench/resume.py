@@ -90,13 +90,13 @@ def figures(options: Options) -> Iterator[Figure]:
 def _differing(kills: int) -> float:
     """Return how many tensors of the last state (weights, moments, averages, generators) and best weights differ."""
     with tempfile.TemporaryDirectory() as folder:
-        broken, unbroken = Path(folder, "broken"), Path(folder, "unbroken")
+        interrupted, uninterrupted = Path(folder, "interrupted"), Path(folder, "uninterrupted")
         moments = random.Random(0)
         for kill in range(kills):
-            _kill(broken, int((kill + moments.random()) * STEPS / (kills + 1)), moments.uniform(0.0, 0.05))
-        _start(broken, 0.0).wait()
-        _start(unbroken, 0.0).wait()
-        a, b = _tensors(broken), _tensors(unbroken)
+            _kill(interrupted, int((kill + moments.random()) * STEPS / (kills + 1)), moments.uniform(0.0, 0.05))
+        _start(interrupted, 0.0).wait()
+        _start(uninterrupted, 0.0).wait()
+        a, b = _tensors(interrupted), _tensors(uninterrupted)
         return sum(name not in a or name not in b or not torch.equal(a[name], b[name]) for name in a.keys() | b.keys())
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import regard
 from bench import _peers, memory
-from bench._apart import Apart
+from bench._child_process import ChildProcess
 from bench._peers import load
 from bench.harness import Case, Figure, Options, Versus
 from bench.parity import Parity
@@ -50,7 +50,7 @@ def cases(options: Options) -> Iterator[Case]:
         str(shape),
         {
             "watched": partial(watched, "GPT-2", shape, options.quick),
-            "eager": Apart("bench.watch:alone", "eager", "GPT-2", shape, options.quick, threads=options.threads),
+            "eager": ChildProcess("bench.watch:alone", "eager", "GPT-2", shape, options.quick, threads=options.threads),
         },
         versus=[Versus("watched", "eager", None if options.quick else ">= 3.0")],
         parity=Parity("eager", rtol=1e-3, atol=1e-4, view=hidden),
@@ -86,7 +86,7 @@ def figures(options: Options) -> Iterator[Figure]:
 
 def hidden(output: Any) -> Tensor:
     """Return the output that all variants compute."""
-    if isinstance(output, Apart):
+    if isinstance(output, ChildProcess):
         return output.fetch()
     return output[0] if isinstance(output[0], Tensor) else output[0].last_hidden_state
 
@@ -159,7 +159,7 @@ def inputs(shape: Shape) -> Tensor:
 
 
 def alone(way: str, name: str, shape: list[int], small: bool) -> Callable[[], Tensor]:
-    """Return one run for `bench._apart`, which keeps only the common output."""
+    """Return one run for `bench._child_process`, which keeps only the common output."""
     whole = (shape[0], shape[1])
     return lambda: hidden(WAYS[way](name, whole, small))
 

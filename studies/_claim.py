@@ -34,7 +34,7 @@ class Claim:
     """Folder of results.json and figure.png."""
 
     @staticmethod
-    def of(
+    def parse(
         name: str, text: str | None, arguments: Sequence[str], parents: Sequence[argparse.ArgumentParser] = ()
     ) -> Claim:
         """Parse the command line of a study with docstring `text`. `parents` define additional options."""
@@ -53,14 +53,16 @@ class Claim:
         return Claim(name, tuple(range(options.seeds)), options.quick, out)
 
 
-class Kept:
+class ResultStore:
     """Measurements stored by name in results.json after each one, so that an interrupted study can continue.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> Kept(folder, {"width": 8}).of("loss", lambda: 0.5), Kept(folder, {"width": 8}).of("loss", lambda: 1 / 0)
-    (0.5, 0.5)
-    >>> Kept(folder, {"width": 16}).of("loss", lambda: 0.25)  # other settings: measured again
+    >>> ResultStore(folder, {"width": 8}).measure("loss", lambda: 0.5)
+    0.5
+    >>> ResultStore(folder, {"width": 8}).measure("loss", lambda: 1 / 0)  # stored: the function is not called
+    0.5
+    >>> ResultStore(folder, {"width": 16}).measure("loss", lambda: 0.25)  # other settings: measured again
     0.25
     """
 
@@ -71,11 +73,11 @@ class Kept:
         stored = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
         self.measured: dict[str, Json] = stored.get("measured", {}) if stored.get("settings") == self.settings else {}
 
-    def of(self, name: str, measure: Callable[[], Json]) -> Json:
+    def measure(self, name: str, function: Callable[[], Json]) -> Json:
         """Return the stored measurement of this name, or measure it now and print the time to stderr."""
         if name not in self.measured:
             start = time.monotonic()
-            self.measured[name] = json.loads(json.dumps(measure()))
+            self.measured[name] = json.loads(json.dumps(function()))
             with replacing(self.path) as path:
                 content = {"settings": self.settings, "measured": self.measured}
                 path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

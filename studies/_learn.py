@@ -64,10 +64,10 @@ def learn(
     return losses
 
 
-def in_turn(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def interleaved_times(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Return the median seconds of each function. Each round calls all of them once; the first round is discarded.
 
-    >>> sorted(in_turn({"a": lambda: sum(range(9)), "b": lambda: None}, rounds=3))
+    >>> sorted(interleaved_times({"a": lambda: sum(range(9)), "b": lambda: None}, rounds=3))
     ['a', 'b']
     """
     taken: dict[str, list[float]] = {name: [] for name in ways}
@@ -110,7 +110,7 @@ def lines(axes: Any, x: Sequence[float], named: Mapping[str, Sequence[Sequence[f
     points = 72 / axes.figure.dpi
     at = {name: float(axes.transData.transform((x[-1], end))[1]) * points for name, end in ends.items()}
     top = float(axes.transAxes.transform((0.0, 1.0))[1]) * points - ROW / 2  # the title is above
-    for name, position in zip(named, _below(_apart([at[name] for name in named], ROW), ROW, top), strict=True):
+    for name, position in zip(named, _below(_spread_out([at[name] for name in named], ROW), ROW, top), strict=True):
         colour = colours[list(named).index(name)]
         shift = (6, position - at[name])
         axes.annotate(
@@ -118,10 +118,10 @@ def lines(axes: Any, x: Sequence[float], named: Mapping[str, Sequence[Sequence[f
         )
 
 
-def _apart(positions: Sequence[float], gap: float) -> list[float]:
+def _spread_out(positions: Sequence[float], gap: float) -> list[float]:
     """Move positions as little as possible so that they are `gap` apart, in the same order.
 
-    >>> _apart([0.0, 0.0, 50.0], 10.0)
+    >>> _spread_out([0.0, 0.0, 50.0], 10.0)
     [-5.0, 5.0, 50.0]
     """
     order = sorted(range(len(positions)), key=lambda index: positions[index])

@@ -17,20 +17,20 @@ def alphabet(letters: int, draw: torch.Generator) -> Tensor:
     return 0.15 + 0.7 * torch.rand(letters, STROKES, 3, 2, generator=draw)
 
 
-def written(letters: Tensor, side: int, draw: torch.Generator, *, chunk: int = 1000) -> Tensor:
+def draw_letters(letters: Tensor, side: int, draw: torch.Generator, *, chunk: int = 1000) -> Tensor:
     """Draw images (N, 1, side, side) of letters (N, strokes, 3, 2). Paper is 0, ink about 1.
 
     Every image differs: points are jittered, the letter is rotated, scaled and shifted, pen width and ink vary, and
     noise is added.
 
     >>> draw = torch.Generator().manual_seed(0)
-    >>> tuple(written(alphabet(5, draw), 12, draw).shape)
+    >>> tuple(draw_letters(alphabet(5, draw), 12, draw).shape)
     (5, 1, 12, 12)
     """
-    return torch.cat([_written(some, side, draw) for some in letters.split(chunk)])
+    return torch.cat([_draw_chunk(some, side, draw) for some in letters.split(chunk)])
 
 
-def _written(letters: Tensor, side: int, draw: torch.Generator) -> Tensor:
+def _draw_chunk(letters: Tensor, side: int, draw: torch.Generator) -> Tensor:
     many = len(letters)
 
     def between(low: float, high: float, *shape: int) -> Tensor:

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.layers import MultiHeadAttention
-from studies._claim import Claim, Kept, figure, format_mean, spread
+from studies._claim import Claim, ResultStore, figure, format_mean, spread
 from studies._compare import leads, parameters, percent
-from studies._learn import in_turn, learn, lines, verdict
+from studies._learn import interleaved_times, learn, lines, verdict
 from studies._sequence_models import Convolution, Recurrent, SelfAttention
 
 NUMBER = 11
@@ -149,7 +149,7 @@ def seconds(length: int, settings: Settings) -> dict[str, float]:
         models[way](rows[way]).square().mean().backward()
         models[way].zero_grad()
 
-    return in_turn({way: partial(step, way) for way in WAYS}, settings.rounds)
+    return interleaved_times({way: partial(step, way) for way in WAYS}, settings.rounds)
 
 
 def sizes(width: int) -> dict[str, int]:
@@ -200,20 +200,21 @@ def judge(
 
 
 def main(arguments: Sequence[str]) -> int:
-    claim = Claim.of("advantages", __doc__, arguments)
+    claim = Claim.parse("advantages", __doc__, arguments)
     settings = QUICK if claim.quick else Settings()
-    kept = Kept(claim.out, vars(settings))
+    store = ResultStore(claim.out, vars(settings))
     layer = sizes(settings.wide)
     times = {
         length: [
-            kept.of(f"seconds, length {length}, {seed}", partial(seconds, length, settings)) for seed in claim.seeds
+            store.measure(f"seconds, length {length}, {seed}", partial(seconds, length, settings))
+            for seed in claim.seeds
         ]
         for length in settings.lengths
     }
     shares = {
         task: {
             way: [
-                kept.of(f"{task}, {way}, seed {seed}", partial(quality, way, task, settings, seed))
+                store.measure(f"{task}, {way}, seed {seed}", partial(quality, way, task, settings, seed))
                 for seed in claim.seeds
             ]
             for way in WAYS

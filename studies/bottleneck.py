@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from regard.data import BOS, EOS, PAD
 from regard.models.beam_search import greedy
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from studies._claim import Claim, Kept, figure, format_mean, spread
+from studies._claim import Claim, ResultStore, figure, format_mean, spread
 from studies._learn import learn, lines, verdict
 
 NUMBER = 1
@@ -56,11 +56,11 @@ QUICK = Settings(width=16, longest=4, lengths=(2, 4, 6), steps=20, batch=8, test
 
 
 def main(arguments: Sequence[str]) -> int:
-    claim = Claim.of("bottleneck", __doc__, arguments)
+    claim = Claim.parse("bottleneck", __doc__, arguments)
     settings = QUICK if claim.quick else Settings()
-    kept = Kept(claim.out, vars(settings))
+    store = ResultStore(claim.out, vars(settings))
     results = {
-        way: [kept.of(f"{way}, seed {seed}", partial(measure, way, settings, seed)) for seed in claim.seeds]
+        way: [store.measure(f"{way}, seed {seed}", partial(measure, way, settings, seed)) for seed in claim.seeds]
         for way in WAYS
     }
     scores = {way: [list(at) for at in zip(*runs, strict=True)] for way, runs in results.items()}  # [length][seed]

@@ -8,7 +8,7 @@ is red, the book because the person wants to read.
 Objects on a desk have a kind, a redness and a text. In the salience task the answer is the text on the red object, in
 the wish task the text on the requested object. All four models read the same entries and the wish, but only attention
 uses it before pooling; the others use it after. They have at least as many parameters as attention. Finally, the
-example desk is inputs to the fully connected pooling trained on salience, and to the attention trained on wishes.
+example desk is given to the fully connected pooling trained on salience, and to the attention trained on wishes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.layers import AttentionPooling, AveragePooling, FullyConnectedPooling, MaxPooling
-from studies._claim import Claim, Kept, figure, format_mean, spread
+from studies._claim import Claim, ResultStore, figure, format_mean, spread
 from studies._learn import learn, lines, verdict
 
 NUMBER = 6
@@ -57,14 +57,14 @@ QUICK = Settings(sizes=(5, 8), width=8, steps=10, batch=8, tested=50)
 
 
 def main(arguments: Sequence[str]) -> int:
-    claim = Claim.of("cues", __doc__, arguments)
+    claim = Claim.parse("cues", __doc__, arguments)
     settings = QUICK if claim.quick else Settings()
-    kept = Kept(claim.out, vars(settings))
+    store = ResultStore(claim.out, vars(settings))
     scores: dict[str, dict[str, list[list[float]]]] = {task: {pool: [] for pool in POOLS} for task in TASKS}
     weights_by_model: dict[str, list[list[float]]] = {}
     for task, pool, size in itertools.product(TASKS, POOLS, settings.sizes):
         seen = partial(measure, task, pool, size, settings)
-        runs = [kept.of(f"{task}, {pool}, {size} things, seed {s}", partial(seen, s)) for s in claim.seeds]
+        runs = [store.measure(f"{task}, {pool}, {size} things, seed {s}", partial(seen, s)) for s in claim.seeds]
         scores[task][pool].append([run["right"] for run in runs])
         if size == settings.sizes[0] and runs[0]["looks"]:
             weights_by_model[f"{task}, {pool}"] = [run["looks"] for run in runs]

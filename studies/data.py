@@ -27,10 +27,10 @@ from torch.nn import functional as F
 from regard.data.image_batches import Normal
 from regard.data.image_files import read_images
 from regard.models import CNN, CNNConfig, ViT, ViTConfig
-from studies._claim import Claim, Kept, figure, format_mean, spread
+from studies._claim import Claim, ResultStore, figure, format_mean, spread
 from studies._compare import leads, parameters, percent
 from studies._learn import learn, lines, verdict
-from studies._strokes import alphabet, written
+from studies._strokes import alphabet, draw_letters
 
 NUMBER = 10
 WAYS = {"vit": "ViT", "cnn": "residual network"}
@@ -88,7 +88,7 @@ def generated(settings: Settings, seed: int) -> World:
 
     def some(number: int, first: int) -> Labelled:
         labels = torch.randint(settings.classes, (number,), generator=draw)
-        return Labelled(written(letters[first + labels], settings.side, draw), labels)
+        return Labelled(draw_letters(letters[first + labels], settings.side, draw), labels)
 
     known = settings.classes
     return World(some(settings.pretrained, 0), some(max(settings.sizes), known), some(settings.tested, known))
@@ -198,12 +198,13 @@ def main(arguments: Sequence[str]) -> int:
     own = argparse.ArgumentParser(add_help=False)
     own.add_argument("--data", type=Path, help="folder of images with classes (default: generated letters)")
     options, rest = own.parse_known_args(arguments)
-    claim = Claim.of("data", __doc__, rest, parents=[own])
+    claim = Claim.parse("data", __doc__, rest, parents=[own])
     settings = QUICK if claim.quick else Settings()
-    kept = Kept(claim.out, {**vars(settings), "data": str(options.data or "")})
+    store = ResultStore(claim.out, {**vars(settings), "data": str(options.data or "")})
     accuracies = {
         way: [
-            kept.of(f"{name}, seed {seed}", partial(measure, way, settings, options.data, seed)) for seed in claim.seeds
+            store.measure(f"{name}, seed {seed}", partial(measure, way, settings, options.data, seed))
+            for seed in claim.seeds
         ]
         for way, name in WAYS.items()
     }

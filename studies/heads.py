@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.layers import EncoderBlock, FeedForward, MultiHeadAttention
-from studies._claim import Claim, Kept, figure, format_mean, spread
+from studies._claim import Claim, ResultStore, figure, format_mean, spread
 from studies._compare import leads, parameters, percent
 from studies._learn import learn, lines, verdict
 
@@ -111,13 +111,15 @@ def judge(accuracies: Mapping[int, Mapping[int, Sequence[float]]]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    claim = Claim.of("heads", __doc__, arguments)
+    claim = Claim.parse("heads", __doc__, arguments)
     settings = QUICK if claim.quick else Settings()
-    kept = Kept(claim.out, vars(settings))
+    store = ResultStore(claim.out, vars(settings))
     accuracies = {
         asked: {
             heads: [
-                kept.of(f"{asked} asked, {heads} heads, seed {seed}", partial(measure, heads, asked, settings, seed))
+                store.measure(
+                    f"{asked} asked, {heads} heads, seed {seed}", partial(measure, heads, asked, settings, seed)
+                )
                 for seed in claim.seeds
             ]
             for heads in settings.heads

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from regard.layers import EncoderBlock, FeedForward, MultiHeadAttention
 from regard.training.config import Training
 from regard.training.optimizer import Optimizer, Schedule
-from studies._claim import Claim, Kept, figure, format_mean, spread
+from studies._claim import Claim, ResultStore, figure, format_mean, spread
 from studies._compare import leads, percent
 from studies._learn import lines, verdict
 
@@ -149,7 +149,7 @@ def by_rate(settings: Settings, norm_position: str, warm: bool, rate: float, see
 
 
 def judge(batches: Shares, rates: Shares) -> str:
-    """Return the verdict from accuracies by (norm, varying, batch) and by (norm_position, warm-up, rate)."""
+    """Return the verdict from accuracies by (norm, varying, batch) and by (norm position, warm-up, rate)."""
 
     def pair(shares: Shares, names: tuple[str, str], *rest: Any) -> tuple[bool, str]:
         first, second = (shares[(name, *rest)] for name in names)
@@ -180,16 +180,16 @@ def judge(batches: Shares, rates: Shares) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    claim = Claim.of("normalisation", __doc__, arguments)
+    claim = Claim.parse("normalisation", __doc__, arguments)
     settings = QUICK if claim.quick else Settings()
-    kept = Kept(claim.out, vars(settings))
+    store = ResultStore(claim.out, vars(settings))
     batches: dict[tuple[Any, ...], list[float]] = {}
     for batch in settings.batches:
         for varying in (False, True):
             for norm in NORMS:
                 name = f"{norm}, {'varying lengths' if varying else 'one length'}, batches of {batch}"
                 batches[norm, varying, batch] = [
-                    kept.of(f"{name}, seed {seed}", partial(by_batch, settings, norm, varying, batch, seed))
+                    store.measure(f"{name}, seed {seed}", partial(by_batch, settings, norm, varying, batch, seed))
                     for seed in claim.seeds
                 ]
     rates: dict[tuple[Any, ...], list[float]] = {}
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str]) -> int:
             for norm_position in NORM_FIRST:
                 name = f"{norm_position}, {'warm-up' if warm else 'none'}, rate {rate:g}"
                 rates[norm_position, warm, rate] = [
-                    kept.of(f"{name}, seed {seed}", partial(by_rate, settings, norm_position, warm, rate, seed))
+                    store.measure(f"{name}, seed {seed}", partial(by_rate, settings, norm_position, warm, rate, seed))
                     for seed in claim.seeds
                 ]
     left = {

@@ -28,7 +28,7 @@ from regard.layers import (
     RotaryPosition,
     SinusoidalPosition,
 )
-from studies._claim import Claim, Kept, figure, format_mean, spread
+from studies._claim import Claim, ResultStore, figure, format_mean, spread
 from studies._compare import percent
 from studies._learn import learn, lines, verdict
 
@@ -184,11 +184,11 @@ def judge(results: Mapping[str, Sequence[Mapping[str, Any]]], settings: Settings
 
 
 def main(arguments: Sequence[str]) -> int:
-    claim = Claim.of("order", __doc__, arguments)
+    claim = Claim.parse("order", __doc__, arguments)
     settings = QUICK if claim.quick else Settings()
-    kept = Kept(claim.out, vars(settings))
+    store = ResultStore(claim.out, vars(settings))
     results = {
-        way: [kept.of(f"{way}, seed {seed}", partial(measure, way, settings, seed)) for seed in claim.seeds]
+        way: [store.measure(f"{way}, seed {seed}", partial(measure, way, settings, seed)) for seed in claim.seeds]
         for way in WAYS
     }
     scores = {

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import attend
-from studies._claim import Claim, Kept, figure, format_mean, spread
+from studies._claim import Claim, ResultStore, figure, format_mean, spread
 from studies._learn import learn, lines, verdict
 
 NUMBER = 3
@@ -55,19 +55,19 @@ QUICK = Settings(widths=(4, 64), keys=16, rows=16, steps=20, batch=8, rates=(1e-
 
 
 def main(arguments: Sequence[str]) -> int:
-    claim = Claim.of("scaling", __doc__, arguments)
+    claim = Claim.parse("scaling", __doc__, arguments)
     settings = QUICK if claim.quick else Settings()
-    kept = Kept(claim.out, vars(settings))
+    store = ResultStore(claim.out, vars(settings))
     start: dict[str, dict[str, list[list[float]]]] = {what: {} for what in ("weight", "median", "mean")}
     trained: dict[str, list[list[float]]] = {}
     for name in SIMILARITIES:
         values = [
-            [kept.of(f"{name}, {w} wide, seed {s}", partial(at_start, name, w, settings, s)) for s in claim.seeds]
+            [store.measure(f"{name}, {w} wide, seed {s}", partial(at_start, name, w, settings, s)) for s in claim.seeds]
             for w in settings.widths
         ]
         for index, what in enumerate(start):
             start[what][name] = [[seed[index] for seed in at] for at in values]
-        trained[name] = [_best(name, width, settings, claim, kept) for width in settings.widths]
+        trained[name] = [_best(name, width, settings, claim, store) for width in settings.widths]
     _print(start, trained, settings)
     _draw(claim, start, trained, settings)
     print(judge(start, trained, settings.widths))
@@ -141,11 +141,13 @@ def trained_accuracy(name: str, width: int, rate: float, settings: Settings, see
         return (model(*inputs).argmax(-1) == right).float().mean().item()
 
 
-def _best(name: str, width: int, settings: Settings, claim: Claim, kept: Kept) -> list[float]:
+def _best(name: str, width: int, settings: Settings, claim: Claim, store: ResultStore) -> list[float]:
     """Return the accuracies of all seeds at the learning rate with the best mean."""
     tried = [
         [
-            kept.of(f"{name}, {width} wide, rate {r}, seed {s}", partial(trained_accuracy, name, width, r, settings, s))
+            store.measure(
+                f"{name}, {width} wide, rate {r}, seed {s}", partial(trained_accuracy, name, width, r, settings, s)
+            )
             for s in claim.seeds
         ]
         for r in settings.rates

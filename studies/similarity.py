@@ -27,8 +27,8 @@ from torch.nn import functional as F
 
 from regard import Additive, Bilinear, attend
 from regard.layers import AttentionPooling
-from studies._claim import Claim, Kept, figure, format_mean, spread
-from studies._learn import in_turn, learn, verdict
+from studies._claim import Claim, ResultStore, figure, format_mean, spread
+from studies._learn import interleaved_times, learn, verdict
 
 NUMBER = 4
 SHARPNESS = 10.0
@@ -72,17 +72,17 @@ QUICK = Settings(steps=20, batch=8, rates=(1e-2,), tested=50, timed=(1, 32, 16),
 
 
 def main(arguments: Sequence[str]) -> int:
-    claim = Claim.of("similarity", __doc__, arguments)
+    claim = Claim.parse("similarity", __doc__, arguments)
     settings = QUICK if claim.quick else Settings()
-    kept = Kept(claim.out, vars(settings))
+    store = ResultStore(claim.out, vars(settings))
     right: dict[str, list[float]] = {}
     for way in WAYS:
         tried = [
-            [kept.of(f"{way}, rate {r}, seed {s}", partial(accuracy, way, r, settings, s)) for s in claim.seeds]
+            [store.measure(f"{way}, rate {r}, seed {s}", partial(accuracy, way, r, settings, s)) for s in claim.seeds]
             for r in settings.rates
         ]
         right[way] = max(tried, key=lambda seeds: spread(seeds)[0])
-    seconds = kept.of("seconds", lambda: cost(settings))
+    seconds = store.measure("seconds", lambda: cost(settings))
     print(f"{'':<22}{'accuracy, %':>14}{'own params':>12}{'ms, forward and backward':>28}")
     for way in (*WAYS, EXPLICIT):
         score = format_mean(right[way], times=100) if way in right else "as above"
@@ -185,7 +185,7 @@ def cost(settings: Settings) -> dict[str, float]:
     def both(make: Callable[[], Tensor]) -> None:
         make().sum().backward()
 
-    return in_turn({name: partial(both, make) for name, make in passes.items()}, settings.rounds)
+    return interleaved_times({name: partial(both, make) for name, make in passes.items()}, settings.rounds)
 
 
 def judge(right: Mapping[str, Sequence[float]], seconds: Mapping[str, float]) -> str:

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from regard import attend
 from regard.layers import AttentionPooling
-from studies._claim import Claim, Kept, figure, format_mean, spread
+from studies._claim import Claim, ResultStore, figure, format_mean, spread
 from studies._learn import learn, verdict
 
 NUMBER = 5
@@ -66,12 +66,14 @@ QUICK = Settings(width=8, steps=20, batch=8, tested=50)
 
 
 def main(arguments: Sequence[str]) -> int:
-    claim = Claim.of("soft_hard", __doc__, arguments)
+    claim = Claim.parse("soft_hard", __doc__, arguments)
     settings = QUICK if claim.quick else Settings()
-    kept = Kept(claim.out, vars(settings))
+    store = ResultStore(claim.out, vars(settings))
     results = {
         task: {
-            way: [kept.of(f"{way}, {task}, seed {s}", partial(measure, way, task, settings, s)) for s in claim.seeds]
+            way: [
+                store.measure(f"{way}, {task}, seed {s}", partial(measure, way, task, settings, s)) for s in claim.seeds
+            ]
             for way in WAYS
         }
         for task in TASKS

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import attend
-from studies._claim import Claim, Kept, figure, format_mean, spread
-from studies._learn import in_turn, learn, lines, verdict
+from studies._claim import Claim, ResultStore, figure, format_mean, spread
+from studies._learn import interleaved_times, learn, lines, verdict
 from studies._sequence_models import Convolution, Recurrent, SelfAttention
 
 NUMBER = 2
@@ -73,15 +73,15 @@ def ways(settings: Settings) -> dict[str, Callable[[], Any]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    claim = Claim.of("three_ways", __doc__, arguments)
+    claim = Claim.parse("three_ways", __doc__, arguments)
     settings = QUICK if claim.quick else Settings()
-    kept = Kept(claim.out, vars(settings))
+    store = ResultStore(claim.out, vars(settings))
     runs = {
-        name: [kept.of(f"{name}, seed {s}", partial(recall, name, settings, s)) for s in claim.seeds]
+        name: [store.measure(f"{name}, seed {s}", partial(recall, name, settings, s)) for s in claim.seeds]
         for name in ways(settings)
     }
     scores = {name: [list(at) for at in zip(*results, strict=True)] for name, results in runs.items()}  # [length][seed]
-    costs = kept.of("costs", lambda: cost(settings))
+    costs = store.measure("costs", lambda: cost(settings))
     print(_table(scores, costs, settings))
     _draw(claim, scores, costs, settings)
     print(judge(scores, costs, settings.lengths[-1], settings.costs))
@@ -148,7 +148,7 @@ def cost(settings: Settings) -> dict[str, dict[str, list[float]]]:
     results: dict[str, dict[str, list[float]]] = {n: {"steps": [], "seconds": [], "bytes": []} for n in models}
     for length in settings.costs:
         x = torch.randn(1, length, settings.width)
-        taken = in_turn({n: partial(_pass, mixer, x) for n, mixer in models.items()}, settings.rounds)
+        taken = interleaved_times({n: partial(_pass, mixer, x) for n, mixer in models.items()}, settings.rounds)
         for name, mixer in models.items():
             results[name]["steps"].append(mixer.steps(length))
             results[name]["seconds"].append(taken[name])

@@ -19,7 +19,7 @@ def test_importing_timm_hides_its_torchvision() -> None:
 
 def test_other_packages_are_not_imported_from_that_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "timmy.py").touch()
-    monkeypatch.setattr(_peers, "APART", tmp_path)
+    monkeypatch.setattr(_peers, "FOLDER", tmp_path)
     assert not _peers.installed("timmy")
     with pytest.raises(ImportError):
         _peers.load("timmy")

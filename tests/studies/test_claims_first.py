@@ -14,7 +14,7 @@ import torch
 from regard.data import BOS, EOS
 from studies import bottleneck, cues, scaling, similarity, soft_hard, three_ways
 from studies.__main__ import claims, main
-from studies._learn import _apart, in_turn, learn, verdict
+from studies._learn import _spread_out, interleaved_times, learn, verdict
 from studies._sequence_models import Convolution
 
 NAMES = ("bottleneck", "three_ways", "scaling", "similarity", "soft_hard", "cues")
@@ -65,14 +65,14 @@ def test_training_is_determined_by_the_seed_and_stops_at_the_target_loss() -> No
 
 def test_functions_are_timed_in_turn() -> None:
     called: list[str] = []
-    taken = in_turn({name: lambda n=name: called.append(n) for name in "abc"}, rounds=2)  # type: ignore[misc]
+    taken = interleaved_times({name: lambda n=name: called.append(n) for name in "abc"}, rounds=2)  # type: ignore[misc]
     assert called == list("abc" * 3) and set(taken) == set("abc")
 
 
 def test_labels_move_as_little_as_necessary() -> None:
-    assert _apart([5.0], 10) == [5.0]
-    assert _apart([100.0, 0.0, 101.0, 50.0], 10) == [95.5, 0.0, 105.5, 50.0]
-    crowd = _apart([1.0, 1.0, 1.0, 15.0], 10)
+    assert _spread_out([5.0], 10) == [5.0]
+    assert _spread_out([100.0, 0.0, 101.0, 50.0], 10) == [95.5, 0.0, 105.5, 50.0]
+    crowd = _spread_out([1.0, 1.0, 1.0, 15.0], 10)
     assert all(b - a >= 10 - 1e-9 for a, b in pairwise(crowd)) and sum(crowd) == 18.0
 
 

@@ -16,7 +16,7 @@ from regard.data.image_files import idx_bytes
 from studies import advantages, data, heads, normalisation, order
 from studies.__main__ import main
 from studies._compare import leads, parameters
-from studies._strokes import alphabet, written
+from studies._strokes import alphabet, draw_letters
 
 NAMES = ("order", "heads", "normalisation", "data", "advantages")
 WORDS = ("held: ", "did not hold here: ", "held in part: ")
@@ -169,7 +169,7 @@ def test_letters_can_be_classified_by_nearest_neighbours() -> None:
     draw = generator()
     letters = alphabet(4, draw)
     labels = torch.randint(4, (600,), generator=draw)
-    pictures = written(letters[labels], 12, draw, chunk=250).flatten(1)
+    pictures = draw_letters(letters[labels], 12, draw, chunk=250).flatten(1)
     nearest = torch.cdist(pictures[500:], pictures[:500]).argmin(-1)
     assert (labels[:500][nearest] == labels[500:]).float().mean() > 0.6  # chance: 0.25
     assert not torch.equal(pictures[0], pictures[1]) and abs(pictures.mean()) < 0.6

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench._apart import Apart
+from bench._child_process import ChildProcess
 from bench.harness import Case, Versus, measure
 from bench.parity import Parity, ParityError
 
@@ -30,25 +30,25 @@ def failing(message: str) -> object:
 
 
 def test_the_contender_runs_in_one_child_process() -> None:
-    child = Apart("tests.bench.test_apart:child_process")
+    child = ChildProcess("tests.bench.test_child_process:child_process")
     first, second = child().fetch(), child().fetch()
     assert first.item() == second.item() != os.getpid()
 
 
 def test_printed_output_is_not_a_reply(capfd: pytest.CaptureFixture[str]) -> None:
-    assert Apart("tests.bench.test_apart:printing")().fetch().tolist() == [7.0]
+    assert ChildProcess("tests.bench.test_child_process:printing")().fetch().tolist() == [7.0]
     assert "not a reply" in capfd.readouterr().err
 
 
 def test_an_error_in_the_child_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
-    child = Apart("tests.bench.test_apart:failing", "no such weights")
-    with pytest.raises(RuntimeError, match=r"apart: .*:failing must run in its own process; .* status 1"):
+    child = ChildProcess("tests.bench.test_child_process:failing", "no such weights")
+    with pytest.raises(RuntimeError, match=r"child process: .*:failing must run in its own process; .* status 1"):
         child()
     assert "no such weights" in capfd.readouterr().err
 
 
 def test_the_child_is_killed_when_the_object_is_deleted() -> None:
-    child = Apart("tests.bench.test_apart:child_process")
+    child = ChildProcess("tests.bench.test_child_process:child_process")
     process = child()._child
     assert process is not None and process.returncode is None
     del child
@@ -59,17 +59,17 @@ def test_the_child_is_killed_when_the_object_is_deleted() -> None:
 @pytest.mark.parametrize("count", [3, 4])
 def test_the_harness_times_the_child_and_compares_its_output(count: int) -> None:
     def view(output: object) -> object:
-        return output.fetch() if isinstance(output, Apart) else output
+        return output.fetch() if isinstance(output, ChildProcess) else output
 
     case = Case(
         "numbers",
         "(3,)",
-        {"ours": lambda: torch.arange(3.0), "apart": Apart("bench._apart:numbers", count, threads=1)},
-        (Versus("ours", "apart"),),
-        parity=Parity("apart", view=view),
+        {"ours": lambda: torch.arange(3.0), "child": ChildProcess("bench._child_process:numbers", count, threads=1)},
+        (Versus("ours", "child"),),
+        parity=Parity("child", view=view),
     )
     if count == 3:
-        assert measure(case, rounds=3, seconds=1e-3)[0].peer == "apart"
+        assert measure(case, rounds=3, seconds=1e-3)[0].peer == "child"
     else:
-        with pytest.raises(ParityError, match="must have the shapes of apart"):
+        with pytest.raises(ParityError, match="must have the shapes of child"):
             measure(case, rounds=3, seconds=1e-3)

@@ -28,10 +28,10 @@ from torch import Tensor
 from bench.memory import search_path
 
 
-class Apart:
+class ChildProcess:
     """Call `package.module:function(*args)` once in a child process, and run the function it returns at each call.
 
-    >>> child = Apart("bench._apart:numbers", 3)
+    >>> child = ChildProcess("bench._child_process:numbers", 3)
     >>> child().fetch().tolist()
     [0.0, 1.0, 2.0]
     """
@@ -40,7 +40,7 @@ class Apart:
         self._job = json.dumps({"target": target, "args": args, "threads": threads})
         self._child: subprocess.Popen[bytes] | None = None
 
-    def __call__(self) -> "Apart":
+    def __call__(self) -> "ChildProcess":
         self._send(b"run")
         self._expect(b"done")
         return self
@@ -51,22 +51,22 @@ class Apart:
         (size,) = struct.unpack(">Q", self._read(8))
         return torch.from_numpy(np.load(io.BytesIO(self._read(size)), allow_pickle=False))
 
-    def _send(self, word: bytes) -> None:
+    def _send(self, message: bytes) -> None:
         if self._child is None:
-            command = [sys.executable, "-c", "from bench._apart import serve; serve()", self._job]
+            command = [sys.executable, "-c", "from bench._child_process import serve; serve()", self._job]
             self._child = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": search_path()}
             )
             weakref.finalize(self, _end, self._child)
             self._expect(b"ready")
         try:
-            self._pipe("stdin").write(word + b"\n")
+            self._pipe("stdin").write(message + b"\n")
             self._pipe("stdin").flush()
         except BrokenPipeError:
             self._fail()
 
-    def _expect(self, word: bytes) -> None:
-        if self._pipe("stdout").readline().strip() != word:
+    def _expect(self, message: bytes) -> None:
+        if self._pipe("stdout").readline().strip() != message:
             self._fail()
 
     def _read(self, size: int) -> bytes:
@@ -82,8 +82,8 @@ class Apart:
     def _fail(self) -> None:
         assert self._child is not None
         raise RuntimeError(
-            f"apart: {json.loads(self._job)['target']} must run in its own process; the process exited with status "
-            f"{self._child.wait()}. Its error message is above."
+            f"child process: {json.loads(self._job)['target']} must run in its own process; it exited with "
+            f"status {self._child.wait()}. Its error message is above."
         )
 
 
@@ -108,8 +108,8 @@ def serve() -> None:
     run = getattr(import_module(module), name)(*job["args"])
     result: Any = None
     _write(out, b"ready\n")
-    for word in sys.stdin.buffer:
-        if word == b"run\n":
+    for message in sys.stdin.buffer:
+        if message == b"run\n":
             result = None
             result = run()
             _write(out, b"done\n")
