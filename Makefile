@@ -1,10 +1,10 @@
-# Two commands do everything on a fresh machine:   make demo   make test
+# Two commands do everything on a fresh machine: make demo, make test
 
 PYTHON ?= $(shell for p in python3.11 python3; do $$p -c 'import venv' 2>/dev/null && echo $$p && break; done)
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-# Set-up brings a cmake of its own where the machine has none
+# The setup installs cmake if the machine has none
 CMAKE   = $(shell test -x $(BIN)/cmake && echo $(BIN)/cmake || echo cmake)
 
 .PHONY: demo test quick test-hosts check bench studies set-up page chromium native native-check sanitize arm64 clean
@@ -12,15 +12,15 @@ CMAKE   = $(shell test -x $(BIN)/cmake && echo $(BIN)/cmake || echo cmake)
 demo: set-up
 	@$(BIN)/regard demo
 
-# ORDER=1, or any other seed, runs the tests in a random order that the seed determines. Once set up, it needs no network
+# ORDER=1, or any other seed, runs the tests in a random order. After the setup, no network is needed
 test: set-up check chromium
 	REGARD_TEST_ORDER=$(ORDER) $(BIN)/python -m pytest -n auto --dist loadgroup
 
-# Linters, types and the first test of every file, for the time between two edits
+# Linters, type checks and the first test of every file: fast feedback while editing
 quick: set-up check
 	$(BIN)/python -m pytest --quick -n auto --dist loadgroup -q tests
 
-# The whole suite as other machines would run it: other instruction sets, one thread and four, no kernels. About 40 minutes
+# Run the suite as on other machines: other instruction sets, one and four threads, no kernels. Takes about 40 minutes
 test-hosts: set-up chromium
 	$(BIN)/python tests/hosts.py
 
@@ -30,13 +30,13 @@ check: $(VENV)/ready
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	@if test -d web/node_modules/eslint; then $(NODE) npm run lint --silent --prefix web; \
-	else echo "web/ is not checked: make page installs what that needs"; fi
+	else echo "web/ is not checked: run make page first to install its linters"; fi
 
-# Without Node or a network there is no page; everything else works, and `regard view` says what is missing
+# Without Node or a network the page is not built. Everything else works, and `regard view` reports what is missing
 set-up: $(VENV)/ready
 	@$(MAKE) --no-print-directory page || echo "The page of regard view is not built: see above. Everything else works; make page tries again."
 
-# The page of `regard view`, from the TypeScript in web/, when that changed. Node is the one of set-up
+# The page of `regard view`, built from web/ when that has changed, with the Node of the setup
 PAGE  := src/regard/assets/page/index.html
 NODE   = PATH="$(CURDIR)/$(BIN):$$PATH"
 page: $(PAGE)
@@ -50,7 +50,7 @@ web/node_modules/.package-lock.json: web/package-lock.json web/.npmrc | $(VENV)/
 	$(NODE) npm ci --loglevel error --fetch-retries=1 --prefix web
 	@touch $@
 
-# The browser in which the page is tested
+# The browser that runs the tests of the page
 chromium:
 	@command -v chromium >/dev/null || ! test -e /etc/debian_version || test "$$(id -u)" != 0 \
 	|| { apt-get install -qq -y --no-install-recommends chromium || { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; }; } >/dev/null \
@@ -62,27 +62,26 @@ bench: $(VENV)/ready
 	$(BIN)/python -m bench auto
 	$(BIN)/python -m bench scaling
 
-# What the notes claim, measured: each of the eleven within ten minutes on two cores
+# The eleven studies (docs/studies.md), each within ten minutes on two cores
 studies: $(VENV)/ready
 	$(BIN)/python -m studies all
 
-# The kernels after a change: only what changed is compiled. Set-up goes on without kernels that do not compile; this
-# does not, and shows why
+# Rebuild the kernels after a change and fail if they do not compile. (The setup continues without kernels in that case)
 native: $(VENV)/ready
 	$(CMAKE) --build build/native
 	$(CMAKE) --install build/native --prefix "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"
 	@$(BIN)/python -c 'from regard.attention.native import engine; print(engine.reason); exit(engine.module is None)'
 
-# The self-check on a build with the address and undefined-behaviour sanitizers: a C++ program that needs neither Python
-# nor torch. Any finding stops the run.
+# The self-check on a build with the address and undefined-behavior sanitizers: a C++ program without Python and torch.
+# Any error stops the run.
 SANITIZED := build/sanitize
 native-check:
 	$(CMAKE) -S native -B $(SANITIZED) -DREGARD_SANITIZE=ON -DREGARD_CHECK=ON -DREGARD_MODULE=OFF -DCMAKE_BUILD_TYPE=Debug
 	$(CMAKE) --build $(SANITIZED) --parallel 2
 	UBSAN_OPTIONS=print_stacktrace=1 $(SANITIZED)/check
 
-# The self-check, then the kernel tests on such a build of the module. The runtimes of the sanitizers have to be loaded
-# before Python itself; leaks are not looked for there, as Python keeps memory to the end of the process.
+# The self-check, then the kernel tests with a sanitized build of the module. The sanitizer runtimes must be loaded
+# before Python. Leak detection is off, because Python keeps memory until the process ends.
 sanitize: $(VENV)/ready native-check
 	$(CMAKE) -S native -B $(SANITIZED) -DREGARD_MODULE=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 	$(CMAKE) --build $(SANITIZED) --parallel 2
@@ -91,8 +90,8 @@ sanitize: $(VENV)/ready native-check
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	$(BIN)/python -m pytest -p no:cacheprovider --capture=sys $(addprefix tests/attention/test_, backend.py native_threads.py streamed_views.py engine.py) tests/layers/test_fused.py tests/server/test_tiles.py $(addprefix tests/models/test_, beam_search.py fast_decoder.py)
 
-# The self-check compiled for arm64 and run by an emulator: what NEON computes on a machine that has none. It needs
-# neither Python nor torch.
+# The self-check compiled for arm64 and run by an emulator, which tests NEON on machines without it. It needs neither
+# Python nor torch.
 ARM_CXX  ?= aarch64-linux-gnu-g++
 ARM_QEMU ?= $(shell command -v qemu-aarch64-static || command -v qemu-aarch64)
 arm64:
@@ -102,13 +101,13 @@ arm64:
 	$(CMAKE) --build build/arm64 --parallel 2
 	$(ARM_QEMU) build/arm64/check
 
-# The kernels are rebuilt when any of these changes
+# The kernels are rebuilt when any of these files changes
 NATIVE := native/CMakeLists.txt $(sort $(shell find native -name '*.cpp' -o -name '*.hpp'))
 
-# torch first and pinned: a bare requirement would bring another build, gigabytes larger. The kernels are built with
-# what is in the environment, so that their build folder stays good from one time to the next. onnxruntime and timm are
-# peers of benchmarks and tests. timm and its torchvision are installed apart (bench/_peers.py), without dependencies:
-# those of timm are there already, and torchvision would bring another torch.
+# Install torch first and pinned: an unpinned requirement would install a build that is gigabytes larger. The kernels
+# are built with the packages of this environment, so that their build folder can be reused. onnxruntime and timm are
+# peers of benchmarks and tests. timm and torchvision are installed in a separate folder (bench/_peers.py) without
+# dependencies: those of timm are already installed, and torchvision would install another torch.
 $(VENV)/ready: pyproject.toml $(NATIVE)
 	@test -n "$(PYTHON)" || { echo "regard needs Python 3.11 or later with the venv module: install it, or make PYTHON=…"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

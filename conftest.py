@@ -1,7 +1,7 @@
-"""What every test and doctest shares: threads, seeds, the order of the tests, ids of parameters, instruction sets.
+"""Settings shared by all tests and doctests: threads, seeds, the order of tests, parameter ids, instruction sets.
 
-A test process has one thread, as two thread pools that spin against each other are slower than none. The environment
-variable REGARD_TEST_THREADS sets another number (`make test-hosts`).
+A test process uses one thread, because two thread pools that spin against each other are slower than none. The
+environment variable REGARD_TEST_THREADS sets another number (`make test-hosts`).
 
 Which tests ran before in the same process depends on how pytest-xdist distributes them, that is, on timing. So every
 test starts with the same random state, and Hypothesis draws the same examples in every run. REGARD_TEST_ORDER=SEED
@@ -28,7 +28,7 @@ from regard.attention.native import engine
 THREADS = int(os.environ.get("REGARD_TEST_THREADS", "1"))
 torch.set_num_threads(THREADS)
 
-# deadline and too_slow measure time: a busy machine would fail them
+# deadline and too_slow measure time and would fail on a busy machine
 hypothesis.settings.register_profile(
     "regard", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -36,15 +36,15 @@ hypothesis.settings.load_profile("regard")
 
 
 QUICK_FUNCTIONS = 1
-"""Test functions of each file that --quick runs, each with its first parameters."""
+"""Number of test functions of each file that --quick runs, each with its first parameters."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="run the first test of every file, and none marked slow")
+    parser.addoption("--quick", action="store_true", help="run the first test of every file that is not marked slow")
 
 
 def quick(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the first case of the first `QUICK_FUNCTIONS` functions of each file; leave out tests marked slow."""
+    """Return the first case of the first `QUICK_FUNCTIONS` functions of each file, without tests marked slow."""
     functions: dict[Path, set[str]] = {}
     selected = []
     for item in items:
@@ -59,7 +59,7 @@ def quick(items: list[pytest.Item]) -> list[pytest.Item]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With --quick, select tests. With REGARD_TEST_ORDER, shuffle the files, and the tests within each file.
 
-    The tests of a file stay together: what they share is prepared once.
+    The tests of a file stay together, so that shared fixtures are set up once.
     """
     if config.getoption("--quick"):
         selected = quick(items)
@@ -81,7 +81,7 @@ def pytest_runtest_setup() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
-    """Give a fixture that several tests share a random state of its own: any of these tests may be the first one."""
+    """Give each shared fixture its own random state, because any of the tests that use it may run first."""
     if fixturedef.scope == "function":
         return (yield)
     before = random.getstate(), torch.get_rng_state()
@@ -97,24 +97,24 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, 
 
 @pytest.fixture(autouse=True)
 def restore_threads() -> Iterator[None]:
-    """A test may change the number of threads; the next one starts with the configured number again."""
+    """Reset the number of threads after each test."""
     yield
     if torch.get_num_threads() != THREADS:
         torch.set_num_threads(THREADS)
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
-    """Name bytes and sets by their argument: their content may depend on the clock or on the hash seed.
+    """Name bytes and sets by their argument, because their content may depend on the clock or on the hash seed.
 
-    gzip writes the current second into its header, so an id made from the bytes differed between the workers of one
-    run, and collection failed.
+    gzip writes the current second into its header. An id made from the bytes would differ between the workers of one
+    run, and collection would fail.
     """
     return argname if isinstance(val, (bytes, bytearray, set, frozenset)) else None
 
 
 @pytest.fixture(params=engine.module.isas() if engine.module else ["none"])
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every instruction set of the kernels that runs here, in use for the time of a test."""
+    """Run the test once for every kernel instruction set that this machine supports."""
     if engine.module is None:
         pytest.skip(f"native: {engine.reason}")
     before = engine.module.isa()

@@ -1,17 +1,18 @@
-"""Benchmarks of regard: `python -m bench NAME`, `python -m bench --list`.
+"""Benchmarks of regard. Run one with `python -m bench NAME`; list them with `python -m bench --list`.
 
 Every module of this package is a benchmark, except the helpers (`harness`, `memory`, `parity`, `peers`, `report`,
-`__main__`) and names that begin with an underscore. A benchmark offers one or both of:
+`__main__`) and modules whose name begins with an underscore. A benchmark defines one or both of:
 
-    def cases(options: Options) -> Iterable[Case]        # timed, ours against a peer
+    def cases(options: Options) -> Iterable[Case]        # timed comparisons of ours with a peer
     def figures(options: Options) -> Iterable[Figure]    # any other number, such as peak memory
 
-and may say what follows from all of it, once they are measured:
+It may also define a summary, which is printed after everything has been measured:
 
     def conclude(results: Sequence[Result], options: Options) -> str
 
-Write both as generators: a case is then built when its turn comes and released before the next, and Ctrl-C keeps what
-was measured. The first line of the module's docstring is its description in `--list`. There is nothing to register.
+Write `cases` and `figures` as generators. Each case is then built just before it is measured and released before the
+next one, and Ctrl-C keeps the results so far. The first line of the module's docstring is its description in `--list`.
+Benchmarks need no registration.
 
-How a case is measured is in `bench.harness`, how memory is in `bench.memory`.
+`bench.harness` describes how time is measured, `bench.memory` how memory is measured.
 """

@@ -1,6 +1,6 @@
-"""`python -m bench NAME`: run one benchmark, print its table, keep its rows.
+"""`python -m bench NAME`: run one benchmark, print its table and append its rows to a CSV file.
 
-Exit status: 0 when every bar is met, 1 when one is missed, 2 for a wrong command line or contenders that disagree,
+Exit status: 0 if every bar is met, 1 if a bar is missed, 2 for a usage error or contenders whose outputs disagree,
 130 after Ctrl-C.
 """
 
@@ -24,32 +24,32 @@ HELPERS = ("__main__", "harness", "memory", "parity", "peers", "report")
 QUICK_ROUNDS = 3
 
 
-def known() -> list[str]:
-    """The names of the benchmarks: every module of the package that is no helper."""
+def benchmark_names() -> list[str]:
+    """Return the names of all benchmarks: every module of the package that is not a helper."""
     names = (module.name for module in pkgutil.iter_modules(bench.__path__))
     return sorted(name for name in names if name not in HELPERS and not name.startswith("_"))
 
 
 def describe(name: str) -> str:
-    """The first line of a benchmark's docstring, read without importing it."""
-    found = importlib.util.find_spec(f"bench.{name}")
-    assert found is not None and found.origin is not None
-    documentation = ast.get_docstring(ast.parse(Path(found.origin).read_text(encoding="utf-8")))
+    """Return the first line of a benchmark's docstring without importing the module."""
+    spec = importlib.util.find_spec(f"bench.{name}")
+    assert spec is not None and spec.origin is not None
+    documentation = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
     return (documentation or "").partition("\n")[0]
 
 
 def run(name: str, options: Options, only: str, results: list[Result]) -> None:
-    """Measures the cases and figures whose name or shape contains `only`; adds to `results` as it goes."""
+    """Measure the cases and figures whose name or shape contains `only`, and append each result to `results`."""
     module = importlib.import_module(f"bench.{name}")
-    offered = [getattr(module, kind, None) for kind in ("cases", "figures")]
-    if not any(offered):
+    generators = [getattr(module, kind, None) for kind in ("cases", "figures")]
+    if not any(generators):
         raise ValueError(
             f"bench: benchmark ({name}) must define cases(options) or figures(options); got neither. "
             "bench/__init__.py shows both."
         )
     status = Console(stderr=True)
-    for offer in filter(None, offered):
-        for item in _wanted(offer(options), only):
+    for generator in filter(None, generators):
+        for item in _matching(generator(options), only):
             with status.status(f"{item.name} {item.shape}"):
                 results += _measure(item, options)
 
@@ -58,9 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = parser.parse_args(argv)
     if not arguments.name and not arguments.list:
-        parser.error(f"NAME must be given; one of {', '.join(known())}")
+        parser.error(f"NAME must be given; one of {', '.join(benchmark_names())}")
     if arguments.list:
-        for name in known():
+        for name in benchmark_names():
             print(f"{name:<12} {describe(name)}")
         return 0
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else Options.rounds)
@@ -72,9 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _attempt(lambda: run(arguments.name, options, arguments.only, results))
         if results:
             report(results, arguments.name, options.out)
-            _conclude(arguments.name, results, options, whole=not status)
+            _conclude(arguments.name, results, options, complete=not status)
         elif not status:
-            print(f"bench: nothing of {arguments.name} matches --only {arguments.only!r}", file=sys.stderr)
+            print(f"bench: no case of {arguments.name} matches --only {arguments.only!r}", file=sys.stderr)
             status = 2
     missed = any(result.met is False for result in results)
     return status or int(missed and arguments.bars)
@@ -84,23 +84,23 @@ def _measure(item: Case | Figure, options: Options) -> list[Result]:
     return measure(item, options.rounds, options.seconds) if isinstance(item, Case) else [measure_figure(item)]
 
 
-def _conclude(name: str, results: Sequence[Result], options: Options, whole: bool) -> None:
-    """What a benchmark makes of all its results, such as a fit; nothing of a run that was stopped."""
+def _conclude(name: str, results: Sequence[Result], options: Options, complete: bool) -> None:
+    """Print the benchmark's own summary, such as a fit. Print nothing if the run was interrupted."""
     conclude = getattr(importlib.import_module(f"bench.{name}"), "conclude", None)
-    if conclude and whole:
+    if conclude and complete:
         print(conclude(results, options))
 
 
-def _wanted(items: Iterable[Case | Figure], only: str) -> Iterator[Case | Figure]:
+def _matching(items: Iterable[Case | Figure], only: str) -> Iterator[Case | Figure]:
     return (item for item in items if only in f"{item.name} {item.shape}")
 
 
 def _attempt(work: Callable[[], None]) -> int:
-    """The exit status of `work`; what it measured before it was stopped is not lost."""
+    """Run `work` and return an exit status. Results measured before an interruption are kept."""
     try:
         work()
     except KeyboardInterrupt:
-        print("bench: interrupted; this is what was measured so far", file=sys.stderr)
+        print("bench: interrupted; the table shows the results so far", file=sys.stderr)
         return 130
     except ParityError as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -109,40 +109,40 @@ def _attempt(work: Callable[[], None]) -> int:
 
 
 def _name(text: str) -> str:
-    if text not in known():
+    if text not in benchmark_names():
         raise argparse.ArgumentTypeError(
-            f"bench: NAME ({text}) must be one of {', '.join(known())}; got {text}. Try --list."
+            f"bench: NAME ({text}) must be one of {', '.join(benchmark_names())}; got {text}. Try --list."
         )
     return text
 
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(
-            f"bench: number ({text}) must be a whole number of 1 or more; got {text}. Try 2."
-        )
+        raise argparse.ArgumentTypeError(f"bench: number ({text}) must be a positive integer; got {text}. Try 2.")
     return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Run one benchmark: contenders are checked for agreement, then timed in interleaved rounds. "
-        "The result is the median ratio with its quartiles, printed as a table and added to OUT/NAME.csv.",
-        epilog="Exit status: 0 all bars met, 1 a bar missed, 2 wrong usage or contenders that disagree, 130 Ctrl-C. "
+        description="Run one benchmark. Contenders are checked for equal outputs, then timed in interleaved rounds. "
+        "The median ratio and its quartiles are printed as a table and appended to OUT/NAME.csv.",
+        epilog="Exit status: 0 all bars met, 1 a bar missed, 2 usage error or outputs that disagree, 130 Ctrl-C. "
         "Example: python -m bench attention --threads 2 --only causal",
     )
-    parser.add_argument("name", nargs="?", type=_name, metavar="NAME", help=f"one of: {', '.join(known())}")
-    parser.add_argument("--list", action="store_true", help="say what each benchmark measures, and stop")
+    parser.add_argument("name", nargs="?", type=_name, metavar="NAME", help=f"one of: {', '.join(benchmark_names())}")
+    parser.add_argument("--list", action="store_true", help="list all benchmarks with their descriptions and exit")
     parser.add_argument(
-        "--rounds", type=_positive, metavar="N", help=f"default {Options.rounds}, or {QUICK_ROUNDS} with --quick"
+        "--rounds", type=_positive, metavar="N", help=f"default: {Options.rounds}, or {QUICK_ROUNDS} with --quick"
     )
-    parser.add_argument("--threads", type=_positive, metavar="N", help="threads of torch (default: torch's own choice)")
-    parser.add_argument("--out", type=Path, default=Options.out, metavar="DIR", help="folder of the CSV (%(default)s)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose name or shape contains TEXT")
-    parser.add_argument("--quick", action="store_true", help="small shapes and few rounds: does it run?")
-    parser.add_argument("--write", action="store_true", help="keep the result in the repository (scaling)")
-    parser.add_argument("--no-bars", dest="bars", action="store_false", help="exit with 0 even when a bar is missed")
+    parser.add_argument("--threads", type=_positive, metavar="N", help="number of torch threads (default: torch's own)")
+    parser.add_argument(
+        "--out", type=Path, default=Options.out, metavar="DIR", help="folder of CSV files (%(default)s)"
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="run only cases whose name or shape contains TEXT")
+    parser.add_argument("--quick", action="store_true", help="smoke test: small shapes and few rounds")
+    parser.add_argument("--write", action="store_true", help="save the result in the repository (scaling)")
+    parser.add_argument("--no-bars", dest="bars", action="store_false", help="exit with 0 even if a bar is missed")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Packages of others, for comparison: what may be absent, and what must not be on the path of everything else."""
+"""Import optional packages that benchmarks compare with, without making them visible to other imports."""
 
 import importlib
 import importlib.util
@@ -10,28 +10,28 @@ from typing import Any
 
 import torch
 
-APART = Path(sys.prefix) / "peers"
-"""Where set-up installs timm and the torchvision it needs.
+FOLDER = Path(sys.prefix) / "peers"
+"""Folder where the setup installs timm and the torchvision that it needs.
 
-The torchvision of the package index has kernels for CUDA, which do not load beside a torch without CUDA. transformers
-imports torchvision wherever it is installed, and would fail too.
+The torchvision of the package index has CUDA kernels, which cannot be loaded with a CPU-only torch. If it were on the
+normal path, transformers would import it and fail.
 """
 _declared: list[torch.library.Library] = []
 
 
 def installed(name: str) -> bool:
-    """Whether `load` can import a package."""
-    with _searched(name):
+    """Return whether `load` can import a package."""
+    with _peers_on_path(name):
         return importlib.util.find_spec(name) is not None
 
 
 def load(name: str) -> Any:
-    """Import a package such as timm or transformers; raises ImportError if it is not installed.
+    """Import a package such as timm or transformers; raise ImportError if it is not installed.
 
-    timm and transformers import torchvision if there is one, and the import ends at operators that its kernels would
-    define. They are declared here; the models compared never call them.
+    timm and transformers import torchvision if it is installed. That import fails on operators that the missing
+    kernels would define, so they are declared here. The models compared never call them.
     """
-    with _searched(name):
+    with _peers_on_path(name):
         if importlib.util.find_spec("torchvision") and not _declared:
             try:
                 importlib.import_module("torchvision")
@@ -44,16 +44,16 @@ def load(name: str) -> Any:
 
 
 @contextmanager
-def _searched(name: str) -> Iterator[None]:
-    """For timm, search `APART` too; afterwards no other package sees the torchvision there."""
+def _peers_on_path(name: str) -> Iterator[None]:
+    """For timm, also search `FOLDER`. Afterwards, hide the torchvision found there from other packages."""
     if name != "timm" or importlib.util.find_spec("timm"):
         yield
         return
-    sys.path.append(str(APART))
+    sys.path.append(str(FOLDER))
     try:
         yield
     finally:
-        sys.path.remove(str(APART))
+        sys.path.remove(str(FOLDER))
         for module in [key for key in sys.modules if key.partition(".")[0] == "torchvision"]:
-            if str(getattr(sys.modules[module], "__file__", None)).startswith(str(APART)):
+            if str(getattr(sys.modules[module], "__file__", None)).startswith(str(FOLDER)):
                 del sys.modules[module]

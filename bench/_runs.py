@@ -1,4 +1,4 @@
-"""Tiny runs of every recipe, by the command line: what `damage` and `kills` train."""
+"""Tiny training runs of every recipe, started by the command line. `damage` and `kills` use them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = 6
 WORDS = {"the": "le", "cat": "chat", "dog": "chien", "sees": "voit", "a": "un", "bird": "oiseau"}
 OFTEN = [
     *("--warmup", "2", "--save-every", "2", "--save-seconds", "0", "--evaluate-every", "3", "--log-every", "2"),
-    *("--schedule", "constant"),  # others follow the limit: a run whose limit is raised would not be a function of it
+    *("--schedule", "constant"),  # other schedules depend on --steps, so extending a run would change its past
 ]
 SIZES = ["--width", "8", "--heads", "2", "--hidden", "16"]
 BERT = [*SIZES, "--layers", "1", "--vocabulary", "60", "--tokens", "100", "--longest", "24"]
@@ -34,18 +34,20 @@ RECIPES: dict[str, list[str]] = {
         *(*SIZES, *OFTEN),
     ],
 }
-"""The commands, to be run in the folder of the inputs; RUN stands for the folder of the run."""
+"""Commands to run in the folder of the inputs. RUN is replaced by the run folder."""
 
 
 def write_inputs(folder: Path, pairs: int = 40) -> None:
-    """Pairs of sentences, labelled texts, plain text and images."""
-    drawn = random.Random(0)
+    """Write sentence pairs, labelled texts, plain text and images."""
+    generator = random.Random(0)
     folder.mkdir(parents=True, exist_ok=True)
     for name, count in (("train", pairs), ("valid", 6)):
-        lines = [[drawn.choice(list(WORDS)) for _ in range(drawn.randint(1, 5))] for _ in range(count)]
+        lines = [[generator.choice(list(WORDS)) for _ in range(generator.randint(1, 5))] for _ in range(count)]
         text = "".join(f"{' '.join(line)}\t{' '.join(map(WORDS.__getitem__, line))}\n" for line in lines)
         (folder / f"{name}.tsv").write_text(text)
-    labelled = [(drawn.choice(("good", "bad")), [drawn.choice(list(WORDS)) for _ in range(4)]) for _ in range(pairs)]
+    labelled = [
+        (generator.choice(("good", "bad")), [generator.choice(list(WORDS)) for _ in range(4)]) for _ in range(pairs)
+    ]
     (folder / "labelled.tsv").write_text("".join(f"{' '.join(words)} {label}\t{label}\n" for label, words in labelled))
     (folder / "plain.txt").write_text("".join(f"{label}: {' '.join(words)}.\n" for label, words in labelled))
     pixels = np.random.default_rng(0).integers(0, 256, (24, 8, 8), np.uint8)
@@ -65,12 +67,12 @@ def command(recipe: str, run: Path, steps: int = STEPS) -> list[str]:
 
 
 def tensors(run: Path, step: int) -> dict[str, Tensor]:
-    """The state of a step (weights, moments, averages, generators) and the best weights."""
+    """Return the training state of a step (weights, moments, averages, generators) and the best weights."""
     last = read_tensors(checkpoint.place(run, step) / checkpoint.TENSORS)
     return last | {f"best/{name}": value for name, value in read_tensors(run / "model.safetensors").items()}
 
 
 def differing(a: dict[str, Tensor], b: dict[str, Tensor]) -> int:
-    """How many tensors differ in any bit."""
+    """Return the number of tensors that are not bitwise equal."""
     names = a.keys() | b.keys()
     return sum(name not in a or name not in b or not torch.equal(a[name], b[name]) for name in names)

@@ -1,6 +1,6 @@
-"""One class of transformers after the other, each run with its own attention and with regard's: `examine(name)`.
+"""Run every model class of transformers with its own attention and with regard's: `examine(name)`.
 
-Started as `python -m bench._sweep`, it reads names of classes line by line and answers each with a line of JSON.
+`python -m bench._sweep` reads class names line by line and answers each with one line of JSON.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import regard
 import regard.huggingface
 from bench import _tiny
 
-WITHIN = 1e-5
+TOLERANCE = 1e-5
 MEMORY = 10 << 30
 WAYS = ("set", "built")
 
 
 def classes() -> list[str]:
-    """The names of every model class in the automatic mappings of transformers."""
+    """Return the names of all model classes in the auto mappings of transformers."""
     mappings = vars(transformers.models.auto.modeling_auto)
     names: set[str] = set()
     for mapping in (value for key, value in mappings.items() if key.endswith("MAPPING_NAMES")):
@@ -44,13 +44,13 @@ def _is_model(name: str) -> bool:
 
 
 def examine(name: str) -> dict[str, str]:
-    """Verdicts for a class whose implementation is set afterwards and for one that is built with it.
+    """Return the verdicts for a model whose implementation is set after construction and for one constructed with it.
 
-    equal     the same output within 1e-5, through our attention
-    sdpa      the same as with "sdpa", from which "eager" of that class differs
-    own       the same output; the class computes its attention itself, or has none
-    refused   refused with a message that names the class
-    wrong     another output
+    equal     same output within 1e-5, computed by our attention
+    sdpa      same output as "sdpa"; the "eager" attention of this class gives a different one
+    own       same output, but the class computes its attention itself or has none
+    refused   rejected with a message that names the class
+    wrong     different output
     error     any other exception
     skipped   no tiny model of the class runs with its own attention
     """
@@ -72,10 +72,10 @@ def examine(name: str) -> dict[str, str]:
 
 
 def _is_sdpa(model: Any, make: Callable[[], nn.Module], inputs: dict[str, Tensor]) -> bool:
-    """Whether the output is that of "sdpa": a few classes use boolean masks that their "eager" adds or inverts."""
+    """Return whether the output equals that of "sdpa". Some classes use boolean masks that "eager" adds or inverts."""
     try:
         model.set_attn_implementation("sdpa")
-    except (ValueError, ImportError):  # the class or a part of it does not support it
+    except (ValueError, ImportError):  # not supported by the class or one of its submodules
         return False
     return _verdict(make, inputs, _expected(model, inputs))[0] == "equal"
 
@@ -85,7 +85,7 @@ class Unbuildable(Exception):
 
 
 def _running(cls: Any) -> tuple[nn.Module, Any, dict[str, Tensor]]:
-    """A tiny model of the class with eager attention, its config, and inputs that it accepts."""
+    """Return a tiny model of the class with eager attention, its config, and inputs that it accepts."""
     reasons = []
     for config in _tiny.configs(cls):
         try:
@@ -131,11 +131,11 @@ def _verdict(
     transformers.AttentionInterface.register("regard", counted)
     try:
         model = make()
-        for dtype in (torch.float32, torch.float64):  # what differs by rounding alone agrees in float64
+        for dtype in (torch.float32, torch.float64):  # differences due to rounding vanish in float64
             if isinstance(expected[dtype], Exception):
                 return "wrong", f"{detail}, and the class does not run in {dtype}"
-            found = _run(model.to(dtype), inputs, dtype)
-            detail = _difference(found, expected[dtype])
+            outputs = _run(model.to(dtype), inputs, dtype)
+            detail = _difference(outputs, expected[dtype])
             if not detail:
                 return ("equal" if calls else "own"), ""
         return "wrong", detail
@@ -147,7 +147,7 @@ def _verdict(
 
 
 def _expected(model: nn.Module, inputs: dict[str, Tensor]) -> dict[torch.dtype, Any]:
-    """The output in float64 and float32, or the exception of code that is written for float32 alone."""
+    """Return the output in float64 and float32. The value is the exception if the class runs only in float32."""
     outputs: dict[torch.dtype, Any] = {}
     for dtype in (torch.float64, torch.float32):
         try:
@@ -160,8 +160,8 @@ def _expected(model: nn.Module, inputs: dict[str, Tensor]) -> dict[torch.dtype, 
 @torch.no_grad()
 def _run(model: nn.Module, inputs: dict[str, Tensor], dtype: torch.dtype) -> Any:
     torch.manual_seed(0)
-    given = {n: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for n, x in inputs.items()}
-    return list(_tensors(model(**given)))
+    arguments = {n: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for n, x in inputs.items()}
+    return list(_tensors(model(**arguments)))
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:
@@ -179,18 +179,18 @@ def _tensors(output: Any) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def _difference(found: list[Tensor], expected: list[Tensor]) -> str:
-    """Words on the largest difference; none if all agree."""
-    if [x.shape for x in found] != [x.shape for x in expected]:
-        return f"shapes {[tuple(x.shape) for x in found]} for {[tuple(x.shape) for x in expected]}"
+def _difference(outputs: list[Tensor], expected: list[Tensor]) -> str:
+    """Return a description of the largest difference, or an empty string if all tensors agree."""
+    if [x.shape for x in outputs] != [x.shape for x in expected]:
+        return f"shapes {[tuple(x.shape) for x in outputs]}, expected {[tuple(x.shape) for x in expected]}"
     worst = 0.0
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(outputs, expected, strict=True):
         if not torch.equal(one.isfinite(), other.isfinite()):
-            return "other numbers are finite"
+            return "different elements are finite"
         finite = other.isfinite()
         scale = max(1.0, float(other[finite].abs().max())) if finite.any() else 1.0
         worst = max(worst, float((one[finite] - other[finite]).abs().max()) / scale if finite.any() else 0.0)
-    return f"off by {worst:.1e}" if worst > WITHIN else ""
+    return f"off by {worst:.1e}" if worst > TOLERANCE else ""
 
 
 def _short(error: BaseException) -> str:

@@ -1,8 +1,8 @@
-"""Tiny models of every class of transformers: a shrunken config with random weights, and inputs that it accepts.
+"""Build tiny models of every transformers class: a reduced config, random weights, and inputs that it accepts.
 
-A config is shrunken by the names of its settings (`SIZES`, `PATTERNS`); constructors compute what follows from them.
-Because no rule fits every model, several ways to shrink are tried in turn, and several sets of inputs for each, until
-the model runs.
+Settings are reduced by name (`SIZES`, `PATTERNS`); the config constructors compute values derived from them. No single
+rule fits every model, so several reductions are tried in turn, and several sets of inputs for each, until the model
+runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 VOCABULARY = 128
 LENGTH, IMAGE, PATCH, FRAMES, WIDTH = 10, 32, 8, 64, 32
 MOST_PARAMETERS = 60_000_000
-MOST_PIXELS = 256  # of a side; a class that takes larger images alone is not tiny
+MOST_PIXELS = 256  # per side; classes that only accept larger images are skipped
 
 SIZES: dict[str, int] = {
     "vocab_size": VOCABULARY,
@@ -68,7 +68,7 @@ SIZES: dict[str, int] = {
     "max_window_layers": 1,
     "rotary_dim": 4,
 }
-"""Settings that get a fixed size."""
+"""Settings that are replaced by a fixed size."""
 
 PATTERNS: dict[str, int] = {
     r"(num|n)_(.*_)?key_value_heads|num_kv_heads|multi_query_group_num": 2,
@@ -78,11 +78,11 @@ PATTERNS: dict[str, int] = {
     r"(.*_)?(intermediate_size|ffn_dim|d_ff|n_inner|mlp_dim|ffn_hidden_size|ffn_size|feed_forward.*)": 48,
     r"(.*_)?(hidden_size|d_model|n_embd|embed_dim|hidden_dim|embedding_size|embedding_dim|proj.*_dim|dim)": WIDTH,
 }
-"""Settings that get a size by a pattern of their name."""
+"""Settings that are replaced by a size if their name matches a pattern."""
 
 
 def overrides(config: Any, careful: bool) -> dict[str, Any]:
-    """Arguments for the constructor of `config`'s class that make it tiny; `careful` keeps widths and heads."""
+    """Return constructor arguments that make `config` tiny. `careful` keeps widths and numbers of heads."""
     result: dict[str, Any] = {"pad_token_id": 0}
     tokens = 3
     for name, value in vars(config).items():
@@ -105,7 +105,7 @@ def overrides(config: Any, careful: bool) -> dict[str, Any]:
 
 def _size(name: str, config: Any, careful: bool) -> int | None:
     if name == "head_dim" and hasattr(config, "qk_rope_head_dim"):
-        return SIZES["qk_rope_head_dim"]  # the part of a head that is rotated
+        return SIZES["qk_rope_head_dim"]  # the rotated part of a head
     if name in SIZES and not (careful and re.search("head|rank|scalar|size", name) and "vocab" not in name):
         return SIZES[name]
     for index, (pattern, size) in enumerate(PATTERNS.items()):
@@ -115,35 +115,35 @@ def _size(name: str, config: Any, careful: bool) -> int | None:
 
 
 def configs(cls: Any) -> Iterator[Any]:
-    """Shrunken configs of a model class, the smallest first; those that cannot be constructed are left out."""
+    """Yield reduced configs of a model class, smallest first. Configs that cannot be constructed are skipped."""
     for careful, layers, width in ((False, 2, 32), (True, 2, 32), (False, 8, 32), (False, 2, 64)):
         try:
             base = cls.config_class()
-        except Exception:  # a class whose config has no default
+        except Exception:  # the config class has required arguments
             return
-        changed = _widened(overrides(base, careful), width)
+        changed = _with_width(overrides(base, careful), width)
         if "num_hidden_layers" in changed:
-            changed["num_hidden_layers"] = layers  # hybrid models: few layers may be all of one kind
+            changed["num_hidden_layers"] = layers  # in hybrid models, the first few layers may all have the same type
         try:
             yield cls.config_class(**copy.deepcopy(changed))
-        except Exception:  # a combination that the class refuses: write the sizes into a finished config
+        except Exception:  # the constructor rejects the combination: set the attributes of a default config instead
             with contextlib.suppress(Exception):
-                yield _written(base, changed)
+                yield _set_attributes(base, changed)
 
 
-def _widened(changed: dict[str, Any], width: int) -> dict[str, Any]:
-    """The same with another width: some classes compute their number of heads from it."""
+def _with_width(changed: dict[str, Any], width: int) -> dict[str, Any]:
+    """Return a copy with another width. Some classes compute their number of heads from it."""
     result: dict[str, Any] = {}
     for name, value in changed.items():
         wide = value == WIDTH and name != "image_size"
-        result[name] = _widened(value, width) if isinstance(value, dict) else width if wide else value
+        result[name] = _with_width(value, width) if isinstance(value, dict) else width if wide else value
     return result
 
 
-def _written(config: Any, changed: dict[str, Any]) -> Any:
+def _set_attributes(config: Any, changed: dict[str, Any]) -> Any:
     for name, value in changed.items():
         if isinstance(value, dict):
-            _written(getattr(config, name), {k: v for k, v in value.items() if k != "model_type"})
+            _set_attributes(getattr(config, name), {k: v for k, v in value.items() if k != "model_type"})
         else:
             setattr(config, name, value)
     for name in ("layer_types", "mlp_layer_types"):
@@ -154,7 +154,7 @@ def _written(config: Any, changed: dict[str, Any]) -> Any:
 
 
 def build(cls: Any, config: Any, implementation: str) -> nn.Module:
-    """The model of a config with random weights that are large enough for attention to matter."""
+    """Build the model of a config with seeded random weights, and raise MemoryError if it is not tiny."""
     with torch.device("meta"):
         empty = cls._from_config(copy.deepcopy(config), attn_implementation="eager")
     count = sum(parameter.numel() for parameter in empty.parameters())
@@ -174,7 +174,7 @@ def randomize(model: nn.Module) -> None:
 
 
 def find(config: Any, *names: str, default: Any = None) -> Any:
-    """The first of the settings in a config or in one of its parts."""
+    """Return the first of the settings that exists in a config or in one of its sub-configs."""
     for name in names:
         if isinstance(getattr(config, name, None), int | tuple | list):
             return getattr(config, name)
@@ -211,11 +211,11 @@ def videos(config: Any) -> dict[str, Tensor]:
     return {"pixel_values": pixels[:, None].expand(-1, frames, -1, -1, -1).clone()}
 
 
-def sounds(config: Any, frames: int = FRAMES, turned: bool = False) -> dict[str, Tensor]:
+def sounds(config: Any, frames: int = FRAMES, transposed: bool = False) -> dict[str, Tensor]:
     bins = find(config, "num_mel_bins", "input_feat_per_channel", "feature_size", "input_dim", default=16)
     generator = torch.Generator().manual_seed(3)
     features = torch.randn(2, bins, frames, generator=generator)
-    features = features if turned else features.transpose(1, 2)
+    features = features if transposed else features.transpose(1, 2)
     mask = torch.ones(2, frames, dtype=torch.long)
     mask[-1, -8:] = 0
     return {"input_features": features, "attention_mask": mask}
@@ -229,7 +229,7 @@ def waves(config: Any, length: int = 4000) -> dict[str, Tensor]:
 
 
 def candidates(model: Any) -> Iterator[dict[str, Any]]:
-    """Inputs that a model may accept, those that reach the most of it first."""
+    """Yield inputs that a model may accept, starting with those that exercise most of it."""
     config = model.config
     names = set(inspect.signature(model.forward).parameters)
     decoder = {"decoder_input_ids": text(config)["input_ids"][:, :7]} if "decoder_input_ids" in names else {}
@@ -243,10 +243,10 @@ def candidates(model: Any) -> Iterator[dict[str, Any]]:
         yield {**images(config), **decoder}
         yield {**videos(config), **decoder}
     if "input_features" in names:
-        for turned in (True, False):
+        for transposed in (True, False):
             for mask in (True, False):
                 for frames in (FRAMES, 2 * FRAMES):
-                    sound = sounds(config, frames, turned)
+                    sound = sounds(config, frames, transposed)
                     if not mask or "attention_mask" not in names:
                         del sound["attention_mask"]
                     yield {**sound, **decoder}

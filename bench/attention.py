@@ -1,8 +1,8 @@
-"""regard.attend against SDPA, eager PyTorch, torch.compile, one large matrix product and the memory's bandwidth.
+"""regard.attend against SDPA, eager PyTorch, torch.compile, one large matrix product and the memory bandwidth.
 
-Eager is the explicit softmax(q·kᵀ/√D)·v, or w·tanh(q + k) in place of the product, that people write by hand. Bars are
-those of the native kernels; without them there are none. Parity is with SDPA in float64, or with the named peer where
-that would take longer than the measurement. --quick has no bars: it asks whether all of this runs.
+Eager is the explicit softmax(q·kᵀ/√D)·v that is usually written by hand, with w·tanh(q + k) as the score for additive
+attention. Bars apply to the native kernels only. Outputs are compared with SDPA in float64, or with the named peer
+where float64 would take longer than the measurement. --quick is a smoke test without bars.
 """
 
 import math
@@ -25,9 +25,9 @@ BACKENDS = ("native", "auto", "blocked") if engine.module else ("auto", "blocked
 PEERS = ("SDPA", "eager")
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 Bars = tuple[str | None, str | None]
-"""Forward; forward + backward."""
+"""Bars of forward and of forward + backward."""
 
-DOT: dict[tuple[Shape, bool], dict[str, Bars]] = {  # (B, H, T, D) and whether causal → peer → bars
+DOT: dict[tuple[Shape, bool], dict[str, Bars]] = {  # (B, H, T, D) and is_causal → peer → bars
     ((128, 8, 16, 64), False): {"SDPA": (">= 3.5", ">= 3.5"), "eager": (">= 1.6", ">= 1.6")},
     ((128, 8, 16, 64), True): {},
     ((64, 8, 32, 64), False): {"SDPA": (">= 2.4", ">= 2.5")},
@@ -44,18 +44,18 @@ DOT: dict[tuple[Shape, bool], dict[str, Bars]] = {  # (B, H, T, D) and whether c
 LONG: Shape = (1, 8, 8192, 64)
 LONG_BARS: Bars = (">= 1.05", ">= 0.9")
 PRODUCT = 4096
-"""Rows and columns of the one large matrix product."""
+"""Rows and columns of the large matrix product."""
 ONE_QUERY = (64, 128, 256, 512, 1024, 2048, 4096)
-"""Keys, for a batch of 64 with 8 heads, 64 wide."""
+"""Numbers of keys, for batch size 64, 8 heads and head width 64."""
 ADDITIVE: dict[Shape, dict[str, Bars]] = {  # (B, Tq, Tk, D)
     (64, 20, 20, 256): {"eager": (">= 30", ">= 15"), "compile": (">= 12", ">= 12")},
     (64, 50, 50, 256): {"eager": (">= 50", ">= 30"), "compile": (">= 10", ">= 15")},
     (1, 1024, 1024, 256): {"eager": (">= 80", ">= 60"), "compile": (">= 18", ">= 20")},
 }
 FEW_ROUNDS = 5
-"""Where one call takes seconds."""
+"""Number of rounds for calls that take seconds."""
 FEW = 256
-"""Tokens of the tiny call of a set-up."""
+"""Number of tokens of the tiny warm-up call."""
 
 
 def cases(options: Options) -> Iterator[Case]:
@@ -72,9 +72,9 @@ def _cases(options: Options) -> Iterator[Case]:
     for keys in ONE_QUERY[: 1 if options.quick else None]:
         yield one_query_case(8 if options.quick else 64, keys)
     compiled = compiled_additive()
-    for given, bars in [*ADDITIVE.items()][: 1 if options.quick else None]:
+    for shape, bars in [*ADDITIVE.items()][: 1 if options.quick else None]:
         for backward in (False, True):
-            yield additive_case(given, backward, bars, compiled)
+            yield additive_case(shape, backward, bars, compiled)
 
 
 def figures(options: Options) -> Iterator[Figure]:
@@ -88,7 +88,7 @@ def figures(options: Options) -> Iterator[Figure]:
 
 
 def dot_case(shape: Shape, is_causal: bool, backward: bool, bars: dict[str, Bars]) -> Case:
-    """One shape: every backend and every peer in the same rounds."""
+    """Return the case of one shape, which times every backend and every peer in the same rounds."""
     q, k, v, upstream = draw(shape, 4)  # (B, H, T, D)
     functions = contenders(is_causal)
 
@@ -96,8 +96,8 @@ def dot_case(shape: Shape, is_causal: bool, backward: bool, bars: dict[str, Bars
         exact = inputs((q, k, v), torch.float64, backward)
         return step(functions["SDPA"], exact, upstream.double() if backward else None)()
 
-    given = inputs((q, k, v), torch.float32, backward)
-    steps = {name: step(functions[name], given, upstream if backward else None) for name in (*BACKENDS, *PEERS)}
+    arguments = inputs((q, k, v), torch.float32, backward)
+    steps = {name: step(functions[name], arguments, upstream if backward else None) for name in (*BACKENDS, *PEERS)}
     first, *others = BACKENDS
     held = {peer: bar[backward] for peer, bar in bars.items()} if engine.module else {}
     return Case(
@@ -111,12 +111,12 @@ def dot_case(shape: Shape, is_causal: bool, backward: bool, bars: dict[str, Bars
 
 
 def long_case(shape: Shape, backward: bool) -> Case:
-    """What part of the machine a long sequence reaches: operations per second against one large matrix product."""
+    """Compare the operations per second of a long sequence with those of one large matrix product."""
     q, k, v, upstream = draw(shape, 4)
     a, b = draw((PRODUCT, PRODUCT) if shape == LONG else (64, 64), 2)
     functions = contenders(is_causal=False)
-    given = inputs((q, k, v), torch.float32, backward)
-    steps = {name: step(functions[name], given, upstream if backward else None) for name in (BACKENDS[0], "SDPA")}
+    arguments = inputs((q, k, v), torch.float32, backward)
+    steps = {name: step(functions[name], arguments, upstream if backward else None) for name in (BACKENDS[0], "SDPA")}
     work = {**dict.fromkeys(steps, flops(shape, False, backward)), "mm": 2.0 * len(a) ** 3}
     bar = LONG_BARS[backward] if engine.module else None
     return Case(
@@ -131,7 +131,7 @@ def long_case(shape: Shape, backward: bool) -> Case:
 
 
 def one_query_case(batch: int, keys: int) -> Case:
-    """A step of a decoder reads every key and value once: bytes per second against reading as many and no more."""
+    """Compare the bytes per second of a decoder step, which reads every key and value once, with only reading them."""
     q = draw((batch, 8, 1, 64), 1)[0]
     k, v = draw((batch, 8, keys, 64), 2)
     rows = [x.view(-1, 64 * keys) for x in (k, v)]
@@ -160,7 +160,7 @@ def one_query_case(batch: int, keys: int) -> Case:
 def additive_case(shape: Shape, backward: bool, bars: dict[str, Bars], compiled: Callable[..., Tensor] | None) -> Case:
     batch, queries, keys, width = shape
     (q, upstream), (k, v) = draw((batch, queries, width), 2), draw((batch, keys, width), 2)
-    given = inputs((q, k, v, draw((width,), 1)[0] / math.sqrt(width)), torch.float32, backward)
+    arguments = inputs((q, k, v, draw((width,), 1)[0] / math.sqrt(width)), torch.float32, backward)
 
     def ours(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
         return regard.attend(q, k, v, similarity=regard.Additive(w), backend=BACKENDS[0])
@@ -171,13 +171,13 @@ def additive_case(shape: Shape, backward: bool, bars: dict[str, Bars], compiled:
     peers = [peer for peer in bars if peer in functions]
 
     def compared(output: object) -> object:
-        """The gradient of w is a sum over all queries, which eager rounds the most: its mean is of the others' size."""
+        """Average the gradient of w over queries. It is a sum, and eager rounds it the most of all outputs."""
         return (*output[:-1], output[-1] / (batch * queries)) if isinstance(output, tuple) else output
 
     return Case(
         _name("additive ", backward),
         str(shape),
-        {name: step(function, given, upstream if backward else None) for name, function in functions.items()},
+        {name: step(function, arguments, upstream if backward else None) for name, function in functions.items()},
         versus=[Versus(BACKENDS[0], peer, bars[peer][backward] if engine.module else None) for peer in peers],
         parity=Parity("eager", rtol=1e-3, atol=1e-4, view=compared),
     )
@@ -208,13 +208,13 @@ def eager_additive(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
 
 
 def compiled_additive() -> Callable[..., Tensor] | None:
-    """The same by torch.compile; None, and a word about it, where nothing compiles."""
+    """Return `eager_additive` compiled by torch.compile, or None with a message if compilation fails."""
     compiled: Callable[..., Tensor] = torch.compile(eager_additive, dynamic=False)
     try:
         compiled(*draw((1, 2, 4), 3), torch.ones(4))
-    except Exception as error:  # whatever a compiler, or its absence, raises
+    except Exception as error:  # compilers, or missing ones, raise many types
         reason = str(error).strip().partition("\n")[0]
-        print(f"bench: torch.compile does not work here and is left out: {reason}", file=sys.stderr)
+        print(f"bench: torch.compile does not work here and is skipped: {reason}", file=sys.stderr)
         return None
     return compiled
 
@@ -224,24 +224,24 @@ def draw(shape: Sequence[int], count: int) -> list[Tensor]:
     return [torch.randn(tuple(shape), generator=generator) for _ in range(count)]
 
 
-def inputs(given: Sequence[Tensor], dtype: torch.dtype, backward: bool) -> tuple[Tensor, ...]:
-    return tuple(x.detach().to(dtype).requires_grad_(backward) for x in given)
+def inputs(arguments: Sequence[Tensor], dtype: torch.dtype, backward: bool) -> tuple[Tensor, ...]:
+    return tuple(x.detach().to(dtype).requires_grad_(backward) for x in arguments)
 
 
-def step(function: Callable[..., Tensor], given: Sequence[Tensor], upstream: Tensor | None) -> Callable[[], object]:
-    """One call, with its gradients if there is a gradient from above."""
+def step(function: Callable[..., Tensor], arguments: Sequence[Tensor], upstream: Tensor | None) -> Callable[[], object]:
+    """Return a function that makes one call, and computes the gradients if `upstream` is given."""
     if upstream is None:
-        return lambda: function(*given)
+        return lambda: function(*arguments)
 
     def forward_and_backward() -> object:
-        context = function(*given)
-        return context, *torch.autograd.grad(context, tuple(given), upstream)
+        context = function(*arguments)
+        return context, *torch.autograd.grad(context, tuple(arguments), upstream)
 
     return forward_and_backward
 
 
 def flops(shape: Shape, is_causal: bool, backward: bool) -> float:
-    """Operations that are needed: two matrix products forward, five backward (scores once more), half when causal."""
+    """Return the required operations: 2 matrix products forward, 5 backward (scores are recomputed), half if causal."""
     batch, heads, tokens, width = shape
     pairs = tokens * (tokens + 1) / 2 if is_causal else tokens * tokens
     return batch * heads * pairs * width * 2 * (7 if backward else 2)
@@ -256,17 +256,17 @@ def additive_backward(shape: list[int]) -> Callable[[], object]:
 
 
 def _additive_memory(shape: list[int], backward: bool) -> Callable[[], object]:
-    """The call on inputs (B, T, D), after one on few tokens; it returns what is not to be counted."""
+    """Return the call on inputs (B, T, D) that is measured, after a warm-up call on few tokens."""
     batch, tokens, width = shape
 
     def call(length: int) -> Callable[[], object]:
         q, k, v, upstream = draw((batch, length, width), 4)
-        given = inputs((q, k, v, torch.ones(width)), torch.float32, backward)
+        arguments = inputs((q, k, v, torch.ones(width)), torch.float32, backward)
 
         def attend(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
             return regard.attend(q, k, v, similarity=regard.Additive(w))
 
-        return step(attend, given, upstream if backward else None)
+        return step(attend, arguments, upstream if backward else None)
 
     call(min(FEW, tokens))()
     return call(tokens)

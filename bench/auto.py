@@ -1,11 +1,11 @@
 """`auto` against the best of native, SDPA and eager over a grid of shapes.
 
-    python -m bench auto                                                             the kernels of this machine
+    python -m bench auto                                                             with this machine's kernels
     REGARD_MAX_CPU_ISA=avx2 ATEN_CPU_CAPABILITY=avx2 python -m bench auto            as on a machine with AVX2
     REGARD_MAX_CPU_ISA=baseline ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE python -m bench auto
 
-SDPA and eager are called without regard. Where a call takes some tenths of a millisecond, the Python of `attend` is
-more than 3 % of it, whatever is chosen: such shapes are shown, but have no bar.
+SDPA and eager are called directly. If a call takes only tenths of a millisecond, the Python overhead of `attend` is
+more than 3 % of it for any backend. Such shapes are reported without a bar.
 """
 
 import statistics
@@ -20,7 +20,7 @@ from regard.attention import backends
 from regard.attention.native import engine
 
 Shape = tuple[int, int, int, int, int]
-SQUARE: tuple[Shape, ...] = (  # (B, H, Tq, Tk, D), all of them also under a causal mask
+SQUARE: tuple[Shape, ...] = (  # (B, H, Tq, Tk, D), each also with a causal mask
     (512, 8, 8, 8, 32),
     (200, 8, 12, 12, 64),
     (128, 8, 16, 16, 64),
@@ -71,23 +71,23 @@ TINY: tuple[Shape, ...] = (
     (1, 8, 1, 64, 64),
 )
 HALF = tuple(shape for shape in SQUARE + CROSS if shape[-1] == 64)[::2]
-"""In bfloat16, too."""
+"""Shapes that are also measured in bfloat16."""
 ROUNDS = 9
-"""At most: so many shapes are to take minutes, not an hour."""
+"""Upper limit of rounds, so that the whole grid takes minutes rather than an hour."""
 CLOSE = 0.04
 PARITY = {torch.float32: (1e-3, 1e-4), torch.bfloat16: (5e-2, 5e-2)}
 GOOD, WORST = 0.97, 0.9
-"""Nearly all calls (95 %) reach `GOOD` of the best peer's speed, and none is below `WORST`."""
+"""Targets: 95 % of calls reach `GOOD` times the speed of the best peer, and none is below `WORST`."""
 
 
 def cases(options: Options) -> Iterator[Case]:
     for shape in TINY if options.quick else SQUARE + CROSS + TINY:
-        yield from _of_shape(shape, torch.float32)
+        yield from _shape_cases(shape, torch.float32)
     for shape in () if options.quick else HALF:
-        yield from _of_shape(shape, torch.bfloat16)
+        yield from _shape_cases(shape, torch.bfloat16)
 
 
-def _of_shape(shape: Shape, dtype: torch.dtype) -> Iterator[Case]:
+def _shape_cases(shape: Shape, dtype: torch.dtype) -> Iterator[Case]:
     for is_causal in (False, True) if shape[2] == shape[3] else (False,):
         for backward in (False, True):
             yield case(shape, is_causal, backward, dtype)
@@ -98,7 +98,7 @@ def case(shape: Shape, is_causal: bool, backward: bool, dtype: torch.dtype) -> C
     generator = torch.Generator().manual_seed(0)
     sizes = ((batch, heads, tokens, width) for tokens in (queries, keys, keys, queries))
     q, k, v, upstream = (torch.randn(size, generator=generator).to(dtype) for size in sizes)
-    given = tuple(x.requires_grad_(backward) for x in (q, k, v))
+    arguments = tuple(x.requires_grad_(backward) for x in (q, k, v))
     functions = _contenders(is_causal, dtype)
     peers = tuple(name for name in functions if name != "auto")
     rtol, atol = PARITY[dtype]
@@ -106,7 +106,7 @@ def case(shape: Shape, is_causal: bool, backward: bool, dtype: torch.dtype) -> C
     return Case(
         name,
         str(shape),
-        {name: step(function, given, upstream if backward else None) for name, function in functions.items()},
+        {name: step(function, arguments, upstream if backward else None) for name, function in functions.items()},
         [Versus("auto", peers, None if shape in TINY else f">= {WORST}")],
         Parity("SDPA", rtol, atol),
         dtype=str(dtype).removeprefix("torch."),
@@ -116,24 +116,24 @@ def case(shape: Shape, is_causal: bool, backward: bool, dtype: torch.dtype) -> C
 
 
 def _contenders(is_causal: bool, dtype: torch.dtype) -> dict[str, Attend]:
-    """`auto` first, then the calls that it is compared with."""
-    known = contenders(is_causal)
-    served = engine.module is not None and _serves("native", dtype)
-    return {name: known[name] for name in ("auto", *(("native",) if served else ()), "SDPA", "eager")}
+    """Return `auto`, followed by the calls that it is compared with."""
+    functions = contenders(is_causal)
+    native = engine.module is not None and _supports("native", dtype)
+    return {name: functions[name] for name in ("auto", *(("native",) if native else ()), "SDPA", "eager")}
 
 
-def _serves(name: str, dtype: torch.dtype) -> bool:
+def _supports(name: str, dtype: torch.dtype) -> bool:
     x = torch.empty(1, 1, 1, 1, dtype=dtype, device="meta")
     return backends.BACKENDS[name].refusal(backends.Request.of(x, x, x)) is None
 
 
 def conclude(results: Sequence[Result], options: Options) -> str:
-    """Summarize how `auto` did."""
+    """Summarize how close `auto` comes to the best peer."""
     barred = [r for r in results if r.bar] or list(results)
     worst = min(barred, key=lambda r: r.median)
     good = sum(r.median >= GOOD for r in barred)
     return (
-        f"{len(barred)} calls with a bar: {good} ({good / len(barred):.0%}) reach {GOOD} of the best peer, the median "
-        f"is {statistics.median(r.median for r in barred):.2f}; the worst is {worst.median:.2f} of {worst.peer}, "
-        f"{worst.case} {worst.shape} {worst.dtype}"
+        f"{len(barred)} calls with a bar: {good} ({good / len(barred):.0%}) reach {GOOD} of the best peer's speed. "
+        f"Median: {statistics.median(r.median for r in barred):.2f}. Worst: {worst.median:.2f} of {worst.peer}, "
+        f"{worst.case} {worst.shape} {worst.dtype}."
     )

@@ -1,9 +1,9 @@
-"""Memory of training on 20 million pairs: the plan of an epoch and some hundred of its batches, from a mapped corpus.
+"""Memory of training on 20 million pairs: the plan of an epoch and its first 300 batches, from a memory-mapped corpus.
 
-A synthetic corpus of 10 + 10 ids a pair on average is written to a temporary folder (1.3 GB; TMPDIR names another).
-What counts is anonymous memory above the start. Resident memory in all is told beside it: it has the interpreter, torch
-and the pages of the mapped files that the kernel chose to map around each access (2 MiB at a time where it keeps large
-folios), which are its cache and its to take back.
+A synthetic corpus with 10 + 10 token ids per pair on average is written to a temporary folder (1.3 GB; set TMPDIR to
+change it). The bar applies to anonymous memory above the start. Total resident memory is reported as well. It includes
+the interpreter, torch, and pages of the mapped files that the kernel maps around each access (2 MiB at a time if it
+uses large folios). These pages belong to the page cache, and the kernel can reclaim them.
 """
 
 import shutil
@@ -37,8 +37,8 @@ def figures(options: Options) -> Iterator[Figure]:
     shape = f"{pairs:,} pairs"
     profile = partial(memory.profile, "bench.corpus:setup", str(folder), threads=options.threads)
     try:
-        yield Figure("write", shape, partial(written, folder, pairs), "s", dtype="uint16")
-        yield Figure("plan of an epoch", shape, partial(planned, folder), "s", dtype="uint16")
+        yield Figure("write", shape, partial(write_seconds, folder, pairs), "s", dtype="uint16")
+        yield Figure("plan of an epoch", shape, partial(plan_seconds, folder), "s", dtype="uint16")
         yield Figure(
             f"plan and {BATCHES} batches, anonymous memory above the start",
             shape,
@@ -48,7 +48,7 @@ def figures(options: Options) -> Iterator[Figure]:
             dtype="uint16",
         )
         yield Figure(
-            f"plan and {BATCHES} batches, resident in all with mapped pages",
+            f"plan and {BATCHES} batches, total resident memory with mapped pages",
             shape,
             lambda: profile().peak / memory.MIB,
             "MiB",
@@ -58,8 +58,8 @@ def figures(options: Options) -> Iterator[Figure]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def written(folder: Path, pairs: int) -> float:
-    """Seconds to write a corpus of random ids."""
+def write_seconds(folder: Path, pairs: int) -> float:
+    """Return the seconds to write a corpus of random ids."""
     start = time.perf_counter()
     Corpus.write_flat(folder / "corpus", chunks(pairs))
     return time.perf_counter() - start
@@ -69,23 +69,23 @@ def chunks(pairs: int) -> Iterator[tuple[Flat, Flat]]:
     random = np.random.default_rng(0)
     for first in range(0, pairs, CHUNK):
         count = min(CHUNK, pairs - first)
-        yield drawn(random, count), drawn(random, count)
+        yield random_ids(random, count), random_ids(random, count)
 
 
-def drawn(random: np.random.Generator, count: int) -> Flat:
+def random_ids(random: np.random.Generator, count: int) -> Flat:
     lengths = random.integers(SHORTEST, LONGEST, count, np.int32, endpoint=True)
     return random.integers(4, VOCABULARY, int(lengths.sum()), np.uint16), lengths
 
 
-def planned(folder: Path) -> float:
-    """Seconds before the first batch of an epoch."""
+def plan_seconds(folder: Path) -> float:
+    """Return the seconds until the first batch of an epoch."""
     start = time.perf_counter()
     next(Batches(Corpus.open(folder / "corpus"), TOKENS).epoch(0))
     return time.perf_counter() - start
 
 
 def setup(folder: str) -> Callable[[], None]:
-    """What is measured: an epoch's first batches; before it, the same on few pairs."""
+    """Return the measured function, which reads an epoch's first batches, after the same on a small corpus."""
 
     def run(name: str) -> None:
         for _ in islice(Batches(Corpus.open(Path(folder) / name), TOKENS).epoch(0), BATCHES):

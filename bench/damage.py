@@ -1,12 +1,12 @@
-"""Files of runs mutated and bits flipped: every change must be refused in words or have no effect.
+"""Mutate files of training runs and flip bits in them: every change must be rejected with a message or have no effect.
 
-A tiny run of each recipe is trained. Then, for each mutation, a file of it is changed, and the run is used as a user
-would: the best model is loaded and asked, or training goes on for two steps. The outcome is one of
+A tiny run of each recipe is trained. For each mutation, one of its files is changed and the run is used as a user
+would: either the best model is loaded and queried, or training continues for two steps. The outcome is one of
 
-    refused   an error in words (ValueError, OSError, or a wrong command line)
-    same      answers, or the final state, equal those of the undamaged run to the bit
-    silent    they differ without an error
-    crash     another exception, which a user sees as a traceback
+    refused   an error message (ValueError, OSError or a usage error)
+    same      outputs or final state are bitwise equal to those of the undamaged run
+    silent    they differ, and no error is raised
+    crash     any other exception, which users see as a traceback
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ from bench.harness import Figure, Options
 
 MORE = _runs.STEPS + 2
 IGNORED = {".lock", ".making", "confusion.png", "confusion.json", "curves.png", "samples.txt"}
-"""Files that are only written."""
+"""Files that are written but never read."""
 
 
 def figures(options: Options) -> Iterator[Figure]:
     mutations, flips = (200, 100) if options.quick else (5000, 2000)
 
     def wrong(name: str, count: int, mutate: Mutate) -> float:
-        counted = campaign(count, mutate)
-        print(f"{name}: {dict(counted)}")
-        return counted["silent"] + counted["crash"]
+        counts = campaign(count, mutate)
+        print(f"{name}: {dict(counts)}")
+        return counts["silent"] + counts["crash"]
 
-    for name, count, mutate in (("mutations", mutations, mutated), ("bit flips", flips, flipped)):
+    for name, count, mutate in (("mutations", mutations, mutate_bytes), ("bit flips", flips, flip_bit)):
         shape = f"{count:,} {name}, runs and states of {len(_runs.RECIPES)} recipes"
         yield Figure(f"{name}: silent or crash", shape, partial(wrong, name, count, mutate), "files", "<= 0")
 
 
 Mutate = Callable[[bytes, random.Random, list[bytes]], bytes | None]
-"""Contents of a file, and of other files of the run → other contents; None removes the file."""
+"""Maps the contents of a file, given those of the run's other files, to new contents; None deletes the file."""
 
 
-def flipped(data: bytes, drawn: random.Random, others: list[bytes]) -> bytes:
-    """One bit is another."""
+def flip_bit(data: bytes, generator: random.Random, others: list[bytes]) -> bytes:
+    """Flip one random bit."""
     changed = bytearray(data)
-    bit = drawn.randrange(8 * len(data))
+    bit = generator.randrange(8 * len(data))
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)
 
 
-def mutated(data: bytes, drawn: random.Random, others: list[bytes]) -> bytes | None:
-    """One of many changes, by chance: of bytes, of digits, of lines, of JSON values, of whole files."""
-    start = drawn.randrange(len(data))
-    end = min(len(data), start + drawn.randint(1, 64))
-    noise = drawn.randbytes(end - start)
+def mutate_bytes(data: bytes, generator: random.Random, others: list[bytes]) -> bytes | None:
+    """Apply one of many changes, chosen at random: of bytes, digits, lines, JSON values or whole files."""
+    start = generator.randrange(len(data))
+    end = min(len(data), start + generator.randint(1, 64))
+    noise = generator.randbytes(end - start)
     digits = [match.start() for match in re.finditer(rb"\d", data)]
     lines = data.splitlines(keepends=True)
     choices: list[Callable[[], bytes | None]] = [
@@ -79,28 +79,28 @@ def mutated(data: bytes, drawn: random.Random, others: list[bytes]) -> bytes | N
         lambda: data[:start] + bytes(end - start) + data[end:],
         lambda: data[:start] + data[start:end] + data[start:],
         lambda: data + noise,
-        lambda: drawn.choice(others),
-        lambda: _swapped(data, drawn, digits) if len(digits) > 1 else data[::-1],
-        lambda: b"".join(drawn.sample(lines, len(lines))),
-        lambda: _json_changed(data, drawn),
+        lambda: generator.choice(others),
+        lambda: _swap_digits(data, generator, digits) if len(digits) > 1 else data[::-1],
+        lambda: b"".join(generator.sample(lines, len(lines))),
+        lambda: _change_json(data, generator),
     ]
-    return drawn.choice(choices)()
+    return generator.choice(choices)()
 
 
-def _swapped(data: bytes, drawn: random.Random, digits: list[int]) -> bytes:
-    """Two digits change places, as ids in a vocabulary might."""
+def _swap_digits(data: bytes, generator: random.Random, digits: list[int]) -> bytes:
+    """Swap two digits, which can exchange ids in a vocabulary."""
     changed = bytearray(data)
-    a, b = drawn.sample(digits, 2)
+    a, b = generator.sample(digits, 2)
     changed[a], changed[b] = changed[b], changed[a]
     return bytes(changed)
 
 
-def _json_changed(data: bytes, drawn: random.Random) -> bytes:
-    """A value of a JSON file is another, its form stays; other files get a byte of noise."""
+def _change_json(data: bytes, generator: random.Random) -> bytes:
+    """Change one value of a JSON file and keep its structure. In other files, change the last byte."""
     try:
         value = json.loads(data)
     except ValueError:
-        return data[:-1] + drawn.randbytes(1)
+        return data[:-1] + generator.randbytes(1)
     holders: list[tuple[Any, Any]] = []
 
     def collect(node: Any) -> None:
@@ -111,34 +111,34 @@ def _json_changed(data: bytes, drawn: random.Random) -> bytes:
 
     if isinstance(value, dict | list) and value:
         collect(value)
-        node, key = drawn.choice(holders)
+        node, key = generator.choice(holders)
         old = node[key]
         others: list[Any] = [None, 5, [1, 2], {}, "x", -1, 0, 1e308, [[[[]]]], "\ud800", True]
         if isinstance(old, int | float) and not isinstance(old, bool):
             others += [old + 1, old * 2, -old, old / 2]
-        node[key] = drawn.choice(others)
-    return json.dumps(value, indent=drawn.choice((None, 2))).encode()
+        node[key] = generator.choice(others)
+    return json.dumps(value, indent=generator.choice((None, 2))).encode()
 
 
 def campaign(
     count: int, mutate: Mutate, seed: int = 0, recipes: tuple[str, ...] = tuple(_runs.RECIPES)
 ) -> Counter[str]:
-    """So many mutations over the files of all recipes; how many had which outcome."""
-    counted: Counter[str] = Counter()
-    drawn = random.Random(seed)
-    with tempfile.TemporaryDirectory() as place, _inside(Path(place)), _quiet():
+    """Apply `count` mutations to the files of all recipes and count the outcomes."""
+    counts: Counter[str] = Counter()
+    generator = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder, _inside(Path(folder)), _quiet():
         _runs.write_inputs(Path())
-        victims = {recipe: Victim(recipe) for recipe in recipes}
+        runs = {recipe: MutatedRun(recipe) for recipe in recipes}
         for number in range(count):
-            outcome, what = victims[recipes[number % len(recipes)]].outcome(mutate, drawn)
-            counted[outcome] += 1
+            outcome, what = runs[recipes[number % len(recipes)]].outcome(mutate, generator)
+            counts[outcome] += 1
             if outcome in ("silent", "crash"):
                 print(f"{outcome}: mutation {number} of {what}", file=sys.__stderr__, flush=True)
-    return counted
+    return counts
 
 
-class Victim:
-    """A run that is damaged and used, again and again, and what it gives when it is whole."""
+class MutatedRun:
+    """A run that is repeatedly copied, damaged and used, with the outputs of the undamaged run."""
 
     def __init__(self, recipe: str) -> None:
         self.recipe, self.run, self.copy = recipe, Path(recipe), Path(f"{recipe}-damaged")
@@ -153,14 +153,14 @@ class Victim:
         assert self._resumed() == 0
         self.final = _runs.tensors(self.copy, MORE)
 
-    def outcome(self, mutate: Mutate, drawn: random.Random) -> tuple[str, str]:
-        """Damage a copy of the run, use it, and say what came of it."""
-        name = drawn.choice(self.files)
-        # weights are loaded; data and states are for training; the others are for both
-        resume = name.parts[0] != "model.safetensors" and (len(name.parts) > 1 or drawn.random() < 0.5)
+    def outcome(self, mutate: Mutate, generator: random.Random) -> tuple[str, str]:
+        """Damage a copy of the run, use it, and return the outcome with a description of the damaged file."""
+        name = generator.choice(self.files)
+        # Best weights are only loaded; data and states are only used for training; other files are used by both.
+        resume = name.parts[0] != "model.safetensors" and (len(name.parts) > 1 or generator.random() < 0.5)
         shutil.rmtree(self.copy, ignore_errors=True)
         shutil.copytree(self.run, self.copy)
-        changed = mutate(self.contents[name], drawn, list(self.contents.values()))
+        changed = mutate(self.contents[name], generator, list(self.contents.values()))
         if changed is None:
             (self.copy / name).unlink()
         else:
@@ -170,7 +170,7 @@ class Victim:
             same = self._resume() if resume else answers(self.recipe, self.copy) == self.answers
         except (ValueError, OSError, SystemExit):
             return "refused", what
-        except BaseException as error:  # a panic of Rust is no Exception
+        except BaseException as error:  # a Rust panic is not an Exception
             return "crash", f"{what}: {type(error).__name__}: {error}"
         return ("same" if same else "silent"), what
 
@@ -187,12 +187,12 @@ class Victim:
 
 
 def answers(recipe: str, run: Path) -> Any:
-    """What the best model of a run says to a few inputs, to the bit."""
+    """Return the exact outputs of the run's best model for a few inputs."""
     from regard.tasks.loading import best, load_image_classifier, load_text_classifier, load_translator
 
     if recipe == "translate":
-        found = load_translator(run).translate(["the cat sees a bird", "a dog"], size=2, longest=8)
-        return [(one.text, one.score) for best in found for one in best]
+        hypotheses = load_translator(run).translate(["the cat sees a bird", "a dog"], size=2, longest=8)
+        return [(one.text, one.score) for best in hypotheses for one in best]
     if recipe == "classify":
         return load_text_classifier(run).probabilities(["the cat good", "a dog sees bad"]).tolist()
     if recipe == "images":
@@ -222,7 +222,7 @@ def _inside(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """No output, no drawing of curves (which takes longer than a tiny run), and no warnings."""
+    """Suppress output, warnings and the drawing of curves, which takes longer than a tiny run."""
     from regard.training import logbook
 
     draw = logbook.draw

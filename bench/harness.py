@@ -1,17 +1,17 @@
-"""The harness of every benchmark: agree first, then time in interleaved rounds, and report ratios.
+"""The measuring harness of all benchmarks: check equal outputs, time in interleaved rounds, report ratios.
 
-Machines are noisy, so the result is a ratio, never the seconds: each round times every contender once, a round gives
-one ratio for each pair, and the median of these with its quartiles is what a bar is held against.
+Timings vary from run to run, so the result is a ratio rather than seconds. Each round times every contender once and
+gives one ratio per pair. Bars apply to the median of these ratios, which is reported with its quartiles.
 
-    warm up        a b c d      choose how many calls make a sample long enough
+    warm up        a b c d      choose the number of calls per sample
     round 0        a b d c   -> one ratio per pair
-    round 1        b c a d   -> another: nobody always runs first, and nobody always follows the same neighbour
+    round 1        b c a d   -> another; positions and neighbours are balanced over the rounds
     round 2        c d b a
     round 3        d a c b
 
-The neighbour matters: a contender that runs after one with other memory habits measured a tenth slower than its own
-twin (SDPA forward + backward after eager, 64 tokens). Hence the balanced order, and a call that is not timed before
-each sample of short calls.
+The preceding contender matters. A contender measured 10 % slower than an identical one if it ran after one with a
+different memory access pattern (SDPA forward + backward after eager, 64 tokens). Therefore the order is balanced, and
+each sample of short calls is preceded by one call that is not timed.
 """
 
 import gc
@@ -35,22 +35,22 @@ BAR = re.compile(r"(>=|<=)\s*(\d+(?:\.\d+)?)")
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asked for; handed to `cases` and `figures`."""
+    """Command-line options, passed to `cases` and `figures`."""
 
     rounds: int = 15
     seconds: float = 0.02
     threads: int | None = None
-    """None leaves torch's own choice."""
+    """Number of torch threads; None keeps the current number."""
     quick: bool = False
-    """Small shapes, a few rounds: does the benchmark run at all?"""
+    """Smoke test with small shapes and few rounds."""
     out: Path = Path("out/bench")
     write: bool = False
-    """Keep what was measured in the repository: for benchmarks that have something to keep, in their `conclude`."""
+    """Save results in the repository. Only benchmarks whose `conclude` writes files use it."""
 
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """torch with `count` threads, None for as many as it has, and then as it was."""
+    """Set the number of torch threads inside the context; None keeps the current number."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -61,7 +61,7 @@ def threads(count: int | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Fresh:
-    """A contender that needs something new for each call: `run(prepare())`, of which only `run` is timed."""
+    """A contender that needs new inputs for each call: `run(prepare())`. Only `run` is timed."""
 
     prepare: Callable[[], Any]
     run: Callable[[Any], object]
@@ -72,19 +72,19 @@ class Fresh:
 
 @dataclass(frozen=True)
 class Versus:
-    """One comparison of a case: ours against a peer, and the bar the ratio is held to.
+    """One comparison of a case: ours against a peer, with the bar for the ratio.
 
-    With `per="flops"` or `"bytes"` what is compared is the cost of a unit of work: then the peer may be a large matrix
-    product or a plain copy, and the ratio says what part of the machine is reached.
+    With `per="flops"` or `"bytes"`, the time per unit of work is compared. The peer may then be a large matrix product
+    or a plain copy, and the ratio is the achieved fraction of the machine's peak.
     """
 
     ours: str
     peer: str | tuple[str, ...]
-    """Of several, the one with the shortest median time."""
+    """Name of the peer. Of several, the one with the shortest median time is used."""
     bar: str | None = None
-    """">= 1.4" or "<= 4.0"."""
+    """Such as ">= 1.4" or "<= 4.0"."""
     ratio: Literal["peer/ours", "ours/peer"] = "peer/ours"
-    """"peer/ours" is how many times faster ours is; "ours/peer" what it costs in units of the peer."""
+    """"peer/ours" is the speedup of ours; "ours/peer" is the cost of ours in units of the peer's."""
     per: Literal["call", "flops", "bytes"] = "call"
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class Versus:
 
 @dataclass(frozen=True)
 class Case:
-    """Contenders that compute the same thing from the same inputs, and who is compared with whom.
+    """Contenders that compute the same result from the same inputs, and the comparisons to report.
 
     >>> case = Case("sum", "(3,)", {"ours": lambda: 6, "loop": lambda: 1 + 2 + 3}, (Versus("ours", "loop"),))
     >>> measure(case, rounds=3, seconds=1e-4)[0].quantity
@@ -109,16 +109,16 @@ class Case:
     contenders: Mapping[str, Callable[[], object]]
     versus: Sequence[Versus]
     parity: Parity | None = None
-    """Checked before anything is timed."""
+    """Checked before timing starts."""
     flops: Mapping[str, float] = field(default_factory=dict)
     """Contender → floating-point operations of one call."""
     bytes: Mapping[str, float] = field(default_factory=dict)
     """Contender → bytes that one call has to move."""
     dtype: str = "float32"
     most_rounds: int | None = None
-    """Where a call takes so long that fewer rounds have to do."""
+    """Upper limit of rounds, for calls that take long."""
     close: float = 0.0
-    """A ratio no farther than this from its bar gets as many rounds again."""
+    """If a ratio is at most this far from its bar, the number of rounds is doubled."""
 
     def __post_init__(self) -> None:
         named = [n for v in self.versus for n in (v.ours, *v.peers)] + [*self.flops, *self.bytes]
@@ -127,7 +127,7 @@ class Case:
             if name not in self.contenders:
                 raise ValueError(
                     f"{self.name}: contender ({name!r}) must be one of {list(self.contenders)}; got {name!r}. "
-                    "Add it to contenders or mend the name."
+                    "Add it to contenders or correct the name."
                 )
         for v in self.versus:
             for name in (v.ours, *v.peers):
@@ -140,7 +140,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that is not a ratio of times: `measure()` gives it, in `unit`."""
+    """A number that is not a ratio of times: `measure()` returns it, in `unit`."""
 
     name: str
     shape: str
@@ -170,19 +170,19 @@ class Result:
     """Third quartile."""
     bar: str | None
     met: bool | None
-    """None where there is no bar."""
+    """None if there is no bar."""
     rounds: int
     ours_seconds: float | None = None
     peer_seconds: float | None = None
     ours_gflops: float | None = None
     peer_gflops: float | None = None
     ours_gbytes: float | None = None
-    """GB/s, as `peer_gbytes`."""
+    """Bandwidth in GB/s, as for `peer_gbytes`."""
     peer_gbytes: float | None = None
 
 
 def meets(value: float, bar: str | None) -> bool | None:
-    """Whether `value` meets a bar such as ">= 1.4" or "<= 4.0"; None without a bar. A NaN meets none.
+    """Return whether `value` meets a bar such as ">= 1.4" or "<= 4.0", or None without a bar. NaN meets no bar.
 
     >>> meets(1.4, ">= 1.4"), meets(4.1, "<= 4.0"), meets(1.0, None)
     (True, False, None)
@@ -197,24 +197,24 @@ def meets(value: float, bar: str | None) -> bool | None:
 
 
 def order(names: Sequence[str], turn: int) -> list[str]:
-    """The order of round `turn`: over two full turns everyone has every place, and every neighbour, equally often.
+    """Return the order of round `turn`. Over 2n rounds, every position and every predecessor occurs equally often.
 
     Williams, "Experimental designs balanced for the estimation of residual effects of treatments" (1949): 0, 1, n−1, 2,
-    n−2, … shifted by one each round; here mirrored every other full turn, which an odd number needs for the balance.
+    n−2, … shifted by one each round. Every other n rounds are reversed, which balances odd numbers of contenders.
 
     >>> [order("ab", turn) for turn in range(4)]
     [['a', 'b'], ['b', 'a'], ['b', 'a'], ['a', 'b']]
     """
     count = len(names)
-    zigzag = [-(place // 2) if place % 2 == 0 else (place + 1) // 2 for place in range(count)]
-    turned = [names[(place + turn) % count] for place in zigzag]
-    return turned[::-1] if turn // count % 2 else turned
+    zigzag = [-(position // 2) if position % 2 == 0 else (position + 1) // 2 for position in range(count)]
+    ordered = [names[(position + turn) % count] for position in zigzag]
+    return ordered[::-1] if turn // count % 2 else ordered
 
 
 def measure(case: Case, rounds: int = 15, seconds: float = 0.02, clock: Clock = time.perf_counter) -> list[Result]:
-    """Checks parity, warms up, times `rounds` interleaved rounds: one result for each `Versus` of the case.
+    """Check parity, warm up, time `rounds` interleaved rounds, and return one result per `Versus` of the case.
 
-    A sample repeats its contender so often that it lasts about `seconds` or longer.
+    A sample repeats its contender until it takes about `seconds`.
     """
     if rounds < 1 or not seconds > 0:
         raise ValueError(
@@ -239,16 +239,16 @@ def _run_rounds(
     for turn in turns:
         for name in order(list(case.contenders), turn):
             if counts[name] > 1:
-                case.contenders[name]()  # the first call after another contender pays for it
+                case.contenders[name]()  # not timed: the first call after another contender is slower
             samples[name].append(_sample(case.contenders[name], counts[name], clock) / counts[name])
 
 
-def _undecided(found: Result, close: float) -> bool:
-    return found.bar is not None and abs(found.median - float(found.bar.split()[-1].lstrip("<>="))) <= close
+def _undecided(result: Result, close: float) -> bool:
+    return result.bar is not None and abs(result.median - float(result.bar.split()[-1].lstrip("<>="))) <= close
 
 
 def measure_figure(figure: Figure) -> Result:
-    """Takes the number once; it has no spread."""
+    """Measure the number once, without a spread."""
     value = float(figure.measure())
     met = meets(value, figure.bar)
     return Result(
@@ -292,13 +292,13 @@ def _result(case: Case, versus: Versus, samples: Mapping[str, list[float]]) -> R
 
 
 def _sample(run: Callable[[], object], count: int, clock: Clock) -> float:
-    """Seconds that `count` calls take."""
+    """Return the seconds that `count` calls take."""
     if isinstance(run, Fresh):
         total = 0.0
         for _ in range(count):
-            made = run.prepare()
+            inputs = run.prepare()
             start = clock()
-            run.run(made)
+            run.run(inputs)
             total += clock() - start
         return total
     start = clock()
@@ -308,10 +308,10 @@ def _sample(run: Callable[[], object], count: int, clock: Clock) -> float:
 
 
 def _warm_up(name: str, run: Callable[[], object], seconds: float, clock: Clock) -> int:
-    """Calls `run` until it is warm; returns the number of calls that makes a sample of `seconds`."""
+    """Call `run` until it is warm, and return the number of calls for a sample of `seconds`."""
     fastest, total, calls = math.inf, 0.0, 0
-    # The fastest call decides, as one stalled call would make every later sample too short. A call of a second or more
-    # gets no second try.
+    # Use the fastest call: one stalled call would make every later sample too short. Calls of a second or more run
+    # only once.
     while calls < 10_000 and not (total >= seconds and (calls >= 3 or total >= 1.0)):
         elapsed = _sample(run, 1, clock)
         fastest, total, calls = min(fastest, elapsed), total + elapsed, calls + 1
@@ -322,7 +322,7 @@ def _warm_up(name: str, run: Callable[[], object], seconds: float, clock: Clock)
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Garbage is collected now, and not while the clock runs."""
+    """Collect garbage now, and disable collection while timing."""
     enabled = gc.isenabled()
     gc.collect()
     gc.disable()

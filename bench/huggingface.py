@@ -1,12 +1,13 @@
-"""Every model class of transformers that can be built tiny: the output with regard's attention against "eager".
+"""Every transformers model class that can be built tiny: the output with regard's attention against "eager".
 
-Each class is built from a shrunken config with random weights and run on padded inputs with its own attention, after
-`model.set_attn_implementation("regard")`, and built with `attn_implementation="regard"`. The outputs must agree within
-1e-5 of their scale, in float32 or, where rounding decides, in float64; or the class must be refused by name. A worker
-process runs them one after the other; a class that takes too long costs that worker alone.
+Each class is built from a reduced config with random weights and run on padded inputs three times: with its own
+attention, after `model.set_attn_implementation("regard")`, and constructed with `attn_implementation="regard"`. The
+outputs must agree within 1e-5 of their scale in float32, or in float64 if rounding dominates. Otherwise the class must
+be rejected with a message that names it. A worker process runs the classes one after another and is replaced if a
+class takes too long.
 
-REGARD_CLASSES=Bert,Llama restricts it to classes whose name contains one of these. The verdict for each class is
-written to OUT/huggingface-classes.csv; `bench/_sweep.py` says what the verdicts mean.
+REGARD_CLASSES=Bert,Llama selects classes whose name contains one of these texts. The verdict for each class is written
+to OUT/huggingface-classes.csv. `bench/_sweep.py` defines the verdicts.
 """
 
 import collections
@@ -50,11 +51,11 @@ def _count(options: Options, way: str, verdict: str) -> float:
 
 @cache
 def _sweep(options: Options) -> list[dict[str, str]]:
-    wanted = [text for text in os.environ.get("REGARD_CLASSES", "").split(",") if text]
-    names = [name for name in classes() if not wanted or any(text in name for text in wanted)]
+    selected = [text for text in os.environ.get("REGARD_CLASSES", "").split(",") if text]
+    names = [name for name in classes() if not selected or any(text in name for text in selected)]
     names = names[:: max(1, len(names) // FEW)] if options.quick else names
     rows = []
-    for row in examined(names, SECONDS):
+    for row in examine_all(names, SECONDS):
         rows.append(row)
         counts = collections.Counter(row["built"] for row in rows)
         print(f"{len(rows)}/{len(names)} {row['name']} {dict(counts)}", file=sys.stderr)
@@ -67,13 +68,13 @@ def _sweep(options: Options) -> list[dict[str, str]]:
 
 
 def classes() -> list[str]:
-    """The names of all classes, asked of a process of its own: transformers is not imported here."""
+    """Return the names of all classes. A child process imports transformers, so that this one does not."""
     code = "from bench import _sweep; print(*_sweep.classes())"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
-def examined(names: Sequence[str], seconds: float) -> Iterator[dict[str, str]]:
-    """A verdict for each class; a worker that is silent for `seconds` or dies is replaced."""
+def examine_all(names: Sequence[str], seconds: float) -> Iterator[dict[str, str]]:
+    """Yield a verdict for each class. A worker that dies or does not answer within `seconds` is replaced."""
     worker: Worker | None = None
     for name in names:
         worker = worker or Worker()
@@ -92,7 +93,7 @@ def examined(names: Sequence[str], seconds: float) -> Iterator[dict[str, str]]:
 
 
 class Worker:
-    """A process that examines classes; one thread, so that it leaves the machine to others."""
+    """A process that examines classes with one thread."""
 
     def __init__(self) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -107,7 +108,7 @@ class Worker:
         )
 
     def ask(self, name: str, seconds: float) -> dict[str, str] | None:
-        """The answer for a class; None if the process has died or takes longer than `seconds`."""
+        """Return the answer for a class, or None if the process has died or takes longer than `seconds`."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             print(name, file=self.process.stdin, flush=True)

@@ -1,8 +1,8 @@
-"""Kill −9 during `regard train`, at random moments from the first vocabulary to the last state; what is left of it.
+"""Kill `regard train` with SIGKILL at random moments, resume it, and compare the result with an uninterrupted run.
 
-Runs of every recipe are started, killed and started again until they end. Each must then equal an unbroken run to the
-bit: vocabularies, corpora, weights, the last state with its moments and random generators; and nothing else may be left
-in its folder. `bench resume` does the same for the training loop alone.
+Runs of every recipe are started, killed and restarted until they end. Each must then be bitwise equal to an
+uninterrupted run: vocabularies, corpora, weights, and the last state with its moments and random generators. No other
+files may remain in its folder. `bench resume` does the same for the training loop only.
 """
 
 from __future__ import annotations
@@ -27,61 +27,62 @@ from regard.training.recipes.preparation import RECORD
 
 STEPS = 24
 PAIRS = 6000
-"""Enough for preparation to take about as long as training."""
+"""Enough pairs for preparation to take about as long as training."""
 CLOCKED = {"metrics.jsonl", "curves.png", "progress.json"}
-"""Files that hold times of the clock."""
+"""Files that contain timestamps or durations."""
 
 
 def figures(options: Options) -> Iterator[Figure]:
     kills = 4 if options.quick else 40
     shape = f"{kills} kills, {len(_runs.RECIPES)} recipes"
-    yield Figure(
-        "files that differ or are left behind after kill −9", shape, lambda: float(campaign(kills)), "files", "<= 0"
-    )
+    yield Figure("files that differ or remain after SIGKILL", shape, lambda: float(campaign(kills)), "files", "<= 0")
 
 
 def campaign(kills: int, seed: int = 0, recipes: tuple[str, ...] = tuple(_runs.RECIPES), pairs: int = PAIRS) -> int:
-    """Kill that many processes; returns how many files of the runs differ from those of unbroken ones."""
-    drawn, phases, wrong, number = random.Random(seed), Counter[str](), 0, 0
-    with tempfile.TemporaryDirectory() as place:
-        inputs, run = Path(place), Path(place, "broken")
+    """Kill `kills` processes and return the number of files that differ from those of uninterrupted runs."""
+    generator, phases, wrong, number = random.Random(seed), Counter[str](), 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        inputs, run = Path(folder), Path(folder, "broken")
         _runs.write_inputs(inputs, pairs)
-        unbroken = {recipe: Unbroken(inputs, recipe) for recipe in recipes}
+        uninterrupted = {recipe: UninterruptedRun(inputs, recipe) for recipe in recipes}
         while sum(phases.values()) < kills:
             recipe = recipes[number % len(recipes)]
-            # several lives end during preparation, then some during training; the last one is left to its end
-            moments = [RECORD] * drawn.randint(1, 4) + ["config.json"] * drawn.randint(1, 2)
+            # Kill several processes during preparation and some during training. The last process runs to its end.
+            moments = [RECORD] * generator.randint(1, 4) + ["config.json"] * generator.randint(1, 2)
             for file in moments:
-                seconds = unbroken[recipe].lasts(file == RECORD) * drawn.random()
-                if life(inputs, recipe, run, (file, seconds)) == -signal.SIGKILL:
+                seconds = uninterrupted[recipe].duration(file == RECORD) * generator.random()
+                if run_process(inputs, recipe, run, (file, seconds)) == -signal.SIGKILL:
                     phases[phase(run)] += 1
-            assert life(inputs, recipe, run, None) == 0
-            wrong += differing(recipe, unbroken[recipe].contents, contents(run))
+            assert run_process(inputs, recipe, run, None) == 0
+            wrong += differing(recipe, uninterrupted[recipe].contents, contents(run))
             shutil.rmtree(run)
             number += 1
     print(f"kills during {dict(phases)}; {number} runs compared")
     return wrong
 
 
-class Unbroken:
-    """A run that nothing killed: what is in its folder, and how long it took."""
+class UninterruptedRun:
+    """Contents and duration of an uninterrupted run."""
 
     def __init__(self, inputs: Path, recipe: str) -> None:
         run = inputs / f"unbroken-{recipe}"
-        assert life(inputs, recipe, run, None) == 0
+        assert run_process(inputs, recipe, run, None) == 0
         self.contents = contents(run)
         began, prepared = (run / "data/.making").stat().st_mtime, (run / "config.json").stat().st_mtime
         self.preparation = prepared - began
         self.training = max(path.stat().st_mtime for path in run.iterdir()) - prepared
         shutil.rmtree(run)
 
-    def lasts(self, preparing: bool) -> float:
+    def duration(self, preparing: bool) -> float:
         return self.preparation if preparing else self.training
 
 
-def life(inputs: Path, recipe: str, run: Path, moment: tuple[str, float] | None) -> int:
-    """A process that trains; killed so many seconds after a file is there, unless it ends before. Its exit status."""
-    context = multiprocessing.get_context("forkserver")  # one process imports torch; those to be killed are its forks
+def run_process(inputs: Path, recipe: str, run: Path, moment: tuple[str, float] | None) -> int:
+    """Train in a process and return its exit status.
+
+    If `moment` is given, kill the process that many seconds after the file appears, unless it ends before.
+    """
+    context = multiprocessing.get_context("forkserver")  # one process imports torch and forks those to be killed
     context.set_forkserver_preload(
         [
             "bench.kills",
@@ -106,7 +107,7 @@ def life(inputs: Path, recipe: str, run: Path, moment: tuple[str, float] | None)
 
 
 def train(inputs: Path, recipe: str, run: Path) -> None:
-    """In its own process: the command of a user."""
+    """Run the command of a user, in its own process."""
     import torch
 
     from regard.commands.main import main
@@ -114,14 +115,14 @@ def train(inputs: Path, recipe: str, run: Path) -> None:
 
     os.chdir(inputs)
     torch.set_num_threads(1)
-    logbook.draw = lambda records, goal: b""  # takes longer than all the rest
+    logbook.draw = lambda records, goal: b""  # drawing takes longer than everything else
     with Path("output.txt").open("a") as log:
         os.dup2(log.fileno(), 1)
         sys.exit(main(_runs.command(recipe, Path(run.name), STEPS)))
 
 
 def phase(run: Path) -> str:
-    """What a killed process was doing."""
+    """Return the phase in which a process was killed."""
     if not (run / RECORD).exists():
         return "start"
     if (run / "config.json").exists():
@@ -130,25 +131,27 @@ def phase(run: Path) -> str:
 
 
 def contents(run: Path) -> dict[str, str]:
-    """Digests of everything in a run; of tensor files, those of tensors and metadata, whose order is not fixed."""
-    found = {}
+    """Return digests of all files of a run. Tensor files are compared by tensors and metadata, which are unordered."""
+    digests = {}
     for path in run.rglob("*"):
         name = str(path.relative_to(run))
         if path.suffix == ".safetensors":
-            found[name] = json_digest(read_tensors_and_metadata(path)[1])  # a digest of the tensors is among them
+            digests[name] = json_digest(read_tensors_and_metadata(path)[1])  # includes a digest of the tensors
         else:
-            found[name] = file_digest(path) if path.is_file() else ""
-    return found
+            digests[name] = file_digest(path) if path.is_file() else ""
+    return digests
 
 
-def differing(recipe: str, wanted: dict[str, str], found: dict[str, str]) -> int:
-    """How many files differ, are missing or are left behind; each is named."""
+def differing(recipe: str, expected: dict[str, str], digests: dict[str, str]) -> int:
+    """Print and count the files that differ, are missing or should have been deleted."""
     names = [
         name
-        for name in sorted(wanted.keys() | found.keys())
-        if name not in wanted or name not in found or (wanted[name] != found[name] and Path(name).name not in CLOCKED)
+        for name in sorted(expected.keys() | digests.keys())
+        if name not in expected
+        or name not in digests
+        or (expected[name] != digests[name] and Path(name).name not in CLOCKED)
     ]
     for name in names:
-        what = "is left behind" if name not in wanted else "is missing" if name not in found else "differs"
+        what = "remains" if name not in expected else "is missing" if name not in digests else "differs"
         print(f"{recipe}: {name} {what}", file=sys.stderr)
     return len(names)

@@ -1,6 +1,6 @@
-"""The page under load: 600 half-sent requests, then a storm of tiles; how good clients fare, and the memory afterwards.
+"""The server of `regard view` under load: latency with 600 incomplete requests, and memory after 7,500 tile requests.
 
-The server is a process of its own, `regard view` of a capture with a map of 2,048 × 2,048 and eight heads.
+The server runs `regard view` in its own process, on a capture with a map of 2,048 × 2,048 and eight heads.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ from bench.harness import Figure, Options
 
 TOKENS, HEADS = 2048, 8
 AT_ONCE = 200
-"""Requests for tiles under way at the same time."""
+"""Number of concurrent tile requests."""
 PAUSE = 6.0
-"""Seconds after the storm before memory is read."""
+"""Seconds between the last request and reading the memory."""
 
 
 def figures(options: Options) -> Iterator[Figure]:
     half_sent, tiles = (60, 75) if options.quick else (600, 7500)
     with tempfile.TemporaryDirectory() as folder, _serving(Path(folder)) as server:
-        shape = f"{half_sent} half-sent requests"
-        yield Figure("slowest of 20 good clients", shape, lambda: _slowest(server, half_sent), "s", _bar(options, 2.0))
+        shape = f"{half_sent} incomplete requests"
+        yield Figure("slowest of 20 requests", shape, lambda: _slowest(server, half_sent), "s", _bar(options, 2.0))
         shape = f"{tiles:,} tiles"
-        yield Figure("memory kept after a storm", shape, lambda: _kept(server, tiles), "MiB", _bar(options, 50.0))
+        yield Figure("memory growth after load", shape, lambda: _kept(server, tiles), "MiB", _bar(options, 50.0))
 
 
 def _bar(options: Options, most: float) -> str | None:
@@ -53,7 +53,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def wait(self, seconds: float = 60.0) -> None:
-        """Wait until it answers: the address is printed before it listens."""
+        """Wait until the server answers. It prints its address before it listens."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -65,10 +65,10 @@ class Server:
                 time.sleep(0.05)
 
     def memory(self) -> float:
-        """Resident memory in MiB."""
-        found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.process}/status").read_text())
-        assert found is not None
-        return int(found[1]) / 1024
+        """Return the resident memory in MiB."""
+        match = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.process}/status").read_text())
+        assert match is not None
+        return int(match[1]) / 1024
 
 
 @contextmanager
@@ -82,9 +82,9 @@ def _serving(folder: Path) -> Iterator[Server]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            found = re.search(r":(\d+)/", process.stdout.readline())
-            assert found is not None, "regard view did not start"
-            server = Server(process.pid, int(found[1]))
+            match = re.search(r":(\d+)/", process.stdout.readline())
+            assert match is not None, "regard view did not start"
+            server = Server(process.pid, int(match[1]))
             server.wait()
             yield server
         finally:
@@ -97,7 +97,7 @@ class _Attention(torch.nn.Module):
 
 
 def _slowest(server: Server, half_sent: int) -> float:
-    """Seconds that the slowest of 20 good clients waits while others send half a request and wait."""
+    """Return the slowest of 20 requests in seconds, while other clients hold incomplete requests open."""
     with ExitStack() as stack:
         for _ in range(half_sent):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
@@ -111,7 +111,7 @@ def _slowest(server: Server, half_sent: int) -> float:
 
 
 def _kept(server: Server, tiles: int) -> float:
-    """MiB that the server holds after a storm of tiles, beyond what it held after the first picture."""
+    """Return the memory growth of the server in MiB, from the first overview to after the last tile."""
     version = httpx.get(f"{server.address}/api/target").json()["version"]
     httpx.get(f"{server.address}/api/maps/0/0/overview.pgm?v={version}", timeout=60).raise_for_status()
     before = server.memory()

@@ -1,9 +1,10 @@
-"""What a map costs: a picture of a causal 32,768-token head against SDPA, every verb against PyTorch, peak memory.
+"""The cost of maps: a picture of a causal 32,768-token head against SDPA, every verb against PyTorch, peak memory.
 
-The picture is timed twice: as after `attend` by the native kernels, which tell the log-sum-exp of each row, and from a
-map that has to find it first. A verb is timed by the native kernels and by the PyTorch implementation it replaces.
-Memory is measured by `bench.memory`: each set-up below makes the inputs and does the same call on a few tokens; what
-the measured function returns (context, gradients) is not counted. The bars belong to the whole sizes: --quick has none.
+The picture is timed twice: after `attend` by the native kernels, which return the log-sum-exp of each row, and from a
+map that has to compute it first. Each verb is timed with the native kernels and with the PyTorch implementation that
+they replace. Memory is measured by `bench.memory`: each setup function below creates the inputs and makes the same call
+on a few tokens. The outputs of the measured function (context, gradients) are not counted. Bars apply to the full
+sizes only, so --quick has none.
 """
 
 import copy
@@ -29,7 +30,7 @@ from regard.attention.statistic import Statistic
 PICTURE = 1024
 WIDTH = 64
 FEW = 256
-"""Tokens of the tiny call of a set-up: enough for every thread to get some."""
+"""Number of tokens of the tiny warm-up call: enough for every thread to get some."""
 
 
 def cases(options: Options) -> Iterator[Case]:
@@ -67,7 +68,7 @@ def _cells(of: Request) -> tuple[Cells, Cells]:
 
 
 def verb_cases(shape: tuple[int, ...], bar: str | None, **asked: Any) -> Iterator[Case]:
-    """Each verb, both ways, from the same statistic."""
+    """Yield one case per verb, with both implementations and the same statistic."""
     q, k, x = draw(shape, count=3)
     of = Request.of(q, k, k, **asked).kept()
     rows = views.statistic(of)
@@ -97,14 +98,14 @@ def figures(options: Options) -> Iterator[Figure]:
 
 
 def pool_case(tokens: int, bar: str | None = None) -> Case:
-    """A new map for each call, so that nothing it may keep from one picture helps the next."""
+    """Return the case of one picture. Each call uses a new map, so that no cached values are reused."""
     q, k, v = draw((1, 1, tokens, WIDTH), count=3)
     _, untouched = regard.attend(q, k, v, is_causal=True, return_map=True)
     cell = tokens // PICTURE
     shown = (0, PICTURE // 2, PICTURE - 1)
 
     def oracle() -> Tensor:
-        """Three rows of the picture, from dense float64 weights."""
+        """Return three rows of the picture, computed from dense float64 weights."""
         return torch.stack([_picture_row(q[0, 0].double(), k[0, 0].double(), row, cell) for row in shown])
 
     return Case(
@@ -129,7 +130,7 @@ def pool_case(tokens: int, bar: str | None = None) -> Case:
 
 
 def _picture_row(q: Tensor, k: Tensor, row: int, cell: int) -> Tensor:
-    """Row `row` of the max picture: (PICTURE,)."""
+    """Return row `row` of the max-pooled picture: (PICTURE,)."""
     rows = torch.arange(row * cell, (row + 1) * cell)
     scores = q[rows] @ k.T / WIDTH**0.5  # (cell, T)
     scores = scores.masked_fill(torch.arange(len(k)) > rows[:, None], -torch.inf)
@@ -142,7 +143,7 @@ def draw(shape: tuple[int, ...], count: int, requires_grad: bool = False) -> lis
 
 
 def pool_setup(shape: list[int]) -> Callable[[], object]:
-    """The map is made inside what is measured: it may not hide memory in the baseline."""
+    """The measured function creates the map, so that its memory is not part of the baseline."""
 
     def call(q: Tensor, k: Tensor, v: Tensor, _: Tensor) -> object:
         context, m = regard.attend(q, k, v, is_causal=True, return_map=True)
@@ -171,11 +172,11 @@ def additive_setup(shape: list[int]) -> Callable[[], object]:
 
 
 def _warmed(call: Callable[..., object], shape: list[int], requires_grad: bool) -> Callable[[], object]:
-    """`call` on q, k, v and a gradient from above, all of `shape`, after a call on few tokens."""
+    """Return a call on q, k, v and an upstream gradient, all of `shape`, after a warm-up call on few tokens."""
 
     def inputs(tokens: int) -> list[Tensor]:
-        given = (*shape[:-2], tokens, shape[-1])
-        return [*draw(given, count=3, requires_grad=requires_grad), torch.ones(given)]
+        size = (*shape[:-2], tokens, shape[-1])
+        return [*draw(size, count=3, requires_grad=requires_grad), torch.ones(size)]
 
     call(*inputs(FEW))
     whole = inputs(shape[-2])

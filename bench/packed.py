@@ -1,8 +1,8 @@
 """Attention over sentences of different lengths: packed against padded, forward and with gradients.
 
-64 sentences of 5 to 60 tokens, 22 in the mean, 12 heads 32 wide: a packed batch has less than half of the rows of a
-padded one. `attend` is told the lengths, SDPA gets a mask. Everybody begins with projections as they leave a layer,
-padded or packed, and gives contexts and gradients in the same layout; rows of padding are not compared.
+64 sentences of 5 to 60 tokens (mean 22), 12 heads of width 32. A packed batch has less than half as many rows as a
+padded one. `attend` takes the lengths; SDPA takes a mask. Every contender starts with projections in the layout of a
+layer, padded or packed, and returns contexts and gradients in the same layout. Padding rows are not compared.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,18 +29,18 @@ def cases(options: Options) -> Iterator[Case]:
 
 
 def sentence_lengths(count: int) -> Tensor:
-    """Lengths like those of sentences: a gamma distribution of shape 2, cut at both ends."""
-    drawn = torch.Generator().manual_seed(1)
-    two = torch.empty(2, count).exponential_(generator=drawn).sum(0)
+    """Draw sentence lengths from a gamma distribution of shape 2, clipped at both ends."""
+    generator = torch.Generator().manual_seed(1)
+    two = torch.empty(2, count).exponential_(generator=generator).sum(0)
     lengths = (SHORTEST + two * (MEAN - SHORTEST) / 2).clamp(max=LONGEST).long()
     lengths[0] = LONGEST
     return lengths
 
 
 def packed_case(lengths: Tensor, is_causal: bool, backward: bool) -> Case:
-    drawn = torch.Generator().manual_seed(2)
-    rows = torch.randn(int(lengths.sum()), 3, HEADS, WIDTH, generator=drawn)  # q, k and v of each token
-    upstream = torch.randn(len(rows), HEADS, WIDTH, generator=drawn)
+    generator = torch.Generator().manual_seed(2)
+    rows = torch.randn(int(lengths.sum()), 3, HEADS, WIDTH, generator=generator)  # q, k and v of each token
+    upstream = torch.randn(len(rows), HEADS, WIDTH, generator=generator)
     padded, padded_upstream = unpack(rows, lengths), unpack(upstream, lengths)
     mask = _mask(lengths, is_causal)
 
@@ -60,34 +60,34 @@ def packed_case(lengths: Tensor, is_causal: bool, backward: bool) -> Case:
     }
     return Case(
         ("forward + backward" if backward else "forward") + (", causal" if is_causal else ""),
-        f"{len(lengths)} sentences, {len(rows):,} tokens of {len(lengths) * int(lengths.max()):,} places",
+        f"{len(lengths)} sentences, {len(rows):,} tokens in {len(lengths) * int(lengths.max()):,} padded positions",
         contenders,
         (Versus("packed", "padded attend"), Versus("packed", "padded SDPA")),
-        Parity("packed", view=lambda found: [_of_tokens(one, lengths) for one in found]),
+        Parity("packed", view=lambda outputs: [_valid_tokens(output, lengths) for output in outputs]),
     )
 
 
 def _mask(lengths: Tensor, is_causal: bool) -> Tensor:
-    places = torch.arange(int(lengths.max()))
-    there = (places < lengths[:, None])[:, None, None, :]  # (B, 1, 1, T)
-    return there & (places <= places[:, None]) if is_causal else there
+    positions = torch.arange(int(lengths.max()))
+    valid = (positions < lengths[:, None])[:, None, None, :]  # (B, 1, 1, T)
+    return valid & (positions <= positions[:, None]) if is_causal else valid
 
 
 def _step(attend: Attend, projected: Tensor, upstream: Tensor | None) -> Callable[[], tuple[Tensor, ...]]:
-    """(…, 3, H, D) → context and, where an upstream gradient is given, the gradient of what was projected."""
-    given = projected.clone().requires_grad_(upstream is not None)
+    """Return a function from (…, 3, H, D) to the context and, with `upstream`, the gradient of the projections."""
+    inputs = projected.clone().requires_grad_(upstream is not None)
 
     def run() -> tuple[Tensor, ...]:
-        context = attend(*given.unbind(-3))
+        context = attend(*inputs.unbind(-3))
         if upstream is None:
             return (context,)
-        return context.detach(), *torch.autograd.grad(context, given, upstream)
+        return context.detach(), *torch.autograd.grad(context, inputs, upstream)
 
     return run
 
 
 def _heads_first(attend: Attend) -> Attend:
-    """For layers that put heads before tokens: (B, T, H, D) in and out."""
+    """Wrap `attend` for layers that put tokens before heads: (B, T, H, D) in and out."""
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2)
@@ -95,5 +95,5 @@ def _heads_first(attend: Attend) -> Attend:
     return run
 
 
-def _of_tokens(found: Tensor, lengths: Tensor) -> Tensor:
-    return found if len(found) == int(lengths.sum()) else pack(found, lengths).values
+def _valid_tokens(output: Tensor, lengths: Tensor) -> Tensor:
+    return output if len(output) == int(lengths.sum()) else pack(output, lengths).values

@@ -1,4 +1,4 @@
-"""Do the contenders of a benchmark compute the same thing? Asked before anything is timed."""
+"""Check that the contenders of a benchmark compute the same outputs before they are timed."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,33 +9,33 @@ import torch
 
 
 class ParityError(AssertionError):
-    """Contenders do not compute the same thing, so that timing them would compare nothing."""
+    """Raised if contenders compute different outputs, which makes a comparison of their times meaningless."""
 
 
 @dataclass(frozen=True)
 class Parity:
-    """Contenders must agree with the oracle: |got − wanted| ≤ atol + rtol·|wanted|, element by element.
+    """Contenders must agree with the oracle: |got − wanted| ≤ atol + rtol·|wanted|, elementwise.
 
-    Outputs are tensors, or tuples, lists and dictionaries of them, compared in float64. A NaN never agrees.
+    Outputs are tensors, or tuples, lists and dictionaries of them, compared in float64. NaN never agrees.
 
     >>> Parity("slow", atol=0.1).check("halves", {"fast": lambda: 0.5, "slow": lambda: 1 / 2})
     """
 
     oracle: str | Callable[[], object]
-    """A contender's name, or a function of its own, such as a float64 reference."""
+    """Name of a contender, or a function such as a float64 reference."""
     rtol: float = 1e-4
     atol: float = 1e-5
     contenders: tuple[str, ...] = ()
-    """Those to compare; empty for all."""
+    """Contenders to compare; empty for all."""
     view: Callable[[Any], object] = field(default=lambda output: output)
-    """The part of a contender's output that is compared; an oracle function gives that part itself."""
+    """Selects the part of a contender's output to compare. An oracle function returns that part directly."""
 
     def names(self) -> tuple[str, ...]:
-        """The contenders it mentions."""
+        """Return the contenders that this check refers to."""
         return (*self.contenders, self.oracle) if isinstance(self.oracle, str) else self.contenders
 
     def check(self, where: str, contenders: Mapping[str, Callable[[], object]]) -> None:
-        """Calls each contender once; raises ParityError, with the numbers, at the first that disagrees."""
+        """Call each contender once and raise ParityError, with the values, at the first that disagrees."""
         if isinstance(self.oracle, str):
             oracle, wanted = self.oracle, _tensors(self.view(contenders[self.oracle]()))
         else:
@@ -51,13 +51,13 @@ class Parity:
         shapes, wanted_shapes = [tuple(t.shape) for t in got], [tuple(t.shape) for t in wanted]
         if shapes != wanted_shapes:
             raise ParityError(
-                f"{what} ({shapes}) must have the shapes of {oracle}; got {wanted_shapes} there. Nothing was timed."
+                f"{what} ({shapes}) must have the shapes of {oracle}; got {wanted_shapes}. Nothing was timed."
             )
 
     def _compare(self, what: str, got: torch.Tensor, oracle: str, wanted: torch.Tensor) -> None:
         got, wanted = got.detach().double().flatten(), wanted.detach().double().flatten()
         excess = (got - wanted).abs() - (self.atol + self.rtol * wanted.abs())
-        wrong = ~(excess <= 0)  # not `excess > 0`: a NaN has to count as wrong
+        wrong = ~(excess <= 0)  # not `excess > 0`, so that NaN counts as wrong
         if not wrong.any():
             return
         at = int(torch.where(wrong, excess.nan_to_num(nan=math.inf), -math.inf).argmax())
@@ -70,7 +70,7 @@ class Parity:
 
 
 def _tensors(output: object) -> list[torch.Tensor]:
-    """The tensors of a nested output, in order."""
+    """Return the tensors of a nested output, in order."""
     if isinstance(output, Mapping):
         output = tuple(output.values())
     if isinstance(output, tuple | list):

@@ -1,4 +1,4 @@
-"""What benchmarks against other programs need: the real data, and environments that hold the programs."""
+"""Data sets, and Python environments with other programs, for comparison benchmarks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ MULTI30K = ("train", "val", "test_2016_flickr")
 
 
 def data(name: str) -> Path:
-    """A folder of real data, under the one that REGARD_DATA names."""
+    """Return a subfolder of the data folder REGARD_DATA."""
     root = os.environ.get("REGARD_DATA")
     if root is None or not Path(root, name).is_dir():
         raise SystemExit(
-            f"data: REGARD_DATA ({root}) must be a folder that holds {name}/; got none there. "
-            "Set it to where the data lies: it is not part of the project."
+            f"data: REGARD_DATA ({root}) must be a folder that contains {name}/; got none. "
+            "Set it to the folder of data sets, which are not part of the project."
         )
     return Path(root, name)
 
 
 def multi30k(part: str) -> tuple[Path, Path]:
-    """The German and the English file of a part, one caption a line.
+    """Return the German and the English file of a part, with one caption per line.
 
     >>> multi30k("test")
     Traceback (most recent call last):
@@ -34,11 +34,11 @@ def multi30k(part: str) -> tuple[Path, Path]:
 
 
 def python(variable: str, packages: str) -> str:
-    """The Python of the environment that holds another program, named by an environment variable."""
-    found = shutil.which(os.environ.get(variable, ""))
-    if found is None:
+    """Return the Python interpreter of another program's environment, which an environment variable names."""
+    interpreter = shutil.which(os.environ.get(variable, ""))
+    if interpreter is None:
         raise SystemExit(
             f"bench: {variable} ({os.environ.get(variable)}) must name the Python of an environment with {packages}. "
-            f"Make one (python -m venv, pip install), and set {variable} to its bin/python."
+            f"Create one (python -m venv, pip install), and set {variable} to its bin/python."
         )
-    return found
+    return interpreter

@@ -1,4 +1,4 @@
-"""What was measured: a table on the terminal and rows in a CSV file, each naming the machine it came from."""
+"""Report results as a table on the terminal and as CSV rows, each with a description of the machine."""
 
 import csv
 import os
@@ -22,7 +22,7 @@ from bench.harness import Result
 
 
 def environment() -> dict[str, str]:
-    """What a result depends on besides the code measured."""
+    """Return the machine and software versions that a result depends on."""
     return {
         "threads": str(torch.get_num_threads()),
         "cpu": f"{cpu_model()} ({torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores)",
@@ -34,12 +34,12 @@ def environment() -> dict[str, str]:
 
 
 def report(results: Sequence[Result], name: str, out: Path, console: Console | None = None) -> Path:
-    """Prints the table, adds the rows to `out/NAME.csv` and returns that path."""
-    around = environment()
+    """Print the table, append the rows to `out/NAME.csv` and return that path."""
+    machine = environment()
     path = out / f"{name}.csv"
-    append(path, [{"benchmark": name, **_cells(result), **around} for result in results])
-    console = console or Console(width=None if sys.stdout.isatty() else 180)  # rich takes a file to be 80 wide
-    console.print(table(results, f"{name}: {around['threads']} threads, {around['cpu']}, torch {around['torch']}"))
+    append(path, [{"benchmark": name, **_cells(result), **machine} for result in results])
+    console = console or Console(width=None if sys.stdout.isatty() else 180)  # rich assumes 80 columns for files
+    console.print(table(results, f"{name}: {machine['threads']} threads, {machine['cpu']}, torch {machine['torch']}"))
     barred = [result for result in results if result.met is not None]
     if barred:
         console.print(f"bars met: {sum(result.met is True for result in barred)} of {len(barred)}", highlight=False)
@@ -48,27 +48,27 @@ def report(results: Sequence[Result], name: str, out: Path, console: Console | N
 
 
 def table(results: Iterable[Result], title: str) -> Table:
-    """One line for each result: measured with its quartiles, bar, met or not, and the seconds as side information."""
-    shown = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for heading in ("case", "shape", "dtype", "what"):
-        shown.add_column(heading)
-    for heading in ("measured", "quartiles", "bar", "met", "ours", "peer", "rate"):
-        shown.add_column(heading, justify="right")
+    """Return a table with one line per result: value, quartiles, bar, whether it is met, and the times."""
+    rendered = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for heading in ("case", "shape", "dtype", "quantity"):
+        rendered.add_column(heading)
+    for heading in ("median", "quartiles", "bar", "met", "ours", "peer", "rate"):
+        rendered.add_column(heading, justify="right")
     for r in results:
-        # "peer/ours" with the names filled in says who is compared and which way up
-        what = r.quantity.replace("peer/ours", f"{r.peer}/{r.ours}").replace("ours/peer", f"{r.ours}/{r.peer}")
+        # Replace "peer/ours" by the names of the contenders.
+        quantity = r.quantity.replace("peer/ours", f"{r.peer}/{r.ours}").replace("ours/peer", f"{r.ours}/{r.peer}")
         spread = f"{r.low:.3g}–{r.high:.3g}" if r.rounds > 1 else ""
         verdict = {None: "", True: "[green]yes[/]", False: "[bold red]NO[/]"}[r.met]
-        texts = [escape(text) for text in (r.case, r.shape, r.dtype, what)]
+        texts = [escape(text) for text in (r.case, r.shape, r.dtype, quantity)]
         times = (_time(r.ours_seconds), _time(r.peer_seconds))
-        shown.add_row(*texts, f"[bold]{r.median:.3g}[/]", spread, r.bar or "", verdict, *times, _rates(r))
-    return shown
+        rendered.add_row(*texts, f"[bold]{r.median:.3g}[/]", spread, r.bar or "", verdict, *times, _rates(r))
+    return rendered
 
 
 def append(path: Path, rows: Sequence[dict[str, str]]) -> None:
-    """Adds rows to a CSV file. The file is replaced whole, so that a reader or a crash never meets half of it.
+    """Append rows to a CSV file. The file is replaced atomically, so that no reader or crash sees a partial one.
 
-    Columns that only the old or only the new rows have stay empty in the others: nothing is dropped.
+    Columns that exist only in the old or only in the new rows are empty in the others.
     """
     if not rows:
         return
@@ -90,7 +90,7 @@ def append(path: Path, rows: Sequence[dict[str, str]]) -> None:
             writer.writerows([*old, *rows])
             file.flush()
             os.fsync(file.fileno())
-            Path(file.name).chmod(0o644)  # a temporary file is private; a table of results is not
+            Path(file.name).chmod(0o644)  # temporary files are private by default
             Path(file.name).replace(path)
         except BaseException:
             Path(file.name).unlink(missing_ok=True)
@@ -98,16 +98,16 @@ def append(path: Path, rows: Sequence[dict[str, str]]) -> None:
 
 
 def cpu_model() -> str:
-    """The processor's name as the system tells it."""
+    """Return the name of the processor as reported by the operating system."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():
             if line.lower().startswith(("model name", "hardware")):
                 return line.partition(":")[2].strip()
     if platform.system() == "Darwin":
-        asked = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True)
-        if asked.returncode == 0:
-            return asked.stdout.strip()
+        process = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True)
+        if process.returncode == 0:
+            return process.stdout.strip()
     return platform.processor() or platform.machine()
 
 
@@ -119,7 +119,7 @@ def _regard_version() -> str:
 
 
 def _cells(result: Result) -> dict[str, str]:
-    """A result as text: numbers to six digits, nothing where there is none."""
+    """Convert a result to text: floats with six digits, None as an empty string."""
     cells = {}
     for key, value in asdict(result).items():
         if value is None:
@@ -141,7 +141,7 @@ def _time(seconds: float | None) -> str:
 
 
 def _rates(r: Result) -> str:
-    """GFLOP/s or GB/s, ours then the peer's."""
+    """Format GFLOP/s or GB/s of ours and of the peer."""
     for ours, peer, unit in ((r.ours_gflops, r.peer_gflops, "GFLOP/s"), (r.ours_gbytes, r.peer_gbytes, "GB/s")):
         if ours is not None:
             return f"{ours:.3g}{'' if peer is None else f' vs {peer:.3g}'} {unit}"

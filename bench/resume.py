@@ -1,7 +1,7 @@
-"""Kill −9 during training, twenty times at random moments: final weights against those of an unbroken run.
+"""Kill training with SIGKILL twenty times at random moments and compare the final weights with an uninterrupted run.
 
-`python -m bench.resume FOLDER SLEEP` is the run that is killed: an encoder with attention, dropout, accumulation and
-averaged weights, which writes a state at every second step.
+`python -m bench.resume FOLDER SLEEP` is the run that is killed: an encoder with attention, dropout, gradient
+accumulation and averaged weights, which writes a state every second step.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ CONFIG = Training(
 
 
 class Reverser(nn.Module):
-    """Symbols → the symbols backwards."""
+    """Reverses a sequence of symbols."""
 
     def __init__(self) -> None:
         super().__init__()
         self.symbol = nn.Embedding(SYMBOLS, WIDTH)
-        self.place = nn.Embedding(LENGTH, WIDTH)
+        self.position = nn.Embedding(LENGTH, WIDTH)
         self.block = EncoderBlock(MultiHeadAttention(WIDTH, 4), FeedForward(WIDTH, 2 * WIDTH), dropout=0.1)
         self.write = nn.Linear(WIDTH, SYMBOLS)
 
     def forward(self, symbols: Tensor) -> Tensor:
         """(B, T) → (B, T, V)"""
-        return self.write(self.block(self.symbol(symbols) + self.place.weight))
+        return self.write(self.block(self.symbol(symbols) + self.position.weight))
 
 
 class Reverse(Task):
-    """The task."""
+    """The task of reversing sequences."""
 
     goal = ("loss", "min")
 
@@ -65,8 +65,8 @@ class Reverse(Task):
 
     def batches(self, epoch: int, *, start: int, rank: int, world: int) -> Iterator[Tensor]:
         for number in range(start, BATCHES):
-            drawn = torch.Generator().manual_seed(BATCHES * epoch + number)
-            yield torch.randint(SYMBOLS, (16, LENGTH), generator=drawn)[rank::world]
+            generator = torch.Generator().manual_seed(BATCHES * epoch + number)
+            yield torch.randint(SYMBOLS, (16, LENGTH), generator=generator)[rank::world]
 
     def batches_in(self, epoch: int) -> int:
         return BATCHES
@@ -77,36 +77,36 @@ class Reverse(Task):
         return Loss(nn.functional.cross_entropy(logits, batch.flip(1).flatten(), reduction="sum"), batch.numel())
 
     def evaluate(self) -> dict[str, float]:
-        found = self.loss(next(self.batches(10_000, start=0, rank=0, world=1)))
-        return {"loss": float(found.total) / found.count}
+        loss = self.loss(next(self.batches(10_000, start=0, rank=0, world=1)))
+        return {"loss": float(loss.total) / loss.count}
 
 
 def figures(options: Options) -> Iterator[Figure]:
     kills = 3 if options.quick else 20
     shape = f"{STEPS} steps, {kills} kills"
-    yield Figure("tensors that differ after kill −9", shape, lambda: _differing(kills), "tensors", "<= 0")
+    yield Figure("tensors that differ after SIGKILL", shape, lambda: _differing(kills), "tensors", "<= 0")
 
 
 def _differing(kills: int) -> float:
-    """How many tensors of the last state (weights, moments, averages, generators) and of the best weights differ."""
-    with tempfile.TemporaryDirectory() as place:
-        broken, unbroken = Path(place, "broken"), Path(place, "unbroken")
+    """Return how many tensors of the last state (weights, moments, averages, generators) and best weights differ."""
+    with tempfile.TemporaryDirectory() as folder:
+        interrupted, uninterrupted = Path(folder, "interrupted"), Path(folder, "uninterrupted")
         moments = random.Random(0)
         for kill in range(kills):
-            _kill(broken, int((kill + moments.random()) * STEPS / (kills + 1)), moments.uniform(0.0, 0.05))
-        _started(broken, 0.0).wait()
-        _started(unbroken, 0.0).wait()
-        a, b = _tensors(broken), _tensors(unbroken)
+            _kill(interrupted, int((kill + moments.random()) * STEPS / (kills + 1)), moments.uniform(0.0, 0.05))
+        _start(interrupted, 0.0).wait()
+        _start(uninterrupted, 0.0).wait()
+        a, b = _tensors(interrupted), _tensors(uninterrupted)
         return sum(name not in a or name not in b or not torch.equal(a[name], b[name]) for name in a.keys() | b.keys())
 
 
-def _started(folder: Path, sleep: float) -> subprocess.Popen[bytes]:
+def _start(folder: Path, sleep: float) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "bench.resume", str(folder), str(sleep)], stdout=subprocess.DEVNULL)
 
 
 def _kill(folder: Path, step: int, later: float) -> None:
-    """Start the run, wait for a state of `step` or later and a little more, and kill it."""
-    process = _started(folder, 0.005)
+    """Start the run, wait for a state of `step` or later and for `later` more seconds, and kill it."""
+    process = _start(folder, 0.005)
     while process.poll() is None:
         states = checkpoint.states(folder)
         if states and int(states[-1].name.rpartition("-")[2]) >= step:
@@ -114,7 +114,7 @@ def _kill(folder: Path, step: int, later: float) -> None:
         time.sleep(0.005)
     time.sleep(later)
     if process.poll() is not None:
-        raise RuntimeError(f"resume: the run must last until step {step}; it ended with {process.returncode}.")
+        raise RuntimeError(f"resume: the run must last until step {step}; it exited with {process.returncode}.")
     process.kill()
     process.wait()
 

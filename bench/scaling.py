@@ -1,8 +1,8 @@
-"""How time and memory grow with the length, 512 to 65,536 tokens of one head: attend, its gradients, and map verbs.
+"""Growth of time and memory with length, 512 to 65,536 tokens of one head: attend, its gradients, and map verbs.
 
-A line t = c·N^p is laid through the logarithms; p has the bar, at most 2.05 for time and 1.05 for memory above inputs
-and outputs. A series ends before a call that would take more than a minute, and says so. `--write` puts the picture
-into docs/pictures, else it lies in OUT.
+The exponent p of t = c·N^p is fitted to the logarithms. The bars are p ≤ 2.05 for time and p ≤ 1.05 for memory above
+inputs and outputs. A series ends before a call that would take more than a minute, which the table then states. The
+chart is written to OUT, or to docs/pictures with `--write`.
 """
 
 import math
@@ -25,20 +25,20 @@ from bench.report import environment
 LENGTHS = tuple(2**n for n in range(9, 17))
 QUICK = LENGTHS[:3]
 WIDTH = {"dot": 64, "additive": 16}
-"""Additive scores cost a reciprocal per channel: a narrower head keeps 65,536² pairs within a minute."""
+"""Additive scores cost one reciprocal per channel; a narrower head keeps 65,536² pairs within a minute."""
 VERBS = ("forward", "forward + backward", "pool", "top", "entropy")
 LONGEST = 60.0
-"""Seconds that the next call of a series may be expected to take."""
+"""Upper limit of the expected seconds of a call."""
 ENOUGH = 0.2
-"""Seconds of repetition that a short call gets."""
+"""Seconds for which short calls are repeated."""
 FLOOR = 8 * memory.MIB
-"""Memory below this is not told apart from none."""
+"""Memory below this cannot be distinguished from zero."""
 PICTURE = Path(__file__).parent.parent / "docs/pictures/scaling.png"
 
 
 @dataclass
 class Series:
-    """One verb of one similarity, measured length by length."""
+    """One verb of one similarity, measured for increasing lengths."""
 
     kind: str
     verb: str
@@ -52,7 +52,7 @@ class Series:
         return f"{self.kind} {self.verb}"
 
     def time(self, length: int) -> float:
-        self.seconds[length] = seconds(prepared(self.kind, self.verb, length))
+        self.seconds[length] = seconds(timed_call(self.kind, self.verb, length))
         return self.seconds[length]
 
     def memory(self, length: int) -> float:
@@ -60,7 +60,7 @@ class Series:
         return self.above[length] / memory.MIB
 
     def expected(self, length: int) -> float:
-        """Seconds that a length will take, from the one before."""
+        """Estimate the seconds for a length from those for half the length."""
         return 4 * self.seconds.get(length // 2, 0.0)
 
 
@@ -69,40 +69,40 @@ def figures(options: Options) -> Iterator[Figure]:
         ended = ""
         for length in QUICK if options.quick else LENGTHS:
             if series.expected(length) > LONGEST:
-                ended = f", then over {LONGEST:.0f} s"
+                ended = f", longer calls exceed {LONGEST:.0f} s"
                 break
             shape = f"({length}, {WIDTH[series.kind]})"
             yield Figure(f"{series.name}, time", shape, partial(series.time, length), "s")
             yield Figure(f"{series.name}, memory", shape, partial(series.memory, length), "MiB")
-        for what, found, floor, bar in (
+        for what, values, floor, bar in (
             ("time", series.seconds, 0.0, "<= 2.05"),
             ("memory", series.above, FLOOR, "<= 1.05"),
         ):
-            lengths = f"{min(found, default=0)}…{max(found, default=0)}{ended}"
+            lengths = f"{min(values, default=0)}…{max(values, default=0)}{ended}"
             limit = None if options.quick else bar
-            yield Figure(f"{series.name}, {what}", lengths, partial(exponent, found, floor), "exponent of N", limit)
+            yield Figure(f"{series.name}, {what}", lengths, partial(exponent, values, floor), "exponent of N", limit)
 
 
-def exponent(found: dict[int, float], floor: float = 0.0) -> float:
-    """p of the line through (log N, log value), of values above the floor; 0 where these are not even two.
+def exponent(values: dict[int, float], floor: float = 0.0) -> float:
+    """Return the slope of log value over log N for values above `floor`, or 0 if fewer than two are.
 
     >>> exponent({2: 12.0, 4: 48.0, 8: 192.0})
     2.0
     >>> exponent({2: 1.0, 4: 7.0, 8: 14.0}, floor=5.0)
     1.0
     """
-    told_apart = {length: value for length, value in found.items() if value > floor}
-    if len(told_apart) < 2:
-        return 0.0 if len(found) > 1 else math.nan
-    return round(statistics.linear_regression(*zip(*logs(told_apart), strict=True)).slope, 6)
+    measurable = {length: value for length, value in values.items() if value > floor}
+    if len(measurable) < 2:
+        return 0.0 if len(values) > 1 else math.nan
+    return round(statistics.linear_regression(*zip(*logs(measurable), strict=True)).slope, 6)
 
 
-def logs(found: dict[int, float]) -> Iterator[tuple[float, float]]:
-    return ((math.log(length), math.log(value)) for length, value in found.items())
+def logs(values: dict[int, float]) -> Iterator[tuple[float, float]]:
+    return ((math.log(length), math.log(value)) for length, value in values.items())
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """The median of as many calls as fit into a moment, the first of them left out; a long one is called once."""
+    """Return the median time of repeated calls without the first. Long calls run only once."""
     taken: list[float] = []
     while not taken or (sum(taken) < ENOUGH and len(taken) < 100):
         start = time.perf_counter()
@@ -111,33 +111,33 @@ def seconds(run: Callable[[], object]) -> float:
     return statistics.median(taken[1:] or taken)
 
 
-def prepared(kind: str, verb: str, length: int) -> Callable[[], object]:
-    """The call whose time is taken: for a verb of a map, that alone."""
+def timed_call(kind: str, verb: str, length: int) -> Callable[[], object]:
+    """Return the call to time. For a verb of a map, the map is created beforehand."""
     if verb in VERBS[:2]:
-        return made(kind, verb, length)
-    m = made(kind, "map", length)()
-    assert isinstance(m, regard.AttentionMap) and m.statistic is not None  # the log-sum-exp is found by now
-    return lambda: look(m, verb)
+        return build_call(kind, verb, length)
+    m = build_call(kind, "map", length)()
+    assert isinstance(m, regard.AttentionMap) and m.statistic is not None  # computes the log-sum-exp now
+    return lambda: evaluate(m, verb)
 
 
 def setup(kind: str, verb: str, length: int) -> Callable[[], object]:
-    """The call whose memory is taken, after one on few tokens; a map is made inside of it."""
+    """Return the call whose memory is measured, after a warm-up call on few tokens. It includes creating the map."""
 
     def call(length: int) -> Callable[[], object]:
         if verb in VERBS[:2]:
-            return made(kind, verb, length)
-        mapped = made(kind, "map", length)
-        return lambda: look(mapped(), verb)
+            return build_call(kind, verb, length)
+        mapped = build_call(kind, "map", length)
+        return lambda: evaluate(mapped(), verb)
 
     call(LENGTHS[0] // 2)()
     return call(length)
 
 
-def made(kind: str, what: str, length: int) -> Callable[[], object]:
+def build_call(kind: str, what: str, length: int) -> Callable[[], object]:
     backward = what == "forward + backward"
     q, k, v, upstream = draw((1, length, WIDTH[kind]), 4)
     w = torch.ones(WIDTH[kind])
-    given = inputs((q, k, v, w) if kind == "additive" else (q, k, v), torch.float32, backward)
+    arguments = inputs((q, k, v, w) if kind == "additive" else (q, k, v), torch.float32, backward)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, *w: Tensor) -> Tensor:
         similarity = regard.Additive(w[0]) if w else "scaled_dot"
@@ -145,10 +145,10 @@ def made(kind: str, what: str, length: int) -> Callable[[], object]:
             return regard.attend(q, k, v, similarity=similarity, return_map=True)[1]
         return regard.attend(q, k, v, similarity=similarity)
 
-    return step(attend, given, upstream if backward else None)
+    return step(attend, arguments, upstream if backward else None)
 
 
-def look(m: object, verb: str) -> object:
+def evaluate(m: object, verb: str) -> object:
     assert isinstance(m, regard.AttentionMap)
     if verb == "pool":
         return m.pool(256, 256)
@@ -156,7 +156,7 @@ def look(m: object, verb: str) -> object:
 
 
 def conclude(results: Sequence[Result], options: Options) -> str:
-    """Draws what was measured."""
+    """Draw the measured values."""
     path = PICTURE if options.write else options.out / "scaling.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     _draw(results, path)
@@ -178,12 +178,12 @@ def _draw(results: Sequence[Result], path: Path) -> None:
             points = [(int(r.shape[1:].partition(",")[0]), r.median) for r in series]
             style = {"linestyle": "-" if kind == "dot" else "--", "color": f"C{VERBS.index(verb)}", "marker": "."}
             axis.plot(*zip(*points, strict=True), label=f"{kind} {verb}: {exponents.get(name, math.nan):.2f}", **style)
-        axis.set(yscale="log", xlabel="tokens N, one head; exponents of N below", title=title)
+        axis.set(yscale="log", xlabel="number of tokens N, one head (legend: exponent of N)", title=title)
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_formatter(lambda length, _: f"{length:,.0f}")
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8, frameon=False, ncol=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
-    axes[1].axhspan(0, FLOOR / memory.MIB, color="0.93", zorder=0)  # not told apart from none
+    axes[1].axhspan(0, FLOOR / memory.MIB, color="0.93", zorder=0)  # indistinguishable from zero
     around = environment()
     figure.suptitle(f"{around['threads']} threads, {around['cpu']}, torch {around['torch']}", fontsize=8)
     figure.savefig(path, dpi=110)

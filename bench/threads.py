@@ -1,8 +1,8 @@
-"""The kernels in torch's own thread pool, and with threads of their own beside it, between torch's own operators.
+"""Native kernels in torch's thread pool against kernels with their own threads, alternating with torch operators.
 
-Workers of an OpenMP pool spin for a while after each parallel region. Threads of another pool then wait for a core, and
-the first pool's for theirs. A layer of a model is the case: a product, attention, a product, again and again. What it
-costs is compared with the sum of its parts, each timed alone.
+Workers of an OpenMP pool spin for a while after each parallel region, so that threads of another pool have to wait for
+a core, and vice versa. Layers of models alternate between matrix products and attention. The time of this mix is
+compared with the sum of its parts, each timed alone.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from regard.attention.native import engine
 
 SHAPES = ((1, 8, 64, 64), (16, 8, 64, 64), (8, 12, 197, 64))
 PRODUCTS = 4
-"""In a call: so many, with attention after each."""
+"""Number of matrix products per call, each followed by attention."""
 
 
 def cases(options: Options) -> Iterator[Case]:
@@ -35,18 +35,18 @@ def case(shape: tuple[int, int, int, int]) -> Case:
     def project(x: Tensor) -> Tensor:
         return x @ weight
 
-    def look(x: Tensor) -> Tensor:
+    def attend(x: Tensor) -> Tensor:
         q = x.view(batch, tokens, heads, width).transpose(1, 2)  # (B, H, T, D)
         return regard.attend(q, q, q, backend="native").transpose(1, 2).reshape(x.shape)
 
     def mixed() -> Tensor:
         y = x
         for _ in range(PRODUCTS):
-            y = look(project(y))
+            y = attend(project(y))
         return y
 
-    def apart() -> Tensor:
-        for part in (project, look):
+    def separate() -> Tensor:
+        for part in (project, attend):
             for _ in range(PRODUCTS):
                 part(x)
         return x
@@ -54,11 +54,11 @@ def case(shape: tuple[int, int, int, int]) -> Case:
     pool = engine.pool()
     contenders = {
         "in torch's pool": _with(pool, mixed),
-        "threads of its own": _with(0, mixed),
-        "each part alone": _with(pool, apart),
+        "own threads": _with(0, mixed),
+        "each part alone": _with(pool, separate),
     }
     versus = [
-        Versus("in torch's pool", "threads of its own"),
+        Versus("in torch's pool", "own threads"),
         Versus("in torch's pool", "each part alone", ">= 0.9"),
     ]
     return Case(
@@ -66,12 +66,12 @@ def case(shape: tuple[int, int, int, int]) -> Case:
         str(shape),
         contenders,
         versus,
-        Parity("in torch's pool", contenders=("threads of its own",)),
+        Parity("in torch's pool", contenders=("own threads",)),
     )
 
 
 def _with(pool: int, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """A run with this pool, after which torch's is back."""
+    """Return `run` with the kernels bound to this pool. Afterwards torch's pool is bound again."""
 
     def bound() -> Tensor:
         assert engine.module is not None

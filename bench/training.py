@@ -1,11 +1,11 @@
-"""Training a translator: target tokens per second against JoeyNMT on Multi30k, both run in turn.
+"""Training a translator: target tokens per second against JoeyNMT on Multi30k, in alternating runs.
 
-JoeyNMT has an environment of its own, whose Python REGARD_JOEYNMT names: torch==2.13.0 first, then joeynmt==2.3.0,
-sentencepiece==0.2.0, importlib_metadata. REGARD_DATA names the folder that holds multi30k/.
+JoeyNMT needs its own environment. Install torch==2.13.0 first, then joeynmt==2.3.0, sentencepiece==0.2.0 and
+importlib_metadata, and set REGARD_JOEYNMT to its Python. Set REGARD_DATA to the folder that contains multi30k/.
 
-Both sides train the same architecture (`MODELS`) with the same number of subwords, dropout, optimiser and tokens of a
-batch, padding counted, from the command line; each reports tokens per second of training itself, of which the first
-interval is left out. A round is one run of each.
+Both programs train the same architecture (`MODELS`) from the command line, with the same number of subwords, dropout,
+optimizer and tokens per batch, including padding. Each reports its own training speed in tokens per second. The first
+interval is discarded. A round is one run of each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bench.peers import MULTI30K, multi30k, python
 PACKAGES = "torch==2.13.0, joeynmt==2.3.0, sentencepiece==0.2.0 and importlib_metadata"
 VOCABULARY, TOKENS, WIDTH = 8000, 4096, 256
 EVERY = 10
-"""Steps of an interval."""
+"""Number of steps per interval."""
 SPEED = re.compile(r"Step:\s+\d+,.*Tokens per Sec:\s+([\d.]+)")
 SUBWORDS = f"""
 import sentencepiece
@@ -65,34 +65,34 @@ SPECIAL = {"unk": "<unk>", "pad": "<pad>", "bos": "<s>", "eos": "</s>"}
 MODELS: Mapping[str, tuple[dict[str, Any], list[str]]] = {
     "transformer": (
         {"tied_embeddings": True, "tied_softmax": True, "encoder": TRANSFORMER, "decoder": TRANSFORMER},
-        ["--dropout", "0.2"],  # its other sizes are the recipe's own
+        ["--dropout", "0.2"],  # all other sizes are the defaults of the recipe
     ),
     "recurrent": (
         {"tied_embeddings": True, "encoder": {**GRU, "bidirectional": True}, "decoder": {**GRU, **BAHDANAU}},
         ["--kind", "recurrent", "--dropout", "0.3"],
     ),
 }
-"""Their configuration of a model, and our options."""
+"""JoeyNMT's configuration of each model, and our command-line options."""
 
 
 def figures(options: Options) -> Iterator[Figure]:
     rounds = 1 if options.quick else min(options.rounds, 5)
     intervals = 1 if options.quick else 3
     for kind in MODELS:
-        shape = f"Multi30k, {TOKENS:,} tokens a batch, {rounds} rounds"
+        shape = f"Multi30k, {TOKENS:,} tokens per batch, {rounds} rounds"
         yield Figure(
             f"tokens/s, {kind} against JoeyNMT",
             shape,
             partial(_ratio, kind, rounds, intervals),
-            "times",
+            "ratio",
             ">= 3.0",
         )
 
 
 def _ratio(kind: str, rounds: int, intervals: int) -> float:
     ratios = []
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         interpreter = python("REGARD_JOEYNMT", PACKAGES)
         _prepare(interpreter, kind, folder)
         for turn in range(rounds):
@@ -119,27 +119,27 @@ def _theirs(interpreter: str, folder: Path, intervals: int) -> float:
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     speeds: list[float] = []
-    said: list[str] = []
+    output: list[str] = []
     try:
         for line in process.stdout:
-            said.append(line)
-            if found := SPEED.search(line):
-                speeds.append(float(found[1]))
+            output.append(line)
+            if match := SPEED.search(line):
+                speeds.append(float(match[1]))
             if len(speeds) > intervals:
                 return statistics.median(speeds[1:])
     finally:
         process.kill()
         process.wait()
-    raise RuntimeError(f"training: JoeyNMT must report its speed; it ended with\n{''.join(said[-20:])}")
+    raise RuntimeError(f"training: JoeyNMT must report its speed; its last output was\n{''.join(output[-20:])}")
 
 
 def _prepare(interpreter: str, kind: str, folder: Path) -> None:
-    """Texts, subwords and a configuration in the folder."""
+    """Write texts, subwords and a configuration to the folder."""
     for part in MULTI30K:
         for packed in multi30k(part):
             (folder / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
     subprocess.run([interpreter, "-c", SUBWORDS], cwd=folder, check=True, capture_output=True)
-    # what is JSON is YAML
+    # JSON is valid YAML.
     (folder / "config.yaml").write_text(json.dumps(_configuration(MODELS[kind][0])), encoding="utf-8")
 
 

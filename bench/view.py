@@ -1,8 +1,8 @@
-"""The page of a long map: one head of 131,072 tokens, its overview, then any tile.
+"""The page of a long map: the overview and tiles of one head with 131,072 tokens.
 
-A tile is timed against computing its block of scores once, q · kᵀ in blocks that stay in the cache, and nothing else.
-The log-sum-exps of its rows are known by then, from the overview. Memory is that of queries and keys, of finding the
-log-sum-exps, of the overview and of tiles at these levels, as the server does it; see `bench.memory`.
+A tile is timed against only computing its block of scores once, q · kᵀ in blocks that fit in the cache. The
+log-sum-exps of its rows are already known from the overview. Memory is that of queries and keys, the log-sum-exps, the
+overview and tiles of all levels, computed as in the server; see `bench.memory`.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,30 +25,30 @@ from regard.server.work_queue import Task
 
 TOKENS, FEWER = 131_072, 4096
 BLOCK = 2**19
-"""Scores that are computed at a time by the peer."""
+"""Number of scores that the peer computes at a time."""
 CELLS = (1, 2, 4, 8, 16, 32, 64)
-"""Cells a pixel, each way."""
+"""Cells per pixel in each direction."""
 
 
 def cases(options: Options) -> Iterator[Case]:
     tokens = FEWER if options.quick else TOKENS
     q, k = draw((tokens, WIDTH), count=2)
-    # how long a tile takes does not depend on the numbers of the statistic, and computing them all takes a minute
+    # The time of a tile does not depend on the values of the statistic, and computing them takes a minute.
     head = _head(q, k, Statistic(torch.full((tokens,), 4.0), torch.full((tokens,), 3000.0)))
     for cells in CELLS:
-        # queries from the middle, keys from the beginning: nothing of it is masked
+        # Queries from the middle and keys from the beginning: no cell is masked.
         rows, cols = tiles.side(tokens // 2 // (256 * cells), tokens, cells), tiles.side(0, tokens, cells)
         bar = None if options.quick else "<= 2.0"
         yield Case(
-            f"tile, {cells} cells a pixel",
+            f"tile, {cells} cells per pixel",
             str((1, 1, tokens, WIDTH)),
             {
-                "numbers": partial(head.picture, rows, cols, "max", Task()),
+                "weights": partial(head.picture, rows, cols, "max", Task()),
                 "tile": partial(_tile, head, rows, cols, "max"),
                 "tile, mean": partial(_tile, head, rows, cols, "mean"),
                 "scores": partial(_scores, q[_span(rows)], k[_span(cols)]),
             },
-            versus=[Versus(ours, "scores", bar, "ours/peer") for ours in ("numbers", "tile", "tile, mean")],
+            versus=[Versus(ours, "scores", bar, "ours/peer") for ours in ("weights", "tile", "tile, mean")],
             most_rounds=7,
         )
 
@@ -63,7 +63,7 @@ def figures(options: Options) -> Iterator[Figure]:
 
 
 def setup(shape: list[int]) -> Callable[[], object]:
-    def look(tokens: int) -> None:
+    def draw_tiles(tokens: int) -> None:
         q, k = draw((tokens, WIDTH), count=2)
         head = _head(q, k)
         size = min(96, tokens)
@@ -73,8 +73,8 @@ def setup(shape: list[int]) -> Callable[[], object]:
             rows = tiles.side(0, tokens, cells)
             _tile(head, rows, rows, "mean")
 
-    look(512)
-    return lambda: look(shape[-2])
+    draw_tiles(512)
+    return lambda: draw_tiles(shape[-2])
 
 
 def _head(q: Tensor, k: Tensor, statistic: Statistic | None = None) -> Head:
@@ -90,7 +90,7 @@ def _span(side: list[Cells]) -> slice:
 
 
 def _scores(q: Tensor, k: Tensor) -> None:
-    """q · kᵀ, block by block, each over the one before."""
+    """Compute q · kᵀ block by block into the same buffer."""
     out = torch.empty(BLOCK)
     for x in q.split(512):
         for y in k.split(BLOCK // 512):

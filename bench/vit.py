@@ -1,9 +1,9 @@
-"""Training speed of a Vision Transformer under a million parameters: steps of ours against transformers' and timm's.
+"""Training speed of a Vision Transformer with under a million parameters: steps of ours, transformers and timm.
 
-Images of 28×28, patches of 4, the shape of the recipe's default. All begin with the same weights and see the same
-images, and the loss of the first step must agree. Theirs is a plain PyTorch loop: loss, backward, AdamW as it comes.
-Ours is what `fit` does in a step: the loss summed, gradients divided and clipped, AdamW fused. All run in one process:
-the memory that `fit` has the C library keep is kept for all.
+Images are 28×28 with 4×4 patches, the default of the recipe. All models start with the same weights and see the same
+images, and the losses of the first step must agree. The peers run a plain PyTorch loop: loss, backward, AdamW with
+default settings. Ours does what `fit` does in a step: sum the loss, divide and clip the gradients, fused AdamW. All run
+in one process, so the C library setting of `fit` that keeps freed memory applies to all.
 """
 
 import tempfile
@@ -43,17 +43,17 @@ def cases(options: Options) -> Iterator[Case]:
         try:
             contenders[name] = plain_step(*make(ours), images, labels)
         except ImportError:
-            print(f"vit: {name} is not installed, and left out.")
+            print(f"vit: {name} is not installed and is skipped.")
     contenders = {"regard": our_step(ours, images, labels), **contenders}
     peers = tuple(name for name in contenders if name != "regard")
     size = sum(p.numel() for p in ours.parameters())
     shape = f"{size:,} parameters, batch {batch}, {height}×{width}, patch {CONFIG.patch}"
     versus = (Versus("regard", peers, BAR), *(Versus("regard", peer) for peer in peers)) if peers else ()
-    yield Case("a step of training", shape, contenders, versus, Parity("regard", rtol=1e-4), most_rounds=40)
+    yield Case("training step", shape, contenders, versus, Parity("regard", rtol=1e-4), most_rounds=40)
 
 
 def our_step(model: ViT, images: Tensor, labels: Tensor) -> Step:
-    """What `training.Session` does in a step."""
+    """Return a step as in `training.Session`."""
     keep_freed()
     optimizer = Optimizer(model.train(), Training(steps=1, warmup=0, learning_rate=RATE))
 
@@ -67,7 +67,7 @@ def our_step(model: ViT, images: Tensor, labels: Tensor) -> Step:
 
 
 def plain_step(model: nn.Module, logits: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) -> Step:
-    """What everybody's loop does."""
+    """Return a step of a plain PyTorch training loop."""
     optimizer = torch.optim.AdamW(model.train().parameters(), RATE)
 
     def step() -> Tensor:
@@ -81,7 +81,7 @@ def plain_step(model: nn.Module, logits: Callable[[Tensor], Tensor], images: Ten
 
 
 def transformers_vit(ours: ViT) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
-    """`ViTForImageClassification` with our weights, attention by SDPA."""
+    """Return `ViTForImageClassification` with our weights and SDPA attention."""
     kind = load("transformers").ViTForImageClassification
     with tempfile.TemporaryDirectory() as folder:
         save_vit(ours, Path(folder))
@@ -90,7 +90,7 @@ def transformers_vit(ours: ViT) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
 
 
 def timm_vit(ours: ViT) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
-    """timm's plain ViT with our weights, attention by SDPA, as it comes."""
+    """Return timm's plain ViT with our weights and its default SDPA attention."""
     config = ours.config
     sizes: dict[str, Any] = {
         "img_size": config.image,

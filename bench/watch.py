@@ -1,11 +1,11 @@
-"""What watching a model costs: BERT-base at 512 tokens and GPT-2 at 2,048, against the same models unwatched.
+"""The cost of watching a model: BERT-base with 512 tokens and GPT-2 with 2,048, watched and unwatched.
 
-The models are those of transformers with random weights. Beside the two, without a bar: a small Gemma-2, whose soft cap
-and window run through `regard.attend`, as PyTorch's function has neither, and a Vision Transformer of timm. Watched and
-unwatched run the same kernels, so their outputs must agree to the bit before anything is timed. The third contender is
-what people do today: `output_attentions=True` with attn_implementation="eager", which stores every weight. It runs in
-a process of its own, as it comes: watching has the C library keep freed memory, and that speeds up all of a process.
-Memory is that of one run while its result is held, above the memory of the unwatched run.
+The models are those of transformers with random weights. Two more models have no bar: a timm Vision Transformer, and a
+small Gemma-2, whose soft cap and window run through `regard.attend` because PyTorch's SDPA supports neither. Watched
+and unwatched models run the same kernels, so their outputs must be bitwise equal before they are timed. The third
+contender is the usual alternative, `output_attentions=True` with attn_implementation="eager", which stores every
+weight. It runs in its own process with default settings, because watching makes the C library keep freed memory, which
+speeds up the whole process. Memory is that of one run with its result, minus that of the unwatched run.
 """
 
 import importlib
@@ -20,7 +20,7 @@ from torch import Tensor
 
 import regard
 from bench import _peers, memory
-from bench._apart import Apart
+from bench._child_process import ChildProcess
 from bench._peers import load
 from bench.harness import Case, Figure, Options, Versus
 from bench.parity import Parity
@@ -29,7 +29,7 @@ SHAPES = {"BERT-base": 512, "GPT-2": 2048}
 FEW = 16
 OTHERS = {"Gemma-2": (1, 1024), "timm ViT": (4, 3, 224, 224)}
 IMPLEMENTATIONS = {"Gemma-2": "regard"}
-"""Where it is not PyTorch's own."""
+"""Attention implementations other than SDPA."""
 Shape = tuple[int, ...]
 
 
@@ -40,17 +40,17 @@ def cases(options: Options) -> Iterator[Case]:
         yield _watched(name, shape, bar, options)
     for name, whole in OTHERS.items():
         if not installed(name):
-            print(f"watch: {name} is left out: its package is not installed.", file=sys.stderr)
+            print(f"watch: {name} is skipped: its package is not installed.", file=sys.stderr)
             continue
         shape = whole if not options.quick else (1, *whole[1:]) if len(whole) > 2 else (1, whole[1] // 8)
         yield _watched(name, shape, None, options)
     shape = (1, SHAPES["GPT-2"] // (8 if options.quick else 1))
     yield Case(
-        "GPT-2, against output_attentions=True",
+        "GPT-2, watched against output_attentions=True",
         str(shape),
         {
             "watched": partial(watched, "GPT-2", shape, options.quick),
-            "eager": Apart("bench.watch:alone", "eager", "GPT-2", shape, options.quick, threads=options.threads),
+            "eager": ChildProcess("bench.watch:alone", "eager", "GPT-2", shape, options.quick, threads=options.threads),
         },
         versus=[Versus("watched", "eager", None if options.quick else ">= 3.0")],
         parity=Parity("eager", rtol=1e-3, atol=1e-4, view=hidden),
@@ -59,7 +59,7 @@ def cases(options: Options) -> Iterator[Case]:
 
 
 def _watched(name: str, shape: Shape, bar: str | None, options: Options) -> Case:
-    """A model watched against the same unwatched: the time, and the output to the bit."""
+    """Return the case of a model watched against the same model unwatched, whose outputs must be bitwise equal."""
     return Case(
         f"{name}, watched",
         str(shape),
@@ -85,8 +85,8 @@ def figures(options: Options) -> Iterator[Figure]:
 
 
 def hidden(output: Any) -> Tensor:
-    """The part that all ways compute."""
-    if isinstance(output, Apart):
+    """Return the output that all variants compute."""
+    if isinstance(output, ChildProcess):
         return output.fetch()
     return output[0] if isinstance(output[0], Tensor) else output[0].last_hidden_state
 
@@ -115,11 +115,11 @@ WAYS = {"sdpa": sdpa, "watched": watched, "eager": eager}
 
 @cache
 def model(name: str, implementation: str, small: bool) -> Any:
-    """Twins with the same random weights."""
+    """Build a model; every implementation gets the same random weights."""
     torch.manual_seed(0)
     if name == "timm ViT":
         return load("timm").create_model("vit_small_patch16_224", depth=2 if small else 12).eval()
-    transformers = load("transformers")  # first: it sees to a torchvision that does not load
+    transformers = load("transformers")  # before regard.huggingface: handles a torchvision that cannot be loaded
     if name == "Gemma-2":
         importlib.import_module("regard.huggingface")
     kind, config = {
@@ -151,7 +151,7 @@ def installed(name: str) -> bool:
 
 @cache
 def inputs(shape: Shape) -> Tensor:
-    """Tokens (B, T), or images (B, 3, height, width)."""
+    """Return tokens (B, T) or images (B, 3, height, width)."""
     generator = torch.Generator().manual_seed(0)
     if len(shape) == 4:
         return torch.rand(shape, generator=generator)
@@ -159,13 +159,13 @@ def inputs(shape: Shape) -> Tensor:
 
 
 def alone(way: str, name: str, shape: list[int], small: bool) -> Callable[[], Tensor]:
-    """For `bench._apart`: one run, of whose result the common part is left."""
+    """Return one run for `bench._child_process`, which keeps only the common output."""
     whole = (shape[0], shape[1])
     return lambda: hidden(WAYS[way](name, whole, small))
 
 
 def setup(way: str, name: str, shape: list[int], small: bool) -> Callable[[], object]:
-    """For `bench.memory`: one run whose result is held until the next would come."""
+    """Return one run for `bench.memory`, whose result is kept alive."""
     held: list[object] = []
     WAYS[way](name, (1, FEW), small)
     whole = (shape[0], shape[1])

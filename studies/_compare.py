@@ -1,4 +1,4 @@
-"""What the studies that hold two ways against each other share."""
+"""Helpers of the studies that compare two methods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from studies._claim import spread
 
 
 def leads(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Whether the first mean is higher by more than both deviations together.
+    """Return whether the first mean exceeds the second by more than the sum of their standard deviations.
 
     >>> leads([0.9, 0.92], [0.8, 0.82]), leads([0.9, 0.7], [0.8, 0.6]), leads([0.8], [0.9])
     (True, False, False)
@@ -20,7 +20,7 @@ def leads(first: Sequence[float], second: Sequence[float]) -> bool:
 
 
 def parameters(model: nn.Module) -> int:
-    """How many numbers a model learns.
+    """Return the number of parameters of a model.
 
     >>> parameters(nn.Linear(3, 4))
     16
@@ -29,9 +29,9 @@ def parameters(model: nn.Module) -> int:
 
 
 def percent(values: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Shares as hundredths, for a figure.
+    """Convert fractions to percentages for a figure.
 
     >>> percent([[0.5, 1.0]])
     [[50.0, 100.0]]
     """
-    return [[100 * value for value in at] for at in values]
+    return [[100 * value for value in row] for row in values]

@@ -1,4 +1,4 @@
-"""What the studies of small tasks share: a loop that trains, turns that are timed, lines that are named, a verdict."""
+"""Helpers of the studies of small tasks: a training loop, interleaved timing, labelled lines and verdicts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from studies._claim import line
 
 ROW = 11.0
-"""Points between the names of two lines that end at one place."""
+"""Distance in points between the labels of two lines that end at the same height."""
 
 
 def learn(
@@ -25,14 +25,15 @@ def learn(
     seed: int,
     enough: float = 0.0,
 ) -> list[float]:
-    """Train on data made anew at each step, by AdamW; the loss of each step.
+    """Train with AdamW on newly generated data at each step, and return the loss of each step.
 
-    The rate rises over a tenth of the steps, then falls linearly to zero; gradients are clipped to a norm of 1.
+    The learning rate rises over the first tenth of the steps and then falls linearly to zero. Gradients are clipped to
+    a norm of 1.
 
     Args:
-        loss: draws a batch by the generator, and gives its mean loss.
-        seed: of the data.
-        enough: stop where the mean of the last 20 losses is below it.
+        loss: draws a batch with the generator and returns its mean loss.
+        seed: seed of the data.
+        enough: stop when the mean of the last 20 losses is below this value.
 
     >>> layer = nn.Linear(1, 1)
     >>> def loss(draw: torch.Generator) -> Tensor:
@@ -63,10 +64,10 @@ def learn(
     return losses
 
 
-def in_turn(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of each way, all of them once in each round, after one round that does not count.
+def interleaved_times(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Return the median seconds of each function. Each round calls all of them once; the first round is discarded.
 
-    >>> sorted(in_turn({"a": lambda: sum(range(9)), "b": lambda: None}, rounds=3))
+    >>> sorted(interleaved_times({"a": lambda: sum(range(9)), "b": lambda: None}, rounds=3))
     ['a', 'b']
     """
     taken: dict[str, list[float]] = {name: [] for name in ways}
@@ -75,11 +76,11 @@ def in_turn(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, 
             start = time.perf_counter()
             way()
             taken[name].append(time.perf_counter() - start)
-    return {name: statistics.median(found[1:]) for name, found in taken.items()}
+    return {name: statistics.median(times[1:]) for name, times in taken.items()}
 
 
 def verdict(parts: Iterable[tuple[bool, str]]) -> str:
-    """One sentence of what was claimed part by part: whether each held, and what was found, in words.
+    """Return a sentence from the parts of a claim: whether each held, and a description of the result.
 
     >>> verdict([(True, "it is fast"), (False, "it is not small")])
     'held in part: it is fast; but it is not small.'
@@ -88,8 +89,8 @@ def verdict(parts: Iterable[tuple[bool, str]]) -> str:
     """
     held: list[str] = []
     failed: list[str] = []
-    for true, said in parts:
-        (held if true else failed).append(said)
+    for true, description in parts:
+        (held if true else failed).append(description)
     if not failed:
         return f"held: {'; '.join(held)}."
     if not held:
@@ -98,9 +99,9 @@ def verdict(parts: Iterable[tuple[bool, str]]) -> str:
 
 
 def lines(axes: Any, x: Sequence[float], named: Mapping[str, Sequence[Sequence[float]]]) -> None:
-    """Several lines of the same places, named at their right ends, where names that would meet step aside.
+    """Plot several lines over the same x, labelled at their right ends. Labels that would overlap are moved apart.
 
-    Limits and scales of the axes come first; values are one list of seeds for each x.
+    Set the limits and scales of the axes first. `named` maps each label to one list of seeds per x.
     """
     for values in named.values():
         line(axes, x, values, "")
@@ -108,48 +109,48 @@ def lines(axes: Any, x: Sequence[float], named: Mapping[str, Sequence[Sequence[f
     colours = [drawn.get_color() for drawn in axes.lines[-len(named) :]]
     points = 72 / axes.figure.dpi
     at = {name: float(axes.transData.transform((x[-1], end))[1]) * points for name, end in ends.items()}
-    top = float(axes.transAxes.transform((0.0, 1.0))[1]) * points - ROW / 2  # above it stands the title
-    for name, place in zip(named, _below(_apart([at[name] for name in named], ROW), ROW, top), strict=True):
+    top = float(axes.transAxes.transform((0.0, 1.0))[1]) * points - ROW / 2  # the title is above
+    for name, position in zip(named, _below(_spread_out([at[name] for name in named], ROW), ROW, top), strict=True):
         colour = colours[list(named).index(name)]
-        shift = (6, place - at[name])
+        shift = (6, position - at[name])
         axes.annotate(
             name, (x[-1], ends[name]), shift, textcoords="offset points", color=colour, va="center", fontsize=9
         )
 
 
-def _apart(places: Sequence[float], gap: float) -> list[float]:
-    """The places, moved as little as keeps them `gap` apart, in the same order.
+def _spread_out(positions: Sequence[float], gap: float) -> list[float]:
+    """Move positions as little as possible so that they are `gap` apart, in the same order.
 
-    >>> _apart([0.0, 0.0, 50.0], 10.0)
+    >>> _spread_out([0.0, 0.0, 50.0], 10.0)
     [-5.0, 5.0, 50.0]
     """
-    order = sorted(range(len(places)), key=lambda index: places[index])
-    groups: list[list[float]] = []  # each: [sum of the places it wants, less their rank, and how many]
+    order = sorted(range(len(positions)), key=lambda index: positions[index])
+    groups: list[list[float]] = []  # each: [sum of the target positions, number of positions]
     for index in order:
-        groups.append([places[index], 1.0])
+        groups.append([positions[index], 1.0])
         while len(groups) > 1 and _low(groups[-1], gap) < _low(groups[-2], gap) + gap * groups[-2][1]:
             total, count = groups.pop()
             groups[-1] = [groups[-1][0] + total, groups[-1][1] + count]
-    found = [0.0] * len(places)
+    moved = [0.0] * len(positions)
     spots = [_low(group, gap) + gap * rank for group in groups for rank in range(int(group[1]))]
     for index, spot in zip(order, spots, strict=True):
-        found[index] = spot
-    return found
+        moved[index] = spot
+    return moved
 
 
-def _below(places: Sequence[float], gap: float, top: float) -> list[float]:
-    """Places that are apart, the highest of them moved down to where all are at `top` or below.
+def _below(positions: Sequence[float], gap: float, top: float) -> list[float]:
+    """Move positions down so that all are at most `top` and still `gap` apart.
 
     >>> _below([95.0, 0.0, 105.0], 10.0, 100.0)
     [90.0, 0.0, 100.0]
     """
-    found = [0.0] * len(places)
-    for index in sorted(range(len(places)), key=lambda index: -places[index]):
-        found[index] = min(places[index], top)
-        top = found[index] - gap
-    return found
+    moved = [0.0] * len(positions)
+    for index in sorted(range(len(positions)), key=lambda index: -positions[index]):
+        moved[index] = min(positions[index], top)
+        top = moved[index] - gap
+    return moved
 
 
 def _low(group: Sequence[float], gap: float) -> float:
-    """Where the lowest of a group stands, when the group stands around its mean."""
+    """Return the lowest position of a group that is centred at its mean."""
     return group[0] / group[1] - gap * (group[1] - 1) / 2

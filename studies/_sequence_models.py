@@ -1,13 +1,13 @@
-"""Three ways of processing a sequence behind one interface: recurrence, 1-D convolution, self-attention.
+"""Three sequence models with one interface: recurrence, 1-D convolution and self-attention.
 
-                 steps that wait for each other      path between the first entry and the last
-    recurrent    T                                   T
-    convolution  layers                              until the receptive field covers it, else none
-    attention    layers                              1
+                 sequential steps      path between the first and the last entry
+    recurrent    T                     T
+    convolution  layers                layers until the receptive field covers it, else none
+    attention    layers                1
 
-All map (B, T, W) and lengths (B,), default T, to (B, T, W), with zeros in padding; Vaswani et al. 2017, table 1,
-compares them. `steps(T)` counts the operations that wait for each other; `path(T)` counts the operations between the
-first entry and the last, ∞ if the first does not reach the last.
+All map (B, T, W) and lengths (B,), default T, to (B, T, W), with zeros in padding. Vaswani et al. 2017, table 1,
+compares them. `steps(T)` counts the sequential operations. `path(T)` counts the operations between the first and the
+last entry; it is ∞ if the first does not reach the last.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from regard.layers.recurrent import kind_of, over
 
 
 class Recurrent(nn.Module):
-    """Layers of a GRU or LSTM in both directions, half of the width each (Schuster and Paliwal 1997).
+    """Bidirectional GRU or LSTM layers, half of the width in each direction (Schuster and Paliwal 1997).
 
     >>> model = Recurrent(8)
     >>> tuple(model(torch.randn(2, 5, 8), torch.tensor([5, 3])).shape), model.steps(5), model.path(5)
@@ -36,7 +36,7 @@ class Recurrent(nn.Module):
     def __init__(self, width: int, layers: int = 1, *, cell: str = "gru", dropout: float = 0.0) -> None:
         super().__init__()
         if width % 2:
-            raise ValueError(f"recurrent: width ({width}) must be even, a half for each direction; try {width + 1}.")
+            raise ValueError(f"recurrent: width ({width}) must be even, half for each direction; try {width + 1}.")
         self.width, self.layers = width, layers
         kind = kind_of("recurrent", cell)
         self.rnn = nn.ModuleList(kind(width, width // 2, batch_first=True, bidirectional=True) for _ in range(layers))
@@ -61,11 +61,11 @@ class Recurrent(nn.Module):
 
 
 class Convolution(nn.Module):
-    """Layers of 1-D convolutions with a way around each, the picture twice as wide from layer to layer.
+    """Residual layers of dilated 1-D convolutions. The dilation doubles from layer to layer.
 
         x ← x + dropout(relu(conv(norm(x)))),  dilated by 1, 2, 4, …
 
-    Paper: van den Oord et al. 2016, section 2.1, with both sides in sight; Bai et al. 2018.
+    Paper: van den Oord et al. 2016, section 2.1, but not causal; Bai et al. 2018.
 
     >>> model = Convolution(8, 2, kernel=3)
     >>> tuple(model(torch.randn(2, 5, 8), torch.tensor([5, 3])).shape), model.steps(5), model.path(4), model.path(9)
@@ -75,7 +75,7 @@ class Convolution(nn.Module):
     def __init__(self, width: int, layers: int = 1, *, kernel: int = 5, dropout: float = 0.0) -> None:
         super().__init__()
         if kernel < 1 or kernel % 2 == 0:
-            raise ValueError(f"convolution: kernel ({kernel}) must be odd, as much on either side; try {kernel + 1}.")
+            raise ValueError(f"convolution: kernel ({kernel}) must be odd to be symmetric; try {kernel + 1}.")
         self.width, self.layers, self.kernel = width, layers, kernel
         self.convolutions = nn.ModuleList(
             nn.Conv1d(width, width, kernel, padding=(kernel // 2) * 2**layer, dilation=2**layer)
@@ -88,7 +88,7 @@ class Convolution(nn.Module):
         valid = _valid(x, lengths)  # (B, T, 1)
         x = _cleared(x, valid)
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            y = _cleared(norm(x), valid)  # what is beyond the end is as empty as what is before the beginning
+            y = _cleared(norm(x), valid)  # zero the padding after the end, like the zero padding before the start
             x = x + self.dropout(F.relu(convolution(y.transpose(1, 2)).transpose(1, 2)))
         return _cleared(x, valid)
 
@@ -104,7 +104,7 @@ class Convolution(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Encoder blocks over entries that are told where they stand (Vaswani et al. 2017, section 3.1).
+    """Encoder blocks over entries with position encodings (Vaswani et al. 2017, section 3.1).
 
     >>> model = SelfAttention(8, 2, heads=2)
     >>> tuple(model(torch.randn(2, 5, 8), torch.tensor([5, 3])).shape), model.steps(5), model.path(5)

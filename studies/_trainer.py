@@ -1,4 +1,4 @@
-"""The peer of `studies.sst2`: a BERT finetuned by the Trainer of `transformers`."""
+"""The peer of `studies.sst2`: BERT finetuned with the Trainer of `transformers`."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def finetune(
     seed: int,
     sampling: str = "random",
 ) -> dict[str, float]:
-    """Best held-out accuracy of an evaluation after each epoch, samples per second of training, seconds of all.
+    """Return the best held-out accuracy over epochs, the training speed in samples per second and the total seconds.
 
-    Padding goes to the longest of a batch. sampling is that of the Trainer: "random", as it comes, or
-    "group_by_length", which puts texts of like length together. Attention by SDPA, without dropout of its weights, as
-    ours: with it, SDPA is slower.
+    Batches are padded to their longest text. `sampling` is the Trainer's sampling strategy: "random", its default, or
+    "group_by_length", which batches texts of similar length. Attention uses SDPA without dropout of its weights, as in
+    our model; SDPA is slower with it.
     """
     try:
-        import accelerate  # noqa: F401 (the Trainer asks for it)
+        import accelerate  # noqa: F401 (required by the Trainer)
         from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer
         from transformers import TrainingArguments as Arguments
     except ImportError as error:
@@ -83,15 +83,15 @@ def finetune(
     }
 
 
-def _accuracy(found: Any) -> dict[str, float]:
-    return {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}
+def _accuracy(output: Any) -> dict[str, float]:
+    return {"accuracy": float((output.predictions.argmax(-1) == output.label_ids).mean())}
 
 
 def _encoded(tokens: Any, examples: Sequence[Example], longest: int) -> list[dict[str, Any]]:
-    found = tokens([example.text for example in examples], truncation=True, max_length=longest)
+    output = tokens([example.text for example in examples], truncation=True, max_length=longest)
     return [
         {"input_ids": ids, "attention_mask": mask, "labels": int(example.label)}
-        for ids, mask, example in zip(found["input_ids"], found["attention_mask"], examples, strict=True)
+        for ids, mask, example in zip(output["input_ids"], output["attention_mask"], examples, strict=True)
     ]
 
 
@@ -99,7 +99,7 @@ def _clock(limit: float) -> Any:
     from transformers import TrainerCallback
 
     class Clock(TrainerCallback):
-        """Ends training when its time is over; adds up the time of epochs without evaluations."""
+        """Stop training at the time limit, and sum the time of epochs without evaluations."""
 
         def __init__(self) -> None:
             self.began = self._epoch = time.monotonic()

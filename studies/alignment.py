@@ -1,14 +1,14 @@
-"""Word links read off attention, against links that people made: the error of three aligners on the New Testament.
+"""Word links derived from attention, compared with manual links: the error of three aligners on the New Testament.
 
-7,919 Greek verses and their English translation (`regard data bible`) are both what is learned from and what is
-aligned, as aligners do. Each model is trained twice, to write English and to write Greek. It writes the known verse,
-and every word of it is linked with the word that got most weight: by the step that wrote it (output), or by the one
-that has read it (input); of a Transformer by each of its decoder's layers, mean of the heads. Both directions together:
-each English word with the Greek one on which they agree most (`regard.tasks.alignment.agreement`). Beside them eflomal,
-a statistical aligner, where `eflomal-align` is found (pip install eflomal): links from each English word (forward),
-from each Greek word (reverse), and both together.
+The 7,919 Greek verses and their English translation (`regard data bible`) are both training and evaluation data, as is
+usual for aligners. Each model is trained in both directions. It is then forced to write the known verse, and every word
+is linked to the word with the largest weight: at the step that writes it (output) or at the step that reads it (input).
+For a Transformer, this is done for each decoder layer with the mean of its heads. "Both" combines the two directions:
+each English word is linked to the Greek word on which they agree most (`regard.tasks.alignment.agreement`). The
+statistical aligner eflomal is compared if `eflomal-align` is installed (pip install eflomal): links from each English
+word (forward), from each Greek word (reverse), and both together.
 
-    AER = 1 − 2·|A ∩ S| / (|A| + |S|)      found A, made by hand S, all of them sure
+    AER = 1 − 2·|A ∩ S| / (|A| + |S|)      A: predicted links, S: manual links, all of them sure
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ MODELS = {
     "additive": ["--kind", "recurrent", "--tokens", "700", "--dropout", "0.1"],
     "transformer": [*BLOCKS, "--heads", "2", "--tokens", "1000", "--dropout", "0.2", "--tie", "target"],
 }
-HELD = 200
-"""Verses that are watched during training; they are learned from too."""
-WITHIN = 0.10
-"""How far the error of attention may be above that of the statistical aligner."""
+VALIDATION = 200
+"""Number of verses used for validation; they are also part of the training data."""
+TOLERANCE = 0.10
+"""Largest accepted difference of the error rates of attention and of the statistical aligner."""
 DIRECTIONS = {"forward": ("el", "en"), "reverse": ("en", "el")}
 STEPS: tuple[Step, Step] = ("output", "input")
 Links = list[set[Link]]
@@ -48,8 +48,8 @@ def main(arguments: Sequence[str]) -> int:
     verses = prepare(options.out / "verses", options.archive)
     gold = [parse_pharaoh(line) for line in _lines(verses / "links")]
     errors: dict[str, float] = {}
-    for name, found in _eflomal(verses):
-        errors[f"eflomal, {name}"] = _error(found, gold)
+    for name, predicted in _eflomal(verses):
+        errors[f"eflomal, {name}"] = _error(predicted, gold)
     best = min(errors.values(), default=None)
     for name in options.models:
         models = []
@@ -58,21 +58,21 @@ def main(arguments: Sequence[str]) -> int:
             if status := _train(name, folder, verses, source, target, options.minutes):
                 return status
             models.append(load_translator(folder))
-        for how, found in _attention(models[0], models[1], verses):
-            errors[f"{name}, {how}"] = _error(found, gold)
+        for how, predicted in _attention(models[0], models[1], verses):
+            errors[f"{name}, {how}"] = _error(predicted, gold)
     (options.out / "results.json").write_text(json.dumps(errors, indent=1) + "\n", encoding="utf-8")
     print(*(f"{name:<40}{100 * error:6.1f} %" for name, error in errors.items()), sep="\n")
-    return int(best is not None and any(_lowest(errors, name) > best + WITHIN for name in options.models))
+    return int(best is not None and any(_lowest(errors, name) > best + TOLERANCE for name in options.models))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m studies alignment", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
-        "--minutes", type=float, default=40, help="of training for each model and direction (default: %(default)s)"
+        "--minutes", type=float, default=40, help="training time for each model and direction (default: %(default)s)"
     )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="(default: both)")
     parser.add_argument("--out", type=Path, default=Path("out/studies/alignment"), help="folder (default: %(default)s)")
-    parser.add_argument("--archive", type=Path, metavar="FILE", help="the file of the verses' package, if you have it")
+    parser.add_argument("--archive", type=Path, metavar="FILE", help="a local copy of the package with the verses")
     return parser
 
 
@@ -81,49 +81,49 @@ def _train(name: str, folder: Path, verses: Path, source: str, target: str, minu
     held = []
     for text in texts:
         part = folder.parent / f"held{text.suffix}"
-        part.write_text("".join(f"{line}\n" for line in _lines(text)[:HELD]), encoding="utf-8")
+        part.write_text("".join(f"{line}\n" for line in _lines(text)[:VALIDATION]), encoding="utf-8")
         held.append(part)
     files = ["--train", *map(str, texts), "--valid", *map(str, held)]
     return regard(["train", "translate", str(folder), *files, *COMMON, *MODELS[name], "--minutes", str(minutes)])
 
 
 def _attention(forward: Translator, reverse: Translator, verses: Path) -> Iterator[tuple[str, Links]]:
-    """How links were read off, and the links."""
+    """Yield each method of deriving links, and its links."""
     greek, english = _lines(verses / "verses.el"), _lines(verses / "verses.en")
     written = [forward.known(*pair) for pair in zip(greek, english, strict=True)]
     reversed_ = [reverse.known(*pair) for pair in zip(english, greek, strict=True)]
-    layers = range(len(getattr(forward.model, "decoder", [None])))  # a recurrent decoder asks once a step
+    layers = range(len(getattr(forward.model, "decoder", [None])))  # a recurrent decoder attends once per step
     for layer in layers:
         where = f"layer {layer + 1} of {len(layers)}, " if len(layers) > 1 else ""
         for step in STEPS:
-            found = forward.align(written, step=step, layer=layer)
+            predicted = forward.align(written, step=step, layer=layer)
             back = reverse.align(reversed_, step=step, layer=layer)
-            yield f"{where}{step}", [set(one.links) for one in found]
+            yield f"{where}{step}", [set(one.links) for one in predicted]
             yield f"{where}{step}, reverse", [{(b, a) for a, b in one.links} for one in back]
-            pairs = zip(found, back, strict=True)
+            pairs = zip(predicted, back, strict=True)
             yield f"{where}{step}, both", [set(links(agreement(a.weights, b.weights))) for a, b in pairs]
 
 
 def _eflomal(verses: Path) -> Iterator[tuple[str, Links]]:
     program = shutil.which("eflomal-align")
     if program is None:
-        print("alignment: eflomal-align must be on the PATH to be compared with. Try pip install eflomal.")
+        print("alignment: eflomal-align is not on the PATH and is skipped. Try pip install eflomal.")
         return
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         pairs = zip(_lines(verses / "verses.el"), _lines(verses / "verses.en"), strict=True)
-        Path(place, "joint").write_text("".join(f"{a} ||| {b}\n" for a, b in pairs), encoding="utf-8")
+        Path(folder, "joint").write_text("".join(f"{a} ||| {b}\n" for a, b in pairs), encoding="utf-8")
         command = [program, "-i", "joint", "-f", "forward", "-r", "reverse", "-m", "3"]
-        subprocess.run(command, cwd=place, check=True, capture_output=True)
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
         forward, reverse = (
-            [parse_pharaoh(line) for line in _lines(Path(place, name))] for name in ("forward", "reverse")
+            [parse_pharaoh(line) for line in _lines(Path(folder, name))] for name in ("forward", "reverse")
         )
     yield "forward", forward
     yield "reverse", reverse
     yield "both", [a | b for a, b in zip(forward, reverse, strict=True)]
 
 
-def _error(found: Links, gold: Links) -> float:
-    return error_rate((a, s, s) for a, s in zip(found, gold, strict=True))
+def _error(predicted: Links, gold: Links) -> float:
+    return error_rate((a, s, s) for a, s in zip(predicted, gold, strict=True))
 
 
 def _lowest(errors: dict[str, float], name: str) -> float:

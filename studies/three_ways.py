@@ -1,14 +1,15 @@
-"""Three ways: recurrence, 1-D convolution and self-attention in recall over growing distance, and what they cost.
+"""Three ways: recall over growing distance, and cost, of recurrence, 1-D convolution and self-attention.
 
-The claim, from the note on attention layers: recurrent networks are "good at long sequences, but cannot run in
-parallel", 1-D convolution is "highly parallel, but not good at long sequences", and self-attention "has the advantages
-of both, but takes much memory" (compare Vaswani et al. 2017, table 1).
+Claim ("Attention"): recurrent networks handle long sequences well but cannot run in parallel; 1-D convolution is highly
+parallel but handles long sequences badly; self-attention has the advantages of both but needs much memory (compare
+Vaswani et al. 2017, table 1).
 
-Recall: the first entry of a sequence is one of some symbols, entries without meaning follow, and at the last the symbol
-is asked for. One network of each way learns from sequences of all lengths up to a limit. Convolution comes twice: with
-as few layers as self-attention, and with as many as it takes to see the first entry from the last.
-Cost, of a pass forward and backward: operations that wait for each other, time, and the memory that is held for the
-backward pass. Self-attention comes twice here: with our operator, and with every weight stored, as it is written down.
+Recall: the first entry of a sequence is a symbol, irrelevant entries follow, and the last entry asks for the symbol.
+One network of each kind is trained on sequences of all lengths up to a limit. Convolution is tested twice: with as few
+layers as self-attention, and with enough layers to see the first entry from the last.
+
+Cost, of a forward and backward pass: sequential operations, time, and memory kept for the backward pass. Self-attention
+is measured twice: with our operator, and with all weights stored.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import attend
-from studies._claim import Claim, Kept, figure, spread, told
-from studies._learn import in_turn, learn, lines, verdict
+from studies._claim import Claim, ResultStore, figure, format_mean, spread
+from studies._learn import interleaved_times, learn, lines, verdict
 from studies._sequence_models import Convolution, Recurrent, SelfAttention
 
 NUMBER = 2
-RECALLED = 0.9
-"""The share of symbols recalled from which on a way is said to reach that far."""
-LEARNT = 0.01
-"""The loss from which on a way is trained no more."""
-STEEP = 1.5
-"""The exponent of growth with length from which on memory is called quadratic and not linear."""
+MIN_ACCURACY = 0.9
+"""Smallest accuracy at which a model is said to recall."""
+TARGET_LOSS = 0.01
+"""Loss at which training stops."""
+QUADRATIC = 1.5
+"""Exponent of growth with length from which memory is called quadratic instead of linear."""
 Scores = Mapping[str, Sequence[Sequence[float]]]
 
 
@@ -45,14 +46,14 @@ class Settings:
     layers: int = 2
     heads: int = 4
     lengths: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256)
-    """Of sequences that are tested; the last is the longest trained."""
+    """Lengths of the test sequences; the last is the longest trained."""
     steps: int = 1000
-    """At most: a way that has learnt the task stops."""
+    """Upper limit of steps; training stops early once the task is learned."""
     batch: int = 32
     rate: float = 3e-3
     tested: int = 500
     costs: tuple[int, ...] = (128, 256, 512, 1024, 2048)
-    """Lengths that are timed."""
+    """Lengths at which cost is measured."""
     rounds: int = 5
 
 
@@ -60,7 +61,7 @@ QUICK = Settings(width=16, lengths=(4, 12), steps=20, batch=8, tested=20, costs=
 
 
 def ways(settings: Settings) -> dict[str, Callable[[], Any]]:
-    """How the network of each way is made."""
+    """Return constructors of the networks."""
     width, layers, longest = settings.width, settings.layers, settings.lengths[-1]
     deep = next(n for n in range(1, 99) if math.isfinite(Convolution(2, n).path(longest)))
     return {
@@ -72,15 +73,15 @@ def ways(settings: Settings) -> dict[str, Callable[[], Any]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    claim = Claim.of("three_ways", __doc__, arguments)
+    claim = Claim.parse("three_ways", __doc__, arguments)
     settings = QUICK if claim.quick else Settings()
-    kept = Kept(claim.out, vars(settings))
+    store = ResultStore(claim.out, vars(settings))
     runs = {
-        name: [kept.of(f"{name}, seed {s}", partial(recall, name, settings, s)) for s in claim.seeds]
+        name: [store.measure(f"{name}, seed {s}", partial(recall, name, settings, s)) for s in claim.seeds]
         for name in ways(settings)
     }
-    scores = {name: [list(at) for at in zip(*found, strict=True)] for name, found in runs.items()}  # [length][seed]
-    costs = kept.of("costs", lambda: cost(settings))
+    scores = {name: [list(at) for at in zip(*results, strict=True)] for name, results in runs.items()}  # [length][seed]
+    costs = store.measure("costs", lambda: cost(settings))
     print(_table(scores, costs, settings))
     _draw(claim, scores, costs, settings)
     print(judge(scores, costs, settings.lengths[-1], settings.costs))
@@ -89,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class Recall(nn.Module):
-    """ids (B, T) → logits (B, symbols) of the first entry, read off the last."""
+    """Maps ids (B, T) to logits (B, symbols) of the first entry, computed from the last."""
 
     def __init__(self, mixer: Any, symbols: int) -> None:
         super().__init__()
@@ -102,7 +103,7 @@ class Recall(nn.Module):
 
 
 def sequences(count: int, length: int, symbols: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """ids (count, length) and answers (count,): a symbol, entries without meaning, and the question, which is the
+    """Return ids (count, length) and answers (count,): a symbol, irrelevant entries, and the question, which is the
     highest id.
 
     >>> ids, answer = sequences(3, 5, 16, torch.Generator().manual_seed(0))
@@ -116,7 +117,7 @@ def sequences(count: int, length: int, symbols: int, draw: torch.Generator) -> t
 
 
 def recall(name: str, settings: Settings, seed: int) -> list[float]:
-    """The share of symbols recalled, at each length."""
+    """Train a model and return its accuracy at each length."""
     torch.manual_seed(seed)
     model = Recall(ways(settings)[name](), settings.symbols)
     low, high = math.log(settings.lengths[0]), math.log(settings.lengths[-1])
@@ -126,41 +127,41 @@ def recall(name: str, settings: Settings, seed: int) -> list[float]:
         ids, answer = sequences(settings.batch, length, settings.symbols, draw)
         return F.cross_entropy(model(ids), answer)
 
-    learn(model, loss, steps=settings.steps, rate=settings.rate, seed=seed, enough=LEARNT)
-    draw, found = torch.Generator().manual_seed(seed), []
+    learn(model, loss, steps=settings.steps, rate=settings.rate, seed=seed, enough=TARGET_LOSS)
+    draw, results = torch.Generator().manual_seed(seed), []
     for length in settings.lengths:
         ids, answer = sequences(settings.tested, length, settings.symbols, draw)
         with torch.no_grad():
-            told = torch.cat([model(part) for part in ids.split(50)]).argmax(-1)
-        found.append((told == answer).float().mean().item())
-    return found
+            predicted = torch.cat([model(part) for part in ids.split(50)]).argmax(-1)
+        results.append((predicted == answer).float().mean().item())
+    return results
 
 
 def cost(settings: Settings) -> dict[str, dict[str, list[float]]]:
-    """Of each way and at each length: steps that wait for each other, seconds, and bytes held for the way back."""
+    """Return sequential steps, seconds, and bytes kept for the backward pass, by model and length."""
     torch.manual_seed(0)
-    made = {name: make() for name, make in ways(settings).items()}
+    models = {name: make() for name, make in ways(settings).items()}
     stored = SelfAttention(settings.width, settings.layers, heads=settings.heads)
     for block in stored.blocks:
         block.attention.attend = partial(attend, backend="reference")  # type: ignore[union-attr]
-    made["self-attention, weights stored"] = stored
-    found: dict[str, dict[str, list[float]]] = {n: {"steps": [], "seconds": [], "bytes": []} for n in made}
+    models["self-attention, weights stored"] = stored
+    results: dict[str, dict[str, list[float]]] = {n: {"steps": [], "seconds": [], "bytes": []} for n in models}
     for length in settings.costs:
         x = torch.randn(1, length, settings.width)
-        taken = in_turn({n: partial(_pass, mixer, x) for n, mixer in made.items()}, settings.rounds)
-        for name, mixer in made.items():
-            found[name]["steps"].append(mixer.steps(length))
-            found[name]["seconds"].append(taken[name])
-            found[name]["bytes"].append(held(mixer, x))
-    return found
+        taken = interleaved_times({n: partial(_pass, mixer, x) for n, mixer in models.items()}, settings.rounds)
+        for name, mixer in models.items():
+            results[name]["steps"].append(mixer.steps(length))
+            results[name]["seconds"].append(taken[name])
+            results[name]["bytes"].append(saved_bytes(mixer, x))
+    return results
 
 
 def _pass(mixer: Any, x: Tensor) -> None:
     mixer(x).sum().backward()
 
 
-def held(mixer: Any, x: Tensor) -> int:
-    """Bytes that a pass forward keeps for the pass backward, parameters aside."""
+def saved_bytes(mixer: Any, x: Tensor) -> int:
+    """Return the bytes that a forward pass keeps for the backward pass, without parameters."""
     own = {parameter.untyped_storage().data_ptr() for parameter in mixer.parameters()}
     seen: dict[int, int] = {}
 
@@ -171,11 +172,11 @@ def held(mixer: Any, x: Tensor) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
         mixer(x).sum()
-    return sum(size for place, size in seen.items() if place not in own)
+    return sum(size for address, size in seen.items() if address not in own)
 
 
 def growth(values: Sequence[float], lengths: Sequence[int]) -> float:
-    """The exponent by which values grow with length, at the end.
+    """Return the exponent of the growth of values with length, from the last two lengths.
 
     >>> growth([1.0, 4.0], [8, 16])
     2.0
@@ -184,36 +185,38 @@ def growth(values: Sequence[float], lengths: Sequence[int]) -> float:
 
 
 def judge(scores: Scores, costs: Mapping[str, Mapping[str, Sequence[float]]], longest: int, at: Sequence[int]) -> str:
-    """Whether recurrence and self-attention reach far and convolution does not, and what each pays."""
-    reached = {name: spread(found[-1])[0] for name, found in scores.items()}
+    """Return the verdict: which models recall over the longest sequence, and the cost of each."""
+    reached = {name: spread(results[-1])[0] for name, results in scores.items()}
 
     def far(name: str) -> str:
-        word = "recalls" if reached[name] >= RECALLED else "does not recall"
+        word = "recalls" if reached[name] >= MIN_ACCURACY else "does not recall"
         return f"{name} {word} over {longest} entries ({100 * reached[name]:.0f} %)"
 
-    seconds = {name: found["seconds"][-1] for name, found in costs.items()}
+    seconds = {name: results["seconds"][-1] for name, results in costs.items()}
     slower = seconds["recurrence"] / seconds["self-attention"]
     stored, ours = (growth(costs[n]["bytes"], at) for n in ("self-attention, weights stored", "self-attention"))
     return verdict(
         [
-            (reached["recurrence"] >= RECALLED, far("recurrence")),
+            (reached["recurrence"] >= MIN_ACCURACY, far("recurrence")),
             (slower > 1, f"over {at[-1]} entries recurrence takes {slower:.2g} times as long as self-attention"),
-            (reached["convolution"] < RECALLED, far("convolution")),
-            (reached["convolution, deep"] < RECALLED, far("convolution, deep")),
-            (reached["self-attention"] >= RECALLED, far("self-attention")),
-            (stored >= STEEP, f"with its weights stored, self-attention's memory grows as length^{stored:.1f}"),
-            (ours >= STEEP, f"with this operator it grows as length^{ours:.1f}"),
+            (reached["convolution"] < MIN_ACCURACY, far("convolution")),
+            (reached["convolution, deep"] < MIN_ACCURACY, far("convolution, deep")),
+            (reached["self-attention"] >= MIN_ACCURACY, far("self-attention")),
+            (stored >= QUADRATIC, f"with its weights stored, self-attention's memory grows as length^{stored:.1f}"),
+            (ours >= QUADRATIC, f"with this operator it grows as length^{ours:.1f}"),
         ]
     )
 
 
 def _table(scores: Scores, costs: Mapping[str, Mapping[str, Sequence[float]]], settings: Settings) -> str:
-    rows = [f"{'recalled, %, at length':<32}" + "".join(f"{length:>13}" for length in settings.lengths)]
-    for name, found in scores.items():
+    rows = [f"{'accuracy, %, at length':<32}" + "".join(f"{length:>13}" for length in settings.lengths)]
+    for name, results in scores.items():
         size = sum(p.numel() for p in ways(settings)[name]().parameters())
-        rows.append(f"{name:<32}" + "".join(f"{told(at, times=100):>13}" for at in found) + f"   {size:,} parameters")
+        rows.append(
+            f"{name:<32}" + "".join(f"{format_mean(at, times=100):>13}" for at in results) + f"   {size:,} parameters"
+        )
     rows.append(
-        f"{f'a pass over {settings.costs[-1]} entries':<32}{'steps':>8}{'ms':>10}{'MB held':>10}{'length^':>10}"
+        f"{f'one pass over {settings.costs[-1]} entries':<32}{'steps':>8}{'ms':>10}{'MB kept':>10}{'length^':>10}"
     )
     for name, of in costs.items():
         steps, seconds, size = (of[what][-1] for what in ("steps", "seconds", "bytes"))
@@ -224,7 +227,7 @@ def _table(scores: Scores, costs: Mapping[str, Mapping[str, Sequence[float]]], s
 
 def _draw(claim: Claim, scores: Scores, costs: Mapping[str, Any], settings: Settings) -> None:
     with figure(claim.out / "figure.png", 3) as (recalled, time, memory):
-        recalled.set(xlabel="length, entries", ylabel="symbols recalled, %", ylim=(0, 104), xscale="log")
+        recalled.set(xlabel="sequence length", ylabel="accuracy, %", ylim=(0, 104), xscale="log")
         recalled.set_xlim(settings.lengths[0] * 0.9, settings.lengths[-1] * 12)
         lines(recalled, settings.lengths, {n: [[100 * s for s in at] for at in f] for n, f in scores.items()})
         recalled.set_xticks(settings.lengths, [str(length) for length in settings.lengths], minor=False)
@@ -236,6 +239,6 @@ def _draw(claim: Claim, scores: Scores, costs: Mapping[str, Any], settings: Sett
             lines(axes, settings.costs, shown)
             axes.set_xticks(settings.costs, [str(length) for length in settings.costs], minor=False)
             axes.minorticks_off()
-            axes.set(xlabel="length, entries")
-            axes.set_ylabel("a pass forward and backward, ms" if label == "ms" else "held for the way back, MB")
+            axes.set(xlabel="sequence length")
+            axes.set_ylabel("forward and backward pass, ms" if label == "ms" else "kept for the backward pass, MB")
         recalled.minorticks_off()

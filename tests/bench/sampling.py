@@ -1,4 +1,4 @@
-"""For functions whose memory is sampled by their parent: wait for samples, not for a time."""
+"""Let a function whose memory is sampled by its parent wait for samples instead of a fixed time."""
 
 from __future__ import annotations
 

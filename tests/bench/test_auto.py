@@ -12,17 +12,17 @@ def result(ours: str, peer: str, ratio: float, case: str = "forward", bar: str |
 
 
 def test_the_summary_counts_good_calls_and_names_the_worst() -> None:
-    found = [
+    results = [
         result("auto", "SDPA", 0.99),
         result("auto", "native", 0.96, "forward causal"),
         result("auto", "SDPA", 0.1, bar=None),
     ]
-    summary = auto.conclude(found, Options())
+    summary = auto.conclude(results, Options())
     assert summary.startswith("2 calls with a bar: 1 (50%) reach 0.97 of the best peer")
-    assert summary.endswith("the worst is 0.96 of native, forward causal (2, 4, 8, 16, 32) float32")
+    assert summary.endswith("Worst: 0.96 of native, forward causal (2, 4, 8, 16, 32) float32.")
 
 
-def test_the_grid_is_large_enough() -> None:
+def test_the_grid_has_60_distinct_calls() -> None:
     shapes = auto.SQUARE + auto.CROSS
     assert sum(2 if s[2] == s[3] else 1 for s in shapes) >= 60 and len({*shapes, *auto.TINY}) == len(shapes + auto.TINY)
 

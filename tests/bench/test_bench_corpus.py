@@ -1,4 +1,4 @@
-"""The memory of a large corpus, on a small one."""
+"""The benchmark of corpus memory, on a small corpus."""
 
 import tracemalloc
 from pathlib import Path
@@ -10,7 +10,7 @@ from bench.harness import Options, measure_figure
 from regard.data import Batches, Corpus
 
 
-def test_every_figure_is_measured_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_figure_is_measured_and_no_file_remains(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(corpus.tempfile, "tempdir", str(tmp_path))
     results = [measure_figure(figure) for figure in corpus.figures(Options(quick=True))]
     assert [result.quantity for result in results] == ["s", "s", "MiB", "MiB"]
@@ -19,7 +19,7 @@ def test_every_figure_is_measured_and_nothing_is_left(monkeypatch: pytest.Monkey
 
 
 def test_a_pair_takes_few_bytes(tmp_path: Path) -> None:
-    corpus.written(tmp_path, corpus.QUICK)
+    corpus.write_seconds(tmp_path, corpus.QUICK)
     run = corpus.setup(str(tmp_path))
     tracemalloc.start()
     try:
@@ -29,17 +29,17 @@ def test_a_pair_takes_few_bytes(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_the_corpus_is_of_the_size_it_says(tmp_path: Path) -> None:
-    corpus.written(tmp_path, 1100)
-    made = Corpus.open(tmp_path / "corpus")
-    assert len(made) == 1100 and made.ids[0].dtype == "<u2"
-    assert made.lengths.min() == corpus.SHORTEST and made.lengths.max() == corpus.LONGEST
-    assert abs(made.lengths.mean() - 10) < 0.5
-    assert len(Batches(made, corpus.TOKENS).plan(0)) > 1
-    assert corpus.planned(tmp_path) > 0
+def test_the_corpus_has_the_requested_size(tmp_path: Path) -> None:
+    corpus.write_seconds(tmp_path, 1100)
+    opened = Corpus.open(tmp_path / "corpus")
+    assert len(opened) == 1100 and opened.ids[0].dtype == "<u2"
+    assert opened.lengths.min() == corpus.SHORTEST and opened.lengths.max() == corpus.LONGEST
+    assert abs(opened.lengths.mean() - 10) < 0.5
+    assert len(Batches(opened, corpus.TOKENS).plan(0)) > 1
+    assert corpus.plan_seconds(tmp_path) > 0
 
 
-def test_mapped_pages_are_told_from_memory(tmp_path: Path, sample_mark: str) -> None:
+def test_mapped_pages_are_not_anonymous_memory(tmp_path: Path, sample_mark: str) -> None:
     (tmp_path / "large").write_bytes(b"x" * (32 << 20))
     code = f"""
 import numpy as np

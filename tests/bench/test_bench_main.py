@@ -1,4 +1,4 @@
-"""The command line, on benchmarks made for the occasion."""
+"""The command line of the benchmarks, on small synthetic ones."""
 
 import csv
 import functools
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import bench
-from bench.__main__ import HELPERS, known, main
+from bench.__main__ import HELPERS, benchmark_names, main
 from bench.harness import measure
 
 TOY = '''"""A toy: three cases and a figure.
@@ -44,14 +44,14 @@ def cases(options):
 
 
 def clock() -> float:
-    """Seconds on a clock that the toy advances by its work, and every reading by a millisecond."""
+    """Return the seconds of a fake clock. Work of the toy advances it, and each reading by a millisecond."""
     bench.now += 1e-3  # type: ignore[attr-defined]
     return float(bench.now)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A second folder of the bench package; its modules are forgotten afterwards."""
+    """Add a second folder to the bench package, and unload its modules afterwards."""
     modules = tmp_path / "modules"
     modules.mkdir()
     monkeypatch.setattr(bench, "__path__", [*bench.__path__, str(modules)])
@@ -74,17 +74,17 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_discovery_takes_every_module_but_the_helpers(folder: Path) -> None:
     write(folder, "toy", TOY)
     write(folder, "_private", TOY)
-    assert {"attention", "maps", "toy"} <= set(known())
-    assert not {*HELPERS, "_private"} & set(known())
+    assert {"attention", "maps", "toy"} <= set(benchmark_names())
+    assert not {*HELPERS, "_private"} & set(benchmark_names())
 
 
 def test_list_describes_without_importing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(folder, "toy", TOY)
-    write(folder, "other", '"""Needs what is absent."""\nimport nothing_of_this_name')
+    write(folder, "other", '"""Needs a missing package."""\nimport missing_package')
     assert main(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "toy          A toy: three cases and a figure." in lines
-    assert "other        Needs what is absent." in lines
+    assert "other        Needs a missing package." in lines
 
 
 def test_help_names_the_options_and_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,14 +112,14 @@ def test_help_names_the_options_and_the_benchmarks(capsys: pytest.CaptureFixture
         (["atention"], "bench: NAME (atention) must be one of attention, maps; got atention. Try --list."),
         (["harness"], "bench: NAME (harness) must be one of attention, maps; got harness."),
         ([], "NAME must be given; one of attention, maps"),
-        (["maps", "--rounds", "0"], "bench: number (0) must be a whole number of 1 or more; got 0."),
-        (["maps", "--threads", "two"], "bench: number (two) must be a whole number of 1 or more; got two."),
+        (["maps", "--rounds", "0"], "bench: number (0) must be a positive integer; got 0."),
+        (["maps", "--threads", "two"], "bench: number (two) must be a positive integer; got two."),
     ],
 )
 def test_wrong_command_lines(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.__main__.known", lambda: ["attention", "maps"])
+    monkeypatch.setattr("bench.__main__.benchmark_names", lambda: ["attention", "maps"])
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 2
@@ -131,35 +131,35 @@ def test_a_run_prints_a_table_and_writes_rows(folder: Path, tmp_path: Path, caps
     before = torch.get_num_threads()
     assert main(["toy", "--rounds", "4", "--threads", "1", "--out", str(tmp_path / "deep" / "out")]) == 0
     assert torch.get_num_threads() == before
-    found = rows(tmp_path / "deep" / "out" / "toy.csv")
-    assert [(row["case"], row["shape"], row["met"]) for row in found] == [
+    written = rows(tmp_path / "deep" / "out" / "toy.csv")
+    assert [(row["case"], row["shape"], row["met"]) for row in written] == [
         ("first", "(4, 1)", "yes"),
         ("second", "(4, 1)", "yes"),
         ("third", "whole", "yes"),
     ]
-    assert {row["threads"] for row in found} == {"1"}
-    assert float(found[0]["median"]) == pytest.approx(10.001 / 1.001, rel=1e-3)  # work, and a reading of the clock
+    assert {row["threads"] for row in written} == {"1"}
+    assert float(written[0]["median"]) == pytest.approx(10.001 / 1.001, rel=1e-3)  # work plus one clock reading
     text = capsys.readouterr().out
     assert "slow/fast" in text
     assert "bars met: 3 of 3" in text
     assert f"rows: {tmp_path / 'deep' / 'out' / 'toy.csv'}" in text
 
 
-def test_a_benchmark_may_conclude(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    conclude = '\n\ndef conclude(results, options):\n    return f"{len(results)} in all, write {options.write}"\n'
+def test_a_benchmark_may_print_a_summary(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conclude = '\n\ndef conclude(results, options):\n    return f"{len(results)} results, write {options.write}"\n'
     write(folder, "toy", TOY + conclude)
     assert main(["toy", "--quick", "--write", "--out", str(tmp_path)]) == 0
-    assert "3 in all, write True" in capsys.readouterr().out
+    assert "3 results, write True" in capsys.readouterr().out
     write(folder, "other", TOY + conclude, stop="raise KeyboardInterrupt")
     assert main(["other", "--quick", "--out", str(tmp_path)]) == 130
-    assert "in all" not in capsys.readouterr().out
+    assert "results, write" not in capsys.readouterr().out
 
 
 def test_quick_runs_few_rounds_and_only_selects(folder: Path, tmp_path: Path) -> None:
     write(folder, "toy", TOY)
     assert main(["toy", "--quick", "--only", "ir", "--out", str(tmp_path)]) == 0
-    found = [(row["case"], row["shape"], row["rounds"]) for row in rows(tmp_path / "toy.csv")]
-    assert found == [("first", "(3, None)", "3"), ("third", "quick", "1")]
+    selected = [(row["case"], row["shape"], row["rounds"]) for row in rows(tmp_path / "toy.csv")]
+    assert selected == [("first", "(3, None)", "3"), ("third", "quick", "1")]
 
 
 def test_a_missed_bar_is_exit_status_one_unless_ignored(folder: Path, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_missed_bar_is_exit_status_one_unless_ignored(folder: Path, tmp_path: 
     assert [row["met"] for row in rows(tmp_path / "toy.csv")] == ["no", "no", "yes"] * 2
 
 
-def test_interruption_keeps_what_was_measured(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interruption_keeps_results(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(folder, "toy", TOY, stop="raise KeyboardInterrupt")
     assert main(["toy", "--quick", "--out", str(tmp_path)]) == 130
     assert [row["case"] for row in rows(tmp_path / "toy.csv")] == ["first", "second"]
@@ -178,7 +178,7 @@ def test_interruption_keeps_what_was_measured(folder: Path, tmp_path: Path, caps
     assert re.search(r"second .*slow/fast", captured.out)
 
 
-def test_disagreement_stops_the_run_and_keeps_what_was_measured(
+def test_disagreement_stops_the_run_and_keeps_results(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(folder, "other", PARITY)
@@ -187,11 +187,11 @@ def test_disagreement_stops_the_run_and_keeps_what_was_measured(
     assert "off by 0.5 (): output 0 of a (1.5 at flat index 0) must equal that of b" in capsys.readouterr().err
 
 
-def test_nothing_to_run_is_said(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_selection_is_reported(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(folder, "toy", TOY)
     write(folder, "empty", '"""Nothing."""')
     assert main(["toy", "--only", "zebra", "--out", str(tmp_path)]) == 2
-    assert "nothing of toy matches --only 'zebra'" in capsys.readouterr().err
+    assert "no case of toy matches --only 'zebra'" in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"bench: benchmark \(empty\) must define cases\(options\) or figures"):
         main(["empty", "--out", str(tmp_path)])
     assert not list(tmp_path.glob("*.csv"))

@@ -1,4 +1,4 @@
-"""Peak memory of functions whose appetite is known."""
+"""Peak memory of functions with known allocations."""
 
 import doctest
 import re
@@ -20,7 +20,7 @@ def setup(mib):
 FREED = """
 def setup(mib):
     def run():
-        for _ in range(3):                   # one after the other, never together
+        for _ in range(3):                   # one after another, never together
             scratch = b"x" * (mib << 20)
             del scratch
     return run
@@ -32,17 +32,17 @@ def setup(mib):
 """
 SMALL_BLOCKS = """
 def setup(mib):
-    size = 4063                              # with its header, a page
+    size = 4063                              # one page with its header
     def run():
         blocks = [b"x" * size for _ in range(mib * 256)]
     return run
 """
 FREE_HEAP = """
-size = 100_000                               # below the size that is mapped: from the heap
+size = 100_000                               # below the mmap threshold: from the heap
 def setup(mib):
     global pin
     many = [b"x" * size for _ in range(mib * 10)]
-    pin = b"x" * size                        # at the top: what is freed below it stays in the process
+    pin = b"x" * size                        # at the top: the heap below it cannot shrink
     del many
     def run():
         many = [b"x" * size for _ in range(mib * 10)]
@@ -55,7 +55,7 @@ def setup(mib):
         first = b"x" * (mib << 20)
         pin = b"x" * 100_000
         del first
-        second = b"x" * (mib + 2 << 20)      # too large for the hole that the first one left
+        second = b"x" * (mib + 2 << 20)      # too large for the freed block
     return run
 """
 DECLARED = """
@@ -78,7 +78,7 @@ def setup(mib, mark):
 
 
 @pytest.mark.parametrize(
-    ("code", "mib", "wanted"),
+    ("code", "mib", "expected"),
     [
         (FREED, 0, 0),
         (FREED, 1, 1),
@@ -92,23 +92,23 @@ def setup(mib, mark):
     ],
     ids=["nothing", "one", "freed", "twice", "untouched", "small-blocks", "free-heap", "growing-blocks", "declared"],
 )
-def test_known_amounts(code: str, mib: int, wanted: int) -> None:
-    assert peak(code, mib) == pytest.approx(wanted * MIB, abs=TOLERANCE)
+def test_known_amounts(code: str, mib: int, expected: int) -> None:
+    assert peak(code, mib) == pytest.approx(expected * MIB, abs=TOLERANCE)
 
 
-def test_sampling_where_there_is_no_high_water_mark(sample_mark: str) -> None:
-    found = profile(LINGERING, 48, sample_mark, sample=True)
-    assert found.method == "sampled"
-    assert found.above == pytest.approx(48 * MIB, abs=TOLERANCE)
+def test_sampling_without_a_high_water_mark(sample_mark: str) -> None:
+    result = profile(LINGERING, 48, sample_mark, sample=True)
+    assert result.method == "sampled"
+    assert result.above == pytest.approx(48 * MIB, abs=TOLERANCE)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/clear_refs is Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/clear_refs exists only on Linux")
 def test_linux_reads_the_high_water_mark() -> None:
     assert profile(FREED, 1).method == "high-water mark"
 
 
 def test_torch_gradients_are_declared_and_scratch_is_counted() -> None:
-    """y = (2x)², from 16 MiB: 2x is kept for the backward pass, everything else is output, gradient or passing."""
+    """y = (2x)², from 16 MiB: 2x is kept for the backward pass. All else is output, gradient or temporary."""
     code = """
 import torch
 def setup(count):
@@ -121,16 +121,16 @@ def setup(count):
     whole = inputs(count)
     return lambda: call(*whole)
 """
-    found = profile(code, 4 << 20, threads=2)
-    assert found.declared == 2 * 16 * MIB
-    # y, 2x, and in the backward pass 2·(2x)·upstream with one temporary: at the most five blocks, two of them declared
-    assert 16 * MIB - TOLERANCE <= found.above <= 3 * 16 * MIB + 2 * TOLERANCE
+    result = profile(code, 4 << 20, threads=2)
+    assert result.declared == 2 * 16 * MIB
+    # y, 2x, and in the backward pass 2·(2x)·upstream with one temporary: at most five blocks, two of them declared
+    assert 16 * MIB - TOLERANCE <= result.above <= 3 * 16 * MIB + 2 * TOLERANCE
 
 
 def test_a_path_names_a_function_of_the_parents_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "appetite.py").write_text(FREED)
+    (tmp_path / "allocations.py").write_text(FREED)
     monkeypatch.syspath_prepend(tmp_path)
-    assert peak("appetite:setup", 8) == pytest.approx(8 * MIB, abs=TOLERANCE)
+    assert peak("allocations:setup", 8) == pytest.approx(8 * MIB, abs=TOLERANCE)
 
 
 def test_threads_reach_the_child() -> None:
@@ -142,7 +142,7 @@ def test_above_is_never_negative() -> None:
     assert Peak(baseline=10, peak=15, declared=7, method="sampled").above == 0
 
 
-def test_printing_does_no_harm() -> None:
+def test_printing_does_not_disturb_the_measurement() -> None:
     assert peak("def setup():\n    print('x' * 200_000)\n    return lambda: print('}')") < TOLERANCE
 
 
@@ -154,7 +154,7 @@ def test_printing_does_no_harm() -> None:
             FREED,
             (object,),
             ValueError,
-            "peak: args ((<class 'object'>,)) must be something JSON can carry; got Object of",
+            "peak: args ((<class 'object'>,)) must be JSON values; got Object of",
         ),
         ("bench.memory:absent", (), RuntimeError, "peak: bench.memory:absent must run to its end; got exit status 1"),
         ("def setup():\n    return lambda: 1 / 0", (), RuntimeError, "ZeroDivisionError: division by zero"),
@@ -168,17 +168,17 @@ def test_printing_does_no_harm() -> None:
             "def setup():\n    return lambda: 64 << 20",
             (),
             ValueError,
-            f"peak: what the function returns ({64 * MIB} bytes) must be allocated by it; got a peak only",
+            f"peak: the result of the function ({64 * MIB} bytes) must be allocated by it; got a peak only",
         ),
     ],
 )
-def test_errors_tell_the_values(target: str, args: tuple[object, ...], error: type[Exception], message: str) -> None:
+def test_errors_contain_the_values(target: str, args: tuple[object, ...], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         peak(target, *args)
 
 
 def test_timeout_ends_the_child() -> None:
-    with pytest.raises(TimeoutError, match=re.escape("the code given must end within timeout (0.3 s)")):
+    with pytest.raises(TimeoutError, match=re.escape("the source code must end within timeout (0.3 s)")):
         peak("import threading\ndef setup():\n    threading.Event().wait()", timeout=0.3)
 
 

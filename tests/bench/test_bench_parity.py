@@ -1,4 +1,4 @@
-"""Agreement of contenders: what passes, what does not, and what is said."""
+"""Parity of contenders: accepted outputs, rejected outputs and error messages."""
 
 import doctest
 import math
@@ -27,7 +27,7 @@ def test_parity_never_accepts_nan(got: float, wanted: float) -> None:
 
 
 def test_parity_names_the_shapes() -> None:
-    with pytest.raises(ParityError, match=r"toy: the outputs of ours \(\[\(2, 3\)\]\) .* got \[\(3, 2\)\] there"):
+    with pytest.raises(ParityError, match=r"toy: the outputs of ours \(\[\(2, 3\)\]\) .* got \[\(3, 2\)\]\."):
         Parity("peer").check("toy", {"ours": lambda: torch.ones(2, 3), "peer": lambda: torch.ones(3, 2)})
 
 

@@ -1,4 +1,4 @@
-"""The pools of threads: both compute the same, and torch's is back afterwards."""
+"""Both thread pools compute the same result, and torch's pool is restored afterwards."""
 
 import pytest
 
@@ -8,17 +8,17 @@ from regard.attention.native import engine
 
 
 @pytest.mark.skipif(engine.module is None, reason=engine.reason)
-def test_every_contender_runs_and_the_pool_of_torch_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_contender_runs_and_the_pool_of_torch_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int] = []
     real = engine.module.use_pool
     monkeypatch.setattr(engine.module, "use_pool", lambda pool: (used.append(pool), real(pool)))
     (case,) = threads.cases(Options(quick=True))
     results = measure(case, rounds=1, seconds=1e-4)
-    assert [r.peer for r in results] == ["threads of its own", "each part alone"]
+    assert [r.peer for r in results] == ["own threads", "each part alone"]
     assert 0 in used and used[-1] == engine.pool()
 
 
-def test_without_kernels_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_kernels_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "module", None)
     with pytest.raises(ValueError, match="native kernels; got none"):
         next(threads.cases(Options()))

@@ -1,4 +1,4 @@
-"""The benchmark of the Vision Transformer, small."""
+"""The benchmark of the Vision Transformer, with a small model."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def test_contenders_agree_and_are_timed(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(results) == len(case.contenders) and results[0].bar == ">= 1.3"
 
 
-def test_a_peer_that_is_not_there_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_peer_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> None:
         raise ImportError(name)
 
@@ -26,7 +26,7 @@ def test_a_peer_that_is_not_there_is_left_out(monkeypatch: pytest.MonkeyPatch) -
     assert list(case.contenders) == ["regard"] and not case.versus
 
 
-def test_a_step_learns() -> None:
+def test_training_steps_reduce_the_loss() -> None:
     torch.manual_seed(0)
     model = vit.ViT(vit.ViTConfig(classes=3, image=(8, 8), width=8, heads=2, hidden=16, layers=2))
     step = vit.our_step(model, torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]))

@@ -1,4 +1,4 @@
-"""The benchmark of watching, on models of a few numbers."""
+"""The benchmark of watching, with tiny models."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from bench import watch
 from bench.harness import Options
 
 transformers = pytest.importorskip("transformers")
-whole, available = watch.model, watch.installed
+full_model, available = watch.model, watch.installed
 
 
 @pytest.fixture(autouse=True)
@@ -24,28 +24,28 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", watch.OTHERS)
-def test_gemma_and_a_vision_transformer_of_timm_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gemma_and_a_timm_vision_transformer_are_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not available(name):
         pytest.skip("timm is not installed")
     shape = (1, 20) if name == "Gemma-2" else (1, 3, 224, 224)
-    monkeypatch.setattr(watch, "model", whole)
+    monkeypatch.setattr(watch, "model", full_model)
     ways = [watch.WAYS[way](name, shape, True) for way in ("watched", "sdpa")]
     assert torch.equal(*map(watch.hidden, ways)) and len(ways[0][1]) == 2  # type: ignore[index]
     if name == "Gemma-2":
-        kept_as = [call.request for call in ways[0][1].calls]  # type: ignore[index]
-        assert [r.softcap for r in kept_as] == [50.0, 50.0] and {r.groups for r in kept_as} == {2}
+        requests = [call.request for call in ways[0][1].calls]  # type: ignore[index]
+        assert [r.softcap for r in requests] == [50.0, 50.0] and {r.groups for r in requests} == {2}
 
 
-def test_the_ways_compute_the_same_and_hold_what_they_say() -> None:
+def test_all_variants_compute_the_same_output_and_record_every_layer() -> None:
     ways = {way: run("GPT-2", (1, 9), True) for way, run in watch.WAYS.items()}
     assert torch.equal(watch.hidden(ways["watched"]), watch.hidden(ways["sdpa"]))
     torch.testing.assert_close(watch.hidden(ways["eager"]), watch.hidden(ways["sdpa"]), atol=1e-5, rtol=1e-4)
     assert len(ways["watched"][1]) == len(ways["eager"][0].attentions) == 2  # type: ignore[index]
 
 
-def test_bars_belong_to_the_whole_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bars_apply_to_full_sizes_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert [v.bar for case in watch.cases(Options(quick=True)) for v in case.versus] == [None] * 4
-    assert "watch: timm ViT is left out: its package is not installed." in capsys.readouterr().err
+    assert "watch: timm ViT is skipped: its package is not installed." in capsys.readouterr().err
     assert [v.bar for case in watch.cases(Options()) for v in case.versus] == ["<= 1.03", "<= 1.03", None, ">= 3.0"]
     assert [figure.bar for figure in watch.figures(Options())] == ["<= 0.05"]
     watch.setup("watched", "GPT-2", [1, 9], True)()

@@ -1,4 +1,4 @@
-"""The harness measures a machine whose clock we own: every figure has one right answer."""
+"""The harness on a machine with a fake clock, where every result is known exactly."""
 
 import doctest
 import gc
@@ -18,7 +18,7 @@ from bench.parity import Parity, ParityError
 
 
 class Machine:
-    """A clock that advances only when a contender runs, and the log of who ran."""
+    """A clock that advances only when a contender runs, and a log of the contenders."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -28,7 +28,7 @@ class Machine:
         return self.now
 
     def contender(self, name: str, cost: float | Callable[[int], float]) -> Callable[[], str]:
-        """`cost`: seconds of each call, or a function from the number of calls so far."""
+        """Return a contender. `cost` is the seconds per call, or a function of the number of previous calls."""
 
         def run() -> str:
             calls = self.log.count(name)
@@ -40,7 +40,7 @@ class Machine:
 
 
 def case(machine: Machine, bar: str | None = None, **costs: float) -> Case:
-    """The first contender is ours, the others are peers."""
+    """Return a case whose first contender is ours and whose others are peers."""
     ours, *peers = costs
     contenders = {name: machine.contender(name, cost) for name, cost in costs.items()}
     return Case("toy", "(2, 3)", contenders, [Versus(ours, peer, bar) for peer in peers])
@@ -55,88 +55,88 @@ def test_ratio_is_peer_over_ours() -> None:
     assert (first.ours_seconds, first.peer_seconds) == pytest.approx((0.25, 0.5))
 
 
-def test_of_several_peers_the_fastest_is_the_one() -> None:
+def test_of_several_peers_the_fastest_is_compared() -> None:
     machine = Machine()
     costs = {"ours": 0.25, "slow": 0.5, "fast": 0.125}
     contenders = {name: machine.contender(name, cost) for name, cost in costs.items()}
     toy = Case("toy", "()", contenders, [Versus("ours", ("slow", "fast"), ">= 0.97")])
-    (found,) = measure(toy, rounds=4, seconds=1.0, clock=machine.clock)
-    assert (found.peer, found.met) == ("fast", False)
-    assert (found.median, found.peer_seconds) == pytest.approx((0.5, 0.125))
+    (result,) = measure(toy, rounds=4, seconds=1.0, clock=machine.clock)
+    assert (result.peer, result.met) == ("fast", False)
+    assert (result.median, result.peer_seconds) == pytest.approx((0.5, 0.125))
     with pytest.raises(ValueError, match=r"contender \('absent'\) must be one of"):
         Case("toy", "()", contenders, [Versus("ours", ("slow", "absent"))])
 
 
-def test_a_case_may_ask_for_fewer_rounds() -> None:
+def test_a_case_may_limit_the_rounds() -> None:
     machine = Machine()
     contenders = {name: machine.contender(name, 1.0) for name in ("ours", "peer")}
     toy = Case("toy", "()", contenders, [Versus("ours", "peer")], most_rounds=3)
-    for asked, made in ((15, 3), (2, 2)):
-        (found,) = measure(toy, rounds=asked, seconds=1.0, clock=machine.clock)
-        assert found.rounds == made
+    for requested, actual in ((15, 3), (2, 2)):
+        (result,) = measure(toy, rounds=requested, seconds=1.0, clock=machine.clock)
+        assert result.rounds == actual
 
 
 @pytest.mark.parametrize(("close", "rounds"), [(0.0, 3), (0.04, 3), (0.06, 6)])
-def test_a_ratio_close_to_its_bar_gets_as_many_rounds_again(close: float, rounds: int) -> None:
+def test_a_ratio_close_to_its_bar_doubles_the_rounds(close: float, rounds: int) -> None:
     machine = Machine()
     contenders = {name: machine.contender(name, 1.0) for name in ("ours", "peer")}
     toy = Case("toy", "()", contenders, [Versus("ours", "peer", ">=0.95")], close=close)
-    (found,) = measure(toy, rounds=3, seconds=1.0, clock=machine.clock)
-    assert (found.rounds, found.met) == (rounds, True)
+    (result,) = measure(toy, rounds=3, seconds=1.0, clock=machine.clock)
+    assert (result.rounds, result.met) == (rounds, True)
 
 
 def test_ratio_may_be_ours_over_peer() -> None:
     machine = Machine()
     contenders = {"ours": machine.contender("ours", 0.75), "peer": machine.contender("peer", 0.25)}
     toy = Case("toy", "()", contenders, [Versus("ours", "peer", "<= 4.0", "ours/peer")])
-    (found,) = measure(toy, rounds=2, seconds=1.0, clock=machine.clock)
-    assert found.median == pytest.approx(3.0)
-    assert found.met is True
+    (result,) = measure(toy, rounds=2, seconds=1.0, clock=machine.clock)
+    assert result.median == pytest.approx(3.0)
+    assert result.met is True
 
 
-def test_the_clock_is_that_of_the_wall() -> None:
+def test_the_default_clock_is_perf_counter() -> None:
     assert inspect.signature(measure).parameters["clock"].default is time.perf_counter
 
 
 def test_median_and_quartiles_are_those_of_the_rounds() -> None:
-    """Rounds give ratios 1, 2, 3, 4, 100: one stalled round moves the median by nothing."""
+    """Rounds give ratios 1, 2, 3, 4, 100: one stalled round does not change the median."""
     machine = Machine()
-    warm = 1  # calls before the first round: a call of a second gets no second try
+    warm = 1  # calls before the first round: calls of a second or more run only once
     peer = machine.contender("peer", lambda calls: [1.0, 2.0, 3.0, 4.0, 100.0][calls - warm] if calls >= warm else 1.0)
     contenders = {"ours": machine.contender("ours", 1.0), "peer": peer}
     toy = Case("toy", "()", contenders, [Versus("ours", "peer")])
-    (found,) = measure(toy, rounds=5, seconds=0.5, clock=machine.clock)
-    assert (found.low, found.median, found.high) == pytest.approx((2.0, 3.0, 4.0))
-    assert found.rounds == 5
+    (result,) = measure(toy, rounds=5, seconds=0.5, clock=machine.clock)
+    assert (result.low, result.median, result.high) == pytest.approx((2.0, 3.0, 4.0))
+    assert result.rounds == 5
 
 
-def test_each_round_is_compared_with_itself() -> None:
-    """The machine halves its speed at each round: a ratio of medians would still be 2, a ratio across rounds not."""
+def test_ratios_are_computed_within_each_round() -> None:
+    """The machine halves its speed at each round. Ratios within a round stay 2; ratios across rounds would not."""
     machine = Machine()
     slower = lambda base: lambda calls: base * 2.0**calls  # noqa: E731
     contenders = {name: machine.contender(name, slower(cost)) for name, cost in (("ours", 1.0), ("peer", 2.0))}
-    (found,) = measure(Case("toy", "()", contenders, [Versus("ours", "peer")]), 4, 0.5, machine.clock)
-    assert (found.low, found.high) == pytest.approx((2.0, 2.0))
+    (result,) = measure(Case("toy", "()", contenders, [Versus("ours", "peer")]), 4, 0.5, machine.clock)
+    assert (result.low, result.high) == pytest.approx((2.0, 2.0))
 
 
-def test_order_is_as_promised() -> None:
+def test_order_matches_its_specification() -> None:
     assert ["".join(order("abc", turn)) for turn in range(7)] == ["abc", "bca", "cab", "cba", "acb", "bac", "abc"]
     assert ["".join(order("abcd", turn)) for turn in range(5)] == ["abdc", "bcad", "cdba", "dacb", "cdba"]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6, 7])
-def test_every_place_and_every_neighbour_equally_often(count: int) -> None:
+def test_positions_and_neighbours_are_balanced(count: int) -> None:
     names = "abcdefg"[:count]
     rounds = [order(names, turn) for turn in range(2 * count)]
     assert all(sorted(row) == list(names) for row in rounds)
-    places = Counter((name, place) for row in rounds for place, name in enumerate(row))
+    positions = Counter((name, position) for row in rounds for position, name in enumerate(row))
     neighbours = Counter(pair for row in rounds for pair in pairwise(row))
-    assert len(places) == count * count and set(places.values()) == {2}
+    assert len(positions) == count * count and set(positions.values()) == {2}
     assert len(neighbours) == count * (count - 1) and set(neighbours.values()) <= {2}
 
 
 def test_the_first_call_after_another_contender_is_not_timed() -> None:
-    """Twins, and a machine that takes three times as long whenever the contender changes."""
+    """Two equal contenders, on a machine that takes three times as long when the contender changes."""
     machine = Machine()
 
     def twin(name: str) -> Callable[[], object]:
@@ -147,8 +147,8 @@ def test_the_first_call_after_another_contender_is_not_timed() -> None:
         return run
 
     toy = Case("toy", "()", {"ours": twin("ours"), "twin": twin("twin")}, [Versus("ours", "twin")])
-    (found,) = measure(toy, rounds=3, seconds=0.5, clock=machine.clock)
-    assert (found.ours_seconds, found.peer_seconds) == pytest.approx((0.125, 0.125))
+    (result,) = measure(toy, rounds=3, seconds=0.5, clock=machine.clock)
+    assert (result.ours_seconds, result.peer_seconds) == pytest.approx((0.125, 0.125))
 
 
 def test_rounds_are_interleaved_in_that_order() -> None:
@@ -168,7 +168,7 @@ def test_one_stalled_warm_up_call_does_not_shorten_the_samples() -> None:
     machine = Machine()
     contenders = {"ours": machine.contender("ours", lambda calls: 0.75 if calls == 0 else 0.125)}
     measure(Case("toy", "()", contenders, []), rounds=1, seconds=0.5, clock=machine.clock)
-    assert machine.log.count("ours") == 3 + 1 + 4  # to warm up, before the sample, then 0.5 s of 0.125 s
+    assert machine.log.count("ours") == 3 + 1 + 4  # warm-up, one call that is not timed, then 0.5 s of 0.125 s
 
 
 def test_fresh_is_timed_without_its_preparation() -> None:
@@ -176,14 +176,14 @@ def test_fresh_is_timed_without_its_preparation() -> None:
     prepare = machine.contender("prepare", 100.0)
     run = machine.contender("run", 0.5)
     contenders: dict[str, Callable[[], object]]
-    contenders = {"ours": Fresh(prepare, lambda made: (made, run())), "peer": machine.contender("peer", 1.0)}
-    (found,) = measure(Case("toy", "()", contenders, [Versus("ours", "peer")]), 3, 1.0, machine.clock)
-    assert found.median == pytest.approx(2.0)
+    contenders = {"ours": Fresh(prepare, lambda inputs: (inputs, run())), "peer": machine.contender("peer", 1.0)}
+    (result,) = measure(Case("toy", "()", contenders, [Versus("ours", "peer")]), 3, 1.0, machine.clock)
+    assert result.median == pytest.approx(2.0)
     assert machine.log.count("prepare") == machine.log.count("run")
 
 
 def test_rates_and_ratios_per_unit_of_work() -> None:
-    """The peer does ten times the work in twice the time: per operation it is five times as fast."""
+    """The peer does ten times the work in twice the time, so it is five times as fast per operation."""
     machine = Machine()
     contenders = {"ours": machine.contender("ours", 0.5), "mm": machine.contender("mm", 1.0)}
     toy = Case(
@@ -194,15 +194,15 @@ def test_rates_and_ratios_per_unit_of_work() -> None:
         flops={"ours": 1e9, "mm": 1e10},
         bytes={"ours": 2e9},
     )
-    (found,) = measure(toy, rounds=2, seconds=0.5, clock=machine.clock)
-    assert found.median == pytest.approx(0.2)
-    assert found.quantity == "peer/ours per flops"
-    assert (found.ours_gflops, found.peer_gflops, found.ours_gbytes) == pytest.approx((2.0, 10.0, 4.0))
-    assert found.peer_gbytes is None
+    (result,) = measure(toy, rounds=2, seconds=0.5, clock=machine.clock)
+    assert result.median == pytest.approx(0.2)
+    assert result.quantity == "peer/ours per flops"
+    assert (result.ours_gflops, result.peer_gflops, result.ours_gbytes) == pytest.approx((2.0, 10.0, 4.0))
+    assert result.peer_gbytes is None
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_garbage_collection_is_off_while_timing_and_then_as_before(enabled: bool) -> None:
+def test_garbage_collection_is_disabled_only_while_timing(enabled: bool) -> None:
     seen = []
     if not enabled:
         gc.disable()
@@ -233,13 +233,13 @@ def test_bars(value: float, bar: str | None, met: bool | None) -> None:
 
 
 @pytest.mark.parametrize(("bar", "met"), [(">= 2.5", False), (">= 1.5", True), ("<= 1.5", False), ("<= 2.5", True)])
-def test_bars_hold_the_median_ratio(bar: str, met: bool) -> None:
+def test_bars_apply_to_the_median_ratio(bar: str, met: bool) -> None:
     machine = Machine()
-    (found,) = measure(case(machine, bar, ours=1.0, peer=2.0), rounds=2, seconds=1.0, clock=machine.clock)
-    assert (found.bar, found.met) == (bar, met)
+    (result,) = measure(case(machine, bar, ours=1.0, peer=2.0), rounds=2, seconds=1.0, clock=machine.clock)
+    assert (result.bar, result.met) == (bar, met)
 
 
-def test_parity_is_checked_before_anything_is_timed() -> None:
+def test_parity_is_checked_before_timing() -> None:
     def clock() -> float:
         raise AssertionError("the clock was read")
 
@@ -285,7 +285,7 @@ def test_parity_is_checked_before_anything_is_timed() -> None:
         ),
     ],
 )
-def test_errors_tell_the_values(build: Callable[[], object], message: str) -> None:
+def test_errors_contain_the_values(build: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
 

@@ -1,4 +1,4 @@
-"""Packages of others: timm is searched for where set-up installs it, and nothing else sees the torchvision it needs."""
+"""timm is imported from its own folder, and no other package sees the torchvision installed there."""
 
 import importlib.util
 import sys
@@ -9,7 +9,7 @@ import pytest
 from bench import _peers
 
 
-def test_timm_leaves_no_torchvision_behind() -> None:
+def test_importing_timm_hides_its_torchvision() -> None:
     if not _peers.installed("timm"):
         pytest.skip("timm is not installed")
     before = list(sys.path), importlib.util.find_spec("torchvision")
@@ -17,9 +17,9 @@ def test_timm_leaves_no_torchvision_behind() -> None:
     assert (list(sys.path), importlib.util.find_spec("torchvision")) == before
 
 
-def test_other_packages_are_not_searched_for_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_other_packages_are_not_imported_from_that_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "timmy.py").touch()
-    monkeypatch.setattr(_peers, "APART", tmp_path)
+    monkeypatch.setattr(_peers, "FOLDER", tmp_path)
     assert not _peers.installed("timmy")
     with pytest.raises(ImportError):
         _peers.load("timmy")

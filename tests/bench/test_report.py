@@ -1,4 +1,4 @@
-"""The table and the CSV file, read back."""
+"""The contents of the table and of the CSV file."""
 
 import csv
 from pathlib import Path
@@ -16,7 +16,7 @@ def result(median: float = 2.0, bar: str | None = None) -> Result:
     )
 
 
-def test_csv_reads_back_with_the_machine_it_came_from(tmp_path: Path) -> None:
+def test_csv_contains_the_results_and_the_machine(tmp_path: Path) -> None:
     console = Console(file=(tmp_path / "screen").open("w"), width=180)
     path = report([result(bar=">= 1.4"), result(1.0, ">= 1.4")], "toy", tmp_path / "new", console)
     report([result(3.0)], "toy", tmp_path / "new", console)
@@ -28,10 +28,10 @@ def test_csv_reads_back_with_the_machine_it_came_from(tmp_path: Path) -> None:
         ("1", ">= 1.4", "no"),
         ("3", "", ""),
     ]
-    around = environment()
+    machine = environment()
     for key in ("threads", "cpu", "torch", "python", "regard"):
-        assert rows[0][key] == around[key] != ""
-    assert rows[0]["date"].startswith(around["date"][:10])
+        assert rows[0][key] == machine[key] != ""
+    assert rows[0]["date"].startswith(machine["date"][:10])
     assert (rows[0]["benchmark"], rows[0]["dtype"], rows[0]["low"]) == ("toy", "float32", "1.5")
 
 
@@ -58,7 +58,7 @@ def test_csv_survives_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_table_says_who_what_bar_and_verdict() -> None:
+def test_table_shows_contenders_quantity_bar_and_verdict() -> None:
     figure = measure_figure(Figure("memory", "(5, [x])", lambda: 130.0, "MiB", "<= 128"))
     console = Console(width=180)
     with console.capture() as captured:

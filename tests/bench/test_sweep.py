@@ -1,4 +1,4 @@
-"""The sweep over the classes of transformers: what it counts, and what a class that takes too long costs."""
+"""The sweep over the classes of transformers: its counts, and workers that do not answer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ROWS = [
 
 
 def test_wrong_output_misses_the_bar_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def examined(names: Sequence[str], seconds: float) -> Iterator[dict[str, str]]:
+    def examine_all(names: Sequence[str], seconds: float) -> Iterator[dict[str, str]]:
         return (row for row in ROWS if row["name"] in names)
 
     monkeypatch.setattr(huggingface, "classes", lambda: ["A", "B", "C"])
-    monkeypatch.setattr(huggingface, "examined", examined)
+    monkeypatch.setattr(huggingface, "examine_all", examine_all)
     options = Options(out=tmp_path)
     counts = {figure.name: (figure.measure(), figure.bar) for figure in huggingface.figures(options)}
     assert counts["wrong, set"] == (1, "<= 0") and counts["wrong, built"] == (0, "<= 0")
@@ -34,7 +34,7 @@ def test_wrong_output_misses_the_bar_and_is_named(tmp_path: Path, monkeypatch: p
 
 def test_a_worker_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface, "COMMAND", [sys.executable, "-c", "import time; time.sleep(600)"])
-    rows = list(huggingface.examined(["A", "B"], seconds=0.01))
+    rows = list(huggingface.examine_all(["A", "B"], seconds=0.01))
     assert [row["set"] for row in rows] == ["timeout"] * 2
     monkeypatch.setattr(huggingface, "COMMAND", [sys.executable, "-c", ""])
-    assert [row["built"] for row in huggingface.examined(["A"], seconds=600.0)] == ["timeout"]
+    assert [row["built"] for row in huggingface.examine_all(["A"], seconds=600.0)] == ["timeout"]

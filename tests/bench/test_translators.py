@@ -1,4 +1,4 @@
-"""Benchmarks against other translators: the same network in both, and what is read off their words."""
+"""Benchmarks against other translators: equal networks, and parsing of their output."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def test_marian_is_the_same_network() -> None:
     source, target = torch.randint(4, 40, (3, 7)), torch.randint(4, 40, (3, 5))
     lengths = torch.tensor([7, 2, 5])
     with torch.no_grad():
-        wanted = ours(source, lengths, target, torch.tensor([5, 5, 5]))  # (3, 5, 40)
+        expected = ours(source, lengths, target, torch.tensor([5, 5, 5]))  # (3, 5, 40)
         mask = (torch.arange(7) < lengths[:, None]).long()
-        found = theirs(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+        logits = theirs(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_speed_is_read_off_their_log() -> None:
+def test_speed_is_parsed_from_their_log() -> None:
     line = "2026 - INFO - joeynmt.training - Epoch   1, Step:       50, Batch Loss:     7.08, Batch Acc: 0.06, "
-    found = training.SPEED.search(line + "Tokens per Sec:      882, Lr: 0.000035")
-    assert found is not None and float(found[1]) == 882
+    match = training.SPEED.search(line + "Tokens per Sec:      882, Lr: 0.000035")
+    assert match is not None and float(match[1]) == 882
     assert training.SPEED.search("Tokens per Sec of nothing: Step: 3") is None
 
 
-def test_a_peer_that_says_nothing_is_told(tmp_path: Path) -> None:
+def test_a_peer_without_output_of_its_speed_is_an_error(tmp_path: Path) -> None:
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho no such module\nexit 3\n")
     program.chmod(0o755)
@@ -52,7 +52,7 @@ def test_their_configuration_has_our_sizes() -> None:
     assert options == ["--dropout", str(theirs["dropout"])]
 
 
-def test_an_environment_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_environment_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGARD_JOEYNMT", "/nowhere/python")
     with pytest.raises(SystemExit, match=r"REGARD_JOEYNMT \(/nowhere/python\) must name the Python .* with a and b"):
         peers.python("REGARD_JOEYNMT", "a and b")

@@ -1,4 +1,4 @@
-"""Three ways of processing a sequence keep one contract."""
+"""The three sequence models have the same interface and properties."""
 
 import math
 import re
@@ -18,13 +18,13 @@ KINDS: dict[str, Any] = {
 LENGTHS = torch.tensor([7, 1, 4])
 
 
-def made(kind: Any, **changed: Any) -> Any:
+def build(kind: Any, **changed: Any) -> Any:
     return KINDS[kind](12, **changed).eval()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_padding_is_left_out(kind: str) -> None:
-    model, x = made(kind, layers=2), torch.randn(3, 7, 12)
+def test_padding_is_ignored(kind: str) -> None:
+    model, x = build(kind, layers=2), torch.randn(3, 7, 12)
     y = model(x, LENGTHS)
     assert y.shape == (3, 7, 12)
     for row, length in enumerate(LENGTHS.tolist()):
@@ -35,10 +35,10 @@ def test_padding_is_left_out(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_how_far_an_entry_reaches(kind: str) -> None:
-    """What the properties say, by gradients: does the last output depend on the first input?"""
+def test_path_matches_the_dependence_of_outputs_on_inputs(kind: str) -> None:
+    """The last output depends on the first input, by gradients, if and only if `path` is finite."""
     for length in (1, 3, 4, 5, 9):
-        model, x = made(kind, layers=2), torch.randn(1, length, 12, requires_grad=True)
+        model, x = build(kind, layers=2), torch.randn(1, length, 12, requires_grad=True)
         (model(x)[0, -1] @ torch.randn(12)).backward()
         assert (x.grad[0, 0].abs().sum() > 0) == math.isfinite(model.path(length)), length
 
@@ -50,23 +50,23 @@ def test_steps_and_paths() -> None:
     assert (SelfAttention(8, 3).steps(50), SelfAttention(8, 3).path(50)) == (3, 1)
 
 
-def test_a_cell_of_choice() -> None:
-    assert isinstance(made("recurrent", cell="lstm").rnn[0], torch.nn.LSTM)
+def test_the_cell_can_be_chosen() -> None:
+    assert isinstance(build("recurrent", cell="lstm").rnn[0], torch.nn.LSTM)
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Recurrent(13), "recurrent: width (13) must be even, a half for each direction; try 14."),
+        (lambda: Recurrent(13), "recurrent: width (13) must be even, half for each direction; try 14."),
         (lambda: Recurrent(12, cell="rnn"), "recurrent: cell ('rnn') must be one of gru, lstm."),
         (lambda: Convolution(12, kernel=4), "convolution: kernel (4) must be odd"),
     ],
 )
-def test_settings_that_do_not_fit(build: Any, message: str) -> None:
+def test_invalid_settings_are_rejected(build: Any, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         build()
 
 
-def test_lengths_that_do_not_fit() -> None:
+def test_invalid_lengths_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"lengths \(2,?\)"):
-        made("convolution")(torch.zeros(3, 7, 12), torch.tensor([1, 2]))
+        build("convolution")(torch.zeros(3, 7, 12), torch.tensor([1, 2]))

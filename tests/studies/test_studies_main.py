@@ -10,33 +10,33 @@ import pytest
 
 from regard.data.bible import FILES
 from studies import alignment, multi30k
-from studies.__main__ import known, main
+from studies.__main__ import main, study_names
 
 WORDS = {"rot": "red", "blau": "blue", "gross": "big", "klein": "small", "hund": "dog", "ball": "ball"}
 SOURCES = [f"{a} {b} {c}" for a in WORDS for b in WORDS for c in WORDS]
 TARGETS = [" ".join(WORDS[word] for word in line.split()) for line in SOURCES]
 
 
-def test_every_study_says_what_it_measures(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_study_has_a_description(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
-    said = capsys.readouterr().out
-    assert "multi30k" in said and all(len(first) > 20 and first in said for first in known().values())
+    output = capsys.readouterr().out
+    assert "multi30k" in output and all(len(first) > 20 and first in output for first in study_names().values())
 
 
-def test_an_unknown_study_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_study_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["multi31k"]) == 2
     assert "(multi31k) must be one of advantages, alignment, " in capsys.readouterr().err
 
 
-def test_what_a_study_refuses_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_a_study_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(multi30k, "main", lambda rest: (_ for _ in ()).throw(ValueError(f"not with {rest}")))
     assert main(["multi30k", "--x"]) == 1
     assert capsys.readouterr().err == "studies multi30k: not with ['--x']\n"
 
 
-def test_data_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_data_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("REGARD_DATA", str(tmp_path))
-    with pytest.raises(SystemExit, match="must be a folder that holds multi30k/"):
+    with pytest.raises(SystemExit, match="must be a folder that contains multi30k/"):
         main(["multi30k"])
 
 
@@ -56,14 +56,14 @@ def test_multi30k_is_scored_whole_and_by_length(
         multi30k, "MODELS", {"fixed": ["--kind", "recurrent", "--context", "fixed", "--steps", "8", *SMALL]}
     )
     assert main(["multi30k", "--minutes", "1000", "--models", "fixed", "--out", str(tmp_path / "out")]) == 0
-    found = json.loads((tmp_path / "out/results.json").read_text())["fixed"]
-    assert "tok:13a" in found["signature"] and len(found["groups"]) == multi30k.GROUPS
+    results = json.loads((tmp_path / "out/results.json").read_text())["fixed"]
+    assert "tok:13a" in results["signature"] and len(results["groups"]) == multi30k.GROUPS
     assert len((tmp_path / "out/fixed/test.out").read_text().splitlines()) == 60
     assert (tmp_path / "out/bleu-by-length.png").read_bytes().startswith(b"\x89PNG")
-    assert "words of the source" in capsys.readouterr().out
+    assert "words per source" in capsys.readouterr().out
 
 
-def test_alignments_are_held_against_those_of_people(
+def test_alignments_are_compared_with_manual_ones(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def verses(folder: Path, archive: Path | None) -> Path:
@@ -74,13 +74,15 @@ def test_alignments_are_held_against_those_of_people(
 
     monkeypatch.setattr(alignment, "prepare", verses)
     monkeypatch.setattr(alignment, "_eflomal", lambda folder: [("forward", [{(0, 0), (1, 1), (2, 2)}] * len(SOURCES))])
-    monkeypatch.setattr(alignment, "HELD", 5)
+    monkeypatch.setattr(alignment, "VALIDATION", 5)
     monkeypatch.setattr(alignment, "COMMON", ["--steps", "8"])
     monkeypatch.setattr(alignment, "MODELS", {"additive": ["--kind", "recurrent", *SMALL], "transformer": SMALL})
     status = main(["alignment", "--minutes", "1000", "--out", str(tmp_path / "out")])
-    assert status == 1  # a model that hardly learned is far off
-    found = json.loads((tmp_path / "out/results.json").read_text())
-    assert found["eflomal, forward"] == 0.0 and 0 < found["additive, output"] <= 1
-    # one aligner beside them; a recurrent decoder and three layers, two steps, two directions and both
-    assert {"additive, input", "transformer, layer 3 of 3, input, both"} < set(found) and len(found) == 1 + 4 * 2 * 3
+    assert status == 1  # a barely trained model misses the bar
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert results["eflomal, forward"] == 0.0 and 0 < results["additive, output"] <= 1
+    # one aligner; one recurrent and three Transformer layers, each with two steps and three directions
+    assert {"additive, input", "transformer, layer 3 of 3, input, both"} < set(results) and len(
+        results
+    ) == 1 + 4 * 2 * 3
     assert "transformer, layer 1 of 3, output" in capsys.readouterr().out

@@ -1,13 +1,14 @@
-"""A contender in a process of its own, for one that what ours does to a process would change.
+"""Run a contender in its own process, so that it is not affected by changes that ours makes to the process.
 
     parent                         child
-    start ────────────────────►    set-up: makes the inputs, returns the function to run
-    call  ── "run" ───────────►    result = run()           the clock of the harness runs until "done" is read
-          ◄────────── "done" ──    and the result is held until the next call
-    fetch ── "fetch" ─────────►    for a look at it: its tensor, outside the clock
+    start ────────────────────►    setup: creates the inputs and returns the function to run
+    call  ── "run" ───────────►    result = run()           the harness times the call until it reads "done"
+          ◄────────── "done" ──    the result is kept until the next call
+    fetch ── "fetch" ─────────►    sends the result as a tensor; not timed
           ◄── a file of NumPy ─
 
-A word each way takes tens of microseconds: this is for calls of milliseconds and more. The child ends with its parent.
+One message in each direction takes tens of microseconds, so use this only for calls that take milliseconds or more.
+The child is killed when its parent object is garbage collected or the parent exits.
 """
 
 import io
@@ -27,10 +28,10 @@ from torch import Tensor
 from bench.memory import search_path
 
 
-class Apart:
-    """Calls `package.module:function(*args)` once in a child, and what that returns at every call.
+class ChildProcess:
+    """Call `package.module:function(*args)` once in a child process, and run the function it returns at each call.
 
-    >>> child = Apart("bench._apart:numbers", 3)
+    >>> child = ChildProcess("bench._child_process:numbers", 3)
     >>> child().fetch().tolist()
     [0.0, 1.0, 2.0]
     """
@@ -39,33 +40,33 @@ class Apart:
         self._job = json.dumps({"target": target, "args": args, "threads": threads})
         self._child: subprocess.Popen[bytes] | None = None
 
-    def __call__(self) -> "Apart":
-        self._say(b"run")
-        self._hear(b"done")
+    def __call__(self) -> "ChildProcess":
+        self._send(b"run")
+        self._expect(b"done")
         return self
 
     def fetch(self) -> Tensor:
-        """The tensor of the latest call."""
-        self._say(b"fetch")
+        """Return the tensor computed by the latest call."""
+        self._send(b"fetch")
         (size,) = struct.unpack(">Q", self._read(8))
         return torch.from_numpy(np.load(io.BytesIO(self._read(size)), allow_pickle=False))
 
-    def _say(self, word: bytes) -> None:
+    def _send(self, message: bytes) -> None:
         if self._child is None:
-            command = [sys.executable, "-c", "from bench._apart import serve; serve()", self._job]
+            command = [sys.executable, "-c", "from bench._child_process import serve; serve()", self._job]
             self._child = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": search_path()}
             )
             weakref.finalize(self, _end, self._child)
-            self._hear(b"ready")
+            self._expect(b"ready")
         try:
-            self._pipe("stdin").write(word + b"\n")
+            self._pipe("stdin").write(message + b"\n")
             self._pipe("stdin").flush()
         except BrokenPipeError:
             self._fail()
 
-    def _hear(self, word: bytes) -> None:
-        if self._pipe("stdout").readline().strip() != word:
+    def _expect(self, message: bytes) -> None:
+        if self._pipe("stdout").readline().strip() != message:
             self._fail()
 
     def _read(self, size: int) -> bytes:
@@ -81,8 +82,8 @@ class Apart:
     def _fail(self) -> None:
         assert self._child is not None
         raise RuntimeError(
-            f"apart: {json.loads(self._job)['target']} must run in its process; it ended with status "
-            f"{self._child.wait()}, and said why above."
+            f"child process: {json.loads(self._job)['target']} must run in its own process; it exited with "
+            f"status {self._child.wait()}. Its error message is above."
         )
 
 
@@ -93,36 +94,36 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         assert pipe is not None
         try:
             pipe.close()
-        except BrokenPipeError:  # a word was under way when it ended
+        except BrokenPipeError:  # unsent data in the buffer when the child exited
             continue
 
 
 def serve() -> None:
-    """What the child runs: the job is its argument, words come by its standard input."""
+    """Run the loop of the child process. The job is its argument; commands arrive on standard input."""
     job = json.loads(sys.argv[1])
-    out, sys.stdout = sys.stdout.buffer, sys.stderr  # what the measured code prints is no answer
+    out, sys.stdout = sys.stdout.buffer, sys.stderr  # keep prints of the measured code out of the replies
     module, _, name = job["target"].partition(":")
     if job["threads"]:
         torch.set_num_threads(job["threads"])
     run = getattr(import_module(module), name)(*job["args"])
     result: Any = None
-    _tell(out, b"ready\n")
-    for word in sys.stdin.buffer:
-        if word == b"run\n":
+    _write(out, b"ready\n")
+    for message in sys.stdin.buffer:
+        if message == b"run\n":
             result = None
             result = run()
-            _tell(out, b"done\n")
+            _write(out, b"done\n")
         else:
             content = io.BytesIO()
             np.save(content, result.detach().numpy(), allow_pickle=False)
-            _tell(out, struct.pack(">Q", len(content.getvalue())) + content.getvalue())
+            _write(out, struct.pack(">Q", len(content.getvalue())) + content.getvalue())
 
 
-def _tell(out: IO[bytes], content: bytes) -> None:
+def _write(out: IO[bytes], content: bytes) -> None:
     out.write(content)
     out.flush()
 
 
 def numbers(count: int) -> Any:
-    """A contender for the example and the tests."""
+    """Return a contender for the doctest and the tests."""
     return lambda: torch.arange(float(count))
