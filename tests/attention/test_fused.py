@@ -60,7 +60,7 @@ def test_gelu_of_every_size(isa: str) -> None:
 @needs_module
 def test_what_the_module_refuses() -> None:
     module = fused.kernels()
-    with pytest.raises(TypeError, match="sizes must be a tuple of 2 numbers"):
+    with pytest.raises(TypeError, match="sizes must be a tuple of 2 items"):
         module.gelu((1,), 0, 0, 0, 1)
     with pytest.raises(ValueError, match="there must be rows, and numbers in them"):
         module.gelu((1, 0), 0, 0, 0, 1)

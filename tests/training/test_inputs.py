@@ -224,7 +224,7 @@ def test_a_run_of_an_earlier_version_is_used_and_goes_on(earlier: Path, capsys: 
 
 @pytest.mark.parametrize(
     ("mutate", "count", "recipes"),
-    [(damage.mutated, 40, ("translate", "classify")), (damage.flipped, 40, ("pretrain", "images"))],
+    [(damage.mutate_bytes, 40, ("translate", "classify")), (damage.flip_bit, 40, ("pretrain", "images"))],
 )
 def test_damage_is_refused_in_words_or_has_no_effect(
     mutate: damage.Mutate, count: int, recipes: tuple[str, ...]
