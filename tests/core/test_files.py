@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.core.files import TEMPORARY, one_at_a_time, remove_stale, replacing
+from regard.core.files import TEMPORARY, exclusive_lock, remove_stale, replacing
 
 
 @pytest.mark.parametrize("former", [None, "old"])
@@ -42,10 +42,10 @@ def test_one_goes_first_and_the_other_waits(tmp_path: Path) -> None:
     order: list[str] = []
 
     def second() -> None:
-        with one_at_a_time(tmp_path / "new"):
+        with exclusive_lock(tmp_path / "new"):
             order.append("second")
 
-    with one_at_a_time(tmp_path / "new"):
+    with exclusive_lock(tmp_path / "new"):
         waiting = threading.Thread(target=second)
         waiting.start()
         waiting.join(0.3)

@@ -107,5 +107,5 @@ def test_json_errors_come_together_and_name_the_keys() -> None:
     ]
     with pytest.raises(ValueError, match=r"must be JSON; got text that is not JSON \(.*: line 2 column 8"):
         from_json(Recipe, '{\n"data":}')
-    with pytest.raises(ValueError, match=r"settings: model \(3\) must be an object of settings"):
+    with pytest.raises(ValueError, match=r"settings: model \(3\) must be an object with settings"):
         from_json(Recipe, '{"data": "x", "model": 3}')

@@ -141,7 +141,7 @@ def test_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     refused("t10k-labels-idx1-ubyte of", "mnist", tmp_path / "o", archive)
     (tmp_path / "o").mkdir()
     (tmp_path / "o/mine.txt").touch()
-    refused("must hold nothing but an earlier result; got mine.txt.", "mnist", tmp_path / "o", archive)
+    refused("must contain only an earlier result; got mine.txt.", "mnist", tmp_path / "o", archive)
     refused("must be a folder or not exist; got a file.", "mnist", archive, archive)
 
 

@@ -131,7 +131,7 @@ def test_says_what_is_wrong(toy, tmp_path: Path) -> None:
     folder = tmp_path / "en-fr"
     folder.mkdir()
     (folder / "notes.txt").touch()
-    refused(f"tatoeba: {folder} must hold nothing but an earlier result; got notes.txt.", "en-fr", tmp_path, archive)
+    refused(f"tatoeba: {folder} must contain only an earlier result; got notes.txt.", "en-fr", tmp_path, archive)
     (folder / "notes.txt").unlink()
     folder.rmdir()
     folder.touch()

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from ..attention import AttentionMap, PackedMaps
-from ..core.tensors import traced, untouched
-from ..core.trace import stage
+from ..core.tensors import is_unmodified, traced
+from ..core.trace import trace_step
 from .cache import Cache, DecoderCache
 from .feedforward import FeedForward
 from .first_token import attend_first, self_attention_map
@@ -75,7 +75,7 @@ class EncoderBlock(nn.Module):
         options: dict[str, Any] = {"lengths": lengths, "cache": cache, "packed": packed, "return_map": return_map}
         options |= {"attn_mask": attn_mask, "is_causal": is_causal}
         around, last = self.around_attention, self.around_feedforward
-        if traced() or not all(one.norm_first and untouched(one, Residual) for one in (around, last)):
+        if traced() or not all(one.norm_first and is_unmodified(one, Residual) for one in (around, last)):
             x, weights = around(x, self.attention, **options)
             x, _ = last(x, self.feedforward)
         else:  # the sum after the attention and the norm before the feed-forward layer are one step
@@ -92,7 +92,7 @@ class EncoderBlock(nn.Module):
         With return_map also the map of `forward`, of every query; the output is computed in the same way.
         """
         around = self.around_attention
-        with stage("block", self):
+        with trace_step("block", self):
             y = around.before(x)
             if packed is None:
                 query, way = y[:, 0], x[:, 0]  # (B, W)

@@ -12,7 +12,7 @@ from ..attention import AttentionMap, PackedMaps, attend
 from ..attention.packed import maps_of
 from ..attention.packing import unpack
 from ..attention.request import Request
-from ..core.tensors import traced, untouched
+from ..core.tensors import is_unmodified, traced
 from .learned_similarity import asked
 from .multihead import MultiHeadAttention, split_heads
 from .packed_attention import operator, tell
@@ -100,4 +100,4 @@ def _moves(attention: MultiHeadAttention) -> bool:
     plain = attention.similarity == "scaled_dot" and attention.position is None and attention.attend is attend
     same = attention.kv_heads == attention.heads and all(layer.in_features == attention.width for layer in layers)
     drops = attention.training and attention.dropout > 0
-    return plain and same and not drops and all(untouched(layer, nn.Linear) for layer in layers) and not traced()
+    return plain and same and not drops and all(is_unmodified(layer, nn.Linear) for layer in layers) and not traced()

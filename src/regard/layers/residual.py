@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 from torch import Tensor, nn
 
 from ..attention.native import fused
-from ..core.tensors import untouched
+from ..core.tensors import is_unmodified
 from .dropout import LEVELS, Dropout
 
 
@@ -39,7 +39,7 @@ def add_and_norm(
     if (
         x.shape != part.shape
         or all_dropped
-        or not (_fusable(norm) and untouched(dropout, Dropout))
+        or not (_fusable(norm) and is_unmodified(dropout, Dropout))
         or not fused.served(x, part, norm.weight, norm.bias)
     ):
         x = x + dropout(part)
@@ -50,7 +50,7 @@ def add_and_norm(
 
 def _fusable(norm: nn.Module) -> TypeGuard[nn.LayerNorm]:
     """Whether `norm` is a plain layer norm over the last dimension, with weight and bias."""
-    if not isinstance(norm, nn.LayerNorm) or not untouched(norm, nn.LayerNorm):
+    if not isinstance(norm, nn.LayerNorm) or not is_unmodified(norm, nn.LayerNorm):
         return False
     return norm.weight is not None and norm.bias is not None and norm.weight.ndim == 1
 

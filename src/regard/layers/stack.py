@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..attention import AttentionMap
 from ..attention.packed import places
 from ..attention.packing import pack, padded, unpack
-from ..core.trace import stage
+from ..core.trace import trace_step
 from .blocks import DecoderBlock
 from .cache import DecoderCache
 from .residual import part_result
@@ -151,7 +151,7 @@ def step_decoder(
     """
     for block, cache in zip(blocks, caches, strict=True):
         assert isinstance(block, DecoderBlock)
-        with stage("block", block):
+        with trace_step("block", block):
             x, _ = block.around_attention(x, block.attention, cache=cache.attention)
             x = x.view(len(memory), -1, x.shape[-1])  # (B, K, W)
             x, _ = block.around_cross_attention(

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ..attention import AttentionMap
 from ..core.settings import refuse
 from ..core.tensors import dtype, shape
-from ..core.trace import stage
+from ..core.trace import trace_step
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention
 from ..layers.feedforward import Activation
 from ..layers.position import sinusoids
@@ -188,9 +188,9 @@ class Bert(nn.Module):
         of_segments = self.segments.weight[0] if segments is None else self.segments(segments)
         of_places = self.positions.weight[: ids.shape[-1]] if place is None else self.positions(place)
         x = self.tokens(ids)
-        with stage("segment"):
+        with trace_step("segment"):
             x = x + of_segments
-        with stage("position"):
+        with trace_step("position"):
             x = x + of_places
         return self.dropout(self.norm(x))
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..core.settings import refuse
-from ..core.trace import stage
+from ..core.trace import trace_step
 from ..layers import Dropout
 from ..layers.recurrent import CELLS, Hidden, RecurrentState, kind_of, over
 from .bounds import out_of_bounds, too_large, unknown_name
@@ -101,10 +101,10 @@ class RecurrentEncoder(nn.Module):
         self.width = self.directions * config.encoder_hidden
 
     def forward(self, x: Tensor, lengths: Tensor) -> Memory:
-        with stage("pack"):
+        with trace_step("pack"):
             packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         outputs, hidden = over(self.rnn, packed)
-        with stage("unpack"):
+        with trace_step("unpack"):
             states, _ = pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])  # (B, Ts, C)
         summary = hidden[0][-self.directions :].transpose(0, 1).flatten(1)  # (B, C)
         return Memory(states, lengths, summary)
@@ -244,7 +244,7 @@ class Seq2Seq(nn.Module):
     def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
         token = self.dropout(self.target(tokens))  # (B·K, W)
         context = self.context(state.hidden[0], state.keys)  # (B·K, C)
-        with stage("state"):
+        with trace_step("state"):
             hidden = self.state.unroll(token[None]).step(context, state.hidden)
         top, above = hidden[0], state.above
         if self.above is not None:

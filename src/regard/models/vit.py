@@ -13,7 +13,7 @@ from ..attention import AttentionMap
 from ..core.messages import nearest
 from ..core.settings import refuse
 from ..core.tensors import dtype, shape
-from ..core.trace import stage
+from ..core.trace import trace_step
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention, sinusoids
 from ..layers.stack import BatchLayout, run_encoder
 from .bounds import out_of_bounds, too_large, uneven_heads, unknown_name
@@ -164,18 +164,18 @@ class ViT(nn.Module):
         if self.stem is None:
             cut = patches(images, size)  # (B, N, C·p·p)
         else:
-            with stage("stem", self.stem):
+            with trace_step("stem", self.stem):
                 cut = self.stem(images).flatten(2).transpose(1, 2)  # (B, N, stem·p/2)
-        with stage("patch embedding"):
+        with trace_step("patch embedding"):
             x = F.linear(cut, patch.weight.flatten(1), patch.bias)  # (B, N, width)
         positions = self._positions(images.shape[-2] // size, images.shape[-1] // size).to(x.dtype)  # (T, width)
-        with stage("position"):
+        with trace_step("position"):
             x = x + (positions if self.first is None else positions[1:])
         if self.first is None:
             return self.dropout(x)
-        with stage("class token"):
+        with trace_step("class token"):
             first = (self.first + positions[0]).expand(len(x), 1, -1)  # (B, 1, width)
-        with stage("class token first"):
+        with trace_step("class token first"):
             return self.dropout(torch.cat((first, x), 1))  # (B, 1 + N, width)
 
     def _positions(self, rows: int, columns: int) -> Tensor:
