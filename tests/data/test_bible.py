@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from regard.data import bible
-from regard.data.bible import ENGLISH, GREEK, MADE, WHEEL, prepare, read
+from regard.data.bible import ALIGNMENTS, ENGLISH, GREEK, WHEEL, prepare, read
 
 SOURCE = "id\taltId\ttext\n" + "".join(
     f"n4000100{verse}00{word}\t-\t{text}\n"
@@ -36,7 +36,7 @@ def packed(records: object = RECORDS) -> bytes:
     with zipfile.ZipFile(made, "w") as archive:
         archive.writestr(GREEK, SOURCE)
         archive.writestr(ENGLISH, TARGET)
-        archive.writestr(MADE, json.dumps({"records": records}))
+        archive.writestr(ALIGNMENTS, json.dumps({"records": records}))
     return made.getvalue()
 
 

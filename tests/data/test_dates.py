@@ -20,7 +20,7 @@ PLAIN = str.maketrans({"\u202f": " ", "\xa0": " ", "\u200f": None, "\u200e": Non
 
 
 def written(locale: str, date: datetime.date) -> set[str]:
-    return {writing(date) for writing in module._writings((locale,))[0][locale]}
+    return {writing(date) for writing in module._formats((locale,))[0][locale]}
 
 
 @settings(max_examples=60, deadline=None)
@@ -39,9 +39,9 @@ def test_they_are_written_as_babel_writes_them(date: datetime.date, name: str) -
     assert all(re.search(rf"(?<!\d){date.year}(?!\d)", text) for text in ours)
 
 
-def test_no_writing_has_two_readings() -> None:
+def test_no_writing_has_is_ambiguous() -> None:
     """By trying every day of some years, in every locale; weekdays aside, which are no help in reading."""
-    writings, ambiguous = module._writings((*LOCALES, "hr", "sr_Latn"))
+    writings, ambiguous = module._formats((*LOCALES, "hr", "sr_Latn"))
     for year in (1912, 2011):
         readings = defaultdict(set)
         for writing in (w for several in writings.values() for w in several):
@@ -49,12 +49,12 @@ def test_no_writing_has_two_readings() -> None:
                 continue
             for number in range(datetime.date(year, 1, 1).toordinal(), datetime.date(year + 1, 1, 1).toordinal()):
                 date = datetime.date.fromordinal(number)
-                if not module._two_readings(writing, date, ambiguous):
+                if not module._is_ambiguous(writing, date, ambiguous):
                     readings[re.sub(r"\b0", "", writing(date).casefold())].add(date)
         assert [text for text, found in readings.items() if len(found) > 1] == []
 
 
-def test_two_readings_are_told_from_one() -> None:
+def test_is_ambiguous_are_told_from_one() -> None:
     texts = dict(dates(30_000, seed=1, locales=("en_US", "en_GB", "de")))
     slashed = [re.findall(r"(\d+)/(\d+)/\d{4}$", text)[0] for text in texts if "/" in text]
     assert len(slashed) > 1000

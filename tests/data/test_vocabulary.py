@@ -228,7 +228,8 @@ def test_ids_beyond_are_refused(vocabulary: Vocabulary) -> None:
     for method in (vocabulary.decode, vocabulary.pieces, vocabulary.words):
         for id in (size, -1):
             with pytest.raises(
-                ValueError, match=re.escape(f"vocabulary: ids[1] ({id}) must lie in 0 … {size - 1}; got one beyond.")
+                ValueError,
+                match=re.escape(f"vocabulary: ids[1] ({id}) must lie in 0 … {size - 1}; got one out of range."),
             ):
                 method([5, id])
 

@@ -142,11 +142,11 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
         WordPiece.load(tmp_path)
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\na\n")
     with pytest.raises(
-        ValueError, match=r"vocabulary \(4 pieces\) must have the special .*; got no \[SEP\], \[MASK\]\."
+        ValueError, match=r"vocabulary \(4 tokens\) must have the special .*; got no \[SEP\], \[MASK\]\."
     ):
         WordPiece.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
-    with pytest.raises(ValueError, match=r"tokenizer\.json\) must hold a tokenizer; got one that is none"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json\) must contain a valid tokenizer; got: "):
         WordPiece.load(tmp_path)
     from regard.data import Subwords
 
