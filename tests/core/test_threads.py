@@ -61,7 +61,7 @@ def test_a_watched_thread_does_everything_itself() -> None:
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_a_failure_is_told_and_the_rest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_raised_and_the_rest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
     dropped = threading.Event()
 

@@ -47,9 +47,9 @@ def test_crop_moves_and_zeros_come_in() -> None:
 
 def test_erase_wipes_one_rectangle() -> None:
     images = torch.ones(200, 2, 20, 30)
-    found = erase(images, 0.5, (0.1, 0.2), seeded(), fill=-1.0)
-    holes = found[:, 0] == -1
-    assert torch.equal(found[:, 1] == -1, holes)
+    result = erase(images, 0.5, (0.1, 0.2), seeded(), fill=-1.0)
+    holes = result[:, 0] == -1
+    assert torch.equal(result[:, 1] == -1, holes)
     touched = holes.any(-1).any(-1)
     assert 70 < touched.sum() < 130
     for hole in holes[touched]:

@@ -51,10 +51,10 @@ def test_no_writing_has_is_ambiguous() -> None:
                 date = datetime.date.fromordinal(number)
                 if not module._is_ambiguous(writing, date, ambiguous):
                     readings[re.sub(r"\b0", "", writing(date).casefold())].add(date)
-        assert [text for text, found in readings.items() if len(found) > 1] == []
+        assert [text for text, result in readings.items() if len(result) > 1] == []
 
 
-def test_is_ambiguous_are_told_from_one() -> None:
+def test_is_ambiguous_are_distinguished_from_one() -> None:
     texts = dict(dates(30_000, seed=1, locales=("en_US", "en_GB", "de")))
     slashed = [re.findall(r"(\d+)/(\d+)/\d{4}$", text)[0] for text in texts if "/" in text]
     assert len(slashed) > 1000
@@ -87,9 +87,9 @@ def test_pairs_are_a_function_of_the_arguments(seed: int, part: module.Part) -> 
 
 
 def test_no_date_is_in_two_parts() -> None:
-    found = {part: {iso for _, iso in dates(3000, part=part)} for part in ("train", "valid", "test")}  # type: ignore[arg-type]
-    assert not found["train"] & found["test"] and not found["train"] & found["valid"]
-    assert not found["valid"] & found["test"]
+    result = {part: {iso for _, iso in dates(3000, part=part)} for part in ("train", "valid", "test")}  # type: ignore[arg-type]
+    assert not result["train"] & result["test"] and not result["train"] & result["valid"]
+    assert not result["valid"] & result["test"]
     every = Counter(part_of(datetime.date.fromordinal(n)) for n in range(FIRST.toordinal(), LAST.toordinal() + 1))
     assert 0.89 < every["train"] / every.total() < 0.91 and 0.045 < every["test"] / every.total() < 0.055
 

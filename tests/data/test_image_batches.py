@@ -64,8 +64,8 @@ def test_a_folder_of_classes(folder: Path) -> None:
     assert images.shape == Shape(12, 8, 1)  # as the first, cats/a.png
     assert [file.name for file in images.files] == ["a.png", "b.png", "c.JPG"]
     assert images.take([2, 0]).shape == (2, 1, 12, 8) and images.take([]).shape == (0, 1, 12, 8)
-    wanted = np.asarray(Image.open(folder / "cats/a.png"))
-    assert np.array_equal(images.take([0])[0, 0].numpy(), wanted)
+    expected = np.asarray(Image.open(folder / "cats/a.png"))
+    assert np.array_equal(images.take([0])[0, 0].numpy(), expected)
     assert Folder(folder, Shape(6, 6, 3)).take([1, 2]).shape == (2, 3, 6, 6)
     assert Folder(folder, Shape(channels=3)).shape == Shape(12, 8, 3)
 
@@ -144,8 +144,8 @@ def test_parts_of_data(folder: Path, tmp_path: Path) -> None:
     (idx / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx_bytes(np.array([0, 2, 1, 0], np.uint8))))
     assert read_images(idx).classes == ["0", "1", "2"] and read_images(idx, "test") is None  # type: ignore[union-attr]
     (idx / "classes.txt").write_text("a\nb\nc\n")
-    found = read_images(idx, shape=Shape(3, 3, 3))
-    assert found is not None and found.classes == list("abc") and found.take([1, 3]).shape == (2, 3, 3, 3)
+    result = read_images(idx, shape=Shape(3, 3, 3))
+    assert result is not None and result.classes == list("abc") and result.take([1, 3]).shape == (2, 3, 3, 3)
 
 
 def test_archives_of_arrays(tmp_path: Path) -> None:
@@ -184,9 +184,9 @@ def test_batches_are_a_function_of_seed_and_epoch() -> None:
     assert len(batches) == 11
     for epoch in (0, 5):
         all_ = list(batches.epoch(epoch))
-        places = torch.cat([batch.indices for batch in all_])
-        assert sorted(places.tolist()) == list(range(103)) and places.tolist() != sorted(places.tolist())
-        assert torch.equal(torch.cat([batch.labels for batch in all_]), images.labels[places])
+        indices = torch.cat([batch.indices for batch in all_])
+        assert sorted(indices.tolist()) == list(range(103)) and indices.tolist() != sorted(indices.tolist())
+        assert torch.equal(torch.cat([batch.labels for batch in all_]), images.labels[indices])
         assert torch.equal(all_[4].images, images.take(all_[4].indices)) and all_[4].images.dtype == torch.uint8
         rest = list(ImageBatches(images, 10, seed=3).epoch(epoch, start=7))
         assert [b.indices.tolist() for b in rest] == [b.indices.tolist() for b in all_[7:]]
