@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from regard.attention import masks
 from regard.core.tensors import shape
 from regard.layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention, SinusoidalPosition
-from regard.layers.recurrent import kind_of, over
+from regard.layers.recurrent import cell_class, run_rnn
 
 
 class Recurrent(nn.Module):
@@ -38,7 +38,7 @@ class Recurrent(nn.Module):
         if width % 2:
             raise ValueError(f"recurrent: width ({width}) must be even, half for each direction; try {width + 1}.")
         self.width, self.layers = width, layers
-        kind = kind_of("recurrent", cell)
+        kind = cell_class("recurrent", cell)
         self.rnn = nn.ModuleList(kind(width, width // 2, batch_first=True, bidirectional=True) for _ in range(layers))
         self.dropout = Dropout(dropout)
 
@@ -46,10 +46,10 @@ class Recurrent(nn.Module):
         length = x.shape[1]
         for rnn in self.rnn:
             if lengths is None:
-                y = over(rnn, x)[0]  # (B, T, W)
+                y = run_rnn(rnn, x)[0]  # (B, T, W)
             else:
                 packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-                y = pad_packed_sequence(over(rnn, packed)[0], batch_first=True, total_length=length)[0]
+                y = pad_packed_sequence(run_rnn(rnn, packed)[0], batch_first=True, total_length=length)[0]
             x = self.dropout(y)
         return x
 

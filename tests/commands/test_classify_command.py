@@ -207,7 +207,7 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
     damaged = shutil.copytree(run, tmp_path / "damaged")  # the other tests share the original
     (damaged / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:-9])
     assert main(["classify", str(damaged), "a"]) == 1
-    assert "model.safetensors must be a whole safetensors file" in capsys.readouterr().err
+    assert "model.safetensors must be a complete safetensors file" in capsys.readouterr().err
 
 
 def test_help_lists_the_settings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,10 +14,10 @@ from regard.training import Training, from_json, parse, to_json
 
 @dataclass(frozen=True)
 class Model:
-    """Of the model."""
+    """Settings of the model."""
 
     width: int = 64
-    """Of each vector."""
+    """Width of each vector."""
     kind: Literal["gru", "lstm"] = "gru"
     """The cell."""
 
@@ -37,14 +37,14 @@ class Recipe:
 
 def test_nested_settings_from_a_command_line() -> None:
     words = "--data d/e --model.kind lstm --training.betas 0.8 0.9 --training.compile --training.epochs None"
-    found = parse(Recipe, [*words.split(), "--training.steps", "900"])
-    assert found == Recipe(Path("d/e"), Model(64, "lstm"), Training(steps=900, betas=(0.8, 0.9), compile=True))
+    result = parse(Recipe, [*words.split(), "--training.steps", "900"])
+    assert result == Recipe(Path("d/e"), Model(64, "lstm"), Training(steps=900, betas=(0.8, 0.9), compile=True))
     assert parse(Recipe, ["--data", "d", "--width", "8", "--steps", "500"], flat=True).training.steps == 500
 
 
 def test_defaults_may_be_given() -> None:
-    found = parse(Recipe, ["--model.width", "10"], Recipe(Path("x"), Model(8, "lstm")))
-    assert found == Recipe(Path("x"), Model(10, "lstm"))
+    result = parse(Recipe, ["--model.width", "10"], Recipe(Path("x"), Model(8, "lstm")))
+    assert result == Recipe(Path("x"), Model(10, "lstm"))
 
 
 def test_the_help_is_the_docstrings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +62,7 @@ def test_the_help_is_the_docstrings(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("--data d --model.width many", "many"),
         ("--data d --model.kind tree", "tree"),
@@ -70,11 +70,11 @@ def test_the_help_is_the_docstrings(capsys: pytest.CaptureFixture[str]) -> None:
         ("", "--data"),
     ],
 )
-def test_a_wrong_command_line_names_the_option(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_command_line_names_the_option(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         parse(Recipe, words.split())
     assert stopped.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_errors_of_all_nested_settings_come_together() -> None:
@@ -107,5 +107,5 @@ def test_json_errors_come_together_and_name_the_keys() -> None:
     ]
     with pytest.raises(ValueError, match=r"must be JSON; got text that is not JSON \(.*: line 2 column 8"):
         from_json(Recipe, '{\n"data":}')
-    with pytest.raises(ValueError, match=r"settings: model \(3\) must be an object of settings"):
+    with pytest.raises(ValueError, match=r"settings: model \(3\) must be an object with settings"):
         from_json(Recipe, '{"data": "x", "model": 3}')

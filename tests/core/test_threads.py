@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from regard.core.process import side_by_side
+from regard.core.process import run_in_threads
 
 LIMIT = 600.0
 """Seconds after which a test that hangs fails."""
@@ -31,12 +31,12 @@ def test_two_at_once_with_one_thread_each() -> None:
         together.wait()  # passes where two are there at the same time, and breaks where they come one by one
         return item, torch.get_num_threads()
 
-    assert side_by_side(run, [3, 1, 2, 0]) == [(3, 1), (1, 1), (2, 1), (0, 1)]
+    assert run_in_threads(run, [3, 1, 2, 0]) == [(3, 1), (1, 1), (2, 1), (0, 1)]
 
 
 @pytest.mark.usefixtures("two_threads")
 def test_one_inside_another_gives_the_threads_back() -> None:
-    assert side_by_side(lambda x: side_by_side(lambda y: x * y, [1, 2]), [1, 2]) == [[1, 2], [2, 4]]
+    assert run_in_threads(lambda x: run_in_threads(lambda y: x * y, [1, 2]), [1, 2]) == [[1, 2], [2, 4]]
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -54,14 +54,14 @@ def test_a_watched_thread_does_everything_itself() -> None:
 
     itself = {(threading.get_ident(), 1)}  # with one thread for each operation, as unwatched
     with Mode():
-        assert set(side_by_side(run, [torch.ones(1)] * 3)) == itself
+        assert set(run_in_threads(run, [torch.ones(1)] * 3)) == itself
     assert seen.count("sin") == 3
     with torch.autocast("cpu"):
-        assert set(side_by_side(run, [torch.ones(1)] * 3)) == itself
+        assert set(run_in_threads(run, [torch.ones(1)] * 3)) == itself
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_a_failure_is_told_and_the_rest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_raised_and_the_rest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
     dropped = threading.Event()
 
@@ -79,13 +79,13 @@ def test_a_failure_is_told_and_the_rest_is_dropped(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("regard.core.process.ThreadPoolExecutor", Pool)
     with pytest.raises(KeyError, match="broken"):
-        side_by_side(run, list(range(1000)))
+        run_in_threads(run, list(range(1000)))
     assert len(begun) <= 3  # the first one, and what each thread had begun when it failed
 
 
 def test_one_thread_and_no_work() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    assert side_by_side(lambda x: threading.get_ident(), [1, 2]) == [threading.get_ident()] * 2
+    assert run_in_threads(lambda x: threading.get_ident(), [1, 2]) == [threading.get_ident()] * 2
     torch.set_num_threads(before)
-    assert side_by_side(str, []) == []
+    assert run_in_threads(str, []) == []

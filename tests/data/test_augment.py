@@ -47,9 +47,9 @@ def test_crop_moves_and_zeros_come_in() -> None:
 
 def test_erase_wipes_one_rectangle() -> None:
     images = torch.ones(200, 2, 20, 30)
-    found = erase(images, 0.5, (0.1, 0.2), seeded(), fill=-1.0)
-    holes = found[:, 0] == -1
-    assert torch.equal(found[:, 1] == -1, holes)
+    result = erase(images, 0.5, (0.1, 0.2), seeded(), fill=-1.0)
+    holes = result[:, 0] == -1
+    assert torch.equal(result[:, 1] == -1, holes)
     touched = holes.any(-1).any(-1)
     assert 70 < touched.sum() < 130
     for hole in holes[touched]:
@@ -82,7 +82,7 @@ def test_mixup_is_a_mean_of_two() -> None:
         (lambda: flip(IMAGES[0]), "flip: images (3×7×5) must be (batch, channels, height, width)."),
         (lambda: flip(IMAGES, 1.5), "flip: share (1.5) must lie in [0, 1]."),
         (lambda: crop(IMAGES, -1), "crop: padding (-1) must be 0 or more."),
-        (lambda: erase(IMAGES, 0.5, (0.5, 0.1)), "erase: area (0.5, 0.1) must be two rising parts"),
+        (lambda: erase(IMAGES, 0.5, (0.5, 0.1)), "erase: area (0.5, 0.1) must be two increasing fractions"),
         (lambda: mixup(IMAGES.float(), torch.zeros(101), -1), "mixup: alpha (-1) must be 0 or more."),
         (lambda: mixup(IMAGES, torch.zeros(101)), "must be floating point: a mean of bytes would be rounded."),
     ],

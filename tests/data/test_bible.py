@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from regard.data import bible
-from regard.data.bible import ENGLISH, GREEK, MADE, WHEEL, prepare, read
+from regard.data.bible import ALIGNMENTS, ENGLISH, GREEK, WHEEL, prepare, read
 
 SOURCE = "id\taltId\ttext\n" + "".join(
     f"n4000100{verse}00{word}\t-\t{text}\n"
@@ -32,20 +32,20 @@ RECORDS = [
 
 
 def packed(records: object = RECORDS) -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    output = io.BytesIO()
+    with zipfile.ZipFile(output, "w") as archive:
         archive.writestr(GREEK, SOURCE)
         archive.writestr(ENGLISH, TARGET)
-        archive.writestr(MADE, json.dumps({"records": records}))
-    return made.getvalue()
+        archive.writestr(ALIGNMENTS, json.dumps({"records": records}))
+    return output.getvalue()
 
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An archive in place of the real one."""
     content = packed()
-    made = dataclasses.replace(WHEEL, sha256=hashlib.sha256(content).hexdigest(), size=len(content))
-    monkeypatch.setattr(bible, "WHEEL", made)
+    output = dataclasses.replace(WHEEL, sha256=hashlib.sha256(content).hexdigest(), size=len(content))
+    monkeypatch.setattr(bible, "WHEEL", output)
     monkeypatch.setattr(bible, "VERSES", 2)
     monkeypatch.setattr(bible, "LINKS", 4)
     path = tmp_path / "toy.whl"

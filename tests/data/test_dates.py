@@ -20,7 +20,7 @@ PLAIN = str.maketrans({"\u202f": " ", "\xa0": " ", "\u200f": None, "\u200e": Non
 
 
 def written(locale: str, date: datetime.date) -> set[str]:
-    return {writing(date) for writing in module._writings((locale,))[0][locale]}
+    return {writing(date) for writing in module._formats((locale,))[0][locale]}
 
 
 @settings(max_examples=60, deadline=None)
@@ -39,9 +39,9 @@ def test_they_are_written_as_babel_writes_them(date: datetime.date, name: str) -
     assert all(re.search(rf"(?<!\d){date.year}(?!\d)", text) for text in ours)
 
 
-def test_no_writing_has_two_readings() -> None:
+def test_no_writing_has_is_ambiguous() -> None:
     """By trying every day of some years, in every locale; weekdays aside, which are no help in reading."""
-    writings, ambiguous = module._writings((*LOCALES, "hr", "sr_Latn"))
+    writings, ambiguous = module._formats((*LOCALES, "hr", "sr_Latn"))
     for year in (1912, 2011):
         readings = defaultdict(set)
         for writing in (w for several in writings.values() for w in several):
@@ -49,12 +49,12 @@ def test_no_writing_has_two_readings() -> None:
                 continue
             for number in range(datetime.date(year, 1, 1).toordinal(), datetime.date(year + 1, 1, 1).toordinal()):
                 date = datetime.date.fromordinal(number)
-                if not module._two_readings(writing, date, ambiguous):
+                if not module._is_ambiguous(writing, date, ambiguous):
                     readings[re.sub(r"\b0", "", writing(date).casefold())].add(date)
-        assert [text for text, found in readings.items() if len(found) > 1] == []
+        assert [text for text, result in readings.items() if len(result) > 1] == []
 
 
-def test_two_readings_are_told_from_one() -> None:
+def test_is_ambiguous_are_distinguished_from_one() -> None:
     texts = dict(dates(30_000, seed=1, locales=("en_US", "en_GB", "de")))
     slashed = [re.findall(r"(\d+)/(\d+)/\d{4}$", text)[0] for text in texts if "/" in text]
     assert len(slashed) > 1000
@@ -87,9 +87,9 @@ def test_pairs_are_a_function_of_the_arguments(seed: int, part: module.Part) -> 
 
 
 def test_no_date_is_in_two_parts() -> None:
-    found = {part: {iso for _, iso in dates(3000, part=part)} for part in ("train", "valid", "test")}  # type: ignore[arg-type]
-    assert not found["train"] & found["test"] and not found["train"] & found["valid"]
-    assert not found["valid"] & found["test"]
+    result = {part: {iso for _, iso in dates(3000, part=part)} for part in ("train", "valid", "test")}  # type: ignore[arg-type]
+    assert not result["train"] & result["test"] and not result["train"] & result["valid"]
+    assert not result["valid"] & result["test"]
     every = Counter(part_of(datetime.date.fromordinal(n)) for n in range(FIRST.toordinal(), LAST.toordinal() + 1))
     assert 0.89 < every["train"] / every.total() < 0.91 and 0.045 < every["test"] / every.total() < 0.055
 

@@ -26,8 +26,8 @@ def test_what_ends_a_document(tmp_path: Path, documents: str, wanted: list[list[
     (tmp_path / "a").write_text(TEXT)
     (tmp_path / "b.gz").write_bytes(gzip.compress(b"Six"))
     report = Report(what="documents")
-    found = list(read_documents([tmp_path / "a", tmp_path / "b.gz"], documents, report))  # type: ignore[arg-type]
-    assert found == [*wanted, ["Six"]] and report.kept == len(found)
+    result = list(read_documents([tmp_path / "a", tmp_path / "b.gz"], documents, report))  # type: ignore[arg-type]
+    assert result == [*wanted, ["Six"]] and report.kept == len(result)
 
 
 def test_bad_text_is_named(tmp_path: Path) -> None:
@@ -47,8 +47,8 @@ def test_passages_hold_whole_sentences_while_they_fit(tmp_path: Path) -> None:
     documents = [["a b", "c d", "e"], ["f"], ["a b c d e f g h"], ["a b c d", "e f"]]
     report = Report(kept=4, what="documents")
     corpus = Corpus.write(tmp_path / "corpus", encode_passages(iter(documents), words, 5, report))
-    found = [(words.decode(ids), about.tolist()) for ids, about in corpus]
-    assert found == [
+    result = [(words.decode(ids), about.tolist()) for ids, about in corpus]
+    assert result == [
         ("a b c d e", [0, 2, 2, 1]),
         ("a b c d e", [2, 5]),  # a sentence that is too long is cut
         ("f g h", [2, 3]),

@@ -68,7 +68,7 @@ def test_every_reader_refuses_above_the_share(
     path = write(tmp_path / ("text.tsv.gz" if packed else "text.tsv"), lines, packed)
     expected = (
         rf"text\.tsv.* must be UTF-8; got {bad} of 100 lines \({bad}%\) that are not: WINDOWS-1252, it seems\. Convert "
-        rf"the file \(iconv -f WINDOWS-1252 -t UTF-8\), or leave such lines out with --badly-encoded 0\.{bad + 1:02d}"
+        rf"the file \(iconv -f WINDOWS-1252 -t UTF-8\), or drop such lines with --badly-encoded 0\.{bad + 1:02d}"
     )
     with pytest.raises(ValueError, match=expected.replace("0.10", "0.1")):
         READERS[reader](path, share)

@@ -46,10 +46,10 @@ def test_idx_files_plain_and_gzip(tmp_path: Path) -> None:
         (b"", "must begin with 00 00 08 and a number of dimensions, an idx file of bytes; got nothing."),
         (b"\x89PNG....", "got 89 50 4e 47."),
         (b"\0\0\x0d\1\0\0\0\0", "got 00 00 0d 01."),
-        (b"\0\0\x08\2\0\0\0", "must hold unknown bytes"),
-        (idx_bytes(pixels(7, 3))[:-1], "must hold 7×3 bytes after its 12; got 20. Fetch it again."),
+        (b"\0\0\x08\2\0\0\0", "must have unknown bytes"),
+        (idx_bytes(pixels(7, 3))[:-1], "must have 7×3 bytes after its 12; got 20. Fetch it again."),
         (idx_bytes(pixels(7, 3)) + b"x", "got 22."),
-        (gzip.compress(idx_bytes(pixels(7, 3)), mtime=0)[:-9], "got gzip that ends badly"),
+        (gzip.compress(idx_bytes(pixels(7, 3)), mtime=0)[:-9], "got damaged gzip"),
     ],
 )
 def test_files_that_are_no_idx(content: bytes, message: str) -> None:
@@ -64,8 +64,8 @@ def test_a_folder_of_classes(folder: Path) -> None:
     assert images.shape == Shape(12, 8, 1)  # as the first, cats/a.png
     assert [file.name for file in images.files] == ["a.png", "b.png", "c.JPG"]
     assert images.take([2, 0]).shape == (2, 1, 12, 8) and images.take([]).shape == (0, 1, 12, 8)
-    wanted = np.asarray(Image.open(folder / "cats/a.png"))
-    assert np.array_equal(images.take([0])[0, 0].numpy(), wanted)
+    expected = np.asarray(Image.open(folder / "cats/a.png"))
+    assert np.array_equal(images.take([0])[0, 0].numpy(), expected)
     assert Folder(folder, Shape(6, 6, 3)).take([1, 2]).shape == (2, 3, 6, 6)
     assert Folder(folder, Shape(channels=3)).shape == Shape(12, 8, 3)
 
@@ -86,7 +86,7 @@ def test_a_file_that_is_no_image_is_named(folder: Path) -> None:
     Image.fromarray(pixels(40, 40, 3)).save(bad)
     bad.write_bytes(bad.read_bytes()[:2000])
     images = Folder(folder)  # its beginning is that of an image
-    with pytest.raises(ValueError, match=re.escape(f"images: file ({bad}) must be a whole image")):
+    with pytest.raises(ValueError, match=re.escape(f"images: file ({bad}) must be a complete image")):
         images.take([2])
     with pytest.raises(ValueError, match=r"images: file \(.*nowhere.png\) must exist; got none there"):
         decode(folder / "nowhere.png", Shape(4, 4, 1))
@@ -144,8 +144,8 @@ def test_parts_of_data(folder: Path, tmp_path: Path) -> None:
     (idx / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx_bytes(np.array([0, 2, 1, 0], np.uint8))))
     assert read_images(idx).classes == ["0", "1", "2"] and read_images(idx, "test") is None  # type: ignore[union-attr]
     (idx / "classes.txt").write_text("a\nb\nc\n")
-    found = read_images(idx, shape=Shape(3, 3, 3))
-    assert found is not None and found.classes == list("abc") and found.take([1, 3]).shape == (2, 3, 3, 3)
+    result = read_images(idx, shape=Shape(3, 3, 3))
+    assert result is not None and result.classes == list("abc") and result.take([1, 3]).shape == (2, 3, 3, 3)
 
 
 def test_archives_of_arrays(tmp_path: Path) -> None:
@@ -168,9 +168,9 @@ def test_archives_of_arrays(tmp_path: Path) -> None:
         ((np.zeros((2, 4, 4)), [0, 1]), "pixels (float64 (2, 4, 4, 1)) must be bytes"),
         ((np.zeros((2, 4, 4, 2), np.uint8), [0, 1]), "with 1 or 3 channels"),
         ((np.zeros((2, 4, 4), np.uint8), [0]), "labels (1) must be one per image (2)"),
-        ((np.zeros((2, 4, 4), np.uint8), [0.5, 1.0]), "labels (float64 (2,)) must be whole numbers"),
+        ((np.zeros((2, 4, 4), np.uint8), [0.5, 1.0]), "labels (float64 (2,)) must be integers"),
         ((np.zeros((2, 4, 4), np.uint8), [0, 2], ["a", "b"]), "labels (0 … 2) must lie in 0 … 1, the classes"),
-        ((np.zeros((0, 4, 4), np.uint8), np.zeros(0, int)), "must be whole numbers, one per image"),
+        ((np.zeros((0, 4, 4), np.uint8), np.zeros(0, int)), "must be integers, one per image"),
     ],
 )
 def test_arrays_that_do_not_fit(arguments: tuple, message: str) -> None:
@@ -184,9 +184,9 @@ def test_batches_are_a_function_of_seed_and_epoch() -> None:
     assert len(batches) == 11
     for epoch in (0, 5):
         all_ = list(batches.epoch(epoch))
-        places = torch.cat([batch.indices for batch in all_])
-        assert sorted(places.tolist()) == list(range(103)) and places.tolist() != sorted(places.tolist())
-        assert torch.equal(torch.cat([batch.labels for batch in all_]), images.labels[places])
+        indices = torch.cat([batch.indices for batch in all_])
+        assert sorted(indices.tolist()) == list(range(103)) and indices.tolist() != sorted(indices.tolist())
+        assert torch.equal(torch.cat([batch.labels for batch in all_]), images.labels[indices])
         assert torch.equal(all_[4].images, images.take(all_[4].indices)) and all_[4].images.dtype == torch.uint8
         rest = list(ImageBatches(images, 10, seed=3).epoch(epoch, start=7))
         assert [b.indices.tolist() for b in rest] == [b.indices.tolist() for b in all_[7:]]
@@ -233,6 +233,6 @@ def test_holding_out() -> None:
 
 
 def test_only_so_much_is_kept_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_files, "KEPT", 3 * 12 * 8 - 1)
+    monkeypatch.setattr(image_files, "MAX_CACHED_BYTES", 3 * 12 * 8 - 1)
     images = Folder(folder)
-    assert images._kept is None and torch.equal(images.take([1]), Folder(folder).take([1]))
+    assert images._cache is None and torch.equal(images.take([1]), Folder(folder).take([1]))

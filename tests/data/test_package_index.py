@@ -26,12 +26,12 @@ class Index(BaseHTTPRequestHandler):
     content = CONTENT
 
     def do_GET(self) -> None:
-        wanted = f"Basic {base64.b64encode(self.login.encode()).decode()}" if self.login else None
+        expected = f"Basic {base64.b64encode(self.login.encode()).decode()}" if self.login else None
         pages = {
             "/simple/toy/": b'<a href="../../f/toy-0.9.tar.gz#0">x</a><a href="/f/toy-1.0.tar.gz#sha256=1">y</a>',
             "/f/toy-1.0.tar.gz": self.content,
         }
-        good = self.headers["Authorization"] == wanted
+        good = self.headers["Authorization"] == expected
         body = pages.get(self.path, b"") if good else b""
         self.send_response(200 if body else 404 if good else 401)
         self.end_headers()
@@ -118,7 +118,7 @@ def test_without_a_network_it_says_what_to_do(serve, pip, refusing: str, tmp_pat
     with pytest.raises(OSError) as caught:
         fetch(Sdist("toy", "toy-2.0.tar.gz", "0", 1), tmp_path)
     for part in (
-        f"registry: toy-2.0.tar.gz must be had from the package index of pip; got {refusing}: ",
+        f"registry: toy-2.0.tar.gz must be downloaded from the package index of pip; got {refusing}: ",
         "scheme 'ftp'",
         "no toy-2.0.tar.gz among 2 files of toy",
         "pass it as archive (--archive FILE); `pip download` would run its setup.",
@@ -130,24 +130,24 @@ def test_without_a_network_it_says_what_to_do(serve, pip, refusing: str, tmp_pat
 
 
 def test_pip_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    said = {
+    message = {
         "config": ":env:.index-url='https://env.example/simple'\nglobal.index-url='https://all.example/simple'\n"
         f"global.extra-index-url='https://b.example\\nhttps://c.example'\nglobal.find-links='{tmp_path} nowhere'\n"
         "global.cert='ca.pem'\ndownload.proxy=\"http://proxy.example\"\ninstall.index-url='https://no.example'\n",
         "download": "  -i, --index-url <url>   Base URL (default\n     https://default.example/simple). This",
     }
-    monkeypatch.setattr(package_index, "_pip", lambda command, *_: said[command])
+    monkeypatch.setattr(package_index, "_pip", lambda command, *_: message[command])
     assert pip_settings() == Settings(
         ["https://env.example/simple", "https://b.example", "https://c.example"],
         [tmp_path],
         "ca.pem",
         "http://proxy.example",
     )
-    said["config"] = ""
+    message["config"] = ""
     assert pip_settings().indexes == ["https://default.example/simple"]
-    said["config"] = "global.no-index='true'\nglobal.extra-index-url='https://b.example'\n"
+    message["config"] = "global.no-index='true'\nglobal.extra-index-url='https://b.example'\n"
     assert pip_settings().indexes == []
-    said.update(config="", download="")
+    message.update(config="", download="")
     assert pip_settings() == Settings()
 
 

@@ -49,9 +49,9 @@ def test_every_pair_is_in_one_batch_that_keeps_the_bound(
         cells = max(batch.source.numel(), batch.target[:, 1:].numel())
         assert cells <= tokens or len(batch) == 1
         seen += batch.indices.tolist()
-        for row, place in enumerate(batch.indices.tolist()):
-            s, t = lengths[place]
-            ids = [FIRST + place]
+        for row, index in enumerate(batch.indices.tolist()):
+            s, t = lengths[index]
+            ids = [FIRST + index]
             assert batch.source[row].tolist() == ids * s + [EOS] + [PAD] * (batch.source.shape[1] - s - 1)
             assert batch.target[row].tolist() == [BOS] + ids * t + [EOS] + [PAD] * (batch.target.shape[1] - t - 2)
             assert (batch.source_lengths[row], batch.target_lengths[row]) == (s + 1, t + 1)
@@ -64,9 +64,9 @@ def test_every_pair_is_in_one_batch_that_keeps_the_bound(
     shares = [
         list(Batches(corpus, tokens, pool=pool, shuffle=shuffle).epoch(3, rank=r, world=world)) for r in range(world)
     ]
-    for number, places in enumerate(batches.plan(3)):
+    for number, indices in enumerate(batches.plan(3)):
         for rank in range(world):
-            assert shares[rank][number].indices.tolist() == places[rank::world].tolist()
+            assert shares[rank][number].indices.tolist() == indices[rank::world].tolist()
 
 
 def test_cutting_is_greedy() -> None:
@@ -100,7 +100,7 @@ def test_the_order_is_a_function_of_seed_and_epoch(corpus: Corpus) -> None:
 def test_the_order_is_the_same_everywhere(tmp_path: Path) -> None:
     """Written down once: another platform or version of numpy that gives another would break resuming."""
     batches = Batches(corpus_of(tmp_path, [(n % 5, n % 3) for n in range(12)]), 12, seed=5, pool=2)
-    assert [places.tolist() for places in batches.plan(1)] == [[10, 11, 1], [9, 4], [2, 8], [3], [0, 5, 6, 7]]
+    assert [indices.tolist() for indices in batches.plan(1)] == [[10, 11, 1], [9, 4], [2, 8], [3], [0, 5, 6, 7]]
 
 
 def test_plan_is_a_sequence(corpus: Corpus) -> None:
@@ -121,16 +121,16 @@ def test_there_is_little_padding(corpus: Corpus) -> None:
     assert share(Batches(corpus, 500, pool=1)) > 0.2
 
 
-def test_packed_batches_are_by_lot(corpus: Corpus) -> None:
+def test_packed_batches_are_random(corpus: Corpus) -> None:
     """Without a pool, texts of any lengths come together, as many as fit when nothing is padded."""
     batches = Batches(corpus, 500, seed=2, pool=0)
     plan = batches.plan(1)
     assert sorted(np.concatenate(plan).tolist()) == list(range(len(corpus)))
-    sides = [(corpus.lengths[places] + 1).sum(0) for places in plan]
+    sides = [(corpus.lengths[indices] + 1).sum(0) for indices in plan]
     assert max(max(side) for side in sides) <= 500
-    for places, after, side in zip(plan[:-1], plan[1:], sides, strict=False):  # not one more would have fitted
-        assert max(side + corpus.lengths[after[0]] + 1) > 500, len(places)
-    spread = np.mean([corpus.lengths[places, 0].std() for places in plan])
+    for indices, after, side in zip(plan[:-1], plan[1:], sides, strict=False):  # not one more would have fitted
+        assert max(side + corpus.lengths[after[0]] + 1) > 500, len(indices)
+    spread = np.mean([corpus.lengths[indices, 0].std() for indices in plan])
     assert spread > 0.8 * corpus.lengths[:, 0].std()
     assert [p.tolist() for p in plan] == [p.tolist() for p in Batches(corpus, 500, seed=2, pool=0).plan(1)]
     assert [p.tolist() for p in plan] != [p.tolist() for p in batches.plan(2)]
@@ -138,8 +138,8 @@ def test_packed_batches_are_by_lot(corpus: Corpus) -> None:
 
 def test_a_text_too_long_is_packed_alone(tmp_path: Path) -> None:
     batches = Batches(corpus_of(tmp_path, [(9, 9), (1, 1), (99, 1), (1, 99), (1, 1)]), 20, pool=0)
-    found = [sorted(places.tolist()) for places in batches.plan(0)]
-    assert [2] in found and [3] in found and sorted(n for places in found for n in places) == list(range(5))
+    result = [sorted(indices.tolist()) for indices in batches.plan(0)]
+    assert [2] in result and [3] in result and sorted(n for indices in result for n in indices) == list(range(5))
 
 
 def test_turning_targets_by_turns_saves_padding(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:

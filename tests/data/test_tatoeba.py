@@ -39,8 +39,8 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Puts an archive in place of the real one; returns its path."""
 
     def make(content: bytes, count: int = len(LINES)) -> Path:
-        made = dataclasses.replace(SDIST, sha256=hashlib.sha256(content).hexdigest(), size=len(content))
-        monkeypatch.setattr(tatoeba, "SDIST", made)
+        output = dataclasses.replace(SDIST, sha256=hashlib.sha256(content).hexdigest(), size=len(content))
+        monkeypatch.setattr(tatoeba, "SDIST", output)
         monkeypatch.setitem(SOURCES, "en-fr", Source("toy-1/data/toy.zip", "toy.txt", count))
         path = tmp_path / "toy.tar.gz"
         path.write_bytes(content)
@@ -56,13 +56,13 @@ def test_the_archive_becomes_files(toy, tmp_path: Path) -> None:
         str(done)
         == f"{done.folder}: {done.counts['train']} train, {done.counts['valid']} valid, {done.counts['test']} test"
     )
-    found = []
+    result = []
     for part in PARTS:
         rows = list(read_pairs([done.folder / f"{part}.en", done.folder / f"{part}.fr"]))
         assert len(rows) == done.counts[part] > 0
         credits = (done.folder / f"{part}.credits").read_text().splitlines()
-        found += [(*row, credit) for row, credit in zip(rows, credits, strict=True)]
-    assert sorted(found) == sorted(
+        result += [(*row, credit) for row, credit in zip(rows, credits, strict=True)]
+    assert sorted(result) == sorted(
         (f"Sentence {n // 2}.", f"Phrase {n}{('!', 'é', ' ?')[n % 3]}", f"CC-BY 2.0 #{n} (ada)") for n in range(600)
     )
     about = (done.folder / "README").read_text()
@@ -131,7 +131,7 @@ def test_says_what_is_wrong(toy, tmp_path: Path) -> None:
     folder = tmp_path / "en-fr"
     folder.mkdir()
     (folder / "notes.txt").touch()
-    refused(f"tatoeba: {folder} must hold nothing but an earlier result; got notes.txt.", "en-fr", tmp_path, archive)
+    refused(f"tatoeba: {folder} must contain only an earlier result; got notes.txt.", "en-fr", tmp_path, archive)
     (folder / "notes.txt").unlink()
     folder.rmdir()
     folder.touch()

@@ -44,7 +44,7 @@ def test_both_layouts_give_the_pairs(
     last: bool,
 ) -> None:
     folder = tmp_path_factory.mktemp("parallel")
-    wanted = [(a.strip(), b.strip()) for a, b in pairs if a.strip() and b.strip()]
+    expected = [(a.strip(), b.strip()) for a, b in pairs if a.strip() and b.strip()]
     columns = [["\t".join(pair) for pair in pairs]] if one_file else [[pair[side] for pair in pairs] for side in (0, 1)]
     end = "\r\n" if carriage else "\n"
     paths = []
@@ -54,12 +54,12 @@ def test_both_layouts_give_the_pairs(
         paths.append(write(folder, f"{number}.gz", gzip.compress(content) if packed else content))
     report = Report()
     try:
-        found = list(read_pairs(paths[0] if one_file else paths, report))
+        result = list(read_pairs(paths[0] if one_file else paths, report))
     except ValueError as error:
-        assert not wanted and "must hold at least one pair" in str(error)
+        assert not expected and "must hold at least one pair" in str(error)
         return
-    assert found == wanted
-    assert report.kept == len(wanted) and report.left_out["empty"] == len(pairs) - len(wanted)
+    assert result == expected
+    assert report.kept == len(expected) and report.left_out["empty"] == len(pairs) - len(expected)
 
 
 def test_what_is_left_out_is_counted_with_its_lines(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_says_what_is_wrong(tmp_path: Path) -> None:
     refused(f"parallel: lines (2) of {tabless} must have exactly one tab", tabless)
     refused("must be UTF-8; got UTF-16. Try `iconv", write(tmp_path, "wide", "a\tb".encode("utf-16")))
     cut = write(tmp_path, "cut.gz", gzip.compress(bytes(range(256)) * 99)[:-200])
-    refused(f"parallel: {cut} must be whole gzip; got Compressed file ended", cut)
+    refused(f"parallel: {cut} must be complete gzip; got Compressed file ended", cut)
     refused("must hold at least one pair; got 0 pairs kept; left out: none.", write(tmp_path, "void", b""))
     refused("got 0 pairs kept; left out: 2 empty (lines 1, 2).", two(tmp_path, b"\n\n", b"a\nb\n"))
     with pytest.raises(FileNotFoundError, match="absent"):

@@ -1,4 +1,4 @@
-"""Vocabularies: text comes back, words are told apart, and the same text gives the same vocabulary."""
+"""Vocabularies: text comes back, words are distinguished, and the same text gives the same vocabulary."""
 
 import json
 import multiprocessing
@@ -77,9 +77,9 @@ def test_words_of_any_ids_are_those_of_their_text(subwords: Subwords, data: st.D
 def test_no_piece_is_part_word_part_punctuation(kind: str) -> None:
     lines = ['A dog, a cat and "a dog".', "The dog’s cat — the dog!", "Wow, a dog?"] * 30
     subwords = Subwords.train(lines, 60, kind)
-    pieces = subwords.pieces(range(4, len(subwords)))
-    assert not [piece for piece in pieces if re.search(r"\w", piece) and re.search(r"[^\w▁]", piece)]
-    assert "▁dog" in pieces or kind == "unigram"
+    tokens = subwords.pieces(range(4, len(subwords)))
+    assert not [token for token in tokens if re.search(r"\w", token) and re.search(r"[^\w▁]", token)]
+    assert "▁dog" in tokens or kind == "unigram"
     assert [subwords.decode(ids) for ids in subwords.encode_all(lines)] == lines
     ids = subwords.encode('a "dog". So')
     assert max(subwords.words(ids)) == 2  # a full stop belongs to the word it stands at
@@ -133,8 +133,8 @@ def test_specials_have_their_places(vocabulary: Vocabulary) -> None:
 @each
 def test_ids_come_as_lists_arrays_or_tensors(vocabulary: Vocabulary) -> None:
     ids = vocabulary.encode("Die Katze")
-    for given_ids in (np.array(ids, np.uint16), torch.tensor(ids), iter(ids)):
-        assert vocabulary.decode(given_ids) == "Die Katze"
+    for ids_in in (np.array(ids, np.uint16), torch.tensor(ids), iter(ids)):
+        assert vocabulary.decode(ids_in) == "Die Katze"
 
 
 @each
@@ -161,7 +161,7 @@ def vocabularies_of_ties() -> list[str]:
 
 
 def test_every_process_finds_the_same() -> None:
-    """Rust's hash maps are seeded anew in each process, whatever PYTHONHASHSEED says."""
+    """Rust's hash maps have a new seed in each process, whatever PYTHONHASHSEED says."""
     code = "import json; from tests.data.test_vocabulary import vocabularies_of_ties as f; print(json.dumps(f()))"
     processes = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "PYTHONHASHSEED": n})
@@ -209,14 +209,14 @@ def _encode_in_a_child(queue: multiprocessing.Queue) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-def test_a_forked_child_encodes_too_and_nobody_warns(capfd: pytest.CaptureFixture[str]) -> None:
-    wanted = TRAINED["bpe"].encode_all(TEXT)  # starts the threads that a child does not have
+def test_a_forked_child_encodes_without_warnings(capfd: pytest.CaptureFixture[str]) -> None:
+    expected = TRAINED["bpe"].encode_all(TEXT)  # starts the threads that a child does not have
     context = multiprocessing.get_context("fork")
     queue: multiprocessing.Queue = context.Queue()
     child = context.Process(target=_encode_in_a_child, args=(queue,), daemon=True)
     child.start()
     try:
-        assert queue.get(timeout=300) == wanted
+        assert queue.get(timeout=300) == expected
     finally:
         child.kill()
     assert "parallelism" not in capfd.readouterr().err
@@ -228,7 +228,8 @@ def test_ids_beyond_are_refused(vocabulary: Vocabulary) -> None:
     for method in (vocabulary.decode, vocabulary.pieces, vocabulary.words):
         for id in (size, -1):
             with pytest.raises(
-                ValueError, match=re.escape(f"vocabulary: ids[1] ({id}) must lie in 0 … {size - 1}; got one beyond.")
+                ValueError,
+                match=re.escape(f"vocabulary: ids[1] ({id}) must lie in 0 … {size - 1}; got one out of range."),
             ):
                 method([5, id])
 

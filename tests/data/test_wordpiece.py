@@ -31,7 +31,7 @@ def trained() -> WordPiece:
 def directory(folder: Path, **config: object) -> Path:
     """A model directory with a vocabulary of the test's own; without a tokenizer.json."""
     folder.mkdir()
-    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in VOCABULARY), encoding="utf-8")
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCABULARY), encoding="utf-8")
     (folder / "config.json").write_text('{"model_type": "bert"}')
     if config:
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -66,10 +66,10 @@ def pair(request: pytest.FixtureRequest, trained: WordPiece, tmp_path_factory: p
 def test_the_ids_of_transformers(pair, text: str, other: str | None, longest: int) -> None:  # type: ignore[no-untyped-def]
     ours, fast = pair
     other = other or None  # to transformers an empty text is no pair
-    found = ours.encode(text, other, longest)
-    wanted = fast(text, other, truncation=True, max_length=longest)
-    assert found == (wanted["input_ids"], wanted["token_type_ids"])
-    assert found == ours.encode_all([text, ""], None if other is None else [other, ""], longest)[0]
+    result = ours.encode(text, other, longest)
+    expected = fast(text, other, truncation=True, max_length=longest)
+    assert result == (expected["input_ids"], expected["token_type_ids"])
+    assert result == ours.encode_all([text, ""], None if other is None else [other, ""], longest)[0]
     whole = ours.encode(text, other, 512)
     bare = ours.encode_bare([text] if other is None else [text, other])
     assert ours.join(*bare) == whole
@@ -108,10 +108,10 @@ def test_pairs_are_cut_at_the_longer(trained: WordPiece) -> None:
 def test_words_and_text(trained: WordPiece) -> None:
     ids, _ = trained.encode("Katzen rettet; ja", "RESCUE")
     numbers = trained.words([*ids, trained.pad])
-    pieces = trained.pieces(ids)
+    tokens = trained.pieces(ids)
     assert numbers[0] == numbers[-1] == -1 and sorted({n for n in numbers if n >= 0}) == [0, 1, 2, 3, 4]
-    for place, piece in enumerate(pieces):
-        assert numbers[place] == -1 or piece.startswith("##") == (numbers[place] == numbers[place - 1])
+    for index, token in enumerate(tokens):
+        assert numbers[index] == -1 or token.startswith("##") == (numbers[index] == numbers[index - 1])
     assert trained.decode([*ids, trained.pad]) == "katzen rettet ; ja rescue"
     inside = next(id for id in range(len(trained)) if trained.pieces([id])[0].startswith("##"))
     assert trained.words([trained.cls, inside, inside]) == [-1, 0, 0]
@@ -127,8 +127,8 @@ def test_a_vocabulary_comes_back(trained: WordPiece, tmp_path: Path) -> None:
 
 def test_the_same_text_gives_the_same_vocabulary(trained: WordPiece) -> None:
     code = f"from regard.data import WordPiece; print(WordPiece.train({TEXT!r}, 120).pieces(range(120)))"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == str(trained.pieces(range(120)))
+    message = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert message.strip() == str(trained.pieces(range(120)))
     assert len(trained) == 120 and trained.pieces(range(5)) == list(SPECIAL.values())
     assert "Ç" in "".join(WordPiece.train(TEXT, 120, lower=False).pieces(range(120)))
 
@@ -142,11 +142,11 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
         WordPiece.load(tmp_path)
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\na\n")
     with pytest.raises(
-        ValueError, match=r"vocabulary \(4 pieces\) must have the special .*; got no \[SEP\], \[MASK\]\."
+        ValueError, match=r"vocabulary \(4 tokens\) must have the special .*; got no \[SEP\], \[MASK\]\."
     ):
         WordPiece.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
-    with pytest.raises(ValueError, match=r"tokenizer\.json\) must hold a tokenizer; got one that is none"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json\) must contain a valid tokenizer; got: "):
         WordPiece.load(tmp_path)
     from regard.data import Subwords
 

@@ -130,19 +130,19 @@ def recording_differences(before: Path, after: Path) -> Iterator[str]:
         first, second = before / name, after / name
         if name.endswith(".safetensors"):
             (tensors, metadata), (others, about) = read_tensors(first), read_tensors(second)
-            found = [*tensor_differences(tensors, others, EXACT), *differences(metadata, about, EXACT)]
+            result = [*tensor_differences(tensors, others, EXACT), *differences(metadata, about, EXACT)]
         elif name.endswith((".json", ".jsonl")):
-            found = list(differences(_json(first), _json(second), EXACT))
+            result = list(differences(_json(first), _json(second), EXACT))
         else:
-            found = [] if first.read_bytes() == second.read_bytes() else ["not equal"]
-        yield from (f"{name}: {difference}" for difference in found)
+            result = [] if first.read_bytes() == second.read_bytes() else ["not equal"]
+        yield from (f"{name}: {difference}" for difference in result)
 
 
 def _files(folder: Path) -> set[str]:
-    found = (path for path in folder.rglob("*") if path.is_file())
+    result = (path for path in folder.rglob("*") if path.is_file())
     return {
         str(path.relative_to(folder))
-        for path in found
+        for path in result
         if not any(fnmatch(path.name, pattern) for pattern in NOT_STORED) or "images" in path.parts
     }
 

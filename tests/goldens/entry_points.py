@@ -24,8 +24,8 @@ def command() -> Callable[[Sequence[str]], int]:
     """The function behind the command `regard`, from the entry point in pyproject.toml."""
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     module, _, name = project["scripts"]["regard"].partition(":")
-    found: Callable[[Sequence[str]], int] = getattr(importlib.import_module(module), name)
-    return found
+    result: Callable[[Sequence[str]], int] = getattr(importlib.import_module(module), name)
+    return result
 
 
 def kernels() -> Any:

@@ -47,7 +47,7 @@ def collect(files: Path, results: Mapping[str, Any], states: Mapping[str, Any]) 
         "runs": {name: _run(files / name, results["runs"][name]["json"]) for name in RECIPES},
         "capture": _capture(files / "capture.safetensors"),
         "exports": {name: _files(files / name) for name in ("ctranslate2", "huggingface")},
-        "answers": {name: keys_of(found) for name, found in results["server"].items()},
+        "answers": {name: keys_of(result) for name, result in results["server"].items()},
         "routes": server_answers.routes(files / "capture.safetensors"),
         "commands": commands(),
         "operators": operators(),
@@ -57,13 +57,13 @@ def collect(files: Path, results: Mapping[str, Any], states: Mapping[str, Any]) 
 
 
 def _distinct(states: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the variants of a module that have the same parameters, the first."""
-    found: dict[str, Any] = {}
+    """Return the first of each group of module variants that have the same parameters."""
+    result: dict[str, Any] = {}
     for case, state in states.items():
         kind = case.partition("/")[0]
-        if state and state not in [other for name, other in found.items() if name.partition("/")[0] == kind]:
-            found[case] = state
-    return found
+        if state and state not in [other for name, other in result.items() if name.partition("/")[0] == kind]:
+            result[case] = state
+    return result
 
 
 def keys_of(value: Any) -> Any:
@@ -119,12 +119,12 @@ class _Parser(BaseException):
 
 def commands() -> dict[str, dict[str, Any]]:
     """Options of every command: names, defaults and choices."""
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     for arguments in (["info"], ["train"]):
-        found |= dict(_options(_parser(arguments)))
+        result |= dict(_options(_parser(arguments)))
     for recipe in TRAINING:
-        found[f"regard train {recipe}"] = dict(_training_options(recipe))
-    return found
+        result[f"regard train {recipe}"] = dict(_training_options(recipe))
+    return result
 
 
 def _parser(arguments: list[str]) -> argparse.ArgumentParser:
@@ -135,8 +135,8 @@ def _parser(arguments: list[str]) -> argparse.ArgumentParser:
         try:
             command()(arguments)
         except _Parser as parser:
-            found: argparse.ArgumentParser = parser.args[0]
-            return found
+            result: argparse.ArgumentParser = parser.args[0]
+            return result
     raise AssertionError("commands are parsed by argparse")
 
 
@@ -157,14 +157,14 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, dict[str, A
 
 def _training_options(recipe: str) -> Iterator[tuple[str, str | None]]:
     """Read from the help of a recipe: each option and its default."""
-    name, *given = recipe.split()
+    name, *inputs = recipe.split()
     printed = io.StringIO()
     with (
         mock.patch.dict(os.environ, {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}),
         contextlib.redirect_stdout(printed),
         contextlib.suppress(SystemExit),
     ):
-        command()(["train", name, "RUN", *given, "--help"])
+        command()(["train", name, "RUN", *inputs, "--help"])
     _, *parts = OPTION.split(printed.getvalue())
     for option, text in zip(parts[::2], parts[1::2], strict=True):
         default = DEFAULT.search(" ".join(text.replace("│", " ").split()))

@@ -116,13 +116,13 @@ def _attend(similarity: Callable[[Any], Any] | str = "scaled_dot", **options: An
 
 
 def _greedy(module: Any, source: Tensor) -> Any:
-    found = models.greedy(module, source, torch.tensor([7, 4]), longest=9)
-    return [(torch.tensor(one.tokens), one.score) for one in found]
+    result = models.greedy(module, source, torch.tensor([7, 4]), longest=9)
+    return [(torch.tensor(one.tokens), one.score) for one in result]
 
 
 def _beam(module: Any, source: Tensor) -> Any:
-    found = models.beam(module, source, torch.tensor([7, 4]), size=3, n_best=2, longest=9)
-    return [(torch.tensor(one.tokens), one.score) for sentence in found for one in sentence]
+    result = models.beam(module, source, torch.tensor([7, 4]), size=3, n_best=2, longest=9)
+    return [(torch.tensor(one.tokens), one.score) for sentence in result for one in sentence]
 
 
 def _decoder_steps(module: Any, x: Tensor, memory: Tensor) -> Tensor:

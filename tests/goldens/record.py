@@ -44,12 +44,12 @@ def record(out: Path) -> None:
     files = (out / "files").resolve()
     files.mkdir(parents=True)
     outcomes = {name: outcome(case) for name, case in CASES.items()}
-    tensors = {f"{case}:{name}": x for case, found in outcomes.items() for name, x in found.tensors.items()}
+    tensors = {f"{case}:{name}": x for case, result in outcomes.items() for name, x in result.tensors.items()}
     save_file(tensors, out / "modules.safetensors")
     with small_runs.working_in(files):
         results = record_results(files)
     _write_json(out / "results.json", results)
-    states = {name: found.state for name, found in outcomes.items()}
+    states = {name: result.state for name, result in outcomes.items()}
     _write_json(out / "interfaces.json", frozen_interfaces.collect(files, results, states))
 
 
@@ -115,14 +115,14 @@ def main() -> int:
     parser.add_argument("--store", action="store_true", help="make it the recording that the tests compare with")
     options = parser.parse_args()
     record(options.out)
-    found = list(recording_differences(options.exact, options.out)) if options.exact else []
-    for line in found[:50]:
+    result = list(recording_differences(options.exact, options.out)) if options.exact else []
+    for line in result[:50]:
         print(line[:300])
     if options.exact:
-        print(f"{len(found)} differences from {options.exact}")
+        print(f"{len(result)} differences from {options.exact}")
     if options.store:
         store(options.out)
-    return int(bool(found))
+    return int(bool(result))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the server answers on every route, for a target of each kind."""
+"""The answers of the server on every route, for a target of each kind."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ POST: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
 def answers(name: str) -> dict[str, Any]:
     """Status, kind and contents of every answer for a target in the current directory; a picture counts as pixels."""
     path, options = TARGETS[name]
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     with TestClient(create_app(open_target(Path(path), **options)), base_url="http://127.0.0.1:8000") as client:
         for asked in ("api/target", "api/progress", *GET[name]):
-            found[f"GET {asked}"] = _answer(client.get(f"/{asked}"))
+            result[f"GET {asked}"] = _answer(client.get(f"/{asked}"))
         for asked, body in POST[name]:
-            found[f"POST {asked} {body}"] = _answer(client.post(f"/{asked}", json=body))
-    return found
+            result[f"POST {asked} {body}"] = _answer(client.post(f"/{asked}", json=body))
+    return result
 
 
 def _answer(response: Any) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def regard_command(*arguments: str) -> str:
 
 
 def write_files() -> dict[str, dict[str, Any]]:
-    """Write data, runs, capture and exports; what each run says of itself."""
+    """Write data, runs, capture and exports; the metadata of each run."""
     write_data()
     runs = {name: train(name) for name in RECIPES}
     write_capture()
@@ -187,7 +187,7 @@ def _labelled(draw: random.Random) -> tuple[str, str]:
 
 
 def train(name: str) -> dict[str, Any]:
-    """Train by a recipe; what the run says of itself. The final weights are in its folder."""
+    """Train by a recipe; the metadata of the run. The final weights are in its folder."""
     recipe, *options = RECIPES[name]
     regard_command("train", recipe, name, *options)
     return described(Path(name))

@@ -75,14 +75,14 @@ def in_old(old: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def new(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """The same, written now, and what the runs say of themselves."""
+    """The same, written now, and the metadata of the runs."""
     folder = tmp_path_factory.mktemp("new")
     with small_runs.working_in(folder):
         return folder, small_runs.write_files()
 
 
-def same(found: Iterator[str]) -> None:
-    listed = list(found)
+def same(differences: Iterator[str]) -> None:
+    listed = list(differences)
     assert not listed, "\n".join(listed[:20])
 
 
@@ -104,7 +104,7 @@ def test_training(run: str, old: Path, new: tuple[Path, dict[str, Any]]) -> None
     folder, described = new
     expected = {name: value for name, value in stored("runs")[run].items() if name != "resumed"}
     same(differences(expected, described[run], TRAINING))
-    before, after = (_weights(place / run / "model.safetensors") for place in (old, folder))
+    before, after = (_weights(index / run / "model.safetensors") for index in (old, folder))
     same(tensors_differ(before, after, TRAINING))
 
 
@@ -149,11 +149,11 @@ def test_an_old_ctranslate2_export_translates_as_we_do(in_old: Path) -> None:
     ctranslate2 = pytest.importorskip("ctranslate2")
     source, target = (load_vocabulary(Path("ctranslate2", name)) for name in ("source.json", "target.json"))
     translator = ctranslate2.Translator("ctranslate2", intra_threads=1)
-    pieces = source.pieces(source.encode("the cat sees"))
-    (found,) = translator.translate_batch([pieces], beam_size=1, max_decoding_length=8, disable_unk=False)
+    tokens = source.pieces(source.encode("the cat sees"))
+    (result,) = translator.translate_batch([tokens], beam_size=1, max_decoding_length=8, disable_unk=False)
     ids = {target.pieces([number])[0]: number for number in range(len(target))}
     ours = small_runs.regard_command("translate", "transformer", "the cat sees", "--beam", "1", "--longest", "8")
-    assert target.decode([ids[piece] for piece in found.hypotheses[0]]) == ours.removesuffix("\n")
+    assert target.decode([ids[token] for token in result.hypotheses[0]]) == ours.removesuffix("\n")
 
 
 def test_the_kernels_have_their_module_name() -> None:
@@ -211,5 +211,5 @@ def test_exact_comparison_sees_a_bit(old: Path, tmp_path: Path) -> None:
     path.write_bytes(contents)
     metrics = tmp_path / "vit/metrics.jsonl"
     metrics.write_text(metrics.read_text(encoding="utf-8").replace('"loss": 0.', '"loss": 1.', 1), encoding="utf-8")
-    found = "\n".join(recording_differences(old, tmp_path))
-    assert "ctranslate2/model.bin: not equal" in found and "vit/metrics.jsonl" in found and "/loss" in found
+    result = "\n".join(recording_differences(old, tmp_path))
+    assert "ctranslate2/model.bin: not equal" in result and "vit/metrics.jsonl" in result and "/loss" in result

@@ -41,22 +41,22 @@ def gradients(module: nn.Module) -> dict[str, Tensor]:
     """Gradients by the names of PyTorch's layers, whichever of the two it is."""
     if not isinstance(module, EncoderBlock | DecoderBlock):
         return {name: parameter.grad for name, parameter in module.named_parameters()}
-    found = {}
+    result = {}
     attentions = {"self_attn": module.attention, "multihead_attn": getattr(module, "cross_attention", None)}
     for name, attention in attentions.items():
         if attention is None:
             continue
         parts = (attention.query, attention.key, attention.value)
-        found[f"{name}.in_proj_weight"] = torch.cat([part.weight.grad for part in parts])
-        found[f"{name}.out_proj.weight"] = attention.out.weight.grad
+        result[f"{name}.in_proj_weight"] = torch.cat([part.weight.grad for part in parts])
+        result[f"{name}.out_proj.weight"] = attention.out.weight.grad
         if attention.out.bias is not None:
-            found[f"{name}.in_proj_bias"] = torch.cat([part.bias.grad for part in parts])
-            found[f"{name}.out_proj.bias"] = attention.out.bias.grad
+            result[f"{name}.in_proj_bias"] = torch.cat([part.bias.grad for part in parts])
+            result[f"{name}.out_proj.bias"] = attention.out.bias.grad
     around = [module.around_attention, getattr(module, "around_cross_attention", None), module.around_feedforward]
     norms = {f"norm{n}": a.norm for n, a in enumerate((a for a in around if a is not None), 1)}
     for name, part in {"linear1": module.feedforward.up, "linear2": module.feedforward.down, **norms}.items():
-        found |= {f"{name}.{n}": p.grad for n, p in part.named_parameters()}
-    return found
+        result |= {f"{name}.{n}": p.grad for n, p in part.named_parameters()}
+    return result
 
 
 def assert_same(ours: nn.Module, layer: nn.Module, our_run, their_run, *inputs: Tensor) -> None:
@@ -68,12 +68,12 @@ def assert_same(ours: nn.Module, layer: nn.Module, our_run, their_run, *inputs: 
         output.backward(grad)
         results.append((output, [x.grad for x in leaves]))
     assert_close(results[0][0], results[1][0])
-    for found, wanted in zip(results[0][1], results[1][1], strict=True):
-        assert_close(found, wanted)
-    found, wanted = gradients(ours), gradients(layer)
-    assert found.keys() == wanted.keys()
-    for name in wanted:
-        assert_close(found[name], wanted[name], msg=lambda text, name=name: f"{name}: {text}")
+    for result, expected in zip(results[0][1], results[1][1], strict=True):
+        assert_close(result, expected)
+    result, expected = gradients(ours), gradients(layer)
+    assert result.keys() == expected.keys()
+    for name in expected:
+        assert_close(result[name], expected[name], msg=lambda text, name=name: f"{name}: {text}")
 
 
 def ignored(length: int) -> Tensor:
@@ -137,8 +137,8 @@ def test_batch_second_is_a_transpose_away() -> None:
     layer, x, memory = theirs(nn.TransformerEncoderLayer, batch_first=False), rand(B, T, WIDTH), rand(B, TM, WIDTH)
     assert_close(EncoderBlock.from_torch(layer)(x), layer(x.transpose(0, 1)).transpose(0, 1))
     layer = theirs(nn.TransformerDecoderLayer, batch_first=False)
-    wanted = layer(x.transpose(0, 1), memory.transpose(0, 1)).transpose(0, 1)
-    assert_close(DecoderBlock.from_torch(layer)(x, memory, is_causal=False), wanted)
+    expected = layer(x.transpose(0, 1), memory.transpose(0, 1)).transpose(0, 1)
+    assert_close(DecoderBlock.from_torch(layer)(x, memory, is_causal=False), expected)
 
 
 def test_the_fast_path_of_torch_agrees() -> None:
@@ -186,11 +186,11 @@ def test_any_part_may_be_passed_in(norm_first: bool) -> None:
     assert isinstance(first, nn.RMSNorm) and first is not second
     if norm_first:
         middle = x + block.attention(first(x))
-        wanted = middle + block.feedforward(second(middle))
+        expected = middle + block.feedforward(second(middle))
     else:
         middle = first(x + block.attention(x))
-        wanted = second(middle + block.feedforward(middle))
-    assert_close(block(x), wanted)
+        expected = second(middle + block.feedforward(middle))
+    assert_close(block(x), expected)
 
 
 @pytest.mark.parametrize("options", [{}, {"position": RotaryPosition()}, {"kv_heads": 2, "position": RotaryPosition()}])

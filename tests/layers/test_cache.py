@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from regard.attention.native import engine
 from regard.layers import Cache, DecoderCache
-from regard.layers.cache import ROOM, BeamCache
-from regard.models.beam_search import _closed
+from regard.layers.cache import CAPACITY_STEP, BeamCache
+from regard.models.beam_search import _without_gaps
 
 B, H, D, DV = 2, 3, 5, 7
 
@@ -30,17 +30,19 @@ def test_holds_what_was_appended(steps: list[int], capacity: int, grad: bool) ->
             values.append(value)
             held = cache.append(key, value)
     assert cache.length == sum(steps)
-    for found, wanted in zip((*held, *cache.held), (*[torch.cat(keys, -2), torch.cat(values, -2)] * 2,), strict=True):
-        assert torch.equal(found, wanted)
+    for result, expected in zip(
+        (*held, *cache.held), (*[torch.cat(keys, -2), torch.cat(values, -2)] * 2,), strict=True
+    ):
+        assert torch.equal(result, expected)
 
 
 @torch.no_grad()
 def test_appending_is_amortised() -> None:
-    cache, places = Cache(capacity=4), set()
+    cache, indices = Cache(capacity=4), set()
     for _ in range(1000):
         key, _ = cache.append(*pair(1, batch=1))
-        places.add(key.data_ptr())
-    assert len(places) <= 9  # 4, 10, 22, … doublings
+        indices.add(key.data_ptr())
+    assert len(indices) <= 9  # 4, 10, 22, … doublings
 
 
 @torch.no_grad()
@@ -55,13 +57,13 @@ def test_views_of_earlier_steps_stay() -> None:
 
 
 def test_gradients_flow_through_every_step() -> None:
-    cache, given_pairs = Cache(), [pair(1, requires_grad=True) for _ in range(3)]
+    cache, input_pairs = Cache(), [pair(1, requires_grad=True) for _ in range(3)]
     total = torch.tensor(0.0)
-    for key, value in given_pairs:
+    for key, value in input_pairs:
         held_key, held_value = cache.append(key, value)
         total = total + (held_key**2).sum() + (held_value**2).sum()
     total.backward()
-    for step, (key, value) in enumerate(given_pairs):
+    for step, (key, value) in enumerate(input_pairs):
         assert torch.allclose(key.grad, 2 * (3 - step) * key)
         assert torch.allclose(value.grad, 2 * (3 - step) * value)
 
@@ -104,8 +106,8 @@ def test_once_computes_once() -> None:
         return key, value
 
     for _ in range(3):
-        found = cache.once(compute, 4)
-        assert torch.equal(found[0], key) and torch.equal(found[1], value)
+        result = cache.once(compute, 4)
+        assert torch.equal(result[0], key) and torch.equal(result[1], value)
     assert len(calls) == 1 and cache.complete and cache.length == 4
 
 
@@ -126,7 +128,7 @@ def test_says_what_is_wrong() -> None:
     cache = Cache()
     cache.append(*pair(4))
     with pytest.raises(
-        ValueError, match=re.escape("cache: key (3×3×1×5, float32) must continue what is held (2×3×4×5, float32)")
+        ValueError, match=re.escape("cache: key (3×3×1×5, float32) must continue the cached tensor (2×3×4×5, float32)")
     ):
         cache.append(*pair(1, batch=3))
     with pytest.raises(ValueError, match=re.escape("cache: key (2×3×1×5, float64) must continue")):
@@ -175,23 +177,23 @@ def test_rows_go_on_where_they_are(each: int, dtype: torch.dtype) -> None:
     sentences = 23
     state = BeamCache(torch.arange(sentences), [torch.arange(sentences)[:, None] * 1.0])
     copies: list[torch.Tensor] = []
-    for step in range(3 * ROOM):
+    for step in range(3 * CAPACITY_STEP):
         rows = sentences * each
         state.extend(torch.zeros(rows, 6, dtype=dtype), 2)
-        state.written[0][:, step] = torch.randn(rows, 2, 2, 3, generator=random, dtype=torch.float32).to(dtype)
-        copies = [held.clone() for held in [*copies, state.written[0][:, step]]]
+        state.target_kv[0][:, step] = torch.randn(rows, 2, 2, 3, generator=random, dtype=torch.float32).to(dtype)
+        copies = [held.clone() for held in [*copies, state.target_kv[0][:, step]]]
         state.length += 1
         stay = torch.arange(sentences)
         if step % 5 == 4:
             stay = torch.tensor(
-                _closed(torch.randperm(sentences, generator=random)[: sentences - 1].sort()[0].tolist())
+                _without_gaps(torch.randperm(sentences, generator=random)[: sentences - 1].sort()[0].tolist())
             )
         parents = torch.randint(0, each, (len(stay), each), generator=random)
         chosen = (stay[:, None] * each + parents).flatten()
         state.reorder(chosen, None if len(stay) == sentences else stay)
         copies, sentences = [held[chosen] for held in copies], len(stay)
-        assert torch.equal(state.written[0][:, : step + 1], torch.stack(copies, 1))
-        assert torch.equal(state.read[0][:, 0].long(), state.lengths)
+        assert torch.equal(state.target_kv[0][:, : step + 1], torch.stack(copies, 1))
+        assert torch.equal(state.source_kv[0][:, 0].long(), state.lengths)
 
 
 def test_only_what_differs_is_copied() -> None:
@@ -200,11 +202,11 @@ def test_only_what_differs_is_copied() -> None:
     state = BeamCache(torch.tensor([5, 5]), [torch.zeros(2, 5, 2, 1, 1)])
     for _ in range(3):
         state.extend(torch.zeros(4, 1), 1)
-        state.written[0][:, state.length] = torch.arange(4.0).view(4, 1, 1, 1)
+        state.target_kv[0][:, state.length] = torch.arange(4.0).view(4, 1, 1, 1)
         state.length += 1
-    place = state.written[0].data_ptr()
+    index = state.target_kv[0].data_ptr()
     state.reorder(torch.tensor([1, 1, 2, 3]))
-    assert state.written[0].data_ptr() == place and state.written[0][0, :3, 0].flatten().tolist() == [1, 1, 1]
-    state.written[0][0, 0] = 9  # both rows of the first sentence hold the same from here on: nothing is to be copied
+    assert state.target_kv[0].data_ptr() == index and state.target_kv[0][0, :3, 0].flatten().tolist() == [1, 1, 1]
+    state.target_kv[0][0, 0] = 9  # both rows of the first sentence hold the same from here on: nothing is to be copied
     state.reorder(torch.tensor([1, 0, 3, 2]))
-    assert state.written[0][:, 0, 0].flatten().tolist() == [9, 1, 3, 2]
+    assert state.target_kv[0][:, 0, 0].flatten().tolist() == [9, 1, 3, 2]

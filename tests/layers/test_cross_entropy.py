@@ -24,10 +24,10 @@ def inputs(dtype: torch.dtype = torch.float64, bias: bool = True, n: int = N):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bias", [True, False])
 def test_equals_torch_with_gradients(smoothing: float, bias: bool) -> None:
-    given, wanted = inputs(bias=bias), torch.randint(WORDS, (N,))
-    leaves = [x for x in given if x is not None]
-    ours = cross_entropy.cross_entropy(*given, wanted, smoothing)
-    theirs = F.cross_entropy(F.linear(*given), wanted, reduction="sum", label_smoothing=smoothing)
+    parameters, expected = inputs(bias=bias), torch.randint(WORDS, (N,))
+    leaves = [x for x in parameters if x is not None]
+    ours = cross_entropy.cross_entropy(*parameters, expected, smoothing)
+    theirs = F.cross_entropy(F.linear(*parameters), expected, reduction="sum", label_smoothing=smoothing)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
     # the upstream gradient is not 1: a loss is divided by its number of tokens
     for a, b in zip(torch.autograd.grad(ours / 7, leaves), torch.autograd.grad(theirs / 7, leaves), strict=True):
@@ -35,15 +35,15 @@ def test_equals_torch_with_gradients(smoothing: float, bias: bool) -> None:
 
 
 def test_gradcheck() -> None:
-    wanted = torch.randint(WORDS, (N,))
-    assert torch.autograd.gradcheck(lambda h, w, b: cross_entropy.cross_entropy(h, w, b, wanted, 0.1), inputs())
+    expected = torch.randint(WORDS, (N,))
+    assert torch.autograd.gradcheck(lambda h, w, b: cross_entropy.cross_entropy(h, w, b, expected, 0.1), inputs())
 
 
 def test_scores_beyond_the_range_of_exp() -> None:
     hidden, weight, _ = inputs(torch.float32, bias=False)
-    wanted = torch.randint(WORDS, (N,))
-    ours = cross_entropy.cross_entropy(hidden * 1e3, weight, None, wanted)
-    torch.testing.assert_close(ours, F.cross_entropy(hidden * 1e3 @ weight.T, wanted, reduction="sum"))
+    expected = torch.randint(WORDS, (N,))
+    ours = cross_entropy.cross_entropy(hidden * 1e3, weight, None, expected)
+    torch.testing.assert_close(ours, F.cross_entropy(hidden * 1e3 @ weight.T, expected, reduction="sum"))
 
 
 def test_no_positions_no_loss() -> None:
@@ -55,10 +55,10 @@ def test_no_positions_no_loss() -> None:
 
 def test_autocast_takes_the_plain_way() -> None:
     hidden, weight, bias = inputs(torch.float32)
-    wanted = torch.randint(WORDS, (N,))
+    expected = torch.randint(WORDS, (N,))
     with torch.autocast("cpu", torch.bfloat16):
-        low = cross_entropy.cross_entropy(hidden, weight, bias, wanted)
-    torch.testing.assert_close(low, cross_entropy.cross_entropy(hidden, weight, bias, wanted), rtol=2e-2, atol=0.0)
+        low = cross_entropy.cross_entropy(hidden, weight, bias, expected)
+    torch.testing.assert_close(low, cross_entropy.cross_entropy(hidden, weight, bias, expected), rtol=2e-2, atol=0.0)
 
 
 def test_smoothing_out_of_range_is_named() -> None:

@@ -27,8 +27,8 @@ def test_every_place_and_every_byte_drops_alike() -> None:
 def test_gradient_is_that_of_the_mask() -> None:
     x = torch.randn(7, 13, dtype=torch.float64, requires_grad=True)
     y = Dropout(0.4)(x)
-    (found,) = torch.autograd.grad(y.sum(), x)
-    torch.testing.assert_close(found, y.detach() / x.detach())
+    (result,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(result, y.detach() / x.detach())
 
 
 def test_generator_decides() -> None:

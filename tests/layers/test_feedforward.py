@@ -19,24 +19,24 @@ def x(**options) -> torch.Tensor:
 @pytest.mark.parametrize("activation", [F.relu, F.gelu, nn.Tanh()])
 @pytest.mark.parametrize("bias", [True, False])
 def test_feedforward_is_its_equation(activation, bias: bool) -> None:
-    layer, given = FeedForward(W, HIDDEN, activation=activation, bias=bias).double(), x()
-    hidden = activation(given @ layer.up.weight.T + (layer.up.bias if bias else 0))
-    wanted = hidden @ layer.down.weight.T + (layer.down.bias if bias else 0)
-    torch.testing.assert_close(layer(given), wanted)
+    layer, inputs = FeedForward(W, HIDDEN, activation=activation, bias=bias).double(), x()
+    hidden = activation(inputs @ layer.up.weight.T + (layer.up.bias if bias else 0))
+    expected = hidden @ layer.down.weight.T + (layer.down.bias if bias else 0)
+    torch.testing.assert_close(layer(inputs), expected)
     assert (layer.up.bias is not None) == bias
 
 
 @pytest.mark.parametrize("activation", [F.silu, torch.sigmoid])
 def test_gated_is_its_equation(activation) -> None:
-    layer, given = GatedFeedForward(W, HIDDEN, activation=activation).double(), x()
-    gate, up = given @ layer.gate.weight.T, given @ layer.up.weight.T
-    torch.testing.assert_close(layer(given), (activation(gate) * up) @ layer.down.weight.T)
+    layer, inputs = GatedFeedForward(W, HIDDEN, activation=activation).double(), x()
+    gate, up = inputs @ layer.gate.weight.T, inputs @ layer.up.weight.T
+    torch.testing.assert_close(layer(inputs), (activation(gate) * up) @ layer.down.weight.T)
 
 
 @pytest.mark.parametrize("kind", [FeedForward, GatedFeedForward])
 def test_each_position_on_its_own(kind) -> None:
-    layer, given = kind(W, HIDDEN).double(), x()
-    torch.testing.assert_close(layer(given)[:, 1], layer(given[:, 1]))
+    layer, inputs = kind(W, HIDDEN).double(), x()
+    torch.testing.assert_close(layer(inputs)[:, 1], layer(inputs[:, 1]))
 
 
 @pytest.mark.parametrize("kind", [FeedForward, GatedFeedForward])
@@ -46,10 +46,10 @@ def test_gradients(kind) -> None:
 
 
 @pytest.mark.parametrize("kind", [FeedForward, GatedFeedForward])
-def test_dropout_is_after_the_bend_and_in_training_only(kind) -> None:
-    layer, given = kind(W, HIDDEN, activation=torch.cos, bias=True, dropout=1.0).double(), x()  # cos 0 is not 0
-    torch.testing.assert_close(layer(given), layer.down.bias.expand(B, T, W))
-    assert not torch.allclose(layer.eval()(given), layer.down.bias.expand(B, T, W))
+def test_dropout_is_after_the_activation_and_in_training_only(kind) -> None:
+    layer, inputs = kind(W, HIDDEN, activation=torch.cos, bias=True, dropout=1.0).double(), x()  # cos 0 is not 0
+    torch.testing.assert_close(layer(inputs), layer.down.bias.expand(B, T, W))
+    assert not torch.allclose(layer.eval()(inputs), layer.down.bias.expand(B, T, W))
 
 
 @pytest.mark.parametrize("kind", [FeedForward, GatedFeedForward])

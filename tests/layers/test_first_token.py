@@ -35,7 +35,7 @@ def test_the_same_as_of_all(options: dict[str, Any], moves: bool, monkeypatch: p
         torch.nn.init.normal_(p, std=0.5)
     calls: list[int] = []
     monkeypatch.setattr(module, "attend", lambda *a, **k: (calls.append(1), regard.attend(*a, **k))[1])
-    monkeypatch.setattr(module, "_moves", partial(moved, module._moves))
+    monkeypatch.setattr(module, "_is_plain", partial(moved, module._is_plain))
     x = torch.randn(B, T, W, dtype=torch.float64, requires_grad=True)
     flat = torch.cat([x[i, :n] for i, n in enumerate(LENGTHS.tolist())])
     starts = LENGTHS.cumsum(0) - LENGTHS
@@ -44,16 +44,16 @@ def test_the_same_as_of_all(options: dict[str, Any], moves: bool, monkeypatch: p
         (attend_first(attention, flat[starts], flat, LENGTHS), attention(x, lengths=LENGTHS)[:, 0]),
     ]
     assert len(calls) == (2 if moves else 0)
-    for found, wanted in pairs:
-        torch.testing.assert_close(found, wanted)
-        weights = torch.randn_like(found)
-        slopes = [torch.autograd.grad((y * weights).sum(), [x, *attention.parameters()]) for y in (found, wanted)]
+    for result, expected in pairs:
+        torch.testing.assert_close(result, expected)
+        weights = torch.randn_like(result)
+        slopes = [torch.autograd.grad((y * weights).sum(), [x, *attention.parameters()]) for y in (result, expected)]
         for a, b in zip(*slopes, strict=True):
             torch.testing.assert_close(a, b)
 
 
 def moved(decide: Any, attention: MultiHeadAttention) -> bool:
-    """As decided with the operator that is ours, not with the one that counts its calls."""
+    """Decide with the original operator, not with the one that counts its calls."""
     counting, module.attend = module.attend, regard.attend
     try:
         return bool(decide(attention))
@@ -63,7 +63,7 @@ def moved(decide: Any, attention: MultiHeadAttention) -> bool:
 
 def test_who_looks_at_keys_or_drops_weights_gets_them() -> None:
     attention, x, seen = MultiHeadAttention(W, H, dropout=0.5), torch.randn(B, T, W), []
-    assert not module._moves(attention.train()) and module._moves(attention.eval())
+    assert not module._is_plain(attention.train()) and module._is_plain(attention.eval())
     attention.key.register_forward_hook(lambda *_: seen.append(1))
     attend_first(attention, x[:, 0], x)
     assert seen == [1]
@@ -73,8 +73,8 @@ def test_it_is_watched() -> None:
     attention, x = MultiHeadAttention(W, H).eval(), torch.randn(B, T, W)
     with regard.watch(attention) as seen:
         attend_first(attention, x[:, 0], x)
-    _, wanted = attention(x[:, :1], x, return_map=True)
-    torch.testing.assert_close(seen[0].dense(), wanted.dense(), rtol=1e-4, atol=1e-6)
+    _, expected = attention(x[:, :1], x, return_map=True)
+    torch.testing.assert_close(seen[0].dense(), expected.dense(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("missing", ["key", "value"])

@@ -1,4 +1,4 @@
-"""Learned similarities: owned by the layer, given to the operator."""
+"""Learned similarities: stored_similarity by the layer, given to the operator."""
 
 import re
 
@@ -8,7 +8,7 @@ from torch import nn
 
 import regard
 from regard.layers import LearnedSimilarity
-from regard.layers.learned_similarity import additive, asked, bilinear, owned
+from regard.layers.learned_similarity import additive, bilinear, resolve_similarity, stored_similarity
 
 H, D = 3, 5
 
@@ -24,24 +24,24 @@ def test_shapes_and_starts() -> None:
 
 def test_names_become_parameters() -> None:
     for name, kind in (("additive", regard.Additive), ("bilinear", regard.Bilinear)):
-        kept = owned("layer", name, D, H)
-        assert isinstance(kept, LearnedSimilarity) and isinstance(asked(kept), kind)
+        kept = stored_similarity("layer", name, D, H)
+        assert isinstance(kept, LearnedSimilarity) and isinstance(resolve_similarity(kept), kind)
         assert [n for n, _ in kept.named_parameters()] == ["weight"]
-        assert asked(kept).weight is kept.weight
-    assert asked(owned("layer", "cosine", D)) == "cosine"
+        assert resolve_similarity(kept).weight is kept.weight
+    assert resolve_similarity(stored_similarity("layer", "cosine", D)) == "cosine"
 
 
 def test_a_given_tensor_is_kept_with_its_wish_for_gradients() -> None:
     parameter, plain = nn.Parameter(torch.randn(D, D)), torch.randn(D)
-    kept = owned("layer", regard.Bilinear(parameter, scale=0.25), D)
-    assert kept.weight is parameter and asked(kept).scale == 0.25
-    frozen = owned("layer", regard.Additive(plain), D)
+    kept = stored_similarity("layer", regard.Bilinear(parameter, scale=0.25), D)
+    assert kept.weight is parameter and resolve_similarity(kept).scale == 0.25
+    frozen = stored_similarity("layer", regard.Additive(plain), D)
     assert torch.equal(frozen.weight, plain) and not frozen.weight.requires_grad
 
 
 def test_callables_pass() -> None:
     layer = nn.Bilinear(2, 2, 1)
-    assert asked(owned("layer", layer, D)) is layer
+    assert resolve_similarity(stored_similarity("layer", layer, D)) is layer
 
 
 @pytest.mark.parametrize("wrong", ["euclid", 3])
@@ -53,4 +53,4 @@ def test_says_what_is_wrong(wrong: object) -> None:
             f"Bilinear(W) or a callable f(q, k); got {type(wrong).__name__}."
         ),
     ):
-        owned("layer", wrong, D)
+        stored_similarity("layer", wrong, D)

@@ -21,12 +21,12 @@ def rand(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def made(width: int = WIDTH, heads: int = H, **options) -> MultiHeadAttention:
+def multihead(width: int = WIDTH, heads: int = H, **options) -> MultiHeadAttention:
     return MultiHeadAttention(width, heads, **options).double()
 
 
 def test_a_query_that_may_attend_to_nothing_is_finite() -> None:
-    ours, x = made(), rand(B, TQ, WIDTH).requires_grad_()
+    ours, x = multihead(), rand(B, TQ, WIDTH).requires_grad_()
     nn.init.normal_(ours.out.bias)
     output = ours(x, lengths=[5, 0, 3])
     assert_close(output[1], ours.out.bias.expand(TQ, WIDTH))
@@ -89,21 +89,21 @@ SIMILARITIES = {
 @pytest.mark.parametrize("name", SIMILARITIES)
 def test_any_similarity_and_grouped_heads_are_the_equation(name: str, kv_heads: int) -> None:
     make, score = SIMILARITIES[name]
-    layer = made(6 * D, 6, kv_heads=kv_heads, similarity=make())
+    layer = multihead(6 * D, 6, kv_heads=kv_heads, similarity=make())
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.3)
     query, key = rand(B, TQ, 6 * D), rand(B, TK, 6 * D)
     output = layer(query, key)
-    wanted = by_hand(layer, query, key, partial(score, layer.similarity))
-    assert_close(output, wanted)
+    expected = by_hand(layer, query, key, partial(score, layer.similarity))
+    assert_close(output, expected)
     parameters, grad = list(layer.parameters()), rand(*output.shape)
-    found = torch.autograd.grad(output, parameters, grad, allow_unused=True)
-    for f, w in zip(found, torch.autograd.grad(wanted, parameters, grad), strict=True):
+    result = torch.autograd.grad(output, parameters, grad, allow_unused=True)
+    for f, w in zip(result, torch.autograd.grad(expected, parameters, grad), strict=True):
         assert_close(f, w)
 
 
-def test_learned_similarities_are_saved_and_shared_by_nobody() -> None:
-    layer, other = made(similarity="additive"), made(similarity="additive")
+def test_learned_similarities_are_saved_and_not_shared() -> None:
+    layer, other = multihead(similarity="additive"), multihead(similarity="additive")
     assert "similarity.weight" in layer.state_dict()
     other.load_state_dict(layer.state_dict())
     assert other.similarity.weight is not layer.similarity.weight
@@ -112,7 +112,7 @@ def test_learned_similarities_are_saved_and_shared_by_nobody() -> None:
 
 def test_rotary_is_applied_to_queries_and_keys() -> None:
     rotary = RotaryPosition(base=50.0)
-    layer, plain = made(4 * 6, 4, position=rotary), made(4 * 6, 4)
+    layer, plain = multihead(4 * 6, 4, position=rotary), multihead(4 * 6, 4)
     plain.load_state_dict(layer.state_dict())
     x = rand(B, TQ, 24)
     q, k, v = (split_heads(linear(x), 4) for linear in (layer.query, layer.key, layer.value))
@@ -123,14 +123,14 @@ def test_rotary_is_applied_to_queries_and_keys() -> None:
 
 
 def test_offset_places_the_queries_of_a_cross_attention() -> None:
-    layer = made(4 * 6, 4, position=RotaryPosition())
+    layer = multihead(4 * 6, 4, position=RotaryPosition())
     x, memory = rand(B, TQ, 24), rand(B, TK, 24)
     at_once = layer(x, memory, is_causal=True)
     assert_close(layer(x[:, 2:], memory, is_causal=True, offset=2), at_once[:, 2:])
 
 
 def test_options_of_the_operator_may_be_bound() -> None:
-    windowed = made(attend=partial(regard.attend, window=(1, 0)))
+    windowed = multihead(attend=partial(regard.attend, window=(1, 0)))
     x = rand(B, TK, WIDTH)
     assert_close(windowed(x), windowed(x, attn_mask=regard.masks.sliding(TK, left=1, right=0)))
     cache = Cache()
@@ -138,7 +138,7 @@ def test_options_of_the_operator_may_be_bound() -> None:
 
 
 def test_dropout_in_training_only_and_before_the_map() -> None:
-    layer, x = made(dropout=0.5), rand(B, TQ, WIDTH)
+    layer, x = multihead(dropout=0.5), rand(B, TQ, WIDTH)
     assert not torch.allclose(layer(x), layer(x))
     _, m = layer(x, return_map=True)
     layer.eval()
@@ -152,16 +152,16 @@ def test_dropout_in_training_only_and_before_the_map() -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.permutations(range(TK)), st.sampled_from(["scaled_dot", "additive"]))
 def test_self_attention_is_permutation_equivariant(order: list[int], similarity: str) -> None:
-    layer, x = made(similarity=similarity), rand(B, TK, WIDTH)
+    layer, x = multihead(similarity=similarity), rand(B, TK, WIDTH)
     assert_close(layer(x[:, order]), layer(x)[:, order])
 
 
-@pytest.mark.parametrize("place", ["rotary", "learned"])
-def test_self_attention_with_positions_is_not(place: str) -> None:
-    layer = made(4 * 6, 4, position=RotaryPosition() if place == "rotary" else None)
-    learned = LearnedPosition(24, length=TK).double() if place == "learned" else nn.Identity()
+@pytest.mark.parametrize("kind", ["rotary", "learned"])
+def test_self_attention_with_positions_is_not(kind: str) -> None:
+    layer = multihead(4 * 6, 4, position=RotaryPosition() if kind == "rotary" else None)
+    learned = LearnedPosition(24, length=TK).double() if kind == "learned" else nn.Identity()
     x, order = rand(B, TK, 24), torch.arange(TK).flip(0)
-    if place == "learned":
+    if kind == "learned":
         nn.init.normal_(learned.weight)
     assert not torch.allclose(layer(learned(x[:, order])), layer(learned(x))[:, order], atol=1e-3)
 
@@ -169,7 +169,7 @@ def test_self_attention_with_positions_is_not(place: str) -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, TK - 1), st.sampled_from([2, 1]))
 def test_the_future_leaves_the_past_alone(now: int, kv_heads: int) -> None:
-    layer, x = made(kv_heads=kv_heads), rand(B, TK, WIDTH)
+    layer, x = multihead(kv_heads=kv_heads), rand(B, TK, WIDTH)
     changed = x.clone()
     changed[:, now:] = torch.randn_like(changed[:, now:]) * 100
     assert torch.equal(layer(x, is_causal=True)[:, :now], layer(changed, is_causal=True)[:, :now])
@@ -179,7 +179,7 @@ def test_the_future_leaves_the_past_alone(now: int, kv_heads: int) -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(1, TK), min_size=B, max_size=B), st.booleans(), st.sampled_from(["scaled_dot", "bilinear"]))
 def test_a_padded_batch_is_each_sequence_alone(lengths: list[int], causal: bool, similarity: str) -> None:
-    layer, x = made(similarity=similarity), rand(B, TK, WIDTH)
+    layer, x = multihead(similarity=similarity), rand(B, TK, WIDTH)
     for entry, length in enumerate(lengths):
         x[entry, length:] = torch.nan
     mask = regard.masks.over_keys(regard.masks.padding(lengths, TK))
@@ -200,7 +200,7 @@ POSITIONS = {"none": None, "interleaved": RotaryPosition(), "halves": RotaryPosi
     st.booleans(),
 )
 def test_step_by_step_is_at_once(steps: list[int], kv_heads: int, position: str, grad: bool) -> None:
-    layer, x = made(6 * 8, 6, kv_heads=kv_heads, position=POSITIONS[position]), rand(B, sum(steps), 48)
+    layer, x = multihead(6 * 8, 6, kv_heads=kv_heads, position=POSITIONS[position]), rand(B, sum(steps), 48)
     cache, outputs, maps, start = Cache(capacity=2), [], [], 0
     with torch.set_grad_enabled(grad):
         for length in steps:
@@ -216,14 +216,14 @@ def test_step_by_step_is_at_once(steps: list[int], kv_heads: int, position: str,
         start += length
     if grad:
         grad_out, parameters = rand(*whole.shape), list(layer.parameters())
-        found = torch.autograd.grad(torch.cat(outputs, 1), parameters, grad_out)
-        for f, w in zip(found, torch.autograd.grad(whole, parameters, grad_out), strict=True):
+        result = torch.autograd.grad(torch.cat(outputs, 1), parameters, grad_out)
+        for f, w in zip(result, torch.autograd.grad(whole, parameters, grad_out), strict=True):
             assert_close(f, w)
 
 
 @torch.no_grad()
 def test_step_by_step_with_padding_on_the_left() -> None:
-    layer, x = made(4 * 6, 4, position=RotaryPosition()), rand(B, TK, 24)
+    layer, x = multihead(4 * 6, 4, position=RotaryPosition()), rand(B, TK, 24)
     padded = torch.tensor([0, 2, 4])
     valid = torch.arange(TK) >= padded[:, None]  # (B, TK)
     cache, outputs = Cache(), []
@@ -237,7 +237,7 @@ def test_step_by_step_with_padding_on_the_left() -> None:
 
 @torch.no_grad()
 def test_beams_may_be_reordered_between_steps() -> None:
-    layer, x, index = made(kv_heads=1), rand(B, 4, WIDTH), torch.tensor([2, 0, 0])
+    layer, x, index = multihead(kv_heads=1), rand(B, 4, WIDTH), torch.tensor([2, 0, 0])
     cache = Cache()
     layer(x[:, :3], is_causal=True, cache=cache)
     cache.reorder(index)
@@ -247,7 +247,7 @@ def test_beams_may_be_reordered_between_steps() -> None:
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_cross_attention_computes_its_keys_once(grad: bool) -> None:
-    layer, cache = made(key_width=KEY, value_width=VALUE, position=None), Cache()
+    layer, cache = multihead(key_width=KEY, value_width=VALUE, position=None), Cache()
     query, key, value, lengths = rand(B, TQ, WIDTH), rand(B, TK, KEY), rand(B, TK, VALUE), [7, 2, 5]
     calls = []
     layer.key.register_forward_hook(lambda *_: calls.append(1))
@@ -259,7 +259,7 @@ def test_cross_attention_computes_its_keys_once(grad: bool) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"similarity": "additive"}, {"kv_heads": 1}])
 def test_observing_changes_nothing(options: dict) -> None:
-    layer, x = made(**options), rand(B, TK, WIDTH)
+    layer, x = multihead(**options), rand(B, TK, WIDTH)
     output, m = layer(x, is_causal=True, lengths=[7, 4, 0], return_map=True)
     assert torch.equal(output, layer(x, is_causal=True, lengths=[7, 4, 0]))
     assert m.shape == (B, H, TK, TK)
@@ -269,7 +269,7 @@ def test_observing_changes_nothing(options: dict) -> None:
 
 def test_compiles_whole() -> None:
     torch.compiler.reset()
-    layer, x = made(4 * 6, 4, kv_heads=2, position=RotaryPosition()), rand(B, TK, 24)
+    layer, x = multihead(4 * 6, 4, kv_heads=2, position=RotaryPosition()), rand(B, TK, 24)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
     assert_close(compiled(x, is_causal=True), layer(x, is_causal=True))
     cache = Cache()
@@ -292,38 +292,38 @@ def test_autocast_runs_low_and_near() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: made(30, 4), "multihead: width (30) must be divisible by heads (4); try 28 or 32."),
-        (lambda: made(3, 4), "multihead: width (3) must be divisible by heads (4); try 4."),
+        (lambda: multihead(30, 4), "multihead: width (30) must be divisible by heads (4); try 28 or 32."),
+        (lambda: multihead(3, 4), "multihead: width (3) must be divisible by heads (4); try 4."),
         (
-            lambda: made(24, 6, kv_heads=4),
+            lambda: multihead(24, 6, kv_heads=4),
             "multihead: heads (6) must be divisible by kv_heads (4); try one of 1, 2, 3, 6.",
         ),
-        (lambda: made(24, 0), "multihead: heads (0) must be at least 1."),
-        (lambda: made(24, 4, kv_heads=0), "multihead: kv_heads (0) must be at least 1."),
-        (lambda: made(dropout=1.0), "multihead: dropout (1.0) must lie in [0, 1)"),
+        (lambda: multihead(24, 0), "multihead: heads (0) must be at least 1."),
+        (lambda: multihead(24, 4, kv_heads=0), "multihead: kv_heads (0) must be at least 1."),
+        (lambda: multihead(dropout=1.0), "multihead: dropout (1.0) must lie in [0, 1)"),
         (
-            lambda: made(similarity="euclid"),
+            lambda: multihead(similarity="euclid"),
             "multihead: similarity ('euclid') must be one of dot, scaled_dot, cosine, additive, bilinear",
         ),
-        (lambda: made()(rand(B, TQ, 9)), "multihead: query (3×5×9) must be (batch, length, 22)."),
+        (lambda: multihead()(rand(B, TQ, 9)), "multihead: query (3×5×9) must be (batch, length, 22)."),
         (
-            lambda: made(key_width=KEY)(rand(B, TQ, WIDTH), rand(B, TK, 9)),
+            lambda: multihead(key_width=KEY)(rand(B, TQ, WIDTH), rand(B, TK, 9)),
             "multihead: key (3×7×9) must be (batch, length, 13).",
         ),
         (
-            lambda: made()(rand(B, TQ, WIDTH), rand(B, TK, WIDTH), rand(B, TK, 9)),
+            lambda: multihead()(rand(B, TQ, WIDTH), rand(B, TK, WIDTH), rand(B, TK, 9)),
             "multihead: value (3×7×9) must be (batch, length, 22).",
         ),
         (
-            lambda: made()(rand(B, TQ, WIDTH), value=rand(B, TK, WIDTH)),
+            lambda: multihead()(rand(B, TQ, WIDTH), value=rand(B, TK, WIDTH)),
             "multihead: value (3×7×22) must come with a key",
         ),
         (
-            lambda: made(key_width=KEY)(rand(B, TQ, WIDTH)),
-            "multihead: key must be given where key_width (13) and value_width (22) are not the width (22); got None.",
+            lambda: multihead(key_width=KEY)(rand(B, TQ, WIDTH)),
+            "multihead: key must be given if key_width (13) and value_width (22) are not the width (22); got None.",
         ),
         (
-            lambda: made()(rand(B, TQ, WIDTH), attn_mask=torch.ones(B, TQ, TQ) > 0),
+            lambda: multihead()(rand(B, TQ, WIDTH), attn_mask=torch.ones(B, TQ, TQ) > 0),
             "multihead: attn_mask (3×5×5) must have 2 dimensions, (Tq, Tk), or 4 with heads; got 3. "
             "A mask per batch entry is mask[:, None], the (B·H, Tq, Tk) mask of nn.MultiheadAttention is "
             "mask.unflatten(0, (-1, 2)).",
@@ -347,8 +347,8 @@ def test_says_what_is_wrong(make, message: str) -> None:
         make()
 
 
-def test_self_attention_called_with_three_inputs_and_a_cache_is_told_so() -> None:
-    layer, x, cache = made(), rand(B, TQ, WIDTH), Cache()
+def test_self_attention_called_with_three_inputs_and_a_cache_raises() -> None:
+    layer, x, cache = multihead(), rand(B, TQ, WIDTH), Cache()
     layer(x, x, x, cache=cache)
-    with pytest.raises(ValueError, match="Self-attention takes the query alone"):
+    with pytest.raises(ValueError, match="Self-attention takes only the"):
         layer(x[:, :1], x[:, :1], x[:, :1], cache=cache)

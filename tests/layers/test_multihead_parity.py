@@ -101,19 +101,19 @@ def test_matches_torch_in_output_and_gradients(kind: str, widths: tuple[int, int
     (output, weights, gradients), (our_output, our_map, our_input_gradients) = results
     assert_close(our_output, output)
     assert_close(our_map.dense(), weights)
-    for found, wanted in zip(
+    for result, expected in zip(
         our_input_gradients + our_gradients(ours), gradients + their_gradients(theirs), strict=True
     ):
-        assert_close(found, wanted)
+        assert_close(result, expected)
 
 
 def test_matches_torch_for_itself_causal_and_padded() -> None:
     theirs = nn.MultiheadAttention(WIDTH, H, batch_first=True, dtype=torch.float64)
     ours, x, lengths = MultiHeadAttention.from_torch(theirs), rand(B, TQ, WIDTH), torch.tensor([5, 1, 3])
     later = torch.ones(TQ, TQ, dtype=torch.bool).triu(1)
-    wanted, _ = theirs(x, x, x, attn_mask=later, key_padding_mask=~regard.masks.padding(lengths, TQ))
-    assert_close(ours(x, is_causal=True, lengths=lengths), wanted)
-    assert_close(ours(x, x, x, is_causal=True, lengths=lengths), wanted)
+    expected, _ = theirs(x, x, x, attn_mask=later, key_padding_mask=~regard.masks.padding(lengths, TQ))
+    assert_close(ours(x, is_causal=True, lengths=lengths), expected)
+    assert_close(ours(x, x, x, is_causal=True, lengths=lengths), expected)
 
 
 def test_matches_torch_without_a_batch_and_with_the_batch_second() -> None:

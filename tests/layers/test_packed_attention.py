@@ -39,13 +39,13 @@ def rand(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(*shape, dtype=dtype)
 
 
-def compare(module: nn.Module, found: Tensor, wanted: Tensor) -> None:
-    """Values, and the gradients of all parameters."""
-    close = {"rtol": 1e-8, "atol": 1e-9} if found.dtype == torch.float64 else {"rtol": 1e-4, "atol": 2e-5}
-    torch.testing.assert_close(found, wanted, **close)
-    grad, parameters = torch.randn_like(wanted), list(module.parameters())
+def compare(module: nn.Module, result: Tensor, expected: Tensor) -> None:
+    """Compare values and the gradients of all parameters."""
+    close = {"rtol": 1e-8, "atol": 1e-9} if result.dtype == torch.float64 else {"rtol": 1e-4, "atol": 2e-5}
+    torch.testing.assert_close(result, expected, **close)
+    grad, parameters = torch.randn_like(expected), list(module.parameters())
     for got, true in zip(
-        torch.autograd.grad(found, parameters, grad), torch.autograd.grad(wanted, parameters, grad), strict=True
+        torch.autograd.grad(result, parameters, grad), torch.autograd.grad(expected, parameters, grad), strict=True
     ):
         torch.testing.assert_close(got, true, rtol=close["rtol"], atol=close["atol"] * max(1, float(true.abs().max())))
 
@@ -55,11 +55,11 @@ def compare(module: nn.Module, found: Tensor, wanted: Tensor) -> None:
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_self_attention(name: str, is_causal: bool, dtype: torch.dtype) -> None:
     attention, x = ATTENTIONS[name]().to(dtype), rand(sum(LENGTHS), WIDTH, dtype=dtype)
-    found, maps = attention(x, packed=torch.tensor(LENGTHS), is_causal=is_causal, return_map=True)
+    result, maps = attention(x, packed=torch.tensor(LENGTHS), is_causal=is_causal, return_map=True)
     alone = [attention(one, is_causal=is_causal, return_map=True) for one in x.split(LENGTHS)]
-    compare(attention, found, torch.cat([output for output, _ in alone]))
-    for m, (_, wanted) in zip(maps, alone, strict=True):
-        torch.testing.assert_close(m.dense(), wanted.dense(), rtol=1e-4, atol=1e-6)
+    compare(attention, result, torch.cat([output for output, _ in alone]))
+    for m, (_, expected) in zip(maps, alone, strict=True):
+        torch.testing.assert_close(m.dense(), expected.dense(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
@@ -67,9 +67,9 @@ def test_cross_attention(name: str) -> None:
     attention = ATTENTIONS[name]().double()
     x, key = rand(sum(LENGTHS), WIDTH), rand(sum(KEY_LENGTHS), WIDTH)
     value = rand(sum(KEY_LENGTHS), WIDTH)
-    found = attention(x, key, value, packed=(LENGTHS, KEY_LENGTHS))
+    result = attention(x, key, value, packed=(LENGTHS, KEY_LENGTHS))
     parts = zip(x.split(LENGTHS), key.split(KEY_LENGTHS), value.split(KEY_LENGTHS), strict=True)
-    compare(attention, found, torch.cat([attention(*one) for one in parts]))
+    compare(attention, result, torch.cat([attention(*one) for one in parts]))
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
@@ -77,8 +77,8 @@ def test_cross_attention(name: str) -> None:
 def test_encoder_block(norm_first: bool, is_causal: bool) -> None:
     block = EncoderBlock(ATTENTIONS["rotary"](), FeedForward(WIDTH, 40), norm_first=norm_first).double()
     padded = rand(len(LENGTHS), max(LENGTHS), WIDTH)
-    found, maps = block(pack(padded, LENGTHS).values, packed=LENGTHS, is_causal=is_causal, return_map=True)
-    compare(block, found, pack(block(padded, lengths=LENGTHS, is_causal=is_causal), LENGTHS).values)
+    result, maps = block(pack(padded, LENGTHS).values, packed=LENGTHS, is_causal=is_causal, return_map=True)
+    compare(block, result, pack(block(padded, lengths=LENGTHS, is_causal=is_causal), LENGTHS).values)
     assert [m.shape for m in maps] == [(HEADS, n, n) for n in LENGTHS]
 
 
@@ -89,17 +89,17 @@ def test_decoder_block(norm_first: bool) -> None:
     ).double()
     padded, memory = rand(len(LENGTHS), max(LENGTHS), WIDTH), rand(len(LENGTHS), max(KEY_LENGTHS), WIDTH)
     x, states = pack(padded, LENGTHS).values, pack(memory, KEY_LENGTHS).values
-    found, maps = block(x, states, packed=(LENGTHS, KEY_LENGTHS), return_maps=True)
-    compare(block, found, pack(block(padded, memory, memory_lengths=KEY_LENGTHS), LENGTHS).values)
+    result, maps = block(x, states, packed=(LENGTHS, KEY_LENGTHS), return_maps=True)
+    compare(block, result, pack(block(padded, memory, memory_lengths=KEY_LENGTHS), LENGTHS).values)
     assert [m.shape for m in maps.attention] == [(HEADS, n, n) for n in LENGTHS]
     assert [m.shape for m in maps.cross_attention] == [(HEADS, n, k) for n, k in zip(LENGTHS, KEY_LENGTHS, strict=True)]
 
 
-def test_a_position_is_told_as_in_a_batch() -> None:
+def test_positions_are_applied_as_in_a_batch() -> None:
     rotary, x = RotaryPosition(), rand(7, 3, 1, 8)
     at = torch.tensor([4, 0, 1, 2, 9, 0, 3])
-    wanted = torch.stack([rotary(one, int(n)) for one, n in zip(x, at, strict=True)])
-    assert torch.equal(rotary(x, at), wanted)
+    expected = torch.stack([rotary(one, int(n)) for one, n in zip(x, at, strict=True)])
+    assert torch.equal(rotary(x, at), expected)
     assert torch.equal(rotary(x, at - 4), torch.stack([rotary(one, int(n)) for one, n in zip(x, at - 4, strict=True)]))
 
 
@@ -110,7 +110,7 @@ def plain(*options: Any, **named: Any) -> Any:
 WRONG: list[tuple[Callable[[Tensor], Any], str]] = [
     (
         lambda x: MultiHeadAttention(WIDTH, HEADS)(x, packed=LENGTHS, lengths=LENGTHS),
-        "multihead: lengths must be None where sequences are packed; got list. Pass a padded batch with lengths.",
+        "multihead: lengths must be None if sequences are packed; got list. Pass a padded batch with lengths.",
     ),
     (lambda x: MultiHeadAttention(WIDTH, HEADS)(x, packed=LENGTHS, cache=Cache()), "multihead: cache must be None"),
     (
@@ -123,11 +123,11 @@ WRONG: list[tuple[Callable[[Tensor], Any], str]] = [
     ),
     (
         lambda x: MultiHeadAttention(WIDTH, HEADS, attend=plain)(x, packed=LENGTHS),
-        "multihead: attend (plain) must be regard.attend, perhaps with options bound, where sequences are packed.",
+        "multihead: attend (plain) must be regard.attend, with or without options, if sequences are packed.",
     ),
     (
         lambda x: MultiHeadAttention(WIDTH, HEADS, attend=partial(regard.attend, causal_offset=2))(x, packed=LENGTHS),
-        "multihead: attend may have scale, weighting, softcap, window, backend bound where sequences are packed; got "
+        "multihead: attend may have scale, weighting, softcap, window, backend bound if sequences are packed; got "
         "causal_offset.",
     ),
     (

@@ -72,12 +72,12 @@ def named(pool: nn.Module) -> str:
 def test_average_is_the_mean_of_valid_entries(lengths: list[int]) -> None:
     for how in ways(lengths):
         x = padded(lengths)
-        found, m = AveragePooling()(x, **how, return_map=True)
+        result, m = AveragePooling()(x, **how, return_map=True)
         for entry, length in enumerate(lengths):
-            assert_close(found[entry], x[entry, :length].mean(0) if length else rand(W) * 0)
-            wanted = torch.zeros(1, T, dtype=torch.float64)
-            wanted[:, :length] = 1 / max(1, length)
-            assert_close(m[entry], wanted)
+            assert_close(result[entry], x[entry, :length].mean(0) if length else rand(W) * 0)
+            expected = torch.zeros(1, T, dtype=torch.float64)
+            expected[:, :length] = 1 / max(1, length)
+            assert_close(m[entry], expected)
 
 
 @settings(max_examples=20, deadline=None)
@@ -85,26 +85,26 @@ def test_average_is_the_mean_of_valid_entries(lengths: list[int]) -> None:
 def test_max_is_that_of_valid_entries(lengths: list[int]) -> None:
     for how in ways(lengths):
         x = padded(lengths)
-        found = MaxPooling()(x, **how)
+        result = MaxPooling()(x, **how)
         for entry, length in enumerate(lengths):
-            assert_close(found[entry], x[entry, :length].amax(0) if length else rand(W) * 0)
+            assert_close(result[entry], x[entry, :length].amax(0) if length else rand(W) * 0)
 
 
 def test_an_average_compares_nothing() -> None:
     x = rand(B, T, W)
     x[:, 2, 0] = torch.nan
-    found = AveragePooling()(x)
-    assert found[:, 0].isnan().all()
-    assert_close(found[:, 1:], x.mean(1)[:, 1:])
+    result = AveragePooling()(x)
+    assert result[:, 0].isnan().all()
+    assert_close(result[:, 1:], x.mean(1)[:, 1:])
 
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_fully_connected_weighs_by_what_stands_out(deep: bool) -> None:
     pool, x = without_query()[3 if deep else 2], padded([7, 3, 1])
-    found, m = pool(x, lengths=[7, 3, 1], return_map=True)
+    result, m = pool(x, lengths=[7, 3, 1], return_map=True)
     for entry, length in enumerate([7, 3, 1]):
         weights = pool.score(x[entry, :length]).softmax(0)  # (length, 1)
-        assert_close(found[entry], (weights * x[entry, :length]).sum(0))
+        assert_close(result[entry], (weights * x[entry, :length]).sum(0))
         assert_close(m[entry, 0, :length], weights.squeeze(-1).detach())
     assert len(list(pool.parameters())) == (4 if deep else 1)
 
@@ -164,12 +164,14 @@ def nadaraya_watson(query: Tensor, key: Tensor, value: Tensor, w: Tensor) -> tup
 def test_kernel_pooling_is_nadaraya_watson(w: float, width: int, value_width: int, learnable: bool) -> None:
     pool = KernelPooling(w, learnable=learnable).double()
     query, key, value = (x.requires_grad_() for x in (rand(B, TQ, width), rand(B, T, width), rand(B, T, value_width)))
-    wanted, weights = nadaraya_watson(query, key, value, pool.w)
-    found, m = pool(query, key, value, return_map=True)
-    assert_close(found, wanted)
+    expected, weights = nadaraya_watson(query, key, value, pool.w)
+    result, m = pool(query, key, value, return_map=True)
+    assert_close(result, expected)
     assert_close(m.dense(), weights.detach())
-    leaves, grad = [query, key, value, *([pool.w] if learnable else [])], rand(*found.shape)
-    for f, g in zip(torch.autograd.grad(found, leaves, grad), torch.autograd.grad(wanted, leaves, grad), strict=True):
+    leaves, grad = [query, key, value, *([pool.w] if learnable else [])], rand(*result.shape)
+    for f, g in zip(
+        torch.autograd.grad(result, leaves, grad), torch.autograd.grad(expected, leaves, grad), strict=True
+    ):
         assert_close(f, g)
     assert pool.w.requires_grad == learnable and "w" in pool.state_dict()
 
@@ -186,20 +188,20 @@ def test_the_kernel_keeps_its_digits_far_from_zero() -> None:
     query, key, value = torch.randn(B, TQ, 1) + 4096, torch.randn(B, T, 1) + 4096, torch.randn(B, T, 1)
     exact, _ = nadaraya_watson(query.double(), key.double(), value.double(), torch.tensor(3.0))
     longer = [nn.functional.pad(x, (0, 0, 0, 90)) for x in (key, value)]  # zeros, far from all keys
-    for found in (KernelPooling(3.0)(query, key, value), KernelPooling(3.0)(query, *longer, lengths=[T] * B)):
-        torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-5)
+    for result in (KernelPooling(3.0)(query, key, value), KernelPooling(3.0)(query, *longer, lengths=[T] * B)):
+        torch.testing.assert_close(result.double(), exact, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_kernel_is_computed_in_float32_at_least(dtype: torch.dtype) -> None:
     query, key, value = torch.randn(B, TQ, 3).to(dtype), torch.randn(B, T, 3).to(dtype), torch.randn(B, T, 2).to(dtype)
     exact, _ = nadaraya_watson(query.double(), key.double(), value.double(), torch.tensor(4.0))
-    found = KernelPooling(4.0)(query, key, value)
-    assert found.dtype == dtype
-    assert (found - exact).abs().max() <= torch.finfo(dtype).eps * value.abs().max()
+    result = KernelPooling(4.0)(query, key, value)
+    assert result.dtype == dtype
+    assert (result - exact).abs().max() <= torch.finfo(dtype).eps * value.abs().max()
     with torch.autocast("cpu", dtype=dtype):
-        found = KernelPooling(4.0)(query.float(), key.float(), value.float())
-    torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=1e-5)
+        result = KernelPooling(4.0)(query.float(), key.float(), value.float())
+    torch.testing.assert_close(result.double(), exact, rtol=1e-4, atol=1e-5)
 
 
 def test_the_kernel_takes_memory_in_proportion_to_length() -> None:
@@ -230,11 +232,11 @@ def test_padding_has_no_effect_forward_or_backward(pool: nn.Module, fill: float)
         ]
         return torch.cat((*parts, torch.zeros_like(parts[0])))
 
-    wanted = run(fill, alone)
-    assert len(wanted) >= 2
+    expected = run(fill, alone)
+    assert len(expected) >= 2
     for how in ways(lengths):
-        for found, exact in zip(run(fill, lambda k, v, how=how: ask(pool, query, k, v, **how)), wanted, strict=True):
-            assert_close(found, exact)
+        for result, exact in zip(run(fill, lambda k, v, how=how: ask(pool, query, k, v, **how)), expected, strict=True):
+            assert_close(result, exact)
 
 
 @pytest.mark.parametrize("pool", with_query(), ids=named)
@@ -246,8 +248,8 @@ def test_without_valid_keys_the_context_is_zero(pool: nn.Module) -> None:
 
 def test_the_map_of_an_average_can_be_looked_at() -> None:
     x = rand(B, T, W)
-    found, m = AveragePooling()(x, lengths=[7, 2, 0], return_map=True)
-    assert torch.equal(found, AveragePooling()(x, lengths=[7, 2, 0])) and m.shape == (B, 1, T)
+    result, m = AveragePooling()(x, lengths=[7, 2, 0], return_map=True)
+    assert torch.equal(result, AveragePooling()(x, lengths=[7, 2, 0])) and m.shape == (B, 1, T)
     assert m.entropy()[:2].flatten().exp().tolist() == pytest.approx([7, 2])
 
 
@@ -264,7 +266,7 @@ def test_compiles_whole(pool: nn.Module) -> None:
         (lambda: MaxPooling()(rand(W)), "max pooling: the entries (5) must be (..., length, width); got 1 dimensions."),
         (
             lambda: MaxPooling()(rand(B, T, W), lengths=[1, 8, 2]),
-            "max pooling: lengths (8) must lie in 0…7, the entries there are.",
+            "max pooling: lengths (8) must lie in 0…7, the number of entries.",
         ),
         (lambda: AveragePooling()(rand(B, T, W), lengths=-1), "average pooling: lengths (-1) must lie in 0…7"),
         (
@@ -278,7 +280,7 @@ def test_compiles_whole(pool: nn.Module) -> None:
         (
             lambda: MaxPooling()(rand(B, T, W), mask=torch.ones(B, T)),
             "max pooling: mask (3×7) must be boolean, True = valid; got float32. "
-            "Numbers 1 and 0 are turned by regard.masks.from_ones",
+            "regard.masks.from_ones converts numbers",
         ),
         (
             lambda: MaxPooling()(rand(B, T, W), mask=torch.ones(B, 6) > 0),

@@ -35,20 +35,20 @@ def test_sinusoids_are_the_papers() -> None:
 
 def test_sinusoids_stay_exact_far_out() -> None:
     far = 1_000_003
-    wanted = [math.sin(far / 10000 ** (2 * i / W)) for i in range(W // 2)]
-    found = SinusoidalPosition(W)(torch.zeros(1, W), offset=far)[0, 0::2]
-    assert found.tolist() == pytest.approx(wanted, abs=1e-6)
+    expected = [math.sin(far / 10000 ** (2 * i / W)) for i in range(W // 2)]
+    result = SinusoidalPosition(W)(torch.zeros(1, W), offset=far)[0, 0::2]
+    assert result.tolist() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rotary_is_a_rotation_of_pairs(layout: str) -> None:
-    given_x, width = x(B, H, T, W), W
-    turned = RotaryPosition(layout=layout, base=77.0)(given_x, 4)
+    inputs, width = x(B, H, T, W), W
+    turned = RotaryPosition(layout=layout, base=77.0)(inputs, 4)
     for i in range(width // 2):
         a, b = (2 * i, 2 * i + 1) if layout == "interleaved" else (i, i + width // 2)
         for p in range(T):
             angle = torch.tensor((p + 4) * 77.0 ** (-2 * i / width), dtype=torch.float64)
-            pair = torch.complex(given_x[..., p, a], given_x[..., p, b]) * torch.polar(torch.ones_like(angle), angle)
+            pair = torch.complex(inputs[..., p, a], inputs[..., p, b]) * torch.polar(torch.ones_like(angle), angle)
             torch.testing.assert_close(turned[..., p, a], pair.real)
             torch.testing.assert_close(turned[..., p, b], pair.imag)
 
@@ -63,17 +63,17 @@ def test_rotary_scores_know_only_the_distance(i: int, j: int, shift: int, layout
 
 
 def test_rotary_layouts_are_one_another_permuted() -> None:
-    given_x = x()
+    inputs = x()
     order = torch.cat((torch.arange(0, W, 2), torch.arange(1, W, 2)))  # pairs side by side → halves
-    side, halves = RotaryPosition()(given_x), RotaryPosition(layout="halves")(given_x[..., order])
-    torch.testing.assert_close(side[..., order], halves)
+    interleaved, split = RotaryPosition()(inputs), RotaryPosition(layout="halves")(inputs[..., order])
+    torch.testing.assert_close(interleaved[..., order], split)
 
 
 def test_rotary_turns_a_fraction_of_the_width() -> None:
-    given_x = x(T, 20)
-    turned = RotaryPosition(fraction=0.3)(given_x)
-    torch.testing.assert_close(turned[:, :6], RotaryPosition()(given_x[:, :6]))
-    assert torch.equal(turned[:, 6:], given_x[:, 6:])
+    inputs = x(T, 20)
+    turned = RotaryPosition(fraction=0.3)(inputs)
+    torch.testing.assert_close(turned[:, :6], RotaryPosition()(inputs[:, :6]))
+    assert torch.equal(turned[:, 6:], inputs[:, 6:])
 
 
 @pytest.mark.parametrize("position", everyone(), ids=lambda p: type(p).__name__)
@@ -88,23 +88,23 @@ def test_offset_continues_a_sequence(position) -> None:
 @pytest.mark.parametrize("position", everyone(), ids=lambda p: type(p).__name__)
 @pytest.mark.parametrize("shape", [(B, T, W), (B, H, T, W)])
 def test_offset_per_batch_entry(position, shape: tuple[int, ...]) -> None:
-    given_x = x(*shape)
-    found = position(given_x, torch.tensor([7, 2]))
-    torch.testing.assert_close(found, torch.stack((position(given_x[0], 7), position(given_x[1], 2))))
-    torch.testing.assert_close(position(given_x, torch.tensor(7)), position(given_x, 7))
+    inputs = x(*shape)
+    result = position(inputs, torch.tensor([7, 2]))
+    torch.testing.assert_close(result, torch.stack((position(inputs[0], 7), position(inputs[1], 2))))
+    torch.testing.assert_close(position(inputs, torch.tensor(7)), position(inputs, 7))
 
 
 def test_left_padding_starts_sentences_at_zero() -> None:
-    learned, given_x = LearnedPosition(W, length=23).double(), x()
-    found = learned(given_x, torch.tensor([-2, 0]))
-    torch.testing.assert_close(found[0, 2:], learned(given_x[0, 2:]))
-    torch.testing.assert_close(found[0, :2], given_x[0, :2] + learned.weight[0])  # padding
+    learned, inputs = LearnedPosition(W, length=23).double(), x()
+    result = learned(inputs, torch.tensor([-2, 0]))
+    torch.testing.assert_close(result[0, 2:], learned(inputs[0, 2:]))
+    torch.testing.assert_close(result[0, :2], inputs[0, :2] + learned.weight[0])  # padding
 
 
 def test_learned_adds_its_table() -> None:
-    learned, given_x = LearnedPosition(W, length=9).double(), x().requires_grad_()
-    torch.testing.assert_close(learned(given_x, 4), given_x + learned.weight[4:])
-    learned(given_x, 4).sum().backward()
+    learned, inputs = LearnedPosition(W, length=9).double(), x().requires_grad_()
+    torch.testing.assert_close(learned(inputs, 4), inputs + learned.weight[4:])
+    learned(inputs, 4).sum().backward()
     assert torch.equal(learned.weight.grad, torch.tensor([[0.0]] * 4 + [[float(B)]] * 5).double().expand(9, W))
     embedding = torch.nn.Embedding(9, W)
     learned.load_state_dict(embedding.state_dict())
@@ -117,38 +117,38 @@ def test_nothing_but_learned_tables_is_saved() -> None:
 @pytest.mark.parametrize("position", everyone(), ids=lambda p: type(p).__name__)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_dtype_is_that_of_the_input_and_angles_stay_fine(position, dtype: torch.dtype) -> None:
-    given_x = x(dtype=dtype)
-    found = position.to(dtype)(given_x, 18)
-    assert found.dtype == dtype
-    exact = position.double()(given_x.double(), 18)
-    assert (found - exact).abs().max() <= 4 * torch.finfo(dtype).eps * exact.abs().max()
+    inputs = x(dtype=dtype)
+    result = position.to(dtype)(inputs, 18)
+    assert result.dtype == dtype
+    exact = position.double()(inputs.double(), 18)
+    assert (result - exact).abs().max() <= 4 * torch.finfo(dtype).eps * exact.abs().max()
 
 
 def test_rotary_keeps_no_table_that_does_not_fit() -> None:
     rotary, whole = RotaryPosition(), x(B, H, 9, W)
     calls = [(whole, 0), (whole, 1), (whole[..., :5, :], 1), (whole[..., :5, :4], 1), (whole[..., :5, :4].float(), 1)]
-    for given_x, offset in [*calls, *calls[::-1]]:
+    for inputs, offset in [*calls, *calls[::-1]]:
         for _ in range(2):
-            assert torch.equal(rotary(given_x, offset), RotaryPosition()(given_x, offset))
+            assert torch.equal(rotary(inputs, offset), RotaryPosition()(inputs, offset))
     rotary.base = 50.0
     assert torch.equal(rotary(whole), RotaryPosition(base=50.0)(whole))
 
 
 def test_rotary_trains_after_inference_mode() -> None:
-    rotary, given_x = RotaryPosition(), x().requires_grad_()
+    rotary, inputs = RotaryPosition(), x().requires_grad_()
     with torch.inference_mode():
-        rotary(given_x.detach())
-    rotary(given_x).square().sum().backward()
-    torch.testing.assert_close(given_x.grad, 2 * given_x)  # a rotation keeps lengths
+        rotary(inputs.detach())
+    rotary(inputs).square().sum().backward()
+    torch.testing.assert_close(inputs.grad, 2 * inputs)  # a rotation keeps lengths
 
 
 @pytest.mark.parametrize("position", everyone(), ids=lambda p: type(p).__name__)
 def test_compiles_whole(position) -> None:
     torch.compiler.reset()
-    compiled, given_x = torch.compile(position, fullgraph=True, backend="eager"), x()
-    position(given_x, 2)
+    compiled, inputs = torch.compile(position, fullgraph=True, backend="eager"), x()
+    position(inputs, 2)
     for offset in (0, 3, torch.tensor([1, 2])):
-        torch.testing.assert_close(compiled(given_x, offset), position(given_x, offset))
+        torch.testing.assert_close(compiled(inputs, offset), position(inputs, offset))
 
 
 def test_meta_device_gives_shapes() -> None:
@@ -175,7 +175,7 @@ def test_meta_device_gives_shapes() -> None:
         (lambda: RotaryPosition(fraction=1.5), "rotary position: fraction (1.5) must lie in (0, 1]"),
         (
             lambda: RotaryPosition(fraction=0.5)(x()),
-            "rotary position: fraction (0.5) must turn an even number of channels, 2 or more; got 7 of 14.",
+            "rotary position: fraction (0.5) must rotate an even number of channels, 2 or more; got 7 of 14.",
         ),
         (lambda: SinusoidalPosition(4)(x()), "sinusoidal position: x (2×5×14) must be (..., length, 4)"),
         (lambda: LearnedPosition(4, length=3)(x()), "learned position: x (2×5×14) must be (..., length, 4)"),
@@ -183,7 +183,7 @@ def test_meta_device_gives_shapes() -> None:
         (
             lambda: LearnedPosition(W, length=9)(x(), 5),
             "learned position: length (9) must reach every entry; got 5 from offset 5, the last at position 9. "
-            "Cut the input, build it with length=10, or use SinusoidalPosition or RotaryPosition, which go on.",
+            "Cut the input, build it with length=10, or use SinusoidalPosition or RotaryPosition, which have no limit.",
         ),
         (
             lambda: LearnedPosition(W, length=9)(x(), torch.tensor([0, 6])),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.layers.recurrent import CELLS, RecurrentState, over
+from regard.layers.recurrent import CELLS, RecurrentState, run_rnn
 
 T, B, E, C, W = 4, 3, 5, 7, 2
 cells = pytest.mark.parametrize("cell", CELLS)
@@ -37,30 +37,30 @@ def test_steps_are_the_cell_of_torch(cell: str) -> None:
     state, hidden = state_of(cell), begin(cell)
     theirs = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}[cell](E + C, W, dtype=torch.float64)
     theirs.load_state_dict({name.removesuffix("_l0"): x for name, x in state.rnn.state_dict().items()})
-    y, contexts, found = rand(T, B, E), rand(T, B, C), hidden
+    y, contexts, result = rand(T, B, E), rand(T, B, C), hidden
     steps = state.unroll(y)
     for t in range(T):
-        wanted = theirs(torch.cat((y[t], contexts[t]), -1), found if cell == "lstm" else found[0])
-        found = steps.step(contexts[t], found)
-        for ours, other in zip(found, wanted if cell == "lstm" else (wanted,), strict=True):
+        expected = theirs(torch.cat((y[t], contexts[t]), -1), result if cell == "lstm" else result[0])
+        result = steps.step(contexts[t], result)
+        for ours, other in zip(result, expected if cell == "lstm" else (expected,), strict=True):
             torch.testing.assert_close(ours, other)
 
 
 @cells
 @pytest.mark.parametrize("used", [T, 2])
 def test_gradients_are_those_of_torch(cell: str, used: int) -> None:
-    """Of inputs, contexts, the first state and every weight; also where the last states are not used."""
+    """Check inputs, contexts, the first state and every weight, also if the last states are not used."""
     state, grad = state_of(cell), rand(used, B, W)
-    inputs, found = [rand(T, B, E), rand(T, B, C), *begin(cell)], []
+    inputs, result = [rand(T, B, E), rand(T, B, C), *begin(cell)], []
     leaves = [*state.rnn.parameters()]
     for run in (
         lambda y, c, *h: unrolled(state, y, c, h),
-        lambda y, c, *h: over(state.rnn, torch.cat((y, c), -1), tuple(x[None] for x in h))[0],
+        lambda y, c, *h: run_rnn(state.rnn, torch.cat((y, c), -1), tuple(x[None] for x in h))[0],
     ):
-        given = [x.clone().requires_grad_() for x in inputs]
-        output = run(*given)
-        found.append((output, torch.autograd.grad(output[:used], [*given, *leaves], grad)))
-    torch.testing.assert_close(found[0], found[1])
+        variables = [x.clone().requires_grad_() for x in inputs]
+        output = run(*variables)
+        result.append((output, torch.autograd.grad(output[:used], [*variables, *leaves], grad)))
+    torch.testing.assert_close(result[0], result[1])
 
 
 @cells
@@ -97,8 +97,8 @@ def test_two_passes_before_one_backward(cell: str) -> None:
     # each pass finds the gradients of its own steps
     state, hidden = state_of(cell), begin(cell)
     runs = [(rand(T, B, E), rand(T, B, C)) for _ in range(2)]
-    found = [unrolled(state, *run, hidden).sum() for run in runs]
-    together = torch.autograd.grad(found[0] + found[1], state.rnn.weight_hh_l0)[0]
+    result = [unrolled(state, *run, hidden).sum() for run in runs]
+    together = torch.autograd.grad(result[0] + result[1], state.rnn.weight_hh_l0)[0]
     apart = [torch.autograd.grad(unrolled(state, *run, hidden).sum(), state.rnn.weight_hh_l0)[0] for run in runs]
     torch.testing.assert_close(together, apart[0] + apart[1])
 

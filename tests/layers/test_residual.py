@@ -53,9 +53,9 @@ def test_sum_and_norm(isa: str, rows: int, width: int, p: float) -> None:
     torch.testing.assert_close(added.double(), of_sum, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(y.double(), of_y, rtol=1e-4, atol=2e-5 if width > 1 else 1e-3)
     slopes = torch.randn(2, rows, width)
-    found = torch.autograd.grad((added, y), (x, part, norm.weight, norm.bias), tuple(slopes))
-    wanted = torch.autograd.grad((of_sum, of_y), wide, tuple(slopes.double()))
-    for a, b in zip(found, wanted, strict=True):
+    result = torch.autograd.grad((added, y), (x, part, norm.weight, norm.bias), tuple(slopes))
+    expected = torch.autograd.grad((of_sum, of_y), wide, tuple(slopes.double()))
+    for a, b in zip(result, expected, strict=True):
         torch.testing.assert_close(a.double(), b, rtol=2e-4, atol=2e-4 if width > 1 else 2e-1)
     torch.manual_seed(5)
     assert torch.equal(add_norm(x, part, dropout, norm), y)
@@ -71,7 +71,7 @@ def seen_drops(x: Tensor, part: Tensor, added: Tensor, dropout: Dropout) -> Tens
 
 @needs_module
 def test_what_is_dropped(isa: str) -> None:
-    """As often as asked for, each place by itself, another each time, and the same for a seed on every machine."""
+    """Elements are dropped with the given probability, independently, and reproducibly for a seed on every machine."""
     rows, width = 400, 203
     zeros, ones, norm = torch.zeros(rows, width), torch.ones(rows, width), norm_of(width)
 
@@ -105,12 +105,12 @@ def test_gradients_of_gradients() -> None:
         added, y = add_and_norm(x, part, dropout, norm)
         keep = seen_drops(x, part, added, dropout).float()
         explicit = x + part * keep
-        found, wanted = (
+        result, expected = (
             torch.autograd.grad((z.square() * s.sin()).sum(), wants, create_graph=True)
             for s, z in ((added, y), (explicit, norm(explicit)))
         )
-        again = [torch.autograd.grad(sum(g.square().sum() for g in of), wants) for of in (found, wanted)]
-        for a, b in zip((*found, *again[0]), (*wanted, *again[1]), strict=True):
+        again = [torch.autograd.grad(sum(g.square().sum() for g in of), wants) for of in (result, expected)]
+        for a, b in zip((*result, *again[0]), (*expected, *again[1]), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
 
 
@@ -125,18 +125,18 @@ def test_one_output_alone_is_used() -> None:
     for a, b in zip(again, torch.autograd.grad(norm(x[0] + part[0]).sum(), (x, norm.weight)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     slopes = torch.autograd.grad(y.square().sum(), (x, part))
-    wanted = torch.autograd.grad(norm(x + part).square().sum(), (x, part))
-    for a, b in zip(slopes, wanted, strict=True):
+    expected = torch.autograd.grad(norm(x + part).square().sum(), (x, part))
+    for a, b in zip(slopes, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 @needs_module
 def test_inference_in_place() -> None:
     x, part, bias, norm = torch.randn(9, 12), torch.randn(9, 12), torch.randn(12), norm_of(12)
-    wanted = norm(x + part + bias)
+    expected = norm(x + part + bias)
     with torch.inference_mode():
         assert add_norm_(x, part, bias, norm) is part
-    torch.testing.assert_close(part, wanted)
+    torch.testing.assert_close(part, expected)
 
 
 def test_what_is_not_served_is_computed_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,5 +168,5 @@ def test_what_is_not_served_is_computed_by_torch(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(engine, "module", None)
     assert torch.equal(add_norm(x, part, none, norm), norm(x + part))
     assert torch.equal(gelu_(x, part[0], torch.empty_like(x)), F.gelu(x + part[0]))
-    wanted = norm(x + part + part[0])
-    assert torch.equal(add_norm_(x, part.clone(), part[0], norm), wanted)
+    expected = norm(x + part + part[0])
+    assert torch.equal(add_norm_(x, part.clone(), part[0], norm), expected)

@@ -55,11 +55,11 @@ def test_packed_and_padded_batches_agree(norm_first: bool) -> None:
     """So does the first token alone; maps are (B, H, T, T) either way, and do not change the output."""
     stack, x = encoder(norm_first), rand(B, T, W)
     padded, packed = BatchLayout(LENGTHS, T, None), BatchLayout.of(x, LENGTHS)
-    wanted, maps = run_encoder(stack, x, padded, return_maps=True)
-    found, packed_maps = run_encoder(stack, packed.pack(x), packed, return_maps=True)
-    torch.testing.assert_close(found, packed.pack(wanted))
+    expected, maps = run_encoder(stack, x, padded, return_maps=True)
+    result, packed_maps = run_encoder(stack, packed.pack(x), packed, return_maps=True)
+    torch.testing.assert_close(result, packed.pack(expected))
     first, first_maps = run_encoder(stack, packed.pack(x), packed, first_token=True, return_maps=True)
-    torch.testing.assert_close(first, wanted[:, 0])
+    torch.testing.assert_close(first, expected[:, 0])
     assert torch.equal(first, run_encoder(stack, packed.pack(x), packed, first_token=True)[0])
     for one, other, third in zip(maps, packed_maps, first_maps, strict=True):
         assert one.shape == other.shape == third.shape == (B, H, T, T)
@@ -71,8 +71,8 @@ def test_packed_and_padded_batches_agree(norm_first: bool) -> None:
 def test_a_single_block_computes_the_first_token_alone() -> None:
     stack, x = encoder(True, layers=1), rand(B, T, W)
     layout = BatchLayout.of(x, None)
-    found, maps = run_encoder(stack, x, layout, first_token=True)
-    torch.testing.assert_close(found, run_encoder(stack, x, layout)[0][:, 0])
+    result, maps = run_encoder(stack, x, layout, first_token=True)
+    torch.testing.assert_close(result, run_encoder(stack, x, layout)[0][:, 0])
     assert maps == []
 
 
@@ -81,14 +81,14 @@ def test_a_decoder_packed_padded_and_step_by_step() -> None:
     stack, x, memory = decoder(), rand(B, T, W), rand(B, TM, W)
     layouts = BatchLayout.all_of((x, LENGTHS), (memory, MEMORY_LENGTHS))
     open_layouts = BatchLayout.all_of((x, None), (memory, MEMORY_LENGTHS))
-    wanted, maps = run_decoder(stack, x, memory, *open_layouts, return_maps=True)
+    expected, maps = run_decoder(stack, x, memory, *open_layouts, return_maps=True)
     packed = [layout.pack(one) for layout, one in zip(layouts, (x, memory), strict=True)]
-    found, packed_maps = run_decoder(stack, *packed, *layouts, return_maps=True)
-    torch.testing.assert_close(found, layouts[0].pack(wanted))
+    result, packed_maps = run_decoder(stack, *packed, *layouts, return_maps=True)
+    torch.testing.assert_close(result, layouts[0].pack(expected))
     assert [m.shape for m in (*maps, *packed_maps)] == [(B, H, T, TM)] * 4
     caches = [DecoderCache() for _ in stack]
     steps = [step_decoder(stack, x[:, t : t + 1], memory, MEMORY_LENGTHS, caches) for t in range(T)]
-    torch.testing.assert_close(torch.cat(steps, 1), wanted)
+    torch.testing.assert_close(torch.cat(steps, 1), expected)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
@@ -101,17 +101,17 @@ def test_blocks_one_after_the_other(dropout: float, monkeypatch: pytest.MonkeyPa
     ]
     x, joints = torch.randn(3, 5, width, requires_grad=True), []
     layout = BatchLayout.of(x, None)
-    monkeypatch.setattr(block_module, "add_and_norm", lambda *given: (joints.append(1), add_and_norm(*given))[1])
+    monkeypatch.setattr(block_module, "add_and_norm", lambda *inputs: (joints.append(1), add_and_norm(*inputs))[1])
     torch.manual_seed(1)
-    found, maps = run_encoder(blocks, x, layout, return_maps=True)
+    result, maps = run_encoder(blocks, x, layout, return_maps=True)
     assert len(joints) == 3 and [m.shape for m in maps] == [(3, 2, 5, 5)] * 3
     if not dropout:
-        wanted = x
+        expected = x
         for block in blocks:
-            wanted = wanted + block.attention(block.around_attention.norm(wanted))
-            wanted = wanted + block.feedforward(block.around_feedforward.norm(wanted))
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-        slopes = [torch.autograd.grad(y.square().sum(), [x, *blocks[0].parameters()]) for y in (found, wanted)]
+            expected = expected + block.attention(block.around_attention.norm(expected))
+            expected = expected + block.feedforward(block.around_feedforward.norm(expected))
+        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+        slopes = [torch.autograd.grad(y.square().sum(), [x, *blocks[0].parameters()]) for y in (result, expected)]
         for a, b in zip(*slopes, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
     seen: list[int] = []

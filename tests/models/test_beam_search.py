@@ -58,27 +58,27 @@ class TableState:
 
 def brute_force(logits: Tensor, longest: int, alpha: float) -> list[Hypothesis]:
     """Every sequence up to EOS or the longest allowed, by its score."""
-    log_p, size, found = logits.log_softmax(-1), len(logits), []
+    log_p, size, result = logits.log_softmax(-1), len(logits), []
     for length in range(1, longest + 1):
         for tokens in itertools.product(range(size), repeat=length):
             if EOS in tokens[:-1] or (length < longest and tokens[-1] != EOS):
                 continue
             total = sum(float(log_p[a, b]) for a, b in zip((BOS, *tokens[:-1]), tokens, strict=True))
             ended = tokens[-1] == EOS
-            found.append(Hypothesis(tokens[:-1] if ended else tokens, total / length**alpha, ended))
-    return sorted(found, key=lambda h: -h.score)
+            result.append(Hypothesis(tokens[:-1] if ended else tokens, total / length**alpha, ended))
+    return sorted(result, key=lambda h: -h.score)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0, -0.5])
 def test_a_beam_that_covers_everything_is_exhaustive(alpha: float) -> None:
     model, longest = Table(torch.randn(2, 4, 4) * 2), 4
     how = {"size": 400, "n_best": 7, "longest": longest, "length_penalty": alpha}
-    found = beam(model, torch.tensor([[0], [1]]), torch.tensor([1, 1]), **how)
+    result = beam(model, torch.tensor([[0], [1]]), torch.tensor([1, 1]), **how)
     for b in range(2):
-        wanted = brute_force(model.table[b], longest, alpha)[:7]
-        assert [h.tokens for h in found[b]] == [h.tokens for h in wanted]
-        assert [h.score for h in found[b]] == pytest.approx([h.score for h in wanted], rel=1e-5)
-        assert [h.ended for h in found[b]] == [h.ended for h in wanted]
+        expected = brute_force(model.table[b], longest, alpha)[:7]
+        assert [h.tokens for h in result[b]] == [h.tokens for h in expected]
+        assert [h.score for h in result[b]] == pytest.approx([h.score for h in expected], rel=1e-5)
+        assert [h.ended for h in result[b]] == [h.ended for h in expected]
 
 
 def by_hand(logits: Tensor, size: int, longest: int, alpha: float) -> list[Hypothesis]:
@@ -103,12 +103,12 @@ def test_beam_search_by_hand(size: int, n_best: int, alpha: float) -> None:
     model, count, longest = Table(torch.randn(40, 7, 7) * 2), 40, 8
     model.table[: count // 2, :, EOS] += 2.0  # half of them end early, and often
     how = {"size": size, "n_best": n_best, "length_penalty": alpha, "longest": longest}
-    found = beam(model, torch.arange(count)[:, None], torch.ones(count, dtype=torch.long), **how)
+    result = beam(model, torch.arange(count)[:, None], torch.ones(count, dtype=torch.long), **how)
     for b in range(count):
-        wanted = by_hand(model.table[b], size, longest, alpha)[:n_best]
+        expected = by_hand(model.table[b], size, longest, alpha)[:n_best]
         # the same pairs of tokens in another order have the same total: only scores tell such apart from errors
-        assert [h.score for h in found[b]] == pytest.approx([h.score for h in wanted], rel=1e-4), b
-        assert [len(h.tokens) for h in found[b]] == [len(h.tokens) for h in wanted], b
+        assert [h.score for h in result[b]] == pytest.approx([h.score for h in expected], rel=1e-4), b
+        assert [len(h.tokens) for h in result[b]] == [len(h.tokens) for h in expected], b
 
 
 @some
@@ -116,38 +116,38 @@ def test_a_beam_of_one_is_greedy(name: str) -> None:
     model, (source, lengths, _) = sharp(name), sentences()
     for longest in (1, 4, None):
         one = beam(model, source, lengths, size=1, longest=longest)
-        for (found,), wanted in zip(one, greedy(model, source, lengths, longest=longest), strict=True):
-            assert found.tokens == wanted.tokens and found.ended == wanted.ended
-            assert found.score == pytest.approx(wanted.score, rel=1e-5)
+        for (result,), expected in zip(one, greedy(model, source, lengths, longest=longest), strict=True):
+            assert result.tokens == expected.tokens and result.ended == expected.ended
+            assert result.score == pytest.approx(expected.score, rel=1e-5)
 
 
 @some
 def test_greedy_takes_the_best_token_each_time(name: str) -> None:
     model, (source, lengths, _) = sharp(name), sentences()
     memory = model.encode(source, lengths)
-    for b, found in enumerate(greedy(model, source, lengths, longest=6)):
-        wanted = [*found.tokens, *([EOS] if found.ended else [])]
-        assert found.ended or len(wanted) == 6
-        given = torch.tensor([[BOS, *wanted[:-1]]])
-        log_p = model.logits(model.decode(given, memory.reorder(torch.tensor([b])))).log_softmax(-1)[0]
-        assert log_p.argmax(-1).tolist() == wanted
-        assert found.score == pytest.approx(log_p.amax(-1).mean().item(), rel=1e-4)
+    for b, result in enumerate(greedy(model, source, lengths, longest=6)):
+        expected = [*result.tokens, *([EOS] if result.ended else [])]
+        assert result.ended or len(expected) == 6
+        inputs = torch.tensor([[BOS, *expected[:-1]]])
+        log_p = model.logits(model.decode(inputs, memory.reorder(torch.tensor([b])))).log_softmax(-1)[0]
+        assert log_p.argmax(-1).tolist() == expected
+        assert result.score == pytest.approx(log_p.amax(-1).mean().item(), rel=1e-4)
 
 
 @some
 def test_scores_are_those_of_the_model(name: str) -> None:
     model, (source, lengths, _) = sharp(name), sentences()
     memory = model.encode(source, lengths)
-    found = beam(model, source, lengths, size=4, n_best=3, length_penalty=0.7, longest=7)
-    for b, hypotheses in enumerate(found):
+    result = beam(model, source, lengths, size=4, n_best=3, length_penalty=0.7, longest=7)
+    for b, hypotheses in enumerate(result):
         assert len({h.tokens for h in hypotheses}) == 3
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
         for h in hypotheses:
-            wanted = torch.tensor([[*h.tokens, *([EOS] if h.ended else [])]])
-            given = torch.cat((torch.tensor([[BOS]]), wanted[:, :-1]), 1)
-            log_p = model.logits(model.decode(given, memory.reorder(torch.tensor([b])))).log_softmax(-1)
-            total = log_p.gather(-1, wanted[..., None]).sum().item()
-            assert h.score == pytest.approx(total / wanted.shape[1] ** 0.7, rel=1e-4)
+            expected = torch.tensor([[*h.tokens, *([EOS] if h.ended else [])]])
+            inputs = torch.cat((torch.tensor([[BOS]]), expected[:, :-1]), 1)
+            log_p = model.logits(model.decode(inputs, memory.reorder(torch.tensor([b])))).log_softmax(-1)
+            total = log_p.gather(-1, expected[..., None]).sum().item()
+            assert h.score == pytest.approx(total / expected.shape[1] ** 0.7, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -192,8 +192,8 @@ def test_a_long_hypothesis_may_catch_up() -> None:
     table[0, :, [BOS, EOS]] = -20.0
     table[0, BOS] = torch.tensor([0.04, 0.03, 0.03, 0.6, 0.3]).log()
     table[0, 4, 4] = 6.0
-    found = beam(Table(table), torch.tensor([[0]]), torch.tensor([1]), size=2, longest=20, length_penalty=1.0)
-    assert found[0][0].tokens == (4,) * 20 and not found[0][0].ended
+    result = beam(Table(table), torch.tensor([[0]]), torch.tensor([1]), size=2, longest=20, length_penalty=1.0)
+    assert result[0][0].tokens == (4,) * 20 and not result[0][0].ended
     short = beam(Table(table), torch.tensor([[0]]), torch.tensor([1]), size=2, longest=20, length_penalty=0.0)
     assert short[0][0].tokens == ()
 
@@ -201,8 +201,8 @@ def test_a_long_hypothesis_may_catch_up() -> None:
 def test_the_default_length_is_that_of_each_sentence() -> None:
     model = Table(torch.zeros(2, 5, 5))
     model.table[:, :, EOS] = -50.0
-    found = greedy(model, torch.tensor([[0], [1]]), torch.tensor([1, 5]))
-    assert [len(h.tokens) for h in found] == [12, 20] and not found[0].ended
+    result = greedy(model, torch.tensor([[0], [1]]), torch.tensor([1, 5]))
+    assert [len(h.tokens) for h in result] == [12, 20] and not result[0].ended
     (first,), (second,) = beam(model, torch.tensor([[0], [1]]), torch.tensor([1, 5]), size=2)
     assert [len(first.tokens), len(second.tokens)] == [12, 20]
 

@@ -39,13 +39,13 @@ MEANS = {
     "pretraining, mean": lambda: Pretraining(Bert(replace(CONFIG, pool="mean"))),
     "sequence, mean": lambda: SequenceClassifier(Bert(replace(CONFIG, pool="mean")), C),
 }
-"""Those that have no counterpart at Hugging Face."""
+"""Models without a counterpart in Hugging Face."""
 each = pytest.mark.parametrize("kind", MAKERS)
 every = pytest.mark.parametrize("kind", MAKERS | MEANS)
 
 
-def flat(found: object) -> list[torch.Tensor]:
-    return [found] if isinstance(found, torch.Tensor) else [x for part in found for x in flat(part)]  # type: ignore[attr-defined]
+def flat(outputs: object) -> list[torch.Tensor]:
+    return [outputs] if isinstance(outputs, torch.Tensor) else [x for part in outputs for x in flat(part)]  # type: ignore[attr-defined]
 
 
 @every
@@ -67,8 +67,8 @@ def test_a_padded_batch_is_each_alone(kind: str) -> None:
 @pytest.mark.host
 def test_maps_change_nothing(kind: str) -> None:
     model, (ids, lengths, segments) = (MAKERS | MEANS)[kind]().eval(), inputs()
-    found, maps = model(ids, lengths, segments, return_maps=True)
-    for a, b in zip(flat(found), flat(model(ids, lengths, segments)), strict=True):
+    result, maps = model(ids, lengths, segments, return_maps=True)
+    for a, b in zip(flat(result), flat(model(ids, lengths, segments)), strict=True):
         assert torch.equal(a, b)
     assert [m.shape for m in maps] == [(B, 3, T, T)] * 2
     rows = maps[1].dense()[2, :, :7]
@@ -89,12 +89,12 @@ def test_what_is_saved_comes_back(kind: str, tmp_path: Path) -> None:
 def test_pooled_is_the_pool_of_all(pool: str) -> None:
     """Though the last block computes first tokens alone: values and gradients, an empty text and full ones too."""
     ids, lengths, segments = inputs()
-    for given in (lengths, lengths.clone().index_fill(0, torch.tensor([1]), 0), torch.full((B,), T), None):
+    for x_in in (lengths, lengths.clone().index_fill(0, torch.tensor([1]), 0), torch.full((B,), T), None):
         bert = Bert(replace(CONFIG, pool=pool)).double().eval()
-        found, wanted = bert.pooled(ids, given, segments), bert.pool(bert(ids, given, segments), given)
-        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
-        weights = torch.randn_like(found)
-        slopes = [torch.autograd.grad((x * weights).sum(), list(bert.parameters())) for x in (found, wanted)]
+        result, expected = bert.pooled(ids, x_in, segments), bert.pool(bert(ids, x_in, segments), x_in)
+        torch.testing.assert_close(result, expected, rtol=1e-10, atol=1e-12)
+        weights = torch.randn_like(result)
+        slopes = [torch.autograd.grad((x * weights).sum(), list(bert.parameters())) for x in (result, expected)]
         for parameter, a, b in zip(bert.state_dict(), *slopes, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-11, msg=lambda m, p=parameter: f"{p}: {m}")
 
@@ -102,7 +102,9 @@ def test_pooled_is_the_pool_of_all(pool: str) -> None:
 def test_the_last_block_computes_first_tokens_alone() -> None:
     bert, (ids, lengths, segments) = Bert(CONFIG).eval(), inputs()
     rows: list[int] = []
-    bert.blocks[-1].feedforward.register_forward_hook(lambda module, given, made: rows.append(made[..., 0].numel()))
+    bert.blocks[-1].feedforward.register_forward_hook(
+        lambda module, inputs, output: rows.append(output[..., 0].numel())
+    )
     bert.pooled(ids, lengths, segments)
     assert rows == [B]
     with pytest.raises(ValueError, match="bert: lengths"):
@@ -121,8 +123,8 @@ def test_the_mean_is_read_by_the_pooler() -> None:
     bert, (ids, lengths, _) = Bert(replace(CONFIG, pool="mean")).eval(), inputs()
     hidden = bert(ids, lengths)
     for row, length in enumerate(lengths.tolist()):
-        wanted = torch.tanh(bert.pooler(hidden[row, :length].mean(0)))
-        torch.testing.assert_close(bert.pool(hidden, lengths)[row], wanted)
+        expected = torch.tanh(bert.pooler(hidden[row, :length].mean(0)))
+        torch.testing.assert_close(bert.pool(hidden, lengths)[row], expected)
     assert torch.equal(bert.pool(hidden, [0] * B), torch.tanh(bert.pooler(hidden.sum(1))))  # of nothing, no number
 
 
@@ -146,11 +148,11 @@ def test_starts_as_the_paper_says(width: int, wanted: float) -> None:
 
 
 def test_near_places_begin_alike() -> None:
-    places = Bert(replace(CONFIG, width=66, positions=512), pooler=False).positions.weight
-    alike = nn.functional.normalize(places, dim=-1)
+    indices = Bert(replace(CONFIG, width=66, positions=512), pooler=False).positions.weight
+    alike = nn.functional.normalize(indices, dim=-1)
     near, far = (alike[:-1] * alike[1:]).sum(-1), (alike[:-64] * alike[64:]).sum(-1)
     assert near.min() > 0.9 > 0.75 > far.max() and near.std() < 1e-3  # the same wherever they are
-    assert places.requires_grad
+    assert indices.requires_grad
 
 
 def test_chosen_places_are_a_part_of_all() -> None:
@@ -187,9 +189,9 @@ def test_edges_of_shape() -> None:
         ({"lengths": [3.0, 1.0]}, r"lengths \(2\) must be 2 whole numbers, .*; got float32"),
     ],
 )
-def test_wrong_inputs(given: dict, message: str) -> None:
+def test_wrong_inputs(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=f"bert: {message}"):
-        Bert(CONFIG)(**({"ids": torch.ones(2, 3, dtype=torch.long)} | given))
+        Bert(CONFIG)(**({"ids": torch.ones(2, 3, dtype=torch.long)} | arguments))
 
 
 def test_wrong_sizes_all_at_once() -> None:
@@ -210,7 +212,7 @@ def test_wrong_sizes_all_at_once() -> None:
     with pytest.raises(ValueError, match=r"bert: pooler \(None\) must be there"):
         Bert(CONFIG, pooler=False).pool(torch.zeros(1, 1, W))
     for wrong in (0, ["a", "a"]):
-        with pytest.raises(ValueError, match=r"classifier: classes .* must be at least one, each of another name"):
+        with pytest.raises(ValueError, match=r"classifier: classes .* must be at least one, with different names"):
             TokenClassifier(Bert(CONFIG), wrong)
 
 
@@ -293,11 +295,11 @@ def test_padding_is_not_computed_and_changes_nothing() -> None:
     lengths = torch.tensor([9, 0, 4, 1])
     hidden = bert(ids, lengths, segments)
     alone = [bert(ids[row : row + 1, :n], segments=segments[row : row + 1, :n])[0] for row, n in enumerate(lengths)]
-    for row, (n, wanted) in enumerate(zip(lengths, alone, strict=True)):
-        torch.testing.assert_close(hidden[row, :n], wanted, rtol=1e-9, atol=1e-10)
+    for row, (n, expected) in enumerate(zip(lengths, alone, strict=True)):
+        torch.testing.assert_close(hidden[row, :n], expected, rtol=1e-9, atol=1e-10)
         assert not hidden[row, n:].any()
     names, parameters = zip(*((n, p) for n, p in bert.named_parameters() if "pooler" not in n), strict=True)
-    found = torch.autograd.grad(hidden.square().sum(), parameters)
-    wanted = torch.autograd.grad(torch.stack([one.square().sum() for one in alone]).sum(), parameters)
-    for name, a, b in zip(names, found, wanted, strict=True):
+    result = torch.autograd.grad(hidden.square().sum(), parameters)
+    expected = torch.autograd.grad(torch.stack([one.square().sum() for one in alone]).sum(), parameters)
+    for name, a, b in zip(names, result, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-8, msg=name)

@@ -23,11 +23,11 @@ def test_outputs_and_gradients(architecture: str, activation: str, tmp_path: Pat
     mine = load_bert(tmp_path)
     assert type(mine) is HEADS[architecture] and not mine.training
     ids, lengths, segments = inputs()
-    wanted, found = outputs(model, ids, segments), ours(mine, ids, lengths, segments)
-    drawn = [torch.randn_like(x) / x.numel() ** 0.5 for x in wanted]
-    for a, b in zip(found, wanted, strict=True):
+    expected, result = outputs(model, ids, segments), ours(mine, ids, lengths, segments)
+    drawn = [torch.randn_like(x) / x.numel() ** 0.5 for x in expected]
+    for a, b in zip(result, expected, strict=True):
         torch.testing.assert_close(a, b, **CLOSE)
-    for outs in (wanted, found):
+    for outs in (expected, result):
         sum((x * weight).sum() for x, weight in zip(outs, drawn, strict=True)).backward()
     of_theirs = dict(model.named_parameters())
     names = names_of(mine, "" if architecture == "BertModel" else "bert.")
@@ -48,8 +48,8 @@ def test_there_and_back(architecture: str, tmp_path: Path) -> None:
     again.save_pretrained(tmp_path / "again")
     first = load_file(tmp_path / "theirs/model.safetensors")
     for folder in ("ours", "again"):
-        found = load_file(tmp_path / folder / "model.safetensors")
-        assert found.keys() == first.keys() and all(torch.equal(found[name], first[name]) for name in first)
+        result = load_file(tmp_path / folder / "model.safetensors")
+        assert result.keys() == first.keys() and all(torch.equal(result[name], first[name]) for name in first)
     assert load_bert(tmp_path / "again").bert.config if architecture != "BertModel" else load_bert(tmp_path / "again")
     if "Classification" in architecture:
         assert again.config.id2label == dict(enumerate("vwxyz")) and again.config.label2id["z"] == 4
@@ -76,8 +76,8 @@ def test_maps_are_the_weights_of_transformers(tmp_path: Path) -> None:
     ids, lengths, segments = inputs()
     _, maps = load_bert(tmp_path, Bert)(ids, lengths, segments, return_maps=True)
     mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
-    wanted = model(ids, attention_mask=mask, token_type_ids=segments, output_attentions=True).attentions
-    for m, weights in zip(maps, wanted, strict=True):
+    expected = model(ids, attention_mask=mask, token_type_ids=segments, output_attentions=True).attentions
+    for m, weights in zip(maps, expected, strict=True):
         for row, length in enumerate(LENGTHS):
             torch.testing.assert_close(m.dense()[row, :, :length], weights[row, :, :length], **CLOSE)
 
@@ -88,8 +88,8 @@ def test_embeddings_are_those_of_sentence_transformers(tmp_path: Path) -> None:
     mask = (torch.arange(ids.shape[1]) < lengths[:, None]).float()
     hidden = model(ids, attention_mask=mask, token_type_ids=segments).last_hidden_state
     mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-    wanted = torch.nn.functional.normalize(mean, dim=1)
-    torch.testing.assert_close(load_bert(tmp_path, SentenceEmbedder)(ids, lengths, segments), wanted, **CLOSE)
+    expected = torch.nn.functional.normalize(mean, dim=1)
+    torch.testing.assert_close(load_bert(tmp_path, SentenceEmbedder)(ids, lengths, segments), expected, **CLOSE)
 
 
 def test_old_names_and_the_old_format(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_old_names_and_the_old_format(tmp_path: Path) -> None:
     del config["model_type"]  # as in the first checkpoints
     (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": None}))
     ids, lengths, segments = inputs()
-    found = ours(load_bert(tmp_path, Pretraining), ids, lengths, segments)
-    for a, b in zip(found, outputs(model, ids, segments), strict=True):
+    result = ours(load_bert(tmp_path, Pretraining), ids, lengths, segments)
+    for a, b in zip(result, outputs(model, ids, segments), strict=True):
         torch.testing.assert_close(a, b, **CLOSE)
     assert type(load_bert(tmp_path)) is Bert
 
@@ -126,17 +126,17 @@ def test_the_weights_of_predictions_are_tied_or_not(tied: bool, tmp_path: Path) 
 def test_a_head_on_a_checkpoint_that_has_another(tmp_path: Path) -> None:
     model = saved("BertForPreTraining", tmp_path)
     ids, lengths, segments = inputs()
-    (found,) = ours(load_bert(tmp_path, MaskedTokens), ids, lengths, segments)
-    torch.testing.assert_close(found, outputs(model, ids, segments)[0], **CLOSE)
+    (result,) = ours(load_bert(tmp_path, MaskedTokens), ids, lengths, segments)
+    torch.testing.assert_close(result, outputs(model, ids, segments)[0], **CLOSE)
     assert load_bert(tmp_path, Bert).pooler is not None
     with pytest.raises(ValueError, match=r"bert: classes \(None\) must be given"):
         load_bert(tmp_path, SequenceClassifier)
     with pytest.raises(ValueError, match=r"missing: classifier\.bias, classifier\.weight\n"):
         load_bert(tmp_path, SequenceClassifier, classes=3)
-    made = load_bert(tmp_path, SequenceClassifier, classes=["no", "yes"], fresh=True)
-    assert made.labels == ("no", "yes") and torch.equal(made.bert.pooler.weight, model.bert.pooler.dense.weight)
-    assert made.bert.tokens.weight.shape[0] == V
-    save_bert(made, tmp_path / "two")
+    output = load_bert(tmp_path, SequenceClassifier, classes=["no", "yes"], fresh=True)
+    assert output.labels == ("no", "yes") and torch.equal(output.bert.pooler.weight, model.bert.pooler.dense.weight)
+    assert output.bert.tokens.weight.shape[0] == V
+    save_bert(output, tmp_path / "two")
     assert load_bert(tmp_path / "two", SequenceClassifier, classes=7, fresh=True).classes.out_features == 7
     saved("BertForMaskedLM", tmp_path / "masked")
     with pytest.raises(ValueError, match=r"missing: bert\.pooler\.dense\.bias, .*, cls\.seq_relationship\.weight\n"):

@@ -34,11 +34,11 @@ def untrained(**changes) -> Translator:
 )
 def test_greedy_translations_are_the_same(tmp_path: Path, changes: dict) -> None:
     translator = untrained(**changes)
-    ours = [found[0] for found in translator.translate(TEXTS, size=1, longest=25)]
+    ours = [result[0] for result in translator.translate(TEXTS, size=1, longest=25)]
     folder = to_ctranslate2(translator.model, translator.source, translator.target, tmp_path / "out")
     peer = ctranslate2.Translator(str(folder), intra_threads=1)
-    pieces = [translator.source.pieces(translator.source.encode(text)) for text in TEXTS]
-    theirs = peer.translate_batch(pieces, beam_size=1, max_decoding_length=25, disable_unk=False)
+    tokens = [translator.source.pieces(translator.source.encode(text)) for text in TEXTS]
+    theirs = peer.translate_batch(tokens, beam_size=1, max_decoding_length=25, disable_unk=False)
     assert [translator.target.pieces(one.written) for one in ours] == [one.hypotheses[0] for one in theirs]
     assert max(len(one.written) for one in ours) > 3
     assert (tmp_path / "out/source.json").exists() and (tmp_path / "out/target.json").exists()

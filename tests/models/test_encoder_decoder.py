@@ -1,4 +1,4 @@
-"""What every translator promises, of each kind."""
+"""The interface of translation models, for each kind of model."""
 
 import dataclasses
 import json
@@ -17,8 +17,8 @@ WHOLE = torch.full((B,), T)
 every = pytest.mark.parametrize("name", CONFIGS)
 
 
-def assert_close(found: Tensor, wanted: Tensor) -> None:
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
+def assert_close(result: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-10)
 
 
 @every
@@ -37,12 +37,12 @@ def test_shapes(name: str) -> None:
 def test_step_by_step_is_all_at_once(name: str) -> None:
     model, (source, lengths, target) = build(name), sentences()
     memory = model.encode(source, lengths)
-    wanted = model.logits(model.decode(target, memory))
+    expected = model.logits(model.decode(target, memory))
     with torch.no_grad():
         state = model.begin(memory)
         for t in range(T):
             logits, state = model.step(target[:, t], state)
-            assert_close(logits, wanted[:, t].detach())
+            assert_close(logits, expected[:, t].detach())
 
 
 @every
@@ -108,15 +108,15 @@ def test_reordering_a_state_with_hypotheses(name: str) -> None:
         state.reorder(each)  # a sentence's one hypothesis becomes three
         _, state = model.step(first, state)
         state.reorder(rows, torch.tensor([2, 0]))
-        found, state = model.step(second[:6], state)
-        for place, row in enumerate(rows.tolist()):
+        result, state = model.step(second[:6], state)
+        for index, row in enumerate(rows.tolist()):
             alone = memory.reorder(torch.tensor([row // beams]))
-            tokens = torch.stack((begin, first[row], second[place]))[None]
-            assert_close(found[place], model.logits(model.decode(tokens, alone))[0, -1])
+            tokens = torch.stack((begin, first[row], second[index]))[None]
+            assert_close(result[index], model.logits(model.decode(tokens, alone))[0, -1])
         state.reorder(torch.tensor([1, 0, 2, 5, 5, 5]))  # within the sentences
-        found, _ = model.step(second[:6], state)
+        result, _ = model.step(second[:6], state)
         tokens = torch.stack((begin, first[rows[5]], second[5], second[3]))[None]
-        assert_close(found[3], model.logits(model.decode(tokens, memory.reorder(torch.tensor([0]))))[0, -1])
+        assert_close(result[3], model.logits(model.decode(tokens, memory.reorder(torch.tensor([0]))))[0, -1])
 
 
 @every

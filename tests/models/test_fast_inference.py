@@ -50,22 +50,22 @@ def test_every_step_equals_the_model_s(name: str) -> None:
     states = [one.begin(one.encode(source(), LENGTHS)) for one in (model, fast)]
     tokens = torch.full((B,), BOS)
     for step in range(36):
-        (wanted, states[0]), (found, states[1]) = (
+        (expected, states[0]), (result, states[1]) = (
             one.step(tokens, state) for one, state in zip((model, fast), states, strict=True)
         )
-        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-9)
         if step == 0:
             rows, stay = torch.arange(B).repeat_interleave(K), None
         elif step == 20:
             rows, stay = torch.tensor([4, 4, 1, 0]), torch.tensor([2, 0])
         elif step % 3 == 1:
-            rows, stay = torch.arange(len(found)).view(-1, K).flip(1).flatten(), None
+            rows, stay = torch.arange(len(result)).view(-1, K).flip(1).flatten(), None
         else:
             rows = None
         if rows is not None:
             for state in states:
                 state.reorder(rows, stay)
-        tokens = torch.randint(4, TARGET, (len(found) if rows is None else len(rows),), generator=drawn)
+        tokens = torch.randint(4, TARGET, (len(result) if rows is None else len(rows),), generator=drawn)
 
 
 @pytest.mark.parametrize("contiguous", [False, True])
@@ -74,22 +74,22 @@ def test_contiguous_weights_give_the_same_numbers(contiguous: bool) -> None:
     model = build("before")
     fast = fast_decoder(model, contiguous=contiguous)
     states = [one.begin(one.encode(source(), LENGTHS)) for one in (model, fast)]
-    wanted, found = (
+    expected, result = (
         one.step(torch.full((B,), BOS), state)[0] for one, state in zip((model, fast), states, strict=True)
     )
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-9)
 
 
 @every
 def test_searches_find_the_same(name: str) -> None:
     model = build(name)
-    wanted, found = (greedy(one, source(), LENGTHS, longest=12) for one in (model, fast_decoder(model)))
-    assert [one.tokens for one in found] == [one.tokens for one in wanted]
-    wanted, found = (
+    expected, result = (greedy(one, source(), LENGTHS, longest=12) for one in (model, fast_decoder(model)))
+    assert [one.tokens for one in result] == [one.tokens for one in expected]
+    expected, result = (
         [best[0] for best in beam(one, source(), LENGTHS, longest=12)] for one in (model, fast_decoder(model))
     )
-    assert [one.tokens for one in found] == [one.tokens for one in wanted]
-    assert [one.score for one in found] == pytest.approx([one.score for one in wanted], rel=1e-5)
+    assert [one.tokens for one in result] == [one.tokens for one in expected]
+    assert [one.score for one in result] == pytest.approx([one.score for one in expected], rel=1e-5)
 
 
 def test_hooks_and_autocast_run_the_model_itself_and_watching_does_not() -> None:
@@ -139,9 +139,9 @@ def test_the_encoder_gives_the_same_numbers(activation: str, lengths: list[int])
     for parameter in bert.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     ids = torch.randint(1, V, (sum(lengths),))
-    found = FastEncoder(bert)(ids, lengths)
-    assert found.shape == (sum(lengths), W) and not found.requires_grad
-    for text, hidden in zip(ids.split(lengths), found.split(lengths), strict=True):
+    result = FastEncoder(bert)(ids, lengths)
+    assert result.shape == (sum(lengths), W) and not result.requires_grad
+    for text, hidden in zip(ids.split(lengths), result.split(lengths), strict=True):
         torch.testing.assert_close(hidden, bert(text[None])[0].detach(), rtol=1e-9, atol=1e-10)
 
 

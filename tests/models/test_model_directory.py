@@ -22,15 +22,15 @@ def tensors() -> dict[str, Tensor]:
     return {theirs: own[ours] for ours, theirs in NAMES.items()}
 
 
-def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+def assert_same(result: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert result.keys() == expected.keys() and all(torch.equal(result[name], expected[name]) for name in expected)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    folder, wanted = tmp_path / "new" / "model", tensors()
-    write(folder, {"name": "größe", "width": 3}, wanted | {"a.weight": wanted["a.weight"].T.contiguous().T})
+    folder, expected = tmp_path / "new" / "model", tensors()
+    write(folder, {"name": "größe", "width": 3}, expected | {"a.weight": expected["a.weight"].T.contiguous().T})
     assert read_config(folder) == {"name": "größe", "width": 3}
-    assert_same(read_tensors(folder), wanted)
+    assert_same(read_tensors(folder), expected)
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
 
 
@@ -48,27 +48,29 @@ def test_writing_leaves_other_files_and_fails_whole(tmp_path: Path) -> None:
 
 
 def in_parts(folder: Path) -> dict[str, Tensor]:
-    wanted = tensors()
+    expected = tensors()
     parts = {
         f"model-0000{n + 1}-of-00002.safetensors": [f"{part}.weight", f"{part}.bias"] for n, part in enumerate("ab")
     }
     for file, names in parts.items():
-        save_file({name: wanted[name] for name in names}, folder / file)
-    places = {name: file for file, names in parts.items() for name in names}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
-    return wanted
+        save_file({name: expected[name] for name in names}, folder / file)
+    indices = {name: file for file, names in parts.items() for name in names}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": indices}))
+    return expected
 
 
 def test_checkpoints_in_parts(tmp_path: Path) -> None:
-    wanted = in_parts(tmp_path)
-    assert_same(read_tensors(tmp_path), wanted)
+    expected = in_parts(tmp_path)
+    assert_same(read_tensors(tmp_path), expected)
     index = tmp_path / "model.safetensors.index.json"
     listed = json.loads(index.read_text())
     index.write_text(json.dumps({"weight_map": {**listed["weight_map"], "c": "model-00001-of-00002.safetensors"}}))
     with pytest.raises(ValueError, match=r"index\.json lists must be in its files; got no c\."):
         read_tensors(tmp_path)
     index.write_text(json.dumps({"weight_map": {"a": "../other.safetensors", "b": "gone.safetensors"}}))
-    with pytest.raises(ValueError, match=r"must lie beside it; got none of \.\./other\.safetensors, gone\.safetensors"):
+    with pytest.raises(
+        ValueError, match=r"must be in its folder; got none of \.\./other\.safetensors, gone\.safetensors"
+    ):
         read_tensors(tmp_path)
     index.write_text(json.dumps({"weight_map": ["a"]}))
     with pytest.raises(ValueError, match=r"index\.json\) must have a weight_map of tensor → file; got \['a'\]"):
@@ -76,11 +78,13 @@ def test_checkpoints_in_parts(tmp_path: Path) -> None:
 
 
 def test_the_old_format_without_running_code(tmp_path: Path) -> None:
-    wanted, path = tensors(), tmp_path / "pytorch_model.bin"
-    torch.save(wanted, path)
-    assert_same(read_tensors(tmp_path), wanted)
+    expected, path = tensors(), tmp_path / "pytorch_model.bin"
+    torch.save(expected, path)
+    assert_same(read_tensors(tmp_path), expected)
     torch.save({"a": Path("code")}, path)
-    with pytest.raises(ValueError, match=r"pytorch_model\.bin\) must be a whole file of tensors and nothing else; got"):
+    with pytest.raises(
+        ValueError, match=r"pytorch_model\.bin\) must be a complete file of tensors and nothing else; got"
+    ):
         read_tensors(tmp_path)
     torch.save({"epoch": 3, "a": torch.ones(2)}, path)
     with pytest.raises(ValueError, match=r"pytorch_model\.bin\) must hold tensors by name; got a dict"):
@@ -93,7 +97,9 @@ def test_a_truncated_file_is_named(tmp_path: Path, name: str, left: int) -> None
     (save_file if name == "model.safetensors" else torch.save)(tensors(), tmp_path / name)
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[:left])
-    with pytest.raises(ValueError, match=rf"exchange: file \(.*{name}\) must be a whole file of .*; got: .+\. Fetch"):
+    with pytest.raises(
+        ValueError, match=rf"exchange: file \(.*{name}\) must be a complete file of .*; got: .+\. Fetch"
+    ):
         read_tensors(tmp_path)
 
 
@@ -111,19 +117,19 @@ def test_what_is_no_model_directory(tmp_path: Path) -> None:
 
 
 def test_a_model_is_filled() -> None:
-    made, wanted = model().double(), tensors()
-    assert fill(made, wanted, NAMES) == []
+    output, expected = model().double(), tensors()
+    assert fill(output, expected, NAMES) == []
     for ours, theirs in NAMES.items():
-        value = made.state_dict()[ours]
-        assert value.dtype == torch.float64 and torch.equal(value, wanted[theirs].double())
+        value = output.state_dict()[ours]
+        assert value.dtype == torch.float64 and torch.equal(value, expected[theirs].double())
 
 
-def test_every_problem_is_told_at_once_and_nothing_is_copied() -> None:
-    made = model()
-    before = {name: value.clone() for name, value in made.state_dict().items()}
+def test_every_problem_is_reported_at_once_and_nothing_is_copied() -> None:
+    output = model()
+    before = {name: value.clone() for name, value in output.state_dict().items()}
     wrong = {"a.weight": torch.ones(5, 4), "a.bias": torch.ones(5), "c": torch.ones(1), "d": torch.ones(1)}
     with pytest.raises(ValueError) as raised:
-        fill(made, wrong, NAMES)
+        fill(output, wrong, NAMES)
     assert str(raised.value).splitlines() == [
         "exchange: tensors (4) must be those of a Sequential (4); got",
         "  missing: b.bias, b.weight",
@@ -131,16 +137,16 @@ def test_every_problem_is_told_at_once_and_nothing_is_copied() -> None:
         "  of another shape: a.weight (5, 4) for (5, 3)",
         "Load it with the head and the configuration it was saved with.",
     ]
-    assert_same(made.state_dict(), before)
+    assert_same(output.state_dict(), before)
 
 
 def test_what_may_be_missing_stays_and_what_is_ignored_may_be_there() -> None:
-    made, given = model(), tensors()
-    before = made[1].weight.clone()
-    del given["b.weight"], given["b.bias"]
-    given["a.position_ids"] = torch.arange(3)
-    assert fill(made, given, NAMES, optional=["1.*"], ignored=["*.position_ids"]) == ["1.weight", "1.bias"]
-    assert torch.equal(made[1].weight, before) and torch.equal(made[0].weight, given["a.weight"])
+    output, inputs = model(), tensors()
+    before = output[1].weight.clone()
+    del inputs["b.weight"], inputs["b.bias"]
+    inputs["a.position_ids"] = torch.arange(3)
+    assert fill(output, inputs, NAMES, optional=["1.*"], ignored=["*.position_ids"]) == ["1.weight", "1.bias"]
+    assert torch.equal(output[1].weight, before) and torch.equal(output[0].weight, inputs["a.weight"])
 
 
 def test_tied_parameters_need_one_name_and_no_parameter_is_forgotten() -> None:

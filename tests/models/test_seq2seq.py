@@ -19,8 +19,8 @@ def rand(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def assert_close(found: Tensor, wanted: Tensor) -> None:
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
+def assert_close(result: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-10)
 
 
 def scores(context: AttentiveContext, s: Tensor, h: Tensor) -> Tensor:
@@ -36,12 +36,12 @@ def scores(context: AttentiveContext, s: Tensor, h: Tensor) -> Tensor:
 def test_context_is_its_equation(name: str) -> None:
     context = context_of(name, 8, 8).double()
     memory, state = Memory(rand(B, TS, 8), torch.tensor(LENGTHS)), rand(B, 8)
-    found = context(state, context.keys(memory))
+    result = context(state, context.keys(memory))
     for b, length in enumerate(LENGTHS):
         h = memory.states[b, :length]
         e = torch.stack([scores(context, state[b], x) for x in h])
         weights = torch.nn.functional.one_hot(e.argmax(), length).double() if name == "hard" else e.softmax(0)
-        assert_close(found[b], weights @ h)
+        assert_close(result[b], weights @ h)
 
 
 @pytest.mark.parametrize("name", SEEING)
@@ -49,7 +49,7 @@ def test_context_is_its_equation(name: str) -> None:
 def test_map_is_of_the_weights_that_were_used(name: str, dtype: torch.dtype) -> None:
     model, (source, lengths, target) = build(name, dtype), sentences()
     used = []
-    model.context.register_forward_hook(lambda module, given, context: used.append(context))
+    model.context.register_forward_hook(lambda module, inputs, context: used.append(context))
     memory = model.encode(source, lengths)
     _, (m,) = model.decode(target, memory, return_maps=True)
     contexts = torch.stack(used, 1)  # (B, T, C)
@@ -63,9 +63,9 @@ def test_fixed_context_is_the_last_state_of_each_direction() -> None:
     model, (source, lengths, _) = build("fixed"), sentences()
     memory = model.encode(source, lengths)
     for b, length in enumerate(LENGTHS):
-        wanted = torch.cat((memory.states[b, length - 1, :4], memory.states[b, 0, 4:]))
+        expected = torch.cat((memory.states[b, length - 1, :4], memory.states[b, 0, 4:]))
         assert memory.summary is not None
-        assert_close(memory.summary[b], wanted)
+        assert_close(memory.summary[b], expected)
     assert isinstance(model.context, FixedContext)
 
 
@@ -122,15 +122,15 @@ def test_no_target_tokens() -> None:
 
 def test_in_inference_mode() -> None:
     model, (source, lengths, target) = build("additive", torch.float32), sentences()
-    wanted = model(source, lengths, target, torch.full((B,), T))
+    expected = model(source, lengths, target, torch.full((B,), T))
     with torch.inference_mode():
-        torch.testing.assert_close(model(source, lengths, target, torch.full((B,), T)), wanted)
+        torch.testing.assert_close(model(source, lengths, target, torch.full((B,), T)), expected)
 
 
 def test_autocast() -> None:
     model, (source, lengths, target) = build("additive", torch.float32).train(), sentences()
-    wanted = model(source, lengths, target, torch.full((B,), T))
+    expected = model(source, lengths, target, torch.full((B,), T))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = model(source, lengths, target, torch.full((B,), T))
-    torch.testing.assert_close(found.float(), wanted, rtol=0.1, atol=0.05)
-    found.float().sum().backward()
+        result = model(source, lengths, target, torch.full((B,), T))
+    torch.testing.assert_close(result.float(), expected, rtol=0.1, atol=0.05)
+    result.float().sum().backward()

@@ -46,23 +46,23 @@ def test_parity_with_torch(norm_first: bool) -> None:
     module = theirs(norm_first)
     ours, (source, lengths, target) = taken_over(module, norm_first), sentences()
     ignored = torch.arange(source.shape[1]) >= lengths[:, None]
-    place = SinusoidalPosition(ATTENTIVE.width)
+    index = SinusoidalPosition(ATTENTIVE.width)
 
     def embed(table: nn.Embedding, ids: Tensor) -> Tensor:
-        return place(table(ids) * math.sqrt(ATTENTIVE.width))
+        return index(table(ids) * math.sqrt(ATTENTIVE.width))
 
-    wanted = module(
+    expected = module(
         embed(ours.source, source),
         embed(ours.target, target),
         tgt_mask=nn.Transformer.generate_square_subsequent_mask(T, dtype=torch.float64),
         src_key_padding_mask=ignored,
         memory_key_padding_mask=ignored,
     )
-    found = ours.decode(target, ours.encode(source, lengths))
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
-    grad = torch.randn_like(wanted)
-    (by_theirs,) = torch.autograd.grad(wanted, ours.source.weight, grad)
-    (by_ours,) = torch.autograd.grad(found, ours.source.weight, grad)
+    result = ours.decode(target, ours.encode(source, lengths))
+    torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-10)
+    grad = torch.randn_like(expected)
+    (by_theirs,) = torch.autograd.grad(expected, ours.source.weight, grad)
+    (by_ours,) = torch.autograd.grad(result, ours.source.weight, grad)
     torch.testing.assert_close(by_ours, by_theirs, rtol=1e-9, atol=1e-10)
 
 
@@ -104,19 +104,19 @@ def test_padding_is_not_computed(name: str, dtype: torch.dtype, monkeypatch: pyt
     for block in (*model.encoder, *model.decoder):
         block.feedforward.register_forward_pre_hook(lambda _, inputs: rows.append(tuple(inputs[0].shape[:-1])))
     memory = model.encode(source, lengths)
-    found = model.decode(target, memory, lengths=target_lengths)
+    result = model.decode(target, memory, lengths=target_lengths)
     assert rows == [(int(lengths.sum()),)] * 2 + [(7,)] * 2
-    grad = torch.randn_like(found)
-    gradients = torch.autograd.grad(found, list(model.parameters()), grad, allow_unused=True)
+    grad = torch.randn_like(result)
+    gradients = torch.autograd.grad(result, list(model.parameters()), grad, allow_unused=True)
     monkeypatch.setattr(stack, "padded", lambda *_: False)
     padded = model.encode(source, lengths)
     counts = torch.arange(T) < target_lengths[:, None]
-    wanted = torch.where(counts[..., None], model.decode(target, padded, lengths=target_lengths), 0)
+    expected = torch.where(counts[..., None], model.decode(target, padded, lengths=target_lengths), 0)
     close = {"rtol": 1e-9, "atol": 1e-10} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-5}
-    torch.testing.assert_close(found, wanted, **close)
+    torch.testing.assert_close(result, expected, **close)
     assert not memory.states[1, 2:].any()
     for got, true in zip(
-        gradients, torch.autograd.grad(wanted, list(model.parameters()), grad, allow_unused=True), strict=True
+        gradients, torch.autograd.grad(expected, list(model.parameters()), grad, allow_unused=True), strict=True
     ):
         if true is None:
             assert got is None

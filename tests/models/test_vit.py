@@ -58,15 +58,15 @@ def test_a_stem_makes_one_place_of_each_patch(size: int, shape: tuple[int, int])
     config = replace(SMALL, patch=size, stem=6, image=(shape[0] * size, shape[1] * size), pool="mean")
     model, images = random(config), torch.randn(2, 3, *config.image)
     assert model.stem is not None
-    places = model.stem(images)  # (2, 3·p, rows, columns)
-    assert places.shape == (2, 3 * size, *shape)
-    x = model.patches(places).flatten(2).transpose(1, 2) + model.positions
+    indices = model.stem(images)  # (2, 3·p, rows, columns)
+    assert indices.shape == (2, 3 * size, *shape)
+    x = model.patches(indices).flatten(2).transpose(1, 2) + model.positions
     for block in model.blocks:
         x = block(x)
     assert torch.allclose(model.encode(images), model.norm(x), atol=1e-5)
     moved = images.clone()
     moved[:, :, 0, 0] += 1
-    difference = (model.stem(moved) - places).abs().sum((0, 1))  # a corner is not seen from the opposite one
+    difference = (model.stem(moved) - indices).abs().sum((0, 1))  # a corner is not seen from the opposite one
     assert difference[0, 0] > 0 and not difference[-1, -1]
 
 
@@ -115,7 +115,7 @@ def test_the_defaults_are_under_a_million_parameters() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"image": (28, 30)}, "vit: image (28×30) must be divisible by the patch (4); try 28 or 32 in place of 30."),
+        ({"image": (28, 30)}, "vit: image (28×30) must be divisible by the patch (4); try 28 or 32 instead of 30."),
         ({"patch": 0}, "vit: patch (0) must be at least 1."),
         ({"classes": -1}, "vit: classes (-1) must be at least 0."),
         ({"stem": -1}, "vit: stem (-1) must be at least 0."),
@@ -139,8 +139,8 @@ def test_settings_that_do_not_fit(changed: dict[str, Any], message: str) -> None
     [
         (torch.zeros(2, 1, 12, 20), "vit: images (2×1×12×20) must be (batch, 3, height, width)."),
         (torch.zeros(3, 12, 20), "must be (batch, 3, height, width)"),
-        (torch.zeros(2, 3, 13, 20), "must be divisible by the patch (4); try 12 or 16 in place of 13"),
-        (torch.zeros(2, 3, 3, 20), "try 4 in place of 3"),
+        (torch.zeros(2, 3, 13, 20), "must be divisible by the patch (4); try 12 or 16 instead of 13"),
+        (torch.zeros(2, 3, 3, 20), "try 4 instead of 3"),
         (torch.zeros(2, 3, 12, 20, dtype=torch.uint8), "must be floating point; got uint8. Divide bytes by 255"),
     ],
 )
@@ -171,11 +171,11 @@ def test_parity_with_hugging_face(tmp_path: Path) -> None:
     for size in ((12, 12), (20, 8), (4, 24), (24, 24)):
         images = torch.randn(2, 3, *size, requires_grad=True)
         again = images.detach().clone().requires_grad_()
-        wanted, got = peer(pixel_values=images, interpolate_pos_encoding=True).logits, ours(again)
-        assert torch.allclose(got, wanted, atol=1e-5), size
+        expected, got = peer(pixel_values=images, interpolate_pos_encoding=True).logits, ours(again)
+        assert torch.allclose(got, expected, atol=1e-5), size
         hidden = peer.vit(images, interpolate_pos_encoding=True).last_hidden_state
         assert torch.allclose(ours.encode(again), hidden, atol=1e-5), size
-        wanted.square().sum().backward()
+        expected.square().sum().backward()
         got.square().sum().backward()
         assert torch.allclose(again.grad, images.grad, rtol=1e-5, atol=1e-5), size
     # their gradients, saved as if they were weights, have our names when they are read
@@ -194,8 +194,8 @@ def test_attention_is_that_of_hugging_face(tmp_path: Path) -> None:
     peer.save_pretrained(tmp_path)
     images = torch.randn(2, 3, 12, 12)
     _, maps = load_vit(tmp_path)(images, return_maps=True)
-    for ours, wanted in zip(maps, peer(images, output_attentions=True).attentions, strict=True):
-        assert torch.allclose(ours.dense(), wanted, atol=1e-5)
+    for ours, expected in zip(maps, peer(images, output_attentions=True).attentions, strict=True):
+        assert torch.allclose(ours.dense(), expected, atol=1e-5)
 
 
 def test_their_model_without_a_classifier(tmp_path: Path) -> None:
@@ -203,9 +203,9 @@ def test_their_model_without_a_classifier(tmp_path: Path) -> None:
     peer.save_pretrained(tmp_path)
     ours, images = load_vit(tmp_path), torch.randn(2, 3, 12, 12)
     assert ours.config.pooler and ours.config.classes == 0
-    found = peer(images)
-    assert torch.allclose(ours(images), found.pooler_output, atol=1e-5)
-    assert torch.allclose(ours.encode(images), found.last_hidden_state, atol=1e-5)
+    result = peer(images)
+    assert torch.allclose(ours(images), result.pooler_output, atol=1e-5)
+    assert torch.allclose(ours.encode(images), result.last_hidden_state, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["ViTForImageClassification", "ViTModel"])
@@ -214,8 +214,8 @@ def test_there_and_back(kind: str, tmp_path: Path) -> None:
     classes = {"classes": 5} if kind == "ViTForImageClassification" else {"classes": 0, "pooler": True}
     ours = random(replace(SMALL, image=(12, 12), dropout=0.1, **classes))
     save_vit(ours, tmp_path / "ours", list("abcde") if ours.config.classes else ())
-    peer, told = getattr(transformers, kind).from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not any(told[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    peer, metadata = getattr(transformers, kind).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(metadata[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     peer.save_pretrained(tmp_path / "theirs")
     back = load_vit(tmp_path / "theirs")
     assert back.config == ours.config
@@ -237,7 +237,7 @@ def test_a_directory_that_is_no_vit(tmp_path: Path) -> None:
             load_vit(tmp_path)
 
     refused("model_type \\('bert'\\) of .* must be 'vit'", model_type="bert")
-    refused("must tell hidden_size, patch_size", hidden_size=None, patch_size=None)
+    refused("must have hidden_size, patch_size", hidden_size=None, patch_size=None)
     refused("hidden_act \\('gelu_new'\\) must be one of relu, gelu, silu", hidden_act="gelu_new")
     refused("qkv_bias \\(False\\) must be True", qkv_bias=False)
     refused("missing: vit.encoder.layer.2.*", num_hidden_layers=3)
@@ -283,9 +283,9 @@ def test_parity_with_timm(options: dict[str, Any]) -> None:
     peer = timm.create_model("vit_tiny_patch16_224", num_classes=5, mlp_ratio=2, **sizes, **options).eval()
     ours = from_timm(peer.state_dict(), heads=3, image=(12, 20))
     images = torch.randn(2, 3, 12, 20)
-    wanted, got = peer(images), ours(images)
-    assert torch.allclose(got, wanted, atol=1e-5)
-    wanted.square().sum().backward()
+    expected, got = peer(images), ours(images)
+    assert torch.allclose(got, expected, atol=1e-5)
+    expected.square().sum().backward()
     got.square().sum().backward()
     names = dict(peer.named_parameters())
     assert torch.allclose(ours.patches.weight.grad, names["patch_embed.proj.weight"].grad, atol=1e-5)

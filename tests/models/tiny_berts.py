@@ -68,16 +68,16 @@ def real() -> Tensor:
 
 
 def outputs(model: Any, ids: Tensor, segments: Tensor) -> list[Tensor]:
-    """What a model of transformers gives, as ours gives it: of each token, of tokens that are there."""
-    found = model(ids, attention_mask=real().long(), token_type_ids=segments)
+    """Return the outputs of a model of transformers in our form: one row per token, without padding."""
+    result = model(ids, attention_mask=real().long(), token_type_ids=segments)
     if type(model).__name__ == "BertModel":
-        return [found.last_hidden_state[real()], found.pooler_output]
+        return [result.last_hidden_state[real()], result.pooler_output]
     if type(model).__name__ == "BertForPreTraining":
-        return [found.prediction_logits[real()], found.seq_relationship_logits]
-    return [found.logits[real()] if found.logits.ndim == 3 else found.logits]
+        return [result.prediction_logits[real()], result.seq_relationship_logits]
+    return [result.logits[real()] if result.logits.ndim == 3 else result.logits]
 
 
 def ours(model: Any, ids: Tensor, lengths: Tensor, segments: Tensor) -> list[Tensor]:
-    found = model(ids, lengths, segments)
-    found = (found, model.pool(found)) if isinstance(model, Bert) else found
-    return [x[real()] if x.ndim == 3 else x for x in (found if isinstance(found, tuple) else (found,))]
+    result = model(ids, lengths, segments)
+    result = (result, model.pool(result)) if isinstance(model, Bert) else result
+    return [x[real()] if x.ndim == 3 else x for x in (result if isinstance(result, tuple) else (result,))]

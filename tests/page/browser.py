@@ -32,7 +32,7 @@ Open = Callable[..., Any]
 def missing() -> str | None:
     """What the tests lack here, in words; None when nothing."""
     try:
-        assets.built()
+        assets.page_folder()
     except FileNotFoundError as error:
         return str(error)
     if importlib.util.find_spec("playwright") is None:

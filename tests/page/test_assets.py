@@ -92,4 +92,4 @@ def test_the_lockfile_names_no_registry() -> None:
 
 def test_without_the_page_the_remedy_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"make page"):
-        assets.built(tmp_path)
+        assets.page_folder(tmp_path)

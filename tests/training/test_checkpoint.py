@@ -121,11 +121,11 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     save(tmp_path, 9)
     write(tmp_path / "file", b"before")
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(files, "write_through", full)
+    monkeypatch.setattr(files, "write_bytes", full)
     with pytest.raises(
         Unwritable,
         match=r"state-00000012 \(0\.0 MiB\) must be written; got No space left on device with [\d,.]+ MiB free\. "
-        r"Make room and run the same command again",
+        r"Free some space and run the same command again",
     ):
         save(tmp_path, 12)
     with pytest.raises(Unwritable, match=r"/file \(0\.0 MiB\) must be written"):
@@ -167,5 +167,5 @@ def test_files_of_others_are_read_without_a_digest(tmp_path: Path) -> None:
 
 def test_json_without_a_digest_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("[1, 2]")
-    with pytest.raises(Damaged, match=r"a\.json must be whole JSON"):
+    with pytest.raises(Damaged, match=r"a\.json must be complete JSON"):
         read_json(tmp_path / "a.json")

@@ -303,7 +303,7 @@ def test_weights_that_are_no_numbers_get_into_no_state(tmp_path: Path) -> None:
 
 def test_a_full_disk_stops_the_run_which_then_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path / "unbroken")
-    through = files.write_through
+    through = files.write_bytes
 
     def full(path: Path, data: bytes) -> None:
         if "state-00000009" in str(path):
@@ -312,7 +312,7 @@ def test_a_full_disk_stops_the_run_which_then_goes_on(tmp_path: Path, monkeypatc
         through(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "write_through", full)
+        patch.setattr(files, "write_bytes", full)
         with pytest.raises(Unwritable, match=r"state-00000009 .* must be written; got No space left on device"):
             run(tmp_path / "broken")
     assert [path.name for path in checkpoint.states(tmp_path / "broken")] == ["state-00000003", "state-00000006"]
@@ -326,7 +326,7 @@ def test_a_damaged_state_costs_only_its_interval(tmp_path: Path) -> None:
         run(tmp_path / "broken", hooks=[interrupt_at(12)])
     newest = checkpoint.states(tmp_path / "broken")[-1] / checkpoint.TENSORS
     os.truncate(newest, newest.stat().st_size - 1)
-    with pytest.warns(RuntimeWarning, match=f"{newest} must be a whole safetensors file"):
+    with pytest.warns(RuntimeWarning, match=f"{newest} must be a complete safetensors file"):
         run(tmp_path / "broken")
     assert same_runs(tmp_path / "unbroken", tmp_path / "broken")
 

@@ -166,5 +166,5 @@ def test_loading_reads_no_settings_but_those_of_the_model(run: Path, monkeypatch
     with pytest.raises(ValueError, match=r"settings: model\.widht \(8\) must be a known setting"):
         load_image_classifier(run)
     config["model"] = None
-    with pytest.raises(ValueError, match=r"settings: model \(None\) must be an object of settings"):
+    with pytest.raises(ValueError, match=r"settings: model \(None\) must be an object with settings"):
         load_image_classifier(run)

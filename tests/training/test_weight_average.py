@@ -106,5 +106,5 @@ def test_weights_of_another_model_are_refused() -> None:
         load_weights(nn.Linear(4, 2), held, "here")
     assert str(caught.value) == (
         "here: weights (2) must be those of this model (2); got missing: bias; unknown: extra; of another shape: "
-        "weight (2, 3) for (2, 4). Build the model from the configuration that lies beside them."
+        "weight (2, 3) for (2, 4). Build the model from the configuration in the same folder."
     )

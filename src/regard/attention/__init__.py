@@ -1,6 +1,6 @@
 """Attention: query, key, value → context and map."""
 
-from ..core.process import settle
+from ..core.process import warm_up
 from . import masks
 from .attend import attend
 from .attention_map import AttentionMap
@@ -10,4 +10,4 @@ from .similarity import Additive, Bilinear
 
 __all__ = ["Additive", "AttentionMap", "Bilinear", "PackedMaps", "attend", "attend_packed", "masks"]
 
-settle()
+warm_up()

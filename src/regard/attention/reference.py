@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.tensors import widen
-from ..core.trace import stage
+from ..core.trace import trace_step
 from .request import Request, spread
 from .statistic import Statistic
 
@@ -32,12 +32,12 @@ def context(request: Request, kept: Tensor | None = None) -> tuple[Tensor, Stati
     `kept` multiplies the weights in place of a dropout drawn here: (*lead, Tq, Tk).
     """
     s, statistic = scores(request), None
-    with stage("hard weighting" if request.hard else "weighting"):
+    with trace_step("hard weighting" if request.hard else "weighting"):
         if request.mask.open and not request.hard:
             w = s.softmax(-1)  # no row is without keys, and one pass does it
         else:
             w, statistic = weights(request, s)
-    with stage("weighted sum"):
+    with trace_step("weighted sum"):
         if kept is not None:
             w = w * kept
         elif request.dropout_p:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.tensors import autocast_dtype, wide
-from ..core.trace import stage
+from ..core.trace import trace_step
 from . import validation
 from .masks import OPEN, Mask, Span
 from .similarity import Dot, Pairwise, Similarity, resolve
@@ -193,11 +193,11 @@ class Request:
 
     def score(self, q: Tensor, k: Tensor, rows: Span, cols: Span, bias: Tensor | None) -> Tensor:
         """The same from the block's own queries, keys and mask, which may be leaves of a graph."""
-        with stage("similarity", self.similarity):
+        with trace_step("similarity", self.similarity):
             scores = self.similarity.scores(q, spread(k, self.groups))
             if self.softcap is not None:
                 scores = self.softcap * torch.tanh(scores / self.softcap)
-        with stage("mask"):
+        with trace_step("mask"):
             if bias is not None:
                 scores = scores + bias.to(scores.dtype)
             allowed = self.mask.allowed(rows, cols, self.device)

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from ..core.files import write_text
-from ..core.process import one_thread_each
+from ..core.process import single_threaded_operations
 from ..data.dates import dates
 from ..explain.mechanisms import LONGEST as EXPLAINED
 from ..models import Seq2SeqConfig
@@ -114,7 +114,7 @@ def run(steps: int, out: Path, seed: int = 0) -> int:
         TextColumn("{task.fields[status]}"),
     )
     # so small a model gains little by more threads, and waits for a core that others keep busy
-    with one_thread_each(), Progress(*columns, console=console) as progress:
+    with single_threaded_operations(), Progress(*columns, console=console) as progress:
         bars = {name: progress.add_task(NAMES[name], total=1.0, start=False, status="") for name in NAMES}
         for name, bar in bars.items():
             display = Bar(console, progress, bar)

@@ -80,9 +80,9 @@ def _lines(texts: list[str], files: list[Path]) -> Iterator[str]:
 
 
 def _open(path: Path) -> Iterator[str]:
-    from ..data.open_text import opened
+    from ..data.open_text import open_text
 
-    with opened(path, "embed") as file:
+    with open_text(path, "embed") as file:
         yield from read_lines(file, str(path))
 
 

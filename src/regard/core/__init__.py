@@ -1,1 +1,1 @@
-"""What every package builds on: files, settings, tracing, tensors, the process. No attention."""
+"""Shared helpers without attention: files, settings, tracing, tensors and process settings."""

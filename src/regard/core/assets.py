@@ -1,4 +1,4 @@
-"""The built page of `regard view`: files made from the TypeScript in `web/` when the project is set up."""
+"""The built page of `regard view`. It is built from the TypeScript in `web/` during set-up."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 FOLDER = Path(__file__).parent.parent / "assets" / "page"
 
 
-def built(folder: Path = FOLDER) -> Path:
-    """The folder with index.html and assets/.
+def page_folder(folder: Path = FOLDER) -> Path:
+    """Return the folder that contains index.html and assets/.
 
     Raises:
-        FileNotFoundError: where the package was set up without Node; says how to build the page.
+        FileNotFoundError: if the package was set up without Node. The message explains how to build the page.
 
-    >>> built(Path("nowhere"))  # doctest: +ELLIPSIS
+    >>> page_folder(Path("nowhere"))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     FileNotFoundError: view: the page (nowhere/index.html) is not built; run `make page` in the project's folder...
     """

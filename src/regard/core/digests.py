@@ -1,4 +1,4 @@
-"""SHA-256 digests of files, folders and JSON: what was written is compared with what is there."""
+"""SHA-256 digests of files, folders and JSON, to detect changed or damaged inputs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .json_files import parse_json
 
 
 class Damaged(ValueError):
-    """A file does not hold what was written."""
+    """The contents of a file differ from what was written."""
 
 
 def file_digest(path: Path) -> str:
-    """The digest of a file's contents, read as a stream.
+    """Return the digest of a file's contents. The file is read as a stream.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "a"
@@ -32,22 +32,23 @@ def file_digest(path: Path) -> str:
 
 
 def input_digests(paths: Iterable[Path]) -> dict[str, str]:
-    """Digests of files, by path; of a folder, one for each folder below it, over names and contents of its files.
+    """Return the digests of `paths`. Each file has one; each folder has one per subfolder.
 
-    Files are read by several threads. Hidden files do not count.
+    The digest of a folder covers the names and contents of its files. Hidden files are ignored. Several threads read
+    the files.
     """
     files = {path: visible_files(path) if path.is_dir() else [path] for path in paths}
-    every = [file for found in files.values() for file in found]
+    all_files = [file for members in files.values() for file in members]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        digests = dict(zip(every, pool.map(file_digest, every), strict=True))
+        digests = dict(zip(all_files, pool.map(file_digest, all_files), strict=True))
     result: dict[str, str] = {}
-    for path, found in files.items():
+    for path, members in files.items():
         if not path.is_dir():
             result[str(path)] = digests[path]
             continue
-        for folder in sorted({file.parent for file in found}):
-            listed = [f"{digests[file]} {file.name}\n" for file in found if file.parent == folder]
-            result[str(folder)] = text_digest("".join(listed))
+        for folder in sorted({file.parent for file in members}):
+            entries = [f"{digests[file]} {file.name}\n" for file in members if file.parent == folder]
+            result[str(folder)] = text_digest("".join(entries))
     return result
 
 
@@ -56,22 +57,22 @@ def text_digest(text: str) -> str:
 
 
 def json_digest(value: Any) -> str:
-    """The digest of a JSON value, whatever the order of its keys."""
+    """Return the digest of a JSON value. The order of keys does not matter."""
     return text_digest(json.dumps(value, sort_keys=True))
 
 
 def json_bytes(value: Mapping[str, Any]) -> bytes:
-    """An object as indented JSON, with a digest of the rest under "sha256"."""
+    """Return a JSON object as indented text. The key "sha256" holds the digest of the other keys."""
     return (json.dumps({**value, "sha256": json_digest(value)}, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What `json_bytes` gave; raises `Damaged`, with the name of the file, if it is not that."""
+    """Read a file written with `json_bytes`. Raise `Damaged`, with the path, if it is not JSON or was changed."""
     try:
         value = parse_json(path.read_bytes())
         expected = value.pop("sha256")
     except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise Damaged(f"training: {path} must be whole JSON; got one that is not: {error!r}.") from error
+        raise Damaged(f"training: {path} must be complete JSON; got one that is not: {error!r}.") from error
     if json_digest(value) != expected:
         raise Damaged(f"training: {path} must have the digest written into it; got another: its contents changed.")
     return dict(value)

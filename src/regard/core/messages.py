@@ -1,4 +1,4 @@
-"""Words that error messages share."""
+"""Text shared by error messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def few(names: Sequence[str], most: int = 3) -> str:
-    """The first names of a list, and how many more there are.
+    """Return the first names of a list and the number of remaining ones.
 
     >>> few(["a", "b", "c"], most=2)
     'a, b and 1 more'
@@ -16,7 +16,7 @@ def few(names: Sequence[str], most: int = 3) -> str:
 
 
 def nearest(size: int, divisor: int) -> str:
-    """The sizes next to one that is not divisible.
+    """Return the multiples of `divisor` closest to `size`.
 
     >>> nearest(10, 4), nearest(3, 4)
     ('8 or 12', '4')

@@ -1,16 +1,14 @@
-"""Memory that the C library keeps for the next time, where it would give it back to the system.
+"""Process-wide settings: memory allocator, first vectorized call, worker threads.
 
-PyTorch's elementwise functions at full precision from the first call on.
+**Allocator.** The C library can keep freed memory for the next allocation instead of returning it to the system.
 
-On x86 `torch.exp`, `log`, `tanh`, `sin`, `cos` and `erf` of float32 come from a vector library that looks for its
-kernels when it is first called. Where two threads make that first call at the same moment, one of them can be given a
-kernel of half the digits: in 92 of 1,200 fresh processes the first exponentials were off by 1.5e-4, half of the tensor
-and that once. A first call by one thread alone, of whichever of these functions, settles it: 0 of 1,200.
+**First vectorized call.** On x86, `torch.exp`, `log`, `tanh`, `sin`, `cos` and `erf` of float32 use a vector library
+that selects its kernels on the first call. If two threads make that first call at the same time, one of them may get a
+kernel with half the precision. In 92 of 1,200 fresh processes the first exponentials were off by 1.5e-4, in half of the
+tensor and only once. `warm_up` makes the first call in a single thread, of any of these functions: 0 of 1,200.
 
-Independent pieces of work side by side, a thread each.
-
-A small operation gains little from a second thread: handing it over takes about as long as it does. Pieces that know
-nothing of each other gain all of it.
+**Worker threads.** A small operation gains little from a second thread, because the handover takes about as long as the
+operation. Independent tasks scale with the number of threads.
 """
 
 from __future__ import annotations
@@ -28,30 +26,29 @@ MMAP_THRESHOLD, TRIM_THRESHOLD, ARENA_MAX = -3, -1, -8
 """M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_ARENA_MAX of mallopt."""
 LARGEST = 2**30
 _kept = 0
-"""Bytes of the largest piece that is kept so far."""
+"""Size in bytes of the largest block that is currently kept."""
 
 
 def limit_arenas(count: int) -> bool:
-    """Have the C library serve all threads from `count` arenas; returns whether it does.
+    """Limit the C library to `count` memory arenas. Return whether it supports this.
 
-    By default each thread gets an arena of its own, and memory freed in one is not used by the others: a server whose
-    threads draw large pictures in turn keeps several times what one of them needs.
+    By default each thread has its own arena, and other threads cannot reuse memory freed there. A server whose threads
+    draw large images in turn then holds several times the memory that one thread needs.
     """
     return _allocator("mallopt", ARENA_MAX, count)
 
 
 def release_freed() -> bool:
-    """Have the C library return freed memory to the system; returns whether it returned any."""
+    """Return freed memory to the system. Return whether any was released."""
     return _allocator("malloc_trim", 0)
 
 
 def keep_freed(most: int = LARGEST) -> bool:
-    """Have the C library keep freed pieces of up to `most` bytes, twice as much in all, in the whole process; returns
-    whether it does.
+    """Let the C library keep freed blocks of up to `most` bytes, and twice as much in total. Return whether it does.
 
-    Every step of training, and every look at a model, frees what it took and takes as much again. GNU's C library gives
-    large pieces back to the system in between, and then each 4 KiB costs a page fault when it is first written: a tenth
-    of the time of a step on two cores. What was asked for once stays: less is not asked for after more.
+    Each training step, and each view of a model, frees its memory and allocates the same amount again. GNU's C library
+    returns large blocks to the system in between. Each 4 KiB page then costs a page fault on its first write: a tenth
+    of the time of a step on two cores. The setting applies to the whole process and can only grow.
     """
     global _kept
     if most <= _kept:
@@ -63,15 +60,15 @@ def keep_freed(most: int = LARGEST) -> bool:
 
 
 def _allocator(function: str, *arguments: int) -> bool:
-    """Call a function of GNU's C library that reports success; another C library does not have it."""
+    """Call an allocator function of GNU's C library. Return False if it fails or the C library does not have it."""
     try:
         return bool(getattr(ctypes.CDLL(None), function)(*arguments))
     except (AttributeError, OSError):
         return False
 
 
-def settle() -> None:
-    """Make the first call; sixteen numbers, so that no other thread takes part."""
+def warm_up() -> None:
+    """Make the first vectorized call. Sixteen elements are too few to be split among threads."""
     torch.exp(torch.zeros(16))
 
 
@@ -81,21 +78,21 @@ _lock = threading.Lock()
 _users, _before = 0, 1
 
 
-def side_by_side(run: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """run(item) of each, in their order, in as many threads as torch has, one for each operation.
+def run_in_threads(run: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Return `[run(item) for item in items]`, computed in as many threads as torch uses.
 
-    Where somebody watches this thread (a mode of PyTorch), or it computes under autocast, all run in it, one after the
-    other: other threads would know nothing of either. Each operation has one thread there, too, so that it rounds as
-    it would unwatched. If one fails, or Ctrl-C is pressed, those not begun are dropped.
+    Each operation then uses a single thread. All items run in the calling thread if a PyTorch mode or autocast is
+    active, because other threads would not inherit them. Operations are single-threaded there too, so that results are
+    bitwise identical. If one item fails, or Ctrl-C is pressed, items that have not started are cancelled.
 
-    >>> side_by_side(lambda x: x * x, [1, 2, 3])
+    >>> run_in_threads(lambda x: x * x, [1, 2, 3])
     [1, 4, 9]
     """
     threads = min(torch.get_num_threads(), len(items))
     if threads < 2:
         return [run(item) for item in items]
-    with one_thread_each():
-        if _watched():
+    with single_threaded_operations():
+        if _thread_has_modes():
             return [run(item) for item in items]
         pool = ThreadPoolExecutor(threads)
         try:
@@ -104,14 +101,14 @@ def side_by_side(run: Callable[[Item], Result], items: Sequence[Item]) -> list[R
             pool.shutdown(cancel_futures=True)
 
 
-def _watched() -> bool:
+def _thread_has_modes() -> bool:
     modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
     return bool(modes) or torch.is_autocast_enabled("cpu")
 
 
 @contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Threads that begin now compute with one thread each. The number is torch's own again when the last has left."""
+def single_threaded_operations() -> Iterator[None]:
+    """Limit every operation to one thread. The previous number of threads returns when the last user exits."""
     global _users, _before
     with _lock:
         if not _users:

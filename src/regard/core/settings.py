@@ -1,4 +1,4 @@
-"""Settings from the command line and from JSON, both typed by dataclasses."""
+"""Settings from the command line and from JSON, typed by dataclasses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .json_files import parse_json
 
 
 def refuse(errors: list[str]) -> None:
-    """Raise a ValueError of all of them, if there are any."""
+    """Raise one ValueError that lists all `errors`, if there are any."""
     if errors:
         raise ValueError("\n".join(errors))
 
@@ -30,12 +30,12 @@ def parse(
     program: str | None = None,
     flat: bool = False,
 ) -> Settings:
-    """The command line as an instance of a dataclass; attribute docstrings are its `--help`.
+    """Parse a command line into a dataclass. Attribute docstrings become the `--help` texts.
 
-    Settings of nested dataclasses are `--training.steps`, or `--steps` where `flat`.
+    Options of nested dataclasses are named `--training.steps`, or `--steps` if `flat` is true.
 
-    A wrong command line ends the process with status 2 and the option named; settings that are of the right type and
-    still wrong raise one ValueError that names all of them, also those of nested dataclasses that have `errors()`.
+    A command line that does not parse ends the process with status 2 and names the option. Values that have the right
+    type but are invalid raise one ValueError, which lists the `errors()` of all dataclasses, including nested ones.
 
     >>> from regard.training import Training
     >>> parse(Training, ["--steps", "100", "--warmup", "10", "--betas", "0.9", "0.95"]).betas
@@ -44,20 +44,20 @@ def parse(
     import tyro
 
     config = (tyro.conf.OmitArgPrefixes,) if flat else ()
-    found = cast(Settings, tyro.cli(kind, args=list(arguments), default=defaults, prog=program, config=config))
-    refuse(errors_of(found))
-    return found
+    settings = cast(Settings, tyro.cli(kind, args=list(arguments), default=defaults, prog=program, config=config))
+    refuse(errors_of(settings))
+    return settings
 
 
 def errors_of(settings: object) -> list[str]:
-    """What `errors()` says of settings and of every dataclass within them."""
+    """Return the errors of `settings` and of all nested dataclasses, from their `errors()` methods."""
     own = settings.errors() if hasattr(settings, "errors") else []
     inner = [getattr(settings, item.name) for item in fields(settings)] if is_dataclass(settings) else []
     return [*own, *(error for value in inner if is_dataclass(value) for error in errors_of(value))]
 
 
 def to_json(settings: Any) -> str:
-    """A dataclass as text, every value spelled out.
+    """Return a dataclass as JSON text with all values, including defaults.
 
     >>> from regard.training import Training
     >>> from_json(Training, to_json(Training(steps=3))) == Training(steps=3)
@@ -67,44 +67,44 @@ def to_json(settings: Any) -> str:
 
 
 def from_json(kind: type[Settings], text: str) -> Settings:
-    """The reverse; raises ValueError that names every unknown key, missing key and value of a wrong type."""
+    """Parse the output of `to_json`. A ValueError lists every unknown key, missing key and value of a wrong type."""
     try:
         values = parse_json(text)
     except ValueError as error:
-        raise ValueError(f"settings: text must be JSON; got {error}. Look at that line.") from None
+        raise ValueError(f"settings: text must be JSON; got {error}. Check that line.") from None
     return from_values(kind, values)
 
 
 def from_values(kind: type[Settings], values: Any, path: str = "") -> Settings:
-    """As `from_json`, from what JSON gave; `path` begins the names of settings in errors, as in "model."."""
+    """Like `from_json`, for parsed JSON. `path` is a prefix of setting names in errors, such as "model."."""
     problems: list[str] = []
-    found = _made(kind, values, path, problems)
+    settings = _instance(kind, values, path, problems)
     refuse(problems)
-    return found
+    return settings
 
 
-def _made(kind: Any, values: Any, path: str, problems: list[str]) -> Any:
-    """An instance of a dataclass; what is wrong is added to `problems`."""
+def _instance(kind: Any, values: Any, path: str, problems: list[str]) -> Any:
+    """Return an instance of the dataclass `kind`, or None with the errors appended to `problems`."""
     if not isinstance(values, Mapping):
         name = path.removesuffix(".") or kind.__name__
-        problems.append(f"settings: {name} ({values!r}) must be an object of settings; got a value.")
+        problems.append(f"settings: {name} ({values!r}) must be an object with settings; got a value.")
         return None
     hints, known = get_type_hints(kind), {item.name: item for item in fields(kind)}
     for key in values.keys() - known.keys():
         near = difflib.get_close_matches(key, known, 1)
         remedy = f"Did you mean {near[0]}?" if near else "Remove it."
         problems.append(f"settings: {path}{key} ({values[key]!r}) must be a known setting; got another name. {remedy}")
-    given = {name: _value(hints[name], values[name], f"{path}{name}", problems) for name in known if name in values}
+    arguments = {name: _value(hints[name], values[name], f"{path}{name}", problems) for name in known if name in values}
     for name, item in known.items():
-        if name not in given and item.default is item.default_factory:  # both MISSING: nothing to fall back on
+        if name not in arguments and item.default is item.default_factory:  # both MISSING: there is no default
             problems.append(f"settings: {path}{name} must be given; got nothing. Add it.")
-    return None if problems else kind(**given)
+    return None if problems else kind(**arguments)
 
 
 def _value(hint: Any, value: Any, path: str, problems: list[str]) -> Any:
-    """A value of the type that `hint` says, as far as JSON can tell it."""
+    """Convert `value` to the type `hint`, as far as JSON can represent it. Append errors to `problems`."""
     if is_dataclass(hint):
-        return _made(hint, value, f"{path}.", problems)
+        return _instance(hint, value, f"{path}.", problems)
     if get_origin(hint) is tuple and isinstance(value, list):
         inner = get_args(hint)
         each = [inner[0]] * len(value) if inner[1:] == (...,) else inner

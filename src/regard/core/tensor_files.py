@@ -1,7 +1,7 @@
-"""Tensor files of a run, checked when read.
+"""Tensor files of a run, verified when read.
 
-Every tensor file carries a digest of its contents, so that one flipped bit is found; safetensors by itself finds only
-a wrong length.
+Each file contains a digest of its contents, which detects a single flipped bit. safetensors itself only detects a
+wrong length.
 """
 
 from __future__ import annotations
@@ -19,27 +19,30 @@ from .digests import Damaged, json_digest
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The contents of a safetensors file. Its metadata hold a digest of the tensors (sha256) and one of the other
-    metadata, that digest included (metadata_sha256)."""
+    """Return the contents of a safetensors file.
+
+    Its metadata contain a digest of the tensors (sha256) and a digest of the other metadata (metadata_sha256), which
+    covers the first digest.
+    """
     whole = {name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}
     every = {"format": "pt", "sha256": digest(whole), **(metadata or {})}
     return bytes(save(whole, {**every, "metadata_sha256": json_digest(every)}))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file; raises `Damaged`, naming the file, unless they are those that were written."""
+    """Return the tensors of a file. Raise `Damaged`, with the path, if they differ from what was written."""
     tensors, _ = read_tensors_and_metadata(path)
     return tensors
 
 
 def read_tensors_and_metadata(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """As `read_tensors`, and the metadata that were written with them."""
+    """Like `read_tensors`, but also return the metadata of the file."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError) as error:
-        raise Damaged(f"training: {path} must be a whole safetensors file; got one that is not: {error}.") from error
+        raise Damaged(f"training: {path} must be a complete safetensors file; got one that is not: {error}.") from error
     others = {name: value for name, value in metadata.items() if name != "metadata_sha256"}
     changed = "metadata_sha256" in metadata and json_digest(others) != metadata["metadata_sha256"]
     if changed or ("sha256" in metadata and digest(tensors) != metadata["sha256"]):

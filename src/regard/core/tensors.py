@@ -1,4 +1,4 @@
-"""Shapes, dtypes and kinds of tensors, for checks and messages; what transforms or hooks computations."""
+"""Helpers for tensors: shapes and dtypes for checks and messages; detection of transforms, tracing and hooks."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 
 def transformed() -> bool:
-    """Whether a `torch.func` transformation (vmap, grad, jvp) is under way, which hides values from Python."""
-    return torch._C._functorch.get_dynamic_layer_stack_depth() > 0  # of all that tell it, what torch.compile follows
+    """Return whether a `torch.func` transform (vmap, grad, jvp) is active. Values cannot be read inside one."""
+    return torch._C._functorch.get_dynamic_layer_stack_depth() > 0  # the only such query torch.compile can trace
 
 
 def traced() -> bool:
-    """Whether a compiler, a dispatch mode, `torch.func` or forward-mode AD has to see operators of PyTorch here."""
+    """Return whether a compiler, a dispatch mode, `torch.func` or forward-mode AD must see PyTorch operators."""
     watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
     return bool(watched) or transformed() or forward_ad._current_level >= 0
 
 
-def untouched(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Whether calling `module` runs `kind.forward` and nothing else: no subclass, hook or parametrisation."""
+def is_unmodified(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Return whether `module(...)` runs only `kind.forward`: no subclass, hook or parametrization."""
     hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     return type(module) is kind and not hooks
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """The dtype that autocast casts to on this device; None where it is off."""
-    if not torch._C._is_any_autocast_enabled():  # a quarter of the time of asking for one device
+    """Return the dtype autocast uses on `device`, or None if autocast is off."""
+    if not torch._C._is_any_autocast_enabled():  # four times as fast as the query for one device
         return None
     kind = device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
@@ -38,7 +38,7 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that sums are made in: at least float32."""
+    """Return the dtype for accumulation: at least float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -47,22 +47,22 @@ def widen(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
-def readable(*given: Tensor | None) -> bool:
-    """Whether values may steer Python here: not while tracing, under `vmap`, or where there are none."""
+def readable(*tensors: Tensor | None) -> bool:
+    """Return whether Python code may branch on tensor values: not while compiling, under `vmap` or on meta tensors."""
     if torch.compiler.is_compiling():
         return False
-    return not transformed() and not any(x is not None and x.is_meta for x in given)
+    return not transformed() and not any(x is not None and x.is_meta for x in tensors)
 
 
-def broadcasts(given: Sequence[int], target: Sequence[int]) -> bool:
-    """Whether a shape broadcasts to another without making it larger."""
-    if len(given) > len(target):
+def broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Return whether `shape` broadcasts to `target` without enlarging it."""
+    if len(shape) > len(target):
         return False
-    return all(_fits(n, size) for n, size in zip(reversed(given), reversed(target), strict=False))
+    return all(_fits(n, size) for n, size in zip(reversed(shape), reversed(target), strict=False))
 
 
 def _fits(size: int, target: int) -> bool:
-    """Whether a dimension broadcasts to another. A size that depends on data is left to the operators that follow."""
+    """Return whether one dimension broadcasts to another. Data-dependent sizes are left to later operators."""
     if torch.compiler.is_compiling():
         return guard_or_true(size == target) or guard_or_true(size == 1)
     return size in (1, target)

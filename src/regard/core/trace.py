@@ -1,6 +1,6 @@
-"""Named stages of a computation, for whoever explains it: `regard explain` draws one box for each.
+"""Named steps of a computation, for `regard explain`, which draws one box per step.
 
-Nobody listens otherwise, and a stage costs a look at one variable.
+Without a listener, a step costs one lookup of a global variable.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 Listener = Callable[[str, Any], AbstractContextManager[Any]]
-"""Told the name of a stage, and its equation, its number, or the object whose docstring says the equation."""
+"""Called with the name of a step and its equation, its number, or the object whose docstring has the equation."""
 
 _silent: AbstractContextManager[Any] = nullcontext()
 _listener: Listener | None = None
 
 
-def stage(name: str, of: Any = None) -> AbstractContextManager[Any]:
-    """The operations inside are the stage of this name.
+def trace_step(name: str, of: Any = None) -> AbstractContextManager[Any]:
+    """Mark the operations in the block as one named step.
 
-    >>> with stage("weighting"):
+    >>> with trace_step("weighting"):
     ...     pass
     """
     return _silent if _listener is None else _listener(name, of)
 
 
-def listen(listener: Listener | None) -> Listener | None:
-    """Tell this listener of every stage from now on; returns the one before, to be put back."""
+def set_listener(listener: Listener | None) -> Listener | None:
+    """Set the function that is called for every step. Return the previous one, so that it can be restored."""
     global _listener
     before, _listener = _listener, listener
     return before

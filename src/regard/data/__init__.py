@@ -1,4 +1,4 @@
-"""Data: text → ids → batches."""
+"""Data sets: from text to ids to batches."""
 
 from ..attention.packing import Packed, pack, unpack
 from .characters import Characters

@@ -1,7 +1,7 @@
-"""Images changed at random for training, a batch at a time: flipped, shifted, with a hole, two mixed into one.
+"""Random augmentation of image batches: flip, crop, erase and mixup.
 
-Every function takes images (B, C, H, W), bytes or floats, and the generator of its random numbers: the same state of
-the generator gives the same images. What is drawn is drawn for all of the batch at once, and applied by indices.
+Each function takes images (B, C, H, W) of bytes or floats, and a random generator. The same generator state gives the
+same images. The random numbers of a whole batch are drawn at once and applied by indexing.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ Generator = torch.Generator | None
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How the images of a batch are changed at random; without arguments, as in training by default."""
+    """Settings of the random augmentation. The defaults are those of training."""
 
     flip: float = 0.5
-    """Share of images whose left and right are exchanged."""
+    """Share of images that are flipped horizontally."""
     crop: int = 2
-    """Pixels by which images are moved at most, each way."""
+    """Largest shift in pixels, in each direction."""
     erase: float = 0.25
     """Share of images in which a rectangle is erased."""
     mixup: float = 0.0
-    """How much two images are mixed: α of Beta(α, α); 0 for not at all."""
+    """α of Beta(α, α), from which the mixing ratio is drawn; 0 turns mixup off."""
 
 
 def flip(images: Tensor, share: float = 0.5, generator: Generator = None) -> Tensor:
-    """Left and right exchanged, for a share of the images.
+    """Flip a share of the images horizontally.
 
     >>> flip(torch.tensor([[[[1, 2, 3]]]]), share=1.0).tolist()
     [[[[3, 2, 1]]]]
     """
     _check("flip", images, share)
-    turned = torch.rand(len(images), generator=generator) < share  # (B,)
-    return torch.where(turned.to(images.device)[:, None, None, None], images.flip(-1), images)
+    flipped = torch.rand(len(images), generator=generator) < share  # (B,)
+    return torch.where(flipped.to(images.device)[:, None, None, None], images.flip(-1), images)
 
 
 def crop(images: Tensor, padding: int, generator: Generator = None) -> Tensor:
-    """Moved by up to `padding` places each way, zeros coming in: a window of the padded image, of the same size.
+    """Shift each image by up to `padding` pixels in each direction. Zeros fill the border; the size stays.
 
     >>> moved = crop(torch.ones(64, 1, 4, 4), 1, torch.Generator().manual_seed(0))
     >>> sorted(set(moved.sum((1, 2, 3)).tolist()))
@@ -56,14 +56,14 @@ def crop(images: Tensor, padding: int, generator: Generator = None) -> Tensor:
     if not padding or not len(images):
         return images
     batch, _, height, width = images.shape
-    wide = torch.nn.functional.pad(images, (padding,) * 4)  # (B, C, H + 2p, W + 2p)
-    moves = torch.randint(0, 2 * padding + 1, (2, batch, 1), generator=generator)
+    padded = torch.nn.functional.pad(images, (padding,) * 4)  # (B, C, H + 2p, W + 2p)
+    shifts = torch.randint(0, 2 * padding + 1, (2, batch, 1), generator=generator)
     down, right = (
-        (move + torch.arange(size)).to(images.device) for move, size in zip(moves, (height, width), strict=True)
+        (shift + torch.arange(size)).to(images.device) for shift, size in zip(shifts, (height, width), strict=True)
     )
-    each = torch.arange(batch, device=images.device)[:, None, None]
-    # indices side by side with a slice between them put the channels last
-    return wide[each, :, down[:, :, None], right[:, None, :]].permute(0, 3, 1, 2)  # (B, C, H, W)
+    rows = torch.arange(batch, device=images.device)[:, None, None]
+    # advanced indices separated by a slice put the channels last
+    return padded[rows, :, down[:, :, None], right[:, None, :]].permute(0, 3, 1, 2)  # (B, C, H, W)
 
 
 def erase(
@@ -73,49 +73,51 @@ def erase(
     generator: Generator = None,
     fill: float = 0.0,
 ) -> Tensor:
-    """A rectangle of a share of the images overwritten with `fill` (Zhong et al. 2020, algorithm 1).
+    """Overwrite a rectangle with `fill`, in a share of the images (Zhong et al. 2020, algorithm 1).
 
-    area: lowest and highest part of the image that the rectangle covers; its sides are as 0.3 to 3.3.
+    area: smallest and largest fraction of the image that the rectangle covers. Its aspect ratio is from 0.3 to 3.3.
 
-    >>> found = erase(torch.ones(1, 1, 10, 10), 1.0, (0.25, 0.25), torch.Generator().manual_seed(0))
-    >>> bool(15 <= (found == 0).sum() <= 35)
+    >>> erased = erase(torch.ones(1, 1, 10, 10), 1.0, (0.25, 0.25), torch.Generator().manual_seed(0))
+    >>> bool(15 <= (erased == 0).sum() <= 35)
     True
     """
     _check("erase", images, share)
     low, high = area
     if not 0 <= low <= high <= 1:
-        raise ValueError(f"erase: area ({low}, {high}) must be two rising parts of the image, from 0 to 1.")
+        raise ValueError(f"erase: area ({low}, {high}) must be two increasing fractions of the image, from 0 to 1.")
     batch, _, height, width = images.shape
     chosen, size, ratio, top, left = torch.rand(5, batch, generator=generator)
     size = (low + (high - low) * size) * height * width
     ratio = torch.exp(math.log(0.3) + (math.log(3.3) - math.log(0.3)) * ratio)  # height / width
-    tall = (size * ratio).sqrt().round().clamp(1, height)
-    broad = (size / ratio).sqrt().round().clamp(1, width)
-    tall = torch.where(chosen < share, tall, torch.zeros(()))
-    top, left = (top * (height - tall + 1)).floor(), (left * (width - broad + 1)).floor()
-    inside = _between(height, top, tall)[:, None, :, None] & _between(width, left, broad)[:, None, None, :]
+    erased_height = (size * ratio).sqrt().round().clamp(1, height)
+    erased_width = (size / ratio).sqrt().round().clamp(1, width)
+    erased_height = torch.where(chosen < share, erased_height, torch.zeros(()))
+    top, left = (top * (height - erased_height + 1)).floor(), (left * (width - erased_width + 1)).floor()
+    inside = (
+        _in_range(height, top, erased_height)[:, None, :, None] & _in_range(width, left, erased_width)[:, None, None, :]
+    )
     return images.masked_fill(inside.to(images.device), fill)
 
 
 class Mixed(NamedTuple):
-    """Images of two, and how much of each."""
+    """Pairs of mixed images, with both labels and the mixing ratio."""
 
     images: Tensor
     """(B, C, H, W)"""
     labels: Tensor
-    """(B,): of the one."""
+    """(B,): labels of the first images."""
     others: Tensor
-    """(B,): of the other."""
+    """(B,): labels of the second images."""
     share: Tensor
-    """(B,): of the one in the mixture."""
+    """(B,): weight λ of the first image."""
 
 
 def mixup(images: Tensor, labels: Tensor, alpha: float = 0.2, generator: Generator = None) -> Mixed:
-    """Each image mixed with another of the batch, and what is to be said likewise (Zhang et al. 2018, equation 1).
+    """Mix each image with another one of the batch (Zhang et al. 2018, equation 1). The loss is mixed likewise.
 
         x = λ·xᵢ + (1 − λ)·xⱼ,   loss = λ·loss(yᵢ) + (1 − λ)·loss(yⱼ),   λ ~ Beta(α, α)
 
-    Images are floats. alpha=0 leaves them as they are.
+    Images must be floats. With alpha=0 they are returned unchanged.
 
     >>> mixed = mixup(torch.eye(4).view(4, 1, 2, 2), torch.arange(4), 1.0, torch.Generator().manual_seed(0))
     >>> torch.allclose(mixed.images.sum((1, 2, 3)), torch.ones(4)), tuple(mixed.share.shape)
@@ -129,17 +131,17 @@ def mixup(images: Tensor, labels: Tensor, alpha: float = 0.2, generator: Generat
     batch = len(images)
     if not alpha or not batch:
         return Mixed(images, labels, labels, torch.ones(batch))
-    # of two Gamma variates the share of the first is Beta; torch draws Dirichlet variates with a generator
+    # two normalized Gamma variates follow Beta(α, α); only the Dirichlet sampler of torch takes a generator
     share = torch._sample_dirichlet(torch.full((batch, 2), alpha), generator=generator)[:, 0]  # (B,)
     other = torch.randperm(batch, generator=generator).to(images.device)
     part = share.to(images)[:, None, None, None]
     return Mixed(torch.lerp(images[other], images, part), labels, labels[other], share.to(images))
 
 
-def _between(size: int, start: Tensor, length: Tensor) -> Tensor:
-    """Which of `size` places are in start … start + length: (B,) → (B, size)."""
-    place = torch.arange(size)
-    return (place >= start[:, None]) & (place < (start + length)[:, None])
+def _in_range(size: int, start: Tensor, length: Tensor) -> Tensor:
+    """Return which of `size` positions are in [start, start + length): (B,) → (B, size)."""
+    position = torch.arange(size)
+    return (position >= start[:, None]) & (position < (start + length)[:, None])
 
 
 def _check(where: str, images: Tensor, share: float = 0.0) -> None:

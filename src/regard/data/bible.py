@@ -1,7 +1,7 @@
-"""The Greek New Testament and an English one, verse by verse, with links between words that people made.
+"""The New Testament in Greek and English, verse by verse, with manual word alignments.
 
-7,919 verses, 189,473 links: the wheel bible-alignments 0.4.2 of the Python package index, texts and links under
-CC-BY 4.0 or free. The archive is read; nothing of it is run.
+The source has 7,919 verses and 189,473 links: the wheel bible-alignments 0.4.2 of the Python package index. Its texts
+and links are CC-BY 4.0 or in the public domain. The archive is only read; none of its code is executed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WHEEL = Sdist(
 )
 VERSES, LINKS = 7_919, 189_473
 GREEK, ENGLISH = "data/sources/SBLGNT.tsv", "data/eng/targets/BSB/nt_BSB.tsv"
-MADE = "data/eng/alignments/BSB/SBLGNT-BSB-manual.json"
+ALIGNMENTS = "data/eng/alignments/BSB/SBLGNT-BSB-manual.json"
 FILES = ("verses.el", "verses.en", "links", "README")
 Link = tuple[int, int]
 
@@ -36,19 +36,19 @@ README = """\
 The New Testament in Greek and English, {verses:,} verses, one a line, with {links:,} links between words in Pharaoh
 format (Greek-English, counted from 0).
 
-Made by regard from {name} (sha256 {sha256}).
-Changed: words only, with a space between, in Unicode NFC; punctuation that has tokens of its own is left out, as are
-verses without a link and links between words of different verses.
+Created by regard from {name} (sha256 {sha256}).
+Changes: words only, separated by spaces, in Unicode NFC. Punctuation tokens are removed, as are verses without a link
+and links between words of different verses.
 
 verses.el: SBL Greek New Testament, © 2010 Society of Biblical Literature and Logos Bible Software, CC-BY 4.0
 verses.en: Berean Standard Bible, public domain
-links: made by hand by Biblica and BiblioNexus, CC-BY 4.0, https://creativecommons.org/licenses/by/4.0/
+links: manual alignments by Biblica and BiblioNexus, CC-BY 4.0, https://creativecommons.org/licenses/by/4.0/
 """
 
 
 @dataclass(frozen=True)
 class Verse:
-    """A verse in both languages, word by word."""
+    """The words of a verse in both languages."""
 
     greek: list[str]
     english: list[str]
@@ -57,11 +57,11 @@ class Verse:
 
 
 def prepare(out: str | Path, archive: str | Path | None = None) -> Path:
-    """Write verses.el, verses.en and links to the folder `out`; the archive is kept beside it.
+    """Write verses.el, verses.en and links to the folder `out`. The archive is kept beside it.
 
     Raises:
-        ValueError: for an archive that is not the one expected.
-        OSError: if it cannot be fetched, with what to do.
+        ValueError: if the archive is not the expected one.
+        OSError: if it cannot be downloaded. The message explains what to do.
     """
     folder = Path(out)
     check_replaceable("bible", folder, FILES)
@@ -73,28 +73,28 @@ def prepare(out: str | Path, archive: str | Path | None = None) -> Path:
             f"bible: {archive} must have {VERSES:,} verses and {LINKS:,} links; got {len(verses):,} and {links:,}."
         )
     text = README.format(verses=len(verses), links=links, name=WHEEL.name, sha256=WHEEL.sha256)
-    with replacing(folder) as made:
-        made.mkdir()
-        write_lines(made / "verses.el", (" ".join(verse.greek) for verse in verses))
-        write_lines(made / "verses.en", (" ".join(verse.english) for verse in verses))
-        write_lines(made / "links", (" ".join(f"{a}-{b}" for a, b in sorted(verse.links)) for verse in verses))
-        write_lines(made / "README", text.splitlines())
+    with replacing(folder) as temporary:
+        temporary.mkdir()
+        write_lines(temporary / "verses.el", (" ".join(verse.greek) for verse in verses))
+        write_lines(temporary / "verses.en", (" ".join(verse.english) for verse in verses))
+        write_lines(temporary / "links", (" ".join(f"{a}-{b}" for a, b in sorted(verse.links)) for verse in verses))
+        write_lines(temporary / "README", text.splitlines())
     return folder
 
 
 def read(archive: Path) -> list[Verse]:
-    """The verses of the archive that have a link, in the order of the Greek text."""
+    """Return the verses of the archive that have a link, in the order of the Greek text."""
     try:
         with zipfile.ZipFile(archive) as packed:
             greek, english = (_rows(packed.read(name)) for name in (GREEK, ENGLISH))
-            records = json.loads(packed.read(MADE))["records"]
+            records = json.loads(packed.read(ALIGNMENTS))["records"]
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
         raise ValueError(f"bible: {archive} must hold texts and links; got {error}. Fetch it again.") from error
-    # an id is n40001001002: book 40, chapter 1, verse 1, word 2; of English words the verse is named apart
-    source, source_places = _words((row["id"], row["id"][1:9], row["text"]) for row in greek)
+    # ids such as n40001001002: book 40, chapter 1, verse 1, word 2; English tokens have the verse in its own column
+    source, source_positions = _words((row["id"], row["id"][1:9], row["text"]) for row in greek)
     words = ((row["id"], row["source_verse"], row["text"]) for row in english if not row["exclude"])
-    target, target_places = _words(words)
-    links = _links(records, source_places, target_places)
+    target, target_positions = _words(words)
+    links = _links(records, source_positions, target_positions)
     return [Verse(text, target[name], links[name]) for name, text in source.items() if links.get(name)]
 
 
@@ -103,26 +103,28 @@ def _rows(content: bytes) -> Iterable[dict[str, str]]:
     return csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
-Place = tuple[str, int]
-"""The name of a verse, and the number of a word in it."""
+Position = tuple[str, int]
+"""The id of a verse and the index of a word in it."""
 
 
-def _words(tokens: Iterable[tuple[str, str, str]]) -> tuple[dict[str, list[str]], dict[str, Place]]:
-    """Tokens (id, verse, text) → words of each verse, and the place of each id."""
+def _words(tokens: Iterable[tuple[str, str, str]]) -> tuple[dict[str, list[str]], dict[str, Position]]:
+    """Return the words of each verse and the position of each token id, from tokens (id, verse, text)."""
     verses: dict[str, list[str]] = {}
-    places: dict[str, Place] = {}
+    positions: dict[str, Position] = {}
     for token, verse, text in tokens:
         words = verses.setdefault(verse, [])
-        places[token] = (verse, len(words))
+        positions[token] = (verse, len(words))
         words.append(text)
-    return verses, places
+    return verses, positions
 
 
-def _links(records: Iterable[Any], source: Mapping[str, Place], target: Mapping[str, Place]) -> Mapping[str, set[Link]]:
-    found: dict[str, set[Link]] = defaultdict(set)
+def _links(
+    records: Iterable[Any], source: Mapping[str, Position], target: Mapping[str, Position]
+) -> Mapping[str, set[Link]]:
+    links: dict[str, set[Link]] = defaultdict(set)
     for record in records:
         for a in (source[token] for token in record["source"] if token in source):
             for b in (target[token] for token in record["target"] if token in target):
                 if a[0] == b[0]:
-                    found[a[0]].add((a[1], b[1]))
-    return found
+                    links[a[0]].add((a[1], b[1]))
+    return links

@@ -1,4 +1,4 @@
-"""A vocabulary of single characters: for short strings such as dates."""
+"""A vocabulary of single characters, for short strings such as dates."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .vocabulary import BOS, EOS, NAMES, PAD, UNK, UNKNOWN, check_ids, damaged, 
 
 
 class Characters:
-    """Each character is an id, in the order of their code points; offers what `Subwords` does.
+    """A vocabulary whose ids are single characters, sorted by code point. It has the interface of `Subwords`.
 
-    Texts are brought to NFC (a letter and its accent are one character) and not changed otherwise.
+    Texts are normalized to NFC, so that a letter and its accent are one character.
 
     >>> letters = Characters.train(["3. März", "2009"])
     >>> ids = letters.encode("9 März?")
@@ -30,18 +30,18 @@ class Characters:
             repeated = sorted({c for c in characters if characters.count(c) > 1})
             raise ValueError(
                 f"characters: characters ({len(characters)}) must be one or more, each once; got "
-                f"{f'{repeated} repeated' if repeated else 'none'}. Characters.train(lines) finds those of a text."
+                f"{f'{repeated} repeated' if repeated else 'none'}. Characters.train(lines) collects those of a text."
             )
         self.characters = characters
-        self._ids = {character: len(NAMES) + place for place, character in enumerate(characters)}
+        self._ids = {character: len(NAMES) + index for index, character in enumerate(characters)}
 
     @classmethod
     def train(cls, lines: Iterable[str]) -> Characters:
-        """The characters that occur in the lines."""
-        found: set[str] = set()
+        """Collect the characters of `lines`."""
+        characters: set[str] = set()
         for line in lines:
-            found.update(unicodedata.normalize("NFC", line))
-        return cls("".join(sorted(found)))
+            characters.update(unicodedata.normalize("NFC", line))
+        return cls("".join(sorted(characters)))
 
     def __len__(self) -> int:
         return len(NAMES) + len(self.characters)
@@ -50,22 +50,22 @@ class Characters:
         return f"Characters({len(self)})"
 
     def encode(self, text: str) -> list[int]:
-        """The id of each character; UNK for those not in the vocabulary."""
+        """Return the id of each character; UNK if it is not in the vocabulary."""
         return [self._ids.get(character, UNK) for character in unicodedata.normalize("NFC", text)]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; PAD, BOS and EOS leave no trace, UNK is ⁇."""
-        shown = {PAD: "", BOS: "", EOS: "", UNK: UNKNOWN}
-        return "".join(shown[id] if id in shown else self._of(id) for id in check_ids(ids, len(self)))
+        """Return the text of ids. PAD, BOS and EOS are omitted; UNK becomes ⁇."""
+        special = {PAD: "", BOS: "", EOS: "", UNK: UNKNOWN}
+        return "".join(special[id] if id in special else self._character(id) for id in check_ids(ids, len(self)))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        return [NAMES[id] if id < len(NAMES) else self._of(id) for id in check_ids(ids, len(self))]
+        return [NAMES[id] if id < len(NAMES) else self._character(id) for id in check_ids(ids, len(self))]
 
     def words(self, ids: Iterable[int]) -> list[int]:
-        """Each character is its own word: 0, 1, 2, …; −1 for PAD, BOS and EOS."""
+        """Return the word number of each id. Each character is a word: 0, 1, 2, …; PAD, BOS and EOS are −1."""
         numbers = itertools.count()
         return [-1 if id in (PAD, BOS, EOS) else next(numbers) for id in check_ids(ids, len(self))]
 
@@ -74,10 +74,10 @@ class Characters:
 
     @classmethod
     def load(cls, path: str | Path) -> Characters:
-        """What `save` wrote.
+        """Load a file written with `save`.
 
         Raises:
-            ValueError: for a damaged file, by its name.
+            ValueError: if the file is damaged. The message has its path.
         """
         characters = read_json(Path(path)).get("characters")
         if not isinstance(characters, str):
@@ -87,5 +87,5 @@ class Characters:
         except ValueError as error:
             raise damaged(Path(path), str(error)) from error
 
-    def _of(self, id: int) -> str:
+    def _character(self, id: int) -> str:
         return self.characters[id - len(NAMES)]

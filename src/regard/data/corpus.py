@@ -1,13 +1,13 @@
-"""A corpus of pairs of id sequences, in files that are mapped into memory: only what is looked at is read.
+"""A corpus of pairs of id sequences in memory-mapped files: only the parts that are accessed are read.
 
     folder/
-      corpus.json   what is there: written last
-      source.ids    ids of all sources, one after the other: uint16, or uint32 where one is beyond 65,535
+      corpus.json   description, written last
+      source.ids    concatenated ids of all sources: uint16, or uint32 if an id exceeds 65,535
       target.ids
-      offsets       (N + 1, 2) int64: where each source and target begins
-      lengths       (N, 2) int32: offsets' differences, so that a plan of batches never has to compute them all
+      offsets       (N + 1, 2) int64: start of each source and target
+      lengths       (N, 2) int32: differences of offsets, stored so that planning batches need not compute them
 
-Numbers are little-endian.
+All numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .vocabulary import Vocabulary
 
 Pair = tuple[Sequence[int], Sequence[int]]
 Flat = tuple[np.ndarray, np.ndarray]
-"""The ids of many sequences, one after the other, and the length of each."""
+"""Concatenated ids of many sequences, and the length of each."""
 SIDES = ("source", "target")
 FORMAT = 1
 CHUNK = 1 << 14
-"""Pairs that are written at a time."""
+"""Number of pairs written at a time."""
 
 
 class _Format(Exception):
-    """A corpus of another time."""
+    """The corpus has another format version."""
 
 
 class Corpus:
@@ -51,67 +51,67 @@ class Corpus:
     def __init__(self, folder: Path, count: int, totals: Sequence[int], types: Sequence[str]) -> None:
         self.folder = folder
         self.totals = tuple(totals)
-        """Ids of all sources, and of all targets."""
+        """Total number of ids of all sources, and of all targets."""
         sizes = zip(SIDES, self.totals, types, strict=True)
-        self.ids = tuple(_mapped(folder / f"{side}.ids", type, (total,)) for side, total, type in sizes)
-        self.offsets = _mapped(folder / "offsets", "<i8", (count + 1, 2))
-        self.lengths = _mapped(folder / "lengths", "<i4", (count, 2))
+        self.ids = tuple(_memory_map(folder / f"{side}.ids", type, (total,)) for side, total, type in sizes)
+        self.offsets = _memory_map(folder / "offsets", "<i8", (count + 1, 2))
+        self.lengths = _memory_map(folder / "lengths", "<i4", (count, 2))
 
     @classmethod
     def write(cls, folder: str | Path, pairs: Iterable[Pair]) -> Corpus:
-        """Write pairs of ids to a folder as they come, a few thousand in memory at a time.
+        """Write pairs of ids to a folder. Only a few thousand pairs are in memory at a time.
 
-        The folder appears when all of it is written; an older one of that name is there until then.
+        The folder is written atomically: a previous one of that name stays until the new one is complete.
 
         Raises:
-            ValueError: for no pairs, or ids below 0 or beyond 32 bits.
+            ValueError: if there are no pairs, or an id is negative or exceeds 32 bits.
         """
-        return cls.write_flat(folder, _flattened(pairs))
+        return cls.write_flat(folder, _flat_chunks(pairs))
 
     @classmethod
     def write_flat(cls, folder: str | Path, chunks: Iterable[tuple[Flat, Flat]]) -> Corpus:
-        """The same from arrays: of each chunk, (ids, lengths) of its sources and of its targets."""
+        """Like `write`, from arrays: each chunk has (ids, lengths) of its sources and of its targets."""
         folder = Path(folder)
-        with replacing(folder) as made:
-            made.mkdir()
-            writer = _Writer(made)
+        with replacing(folder) as temporary:
+            temporary.mkdir()
+            writer = _Writer(temporary)
             with writer:
                 for source, target in chunks:
                     writer.add(source, target)
             if not writer.count:
                 raise ValueError("corpus: pairs (0) must be at least 1; got an end without any.")
-            about = {"format": FORMAT, "count": writer.count, "totals": writer.totals, "types": writer.types}
-            (made / "corpus.json").write_text(json.dumps(about) + "\n")
+            description = {"format": FORMAT, "count": writer.count, "totals": writer.totals, "types": writer.types}
+            (temporary / "corpus.json").write_text(json.dumps(description) + "\n")
         return cls.open(folder)
 
     @classmethod
     def open(cls, folder: str | Path) -> Corpus:
-        """A corpus that was written.
+        """Open a corpus written with `write`.
 
         Raises:
-            ValueError: if it is not whole, by the name of the file.
+            ValueError: if it is incomplete. The message has the path.
         """
-        about = Path(folder) / "corpus.json"
+        path = Path(folder) / "corpus.json"
         try:
-            found = json.loads(about.read_text())
-            if found["format"] != FORMAT:
-                raise _Format(f"format {found['format']}")
-            return cls(Path(folder), found["count"], found["totals"], found["types"])
+            description = json.loads(path.read_text())
+            if description["format"] != FORMAT:
+                raise _Format(f"format {description['format']}")
+            return cls(Path(folder), description["count"], description["totals"], description["types"])
         except FileNotFoundError as error:
             raise ValueError(
                 f"corpus: {error.filename} must exist; got no such file. Write the corpus again."
             ) from error
         except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError, _Format) as error:
             raise ValueError(
-                f"corpus: {about} must describe a corpus of format {FORMAT}; got {error}. Write the corpus again."
+                f"corpus: {path} must describe a corpus of format {FORMAT}; got {error}. Write the corpus again."
             ) from error
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        place = range(len(self))[index]  # negative from the end; IndexError beyond
-        (s, t), (s_end, t_end) = self.offsets[place : place + 2].tolist()
+        position = range(len(self))[index]  # negative indices count from the end; IndexError if out of range
+        (s, t), (s_end, t_end) = self.offsets[position : position + 2].tolist()
         return self.ids[0][s:s_end], self.ids[1][t:t_end]
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -129,9 +129,9 @@ def encode_pairs(
     longest: int | None = None,
     report: Report | None = None,
 ) -> Iterator[Pair]:
-    """Texts → ids, some thousands at a time: what `Corpus.write` takes.
+    """Encode pairs of texts, a few thousand at a time, for `Corpus.write`.
 
-    Pairs with more than `longest` ids on a side are left out, and moved in the report from kept to too long.
+    Pairs with more than `longest` ids on a side are dropped. In the report they move from kept to too long.
     """
     texts = iter(pairs)
     while chunk := list(islice(texts, CHUNK)):
@@ -144,19 +144,19 @@ def encode_pairs(
                 report.add("too long")
 
 
-def _flattened(pairs: Iterable[Pair]) -> Iterator[tuple[Flat, Flat]]:
+def _flat_chunks(pairs: Iterable[Pair]) -> Iterator[tuple[Flat, Flat]]:
     rest = iter(pairs)
     while chunk := list(islice(rest, CHUNK)):
         source, target = ([np.asarray(pair[side], np.int64) for pair in chunk] for side in (0, 1))
-        yield _joined(source), _joined(target)
+        yield _concatenated(source), _concatenated(target)
 
 
-def _joined(rows: list[np.ndarray]) -> Flat:
+def _concatenated(rows: list[np.ndarray]) -> Flat:
     return np.concatenate(rows), np.array([len(row) for row in rows], np.int32)
 
 
 class _Writer:
-    """Appends chunks to the files of a corpus."""
+    """Append chunks to the files of a corpus."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.count, self.totals, self.types = folder, 0, [0, 0], ["<u2", "<u2"]
@@ -189,7 +189,7 @@ class _Writer:
         low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, 0)
         if low < 0 or high >= 1 << 32:
             raise ValueError(
-                f"corpus: ids of {SIDES[side]} ({low} … {high}) must lie in 0 … {(1 << 32) - 1}; got one beyond."
+                f"corpus: ids of {SIDES[side]} ({low} … {high}) must lie in 0 … {(1 << 32) - 1}; got one out of range."
             )
         if high >= 1 << 16 and self.types[side] == "<u2":
             self._widen(side)
@@ -197,7 +197,7 @@ class _Writer:
         self.totals[side] += len(ids)
 
     def _widen(self, side: int) -> None:
-        """uint16 → uint32 in what was written so far: which of the two is enough shows only as ids come."""
+        """Convert the ids written so far from uint16 to uint32, because a larger id has arrived."""
         self._ids[side].close()
         path = self.folder / f"{SIDES[side]}.ids"
         narrow = path.rename(path.with_suffix(".narrow"))
@@ -208,9 +208,9 @@ class _Writer:
         narrow.unlink()
 
 
-def _mapped(path: Path, type: str, shape: tuple[int, ...]) -> np.ndarray:
-    size, wanted = path.stat().st_size, int(np.prod(shape)) * np.dtype(type).itemsize
-    if size != wanted:
-        raise ValueError(f"corpus: {path} must have {wanted:,} bytes; got {size:,}. Write the corpus again.")
-    # a file of no bytes cannot be mapped: all sources of a corpus may be empty
+def _memory_map(path: Path, type: str, shape: tuple[int, ...]) -> np.ndarray:
+    size, expected = path.stat().st_size, int(np.prod(shape)) * np.dtype(type).itemsize
+    if size != expected:
+        raise ValueError(f"corpus: {path} must have {expected:,} bytes; got {size:,}. Write the corpus again.")
+    # an empty file cannot be mapped: all sources of a corpus may be empty
     return np.asarray(np.memmap(path, type, "r", shape=shape)) if size else np.empty(shape, type)

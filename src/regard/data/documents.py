@@ -1,4 +1,4 @@
-"""Plain text → documents → passages of whole sentences, as ids on disk: what a model is pretrained on."""
+"""Plain text → documents → passages of whole sentences, stored as ids for pretraining."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Literal, get_args
 
 from .corpus import Pair
 from .encodings import Lines, is_utf8
-from .open_text import opened
+from .open_text import open_text
 from .text_files import Report
 from .wordpiece import WordPiece
 
 Documents = Literal["blank", "line", "file"]
 ENDS = re.compile(r"(?<=[.!?…])\s+|(?<=[.!?…][\"'”’)\]])\s+|(?<=[。！？])")
 CHUNK = 1 << 10
-"""Documents that are encoded at a time."""
-LEAST = 2
-"""Ids of a passage: of one alone nothing can be learnt."""
+"""Number of documents encoded at a time."""
+MIN_IDS = 2
+"""Minimum number of ids of a passage: nothing can be learned from a single one."""
 
 
 def read_documents(
@@ -30,19 +30,19 @@ def read_documents(
     *,
     badly_encoded: float = 1.0,
 ) -> Iterator[list[str]]:
-    """The documents of text files, one at a time, each as its sentences.
+    """Iterate over the documents of text files, each a list of sentences.
 
     Args:
         paths: plain or gzip, UTF-8.
-        documents: what ends one: a blank line ("blank"), every line ("line"), the end of its file ("file").
-        report: counts documents that are kept, and lines that are left out.
-        badly_encoded: share of a file's lines that may be left out because they are not UTF-8.
+        documents: end of a document: a blank line ("blank"), every line ("line"), or the end of the file ("file").
+        report: counts the documents that are kept and the lines that are dropped.
+        badly_encoded: share of a file's lines that may be dropped because they are not UTF-8.
 
-    Sentences end with their line, and after . ! ? and the like within it.
+    Sentences end at line ends, and within a line after . ! ? and similar characters.
 
     Raises:
-        ValueError: for UTF-16, damaged gzip, no text at all, and (after the last line) for more than the share of
-            badly encoded lines, with the encoding that the file is likely to have.
+        ValueError: for UTF-16, damaged gzip, files without text, and (after the last line) if too many lines are
+            badly encoded. The message has the likely encoding of the file.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "text"
@@ -61,29 +61,29 @@ def _documents(files: list[Path], documents: Documents, report: Report, badly_en
     for path in files:
         lines = Lines([path], badly_encoded, "plain")
         with ExitStack() as stack:
-            held: list[str] = []
-            for number, raw in enumerate(stack.enter_context(opened(path, "plain")), 1):
+            current: list[str] = []
+            for number, raw in enumerate(stack.enter_context(open_text(path, "plain")), 1):
                 good = is_utf8(raw)
                 lines.add(not good)
                 if not good:
                     report.add("badly encoded", number)
                     continue
                 line = raw.decode("utf-8").strip()
-                held += sentences(line)
-                if held and (documents == "line" or (documents == "blank" and not line)):
+                current += sentences(line)
+                if current and (documents == "line" or (documents == "blank" and not line)):
                     report.kept += 1
-                    yield held
-                    held = []
-            if held:
+                    yield current
+                    current = []
+            if current:
                 report.kept += 1
-                yield held
+                yield current
         lines.refuse()
     if not report.kept:
         raise ValueError(f"plain: {', '.join(map(str, files))} must hold some text; got {report}.")
 
 
 def sentences(line: str) -> list[str]:
-    """A line cut after . ! ? … and what closes a quotation.
+    """Split a line after . ! ? … and closing quotation marks.
 
     >>> sentences('He said "No." Why? 3.5 reasons。二。')
     ['He said "No."', 'Why?', '3.5 reasons。', '二。']
@@ -94,20 +94,20 @@ def sentences(line: str) -> list[str]:
 def encode_passages(
     documents: Iterator[list[str]], words: WordPiece, longest: int, report: Report | None = None
 ) -> Iterator[Pair]:
-    """Documents as passages of whole sentences with at most `longest` ids: what `Corpus.write` takes.
+    """Encode documents as passages of whole sentences with at most `longest` ids, for `Corpus.write`.
 
-    Each comes as (ids without [CLS] and [SEP], (number of its document, ids of each of its sentences)). A sentence that
-    is longer is cut. Passages of a single id are left out, and counted.
+    Each passage is (ids without [CLS] and [SEP], (number of its document, number of ids of each sentence)). Longer
+    sentences are split. Passages of a single id are dropped and counted.
     """
-    if longest < LEAST:
-        raise ValueError(f"plain: longest ({longest}) must be at least {LEAST}, the ids of a passage.")
+    if longest < MIN_IDS:
+        raise ValueError(f"plain: longest ({longest}) must be at least {MIN_IDS}, the ids of a passage.")
     rest, number = iter(documents), 0
     while chunk := list(islice(rest, CHUNK)):
         encoded = iter(words.encode_bare([sentence for document in chunk for sentence in document]))
         for document in chunk:
             for passage in _packed([ids for ids in islice(encoded, len(document)) if ids], longest):
                 ids = [id for sentence in passage for id in sentence]
-                if len(ids) >= LEAST:
+                if len(ids) >= MIN_IDS:
                     yield ids, [number, *map(len, passage)]
                 elif report is not None:
                     report.add("too short")
@@ -115,15 +115,15 @@ def encode_passages(
 
 
 def _packed(encoded: list[list[int]], longest: int) -> Iterator[list[list[int]]]:
-    """Sentences put together while they fit."""
-    held: list[list[int]] = []
+    """Group consecutive sentences into passages of at most `longest` ids."""
+    current: list[list[int]] = []
     size = 0
-    pieces = (ids[start : start + longest] for ids in encoded for start in range(0, len(ids), longest))
-    for ids in pieces:
+    parts = (ids[start : start + longest] for ids in encoded for start in range(0, len(ids), longest))
+    for ids in parts:
         if size + len(ids) > longest:
-            yield held
-            held, size = [], 0
-        held.append(ids)
+            yield current
+            current, size = [], 0
+        current.append(ids)
         size += len(ids)
-    if held:
-        yield held
+    if current:
+        yield current

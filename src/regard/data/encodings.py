@@ -1,4 +1,4 @@
-"""Text that is not UTF-8: refused above a share of its lines, with the encoding it is likely to have."""
+"""Detection of text that is not UTF-8. Files with too many such lines are rejected, with their likely encoding."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from .open_text import opened
+from .open_text import open_text
 
 ALLOWED = 0.01
-"""Share of lines that may be badly encoded unless the user says otherwise."""
+"""Default share of lines that may be badly encoded."""
 SAMPLE = 1 << 16
-"""Bytes of badly encoded lines that are looked at."""
-LEAST = 0.5
-"""Share of characters that must be in use in the languages of an encoding for it to be likely."""
+"""Number of bytes of badly encoded lines that are examined."""
+MIN_USED = 0.5
+"""Minimum share of characters that are in use in the languages of an encoding."""
 
 
 def allowed(share: float | None) -> float:
-    """The share of lines that may be badly encoded: what the user says, or `ALLOWED`."""
+    """Return the share of lines that may be badly encoded: `share`, or `ALLOWED` if it is None."""
     return ALLOWED if share is None else share
 
 
 def check_share(share: float | None) -> list[str]:
-    """What is wrong with the user's share, a sentence each."""
+    """Return the errors in the user's share, one sentence each."""
     if share is None or 0 <= share <= 1:
         return []
     return [f"data: badly_encoded ({share}) must be a share from 0 to 1; got {share}. Try 0.01, the default."]
 
 
 def is_utf8(line: bytes) -> bool:
-    """Whether a line is text in UTF-8. NUL is in no text: it is a sign of UTF-16.
+    """Return whether a line is UTF-8 text. NUL does not occur in text; it indicates UTF-16.
 
     >>> is_utf8("été".encode()), is_utf8("été".encode("cp1252")), is_utf8("et".encode("utf-16-le"))
     (True, False, False)
@@ -43,31 +43,31 @@ def is_utf8(line: bytes) -> bool:
 
 
 class Lines:
-    """Counts the lines of files, and how many of them are badly encoded."""
+    """Count the lines of files and how many of them are badly encoded."""
 
     def __init__(self, paths: Sequence[Path], limit: float, where: str) -> None:
         self.paths, self.limit, self.where = paths, limit, where
         self.count = self.bad = 0
 
     def add(self, bad: bool) -> None:
-        """Count a line, or a line of each of two files."""
+        """Count a line, or one line from each of two files."""
         self.count += 1
         self.bad += bad
 
     def refuse(self) -> None:
-        """Raise ValueError, with the name of the file and the likely encoding, if the share is above the limit."""
+        """Raise ValueError, with the path and the likely encoding, if the share of bad lines exceeds the limit."""
         share = self.bad / max(1, self.count)
         if share <= self.limit:
             return
         path, encoding = next(
-            ((path, found) for path in self.paths if (found := likely_encoding(path)) != "UTF-8"),
+            ((path, encoding) for path in self.paths if (encoding := likely_encoding(path)) != "UTF-8"),
             (self.paths[0], "an unknown encoding"),
         )
         name = encoding if encoding.startswith("an ") else f"{encoding}, it seems"
         convert = "" if encoding.startswith("an ") else f" (iconv -f {encoding} -t UTF-8)"
         raise ValueError(
             f"{self.where}: {path} must be UTF-8; got {self.bad:,} of {self.count:,} lines ({share:.0%}) that are not: "
-            f"{name}. Convert the file{convert}, or leave such lines out with --badly-encoded {_rounded_up(share)}."
+            f"{name}. Convert the file{convert}, or drop such lines with --badly-encoded {_rounded_up(share)}."
         )
 
 
@@ -76,10 +76,10 @@ def _rounded_up(share: float) -> str:
 
 
 def likely_encoding(path: Path) -> str:
-    """The encoding of a text file, plain or gzip, by its name for iconv; "an unknown encoding" if none is likely.
+    """Return the iconv name of the encoding of a text file (plain or gzip), or "an unknown encoding".
 
-    Each encoding is judged by the characters beyond ASCII that it gives: how many of them are in use in the languages
-    it was made for, and how many are among the most frequent there.
+    Each encoding is scored by the non-ASCII characters it decodes to: how many are in use in its languages, and how
+    many are among the most frequent ones there.
     """
     sample = _sample(path)
     if not sample:
@@ -92,16 +92,16 @@ def likely_encoding(path: Path) -> str:
 
 
 def _sample(path: Path) -> bytes:
-    found = bytearray()
-    with opened(path, "data") as file:
-        while len(found) < SAMPLE and (line := file.readline(SAMPLE)):
+    sample = bytearray()
+    with open_text(path, "data") as file:
+        while len(sample) < SAMPLE and (line := file.readline(SAMPLE)):
             if not is_utf8(line):
-                found += line
-    return bytes(found)
+                sample += line
+    return bytes(sample)
 
 
 def _utf16(sample: bytes) -> str:
-    """UTF-16 without a byte order mark: every other byte of western text is 0."""
+    """Return the name of UTF-16 without a byte order mark: every other byte of Western text is 0."""
     even, odd = sample[::2].count(0), sample[1::2].count(0)
     if max(even, odd) * 8 < len(sample):
         return ""
@@ -109,36 +109,36 @@ def _utf16(sample: bytes) -> str:
 
 
 class Candidate(NamedTuple):
-    """An encoding, and what text in it looks like."""
+    """An encoding and the characters that are typical of it."""
 
     codec: str
     used: Callable[[str], bool]
-    """Whether a character is in use in its languages."""
+    """Return whether a character is in use in the languages of the encoding."""
     frequent: str
-    """Characters that make up a large part of any text."""
+    """The most frequent characters."""
     mixed: bool | None = None
-    """Whether words mix letters beyond ASCII with ASCII letters, as French does and Russian does not."""
+    """Whether words mix ASCII and non-ASCII letters, as in French but not in Russian."""
 
 
 def _score(text: str, candidate: Candidate) -> float:
-    beyond = [character for character in text if character > "\x7f"]
-    if not beyond:
+    non_ascii = [character for character in text if character > "\x7f"]
+    if not non_ascii:
         return 0.0
-    used = sum(map(candidate.used, beyond)) / len(beyond)
-    if used < LEAST or (candidate.mixed is not None and candidate.mixed != _mixed(text)):
+    used = sum(map(candidate.used, non_ascii)) / len(non_ascii)
+    if used < MIN_USED or (candidate.mixed is not None and candidate.mixed != _mixed(text)):
         return 0.0
-    return used * (0.5 + sum(character in candidate.frequent for character in beyond) / len(beyond))
+    return used * (0.5 + sum(character in candidate.frequent for character in non_ascii) / len(non_ascii))
 
 
 def _mixed(text: str) -> bool:
-    """Whether most letters beyond ASCII are in words that have ASCII letters too."""
+    """Return whether most non-ASCII letters are in words that also have ASCII letters."""
     words = re.findall(r"[^\W\d_]+", text)
     counts = [(sum(c > "\x7f" for c in word), any(c < "\x80" for c in word)) for word in words]
     return 2 * sum(count for count, ascii_too in counts if ascii_too) > sum(count for count, _ in counts)
 
 
 def _decoded(sample: bytes, codec: str) -> str:
-    for cut in range(4):  # the sample may end within a character
+    for cut in range(4):  # the sample may end inside a character
         try:
             return sample[: len(sample) - cut].decode(codec)
         except UnicodeDecodeError:
@@ -147,7 +147,7 @@ def _decoded(sample: bytes, codec: str) -> str:
 
 
 def _lead_byte(codec: str, low: int, high: int) -> Callable[[str], bool]:
-    """Characters whose first byte lies in a range: national standards list those in use before the rare ones."""
+    """Match characters by their first byte: national standards list common characters before rare ones."""
 
     def used(character: str) -> bool:
         try:
@@ -190,4 +190,4 @@ CANDIDATES: dict[str, Candidate] = {
     "KOI8-R": Candidate("koi8_r", _cyrillic, CYRILLIC, mixed=False),
     "WINDOWS-1252": Candidate("cp1252", _latin, "éèàüöäßñçáíóúêôåæø", mixed=True),
 }
-"""By their names for iconv. Of equally likely ones the first counts."""
+"""Candidates by iconv name. Among equal scores the first one wins."""

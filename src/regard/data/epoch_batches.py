@@ -1,4 +1,4 @@
-"""Base class of batches of pairs, texts, passages and images: the order of an epoch, and the share of each process."""
+"""Base class of batches of pairs, texts, passages and images: order of an epoch, and split among processes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class TensorBatch:
     """Base class of batches: dataclasses whose tensors move to a device together."""
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on another device."""
+        """Return a copy on another device."""
         moved = {name: x.to(device, non_blocking=True) for name, x in vars(self).items() if isinstance(x, Tensor)}
         return replace(self, **moved)  # type: ignore[type-var]  # every subclass is a dataclass
 
 
 def generator(*seed: int) -> np.random.Generator:
-    """Random numbers that are a function of `seed` on every platform: neither PCG64 nor SeedSequence will change."""
+    """Return a generator that is reproducible on every platform: PCG64 and SeedSequence are both stable."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
 
 
@@ -40,7 +40,7 @@ class EpochBatches(ABC, Generic[BatchType]):
         return self.batch(indices[share])
 
     def batch(self, indices: np.ndarray) -> BatchType:
-        """Return these entries as a batch, the same in every epoch."""
+        """Return these entries as a batch. It does not depend on the epoch."""
         raise NotImplementedError
 
     def count(self, epoch: int) -> int:
@@ -48,7 +48,7 @@ class EpochBatches(ABC, Generic[BatchType]):
         return len(self.plan(epoch))
 
     def epoch(self, epoch: int, *, start: int = 0, rank: int = 0, world: int = 1) -> Iterator[BatchType]:
-        """Iterate over the batches of an epoch from number `start` on, as many for each rank.
+        """Iterate over the batches of an epoch from batch `start` on. All ranks get the same number.
 
         Rank r takes entries r::world of each batch. If a batch has fewer entries than there are ranks, the last ranks
         get a batch without entries, so that all take the same number of steps.

@@ -1,4 +1,4 @@
-"""Images with classes → batches. Bytes until the model wants numbers."""
+"""Images with classes → batches. Pixels stay bytes until the model normalizes them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .epoch_batches import EpochBatches, TensorBatch, generator
 
 @dataclass(frozen=True)
 class Shape:
-    """What images are brought to; 0 stands for what the first image has."""
+    """Target size of images. 0 stands for the size of the first image."""
 
     height: int = 0
     width: int = 0
     channels: int = 0
 
     def filled(self, first: Shape) -> Shape:
-        """With that of the first image in place of each 0.
+        """Return the shape with each 0 replaced by the value of the first image.
 
         >>> Shape(32, 32).filled(Shape(480, 640, 3))
         Shape(height=32, width=32, channels=3)
@@ -32,11 +32,11 @@ class Shape:
 
 
 class Images:
-    """Images with classes, all of one size, as bytes.
+    """Labelled images of the same size, stored as bytes.
 
     Args:
         pixels: (N, H, W) or (N, H, W, C), uint8.
-        labels: (N,), whole numbers from 0.
+        labels: (N,), integers from 0.
         classes: the name of each label; default "0", "1", ….
 
     >>> images = Images(np.zeros((3, 28, 28), np.uint8), [1, 0, 1], ["cat", "dog"])
@@ -45,7 +45,7 @@ class Images:
     """
 
     def __init__(self, pixels: Any, labels: Any, classes: Sequence[str] | None = None) -> None:
-        pixels, marks = np.asarray(pixels), np.asarray(labels)
+        pixels, label_array = np.asarray(pixels), np.asarray(labels)
         if pixels.ndim == 3:
             pixels = pixels[..., None]
         if pixels.ndim != 4 or pixels.dtype != np.uint8 or pixels.shape[3] not in (1, 3):
@@ -53,13 +53,13 @@ class Images:
                 f"images: pixels ({pixels.dtype} {pixels.shape}) must be bytes, (number, height, width) or with 1 or 3 "
                 "channels at the end. Floats from 0 to 1 become bytes by (255 * x).round().astype('uint8')."
             )
-        # a copy: what was read from a file may not be written to, and torch warns of such
+        # copy: arrays read from files may be read-only, and torch warns about those
         self._pixels: Tensor | None = torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy())  # (N, C, H, W)
-        self._begin(marks, classes, Shape(pixels.shape[1], pixels.shape[2], pixels.shape[3]))
+        self._initialize(label_array, classes, Shape(pixels.shape[1], pixels.shape[2], pixels.shape[3]))
 
-    def _begin(self, labels: np.ndarray, classes: Sequence[str] | None, shape: Shape) -> None:
+    def _initialize(self, labels: np.ndarray, classes: Sequence[str] | None, shape: Shape) -> None:
         if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer) or not len(labels):
-            raise ValueError(f"images: labels ({labels.dtype} {labels.shape}) must be whole numbers, one per image.")
+            raise ValueError(f"images: labels ({labels.dtype} {labels.shape}) must be integers, one per image.")
         if self._pixels is not None and len(labels) != len(self._pixels):
             raise ValueError(f"images: labels ({len(labels)}) must be one per image ({len(self._pixels)}).")
         low, high = int(labels.min()), int(labels.max())
@@ -77,27 +77,27 @@ class Images:
         size = f"{self.shape.height}×{self.shape.width}"
         return f"{type(self).__name__}({len(self):,} of {size}, {colour}, {len(self.classes)} classes)"
 
-    def take(self, places: Any) -> Tensor:
-        """The images at some places: (B, C, H, W), uint8."""
+    def take(self, indices: Any) -> Tensor:
+        """Return the images at `indices`: (B, C, H, W), uint8."""
         assert self._pixels is not None
-        return self._pixels[torch.as_tensor(np.asarray(places, np.int64))]
+        return self._pixels[torch.as_tensor(np.asarray(indices, np.int64))]
 
-    def some(self, places: Any) -> Images:
-        """Those at some places, as images of their own with the same classes."""
-        pixels = self.take(places).numpy().transpose(0, 2, 3, 1)
-        return Images(pixels, self.labels[torch.as_tensor(np.asarray(places, np.int64))].numpy(), self.classes)
+    def subset(self, indices: Any) -> Images:
+        """Return the images at `indices` as a new `Images` with the same classes."""
+        pixels = self.take(indices).numpy().transpose(0, 2, 3, 1)
+        return Images(pixels, self.labels[torch.as_tensor(np.asarray(indices, np.int64))].numpy(), self.classes)
 
 
 @dataclass(frozen=True)
 class ImageBatch(TensorBatch):
-    """Images side by side."""
+    """A batch of images."""
 
     images: Tensor
     """(B, C, H, W) uint8."""
     labels: Tensor
     """(B,) int64."""
     indices: Tensor
-    """(B,) int64: places in the data."""
+    """(B,) int64: indices in the data set."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -115,24 +115,24 @@ class ImageBatches(EpochBatches[ImageBatch]):
     """
 
     def __init__(self, images: Images, size: int, *, seed: int = 0, shuffle: bool = True) -> None:
-        for name, value, least in (("size", size, 1), ("seed", seed, 0)):
-            if value < least:
-                raise ValueError(f"image batches: {name} ({value}) must be at least {least}.")
+        for name, value, minimum in (("size", size, 1), ("seed", seed, 0)):
+            if value < minimum:
+                raise ValueError(f"image batches: {name} ({value}) must be at least {minimum}.")
         self.images, self.size, self.seed, self.shuffle = images, size, seed, shuffle
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Return the number of batches in an epoch."""
         return -(-len(self.images) // self.size)
 
     def order(self, epoch: int) -> np.ndarray:
-        """The places of an epoch, one batch after the other."""
-        places = np.arange(len(self.images))
+        """Return the indices of an epoch, batch after batch."""
+        indices = np.arange(len(self.images))
         if self.shuffle:
-            generator(self.seed, epoch).shuffle(places)
-        return places
+            generator(self.seed, epoch).shuffle(indices)
+        return indices
 
     def plan(self, epoch: int) -> list[np.ndarray]:
-        """The places of each batch."""
+        """Return the indices of each batch."""
         order = self.order(epoch)
         return [order[start : start + self.size] for start in range(0, len(order), self.size)]
 
@@ -140,14 +140,14 @@ class ImageBatches(EpochBatches[ImageBatch]):
         return len(self)
 
     def batch(self, indices: np.ndarray) -> ImageBatch:
-        """The images at some places as a batch."""
-        places = torch.from_numpy(indices.astype(np.int64))
-        return ImageBatch(self.images.take(indices), self.images.labels[places], places)
+        """Return the images at `indices` as a batch."""
+        positions = torch.from_numpy(indices.astype(np.int64))
+        return ImageBatch(self.images.take(indices), self.images.labels[positions], positions)
 
 
 @dataclass(frozen=True)
 class Normal:
-    """Bytes → numbers of mean 0 and deviation 1, channel by channel: (x / 255 − mean) / deviation.
+    """Normalize bytes to mean 0 and standard deviation 1 per channel: (x / 255 − mean) / deviation.
 
     >>> Normal((0.5,), (0.25,))(torch.tensor([[[[0, 255]]]], dtype=torch.uint8)).tolist()
     [[[[-2.0, 2.0]]]]
@@ -158,9 +158,9 @@ class Normal:
 
     @classmethod
     def of(cls, images: Images, most: int = 10_000) -> Normal:
-        """That of the first images, every so many of which are looked at."""
+        """Compute the statistics of about `most` evenly spaced images."""
         pixels = images.take(np.arange(0, len(images), max(1, len(images) // most))).double() / 255  # (n, C, H, W)
-        deviation = pixels.std((0, 2, 3), correction=0).clamp(min=1e-3)  # one colour throughout: no division by 0
+        deviation = pixels.std((0, 2, 3), correction=0).clamp(min=1e-3)  # no division by 0 for constant images
         return cls(tuple(pixels.mean((0, 2, 3)).tolist()), tuple(deviation.tolist()))
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -171,11 +171,9 @@ class Normal:
 
 
 def split(images: Images, share: float, seed: int = 0) -> tuple[Images, Images]:
-    """Some to learn from and a share held out, by lot."""
-    places = generator(seed, 1).permutation(len(images))
+    """Split images at random into a training part and a held-out share."""
+    indices = generator(seed, 1).permutation(len(images))
     held = round(share * len(images))
     if not 0 < held < len(images):
-        raise ValueError(
-            f"images: share ({share}) of {len(images)} must leave some to learn from and some to hold out."
-        )
-    return images.some(np.sort(places[held:])), images.some(np.sort(places[:held]))
+        raise ValueError(f"images: share ({share}) of {len(images)} must leave some for training and some to hold out.")
+    return images.subset(np.sort(indices[held:])), images.subset(np.sort(indices[:held]))

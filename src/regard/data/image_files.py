@@ -1,8 +1,8 @@
-"""Images from files: folders by class, idx files, archives of arrays; anything Pillow reads.
+"""Image files: folders by class, idx files and archives of arrays; any format that Pillow reads.
 
-An idx file, the format of the MNIST family, holds an array of any shape, plain or gzip:
+An idx file, the format of the MNIST family, contains an array of any shape, plain or gzip:
 
-    00 00 type dimensions | size of each, 4 bytes, the highest first | the numbers
+    00 00 type dimensions | size of each dimension, 4 bytes, big-endian | the numbers
 """
 
 from __future__ import annotations
@@ -25,75 +25,79 @@ from .image_batches import Images, Shape
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 PARTS = {"train": ("train",), "test": ("t10k", "test", "valid", "val")}
-"""What parts are called: by the first bytes of the names of idx files, or as folders."""
+"""Names of the parts: prefixes of idx files, or folder names."""
 CLASSES = "classes.txt"
-"""Beside idx files: the names of their classes, a line each."""
-KEPT = 1 << 30
-"""Bytes of decoded images that a folder keeps in memory."""
+"""File beside idx files with one class name per line."""
+MAX_CACHED_BYTES = 1 << 30
+"""Largest size in bytes of the decoded images that a folder keeps in memory."""
 ANY = Shape()
 IDX_BYTES = 8
-"""The idx type of unsigned bytes, the only one that images and labels are written in."""
+"""The idx type of unsigned bytes, the only one supported."""
 GZIP = b"\x1f\x8b"
 
 
 class Folder(Images):
-    """Images in folders, a folder for each class, in alphabetical order; decoded when they are wanted.
+    """Images in one folder per class, in alphabetical order. They are decoded on access.
 
         cats/1.png  cats/2.jpg  dogs/a.png   →   labels 0, 0, 1 of classes cats, dogs
 
-    Each is scaled to cover the shape and cut to it around its centre; turned as its camera was held; grey and colour
-    as the shape has it. Up to 1 GB of decoded images is kept in memory.
+    Each image is rotated by its EXIF orientation, scaled to cover the shape, cropped around its centre and converted to
+    its number of channels. Up to 1 GB of decoded images is kept in memory.
 
     Args:
-        path: the folder above the classes; files below them are found at any depth.
-        shape: what images are brought to; as the first where it tells nothing.
-        classes: names that labels are numbered by, of a model that has them already; default those of the folders.
+        path: the folder above the classes. Images are searched at any depth below.
+        shape: target size; each 0 is taken from the first image.
+        classes: class names in the order of their labels, for a trained model; default: the folder names.
 
     Raises:
-        ValueError: for a folder without images, and for files that are none, by their names.
+        ValueError: if the folder has no images, or for files that are not images. The message lists their paths.
     """
 
     def __init__(self, path: str | Path, shape: Shape = ANY, classes: Sequence[str] | None = None) -> None:
         path = Path(path)
-        found = {folder.name: _pictures(folder) for folder in sorted(path.iterdir()) if folder.is_dir()}
-        found = {name: files for name, files in found.items() if files}
-        names = list(classes) if classes is not None else list(found)
-        if unknown := sorted(found.keys() - set(names)):
+        files_by_class = {folder.name: _pictures(folder) for folder in sorted(path.iterdir()) if folder.is_dir()}
+        files_by_class = {name: files for name, files in files_by_class.items() if files}
+        names = list(classes) if classes is not None else list(files_by_class)
+        if unknown := sorted(files_by_class.keys() - set(names)):
             raise ValueError(
                 f"images: classes of {path} must be those that were learned ({few(names)}); got {few(unknown)} too."
             )
-        self.files = [file for files in found.values() for file in files]
+        self.files = [file for files in files_by_class.values() for file in files]
         if not self.files:
             raise ValueError(
                 f"images: folder ({path}) must hold a folder of images ({', '.join(ENDINGS[:3])} …) for each class; "
                 "got none."
             )
         _check_pictures(self.files)
-        labels = np.repeat([names.index(name) for name in found], [len(files) for files in found.values()])
+        labels = np.repeat(
+            [names.index(name) for name in files_by_class], [len(files) for files in files_by_class.values()]
+        )
         self._pixels = None
-        self._begin(labels, names, shape.filled(_shape_of(self.files[0])))
+        self._initialize(labels, names, shape.filled(_shape_of(self.files[0])))
         bytes_each = self.shape.height * self.shape.width * self.shape.channels
-        self._kept: dict[int, Tensor] | None = {} if bytes_each * len(self.files) <= KEPT else None
+        self._cache: dict[int, Tensor] | None = {} if bytes_each * len(self.files) <= MAX_CACHED_BYTES else None
 
-    def take(self, places: Any) -> Tensor:
-        wanted = [int(place) for place in np.asarray(places, np.int64)]
-        if not wanted:
+    def take(self, indices: Any) -> Tensor:
+        positions = [int(index) for index in np.asarray(indices, np.int64)]
+        if not positions:
             return torch.empty(0, self.shape.channels, self.shape.height, self.shape.width, dtype=torch.uint8)
-        return torch.stack([self._one(place) for place in wanted])
+        return torch.stack([self._image(index) for index in positions])
 
-    def _one(self, place: int) -> Tensor:
-        if self._kept is None:
-            return decode(self.files[place], self.shape)
-        if place not in self._kept:
-            self._kept[place] = decode(self.files[place], self.shape)
-        return self._kept[place]
+    def _image(self, index: int) -> Tensor:
+        if self._cache is None:
+            return decode(self.files[index], self.shape)
+        if index not in self._cache:
+            self._cache[index] = decode(self.files[index], self.shape)
+        return self._cache[index]
 
 
 def decode(image: Any, shape: Shape) -> Tensor:
-    """A file, an image of Pillow, or an array (H, W) or (H, W, C) of bytes → (C, H, W) bytes of that shape.
+    """Decode an image to (C, H, W) bytes of the given shape.
+
+    image: a path, a Pillow image, or an array (H, W) or (H, W, C) of bytes.
 
     Raises:
-        ValueError: for what is not an image, or not all of one; by the name of the file.
+        ValueError: if it is not an image or is incomplete. The message has its path.
     """
     from PIL import Image, ImageOps
 
@@ -103,15 +107,15 @@ def decode(image: Any, shape: Shape) -> Tensor:
                 file.load()
             except (OSError, SyntaxError, ValueError) as error:
                 raise ValueError(
-                    f"images: file ({image}) must be a whole image; got one that ends badly: {error}."
+                    f"images: file ({image}) must be a complete image; got a damaged one: {error}."
                 ) from error
             return decode(file, shape)
     if not isinstance(image, Image.Image):
         pixels = np.asarray(image)
         if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
             raise ValueError(
-                f"images: image ({type(image).__name__} {pixels.dtype} {pixels.shape}) must be a file, an image of "
-                "Pillow, or bytes of (height, width) or (height, width, 3)."
+                f"images: image ({type(image).__name__} {pixels.dtype} {pixels.shape}) must be a file, a Pillow image, "
+                "or bytes of (height, width) or (height, width, 3)."
             )
         image = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
     picture = ImageOps.exif_transpose(_eight_bits(image)).convert("L" if shape.channels == 1 else "RGB")
@@ -122,7 +126,7 @@ def decode(image: Any, shape: Shape) -> Tensor:
 
 
 def _eight_bits(image: Any) -> Any:
-    """Images of 16 bits and of floats are scaled; Pillow would cut off what is above 255."""
+    """Scale images of 16 bits and of floats to 8 bits. Pillow would clip values above 255."""
     from PIL import Image
 
     if not image.mode.startswith(("I", "F")):
@@ -139,20 +143,20 @@ def read_images(
     shape: Shape = ANY,
     classes: Sequence[str] | None = None,
 ) -> Images | None:
-    """The images of a part, or None where there is no such part.
+    """Return the images of a part, or None if it does not exist.
 
-    path is a folder of idx files (`train-images-idx3-ubyte`, plain or .gz, with labels, and `t10k-…`), a folder with
-    `train` and `test` (or `val`) in it, a folder of classes, which is the part to learn from, or a .npz of arrays
+    path: a folder of idx files (`train-images-idx3-ubyte`, plain or .gz, with labels, and `t10k-…`), a folder with
+    `train` and `test` (or `val`) subfolders, a folder of classes, which is the training part, or an .npz file of arrays
     (`images` and `labels`, or `x_train`, `y_train`, `x_test`, `y_test`).
-    shape: what images are brought to; as the first where it tells nothing. classes: that labels are numbered by.
+    shape: target size; each 0 is taken from the first image. classes: class names in the order of their labels.
     """
     path = Path(path)
     if path.suffix == ".npz" and path.is_file():
-        return _brought(_from_arrays(path, part, classes), shape)
+        return _resized(_from_arrays(path, part, classes), shape)
     if not path.is_dir():
         raise ValueError(f"images: path ({path}) must be a folder, or an .npz file of arrays; got none there.")
     if list(path.glob("*-images-idx?-ubyte*")):
-        return _brought(_from_idx(path, part, classes), shape)
+        return _resized(_from_idx(path, part, classes), shape)
     inner = [path / name for names in PARTS.values() for name in names if (path / name).is_dir()]
     if not inner:
         return Folder(path, shape, classes) if part == "train" else None
@@ -160,8 +164,8 @@ def read_images(
     return Folder(chosen[0], shape, classes) if chosen else None
 
 
-def _brought(images: Images | None, shape: Shape) -> Images | None:
-    """Arrays of another shape are scaled as files are."""
+def _resized(images: Images | None, shape: Shape) -> Images | None:
+    """Scale arrays of another shape in the same way as files."""
     if images is None or (shape := shape.filled(images.shape)) == images.shape:
         return images
     pixels = images.take(np.arange(len(images))).permute(0, 2, 3, 1).numpy()  # (N, H, W, C)
@@ -187,17 +191,17 @@ def _from_idx(path: Path, part: str, classes: Sequence[str] | None) -> Images | 
 def _from_arrays(path: Path, part: str, classes: Sequence[str] | None) -> Images | None:
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
+            arrays_by_name = {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"images: file ({path}) must be an .npz of arrays; got: {error}.") from error
     pairs = [(f"x_{part}", f"y_{part}"), *([("images", "labels")] if part == "train" else [])]
     for pixels, labels in pairs:
-        if pixels in found and labels in found:
-            return Images(found[pixels], found[labels].reshape(-1), classes)
+        if pixels in arrays_by_name and labels in arrays_by_name:
+            return Images(arrays_by_name[pixels], arrays_by_name[labels].reshape(-1), classes)
     if part == "test":
         return None
     raise ValueError(
-        f"images: file ({path}) must hold images and labels, or x_train and y_train; got {few(list(found))}."
+        f"images: file ({path}) must hold images and labels, or x_train and y_train; got {few(list(arrays_by_name))}."
     )
 
 
@@ -217,7 +221,7 @@ def _opened(path: Path) -> Any:
 
 
 def _check_pictures(files: Sequence[Path]) -> None:
-    """Look at the beginning of every file now: a run should not end at the one that is none."""
+    """Open every file once, so that a bad one is reported before training starts."""
     wrong = []
     for file in files:
         try:
@@ -235,10 +239,10 @@ def _shape_of(file: Path) -> Shape:
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """The array of an idx file of bytes, plain or gzip, told by its first bytes.
+    """Read the array of an idx file of bytes. Gzip is detected by its first bytes.
 
     Raises:
-        ValueError: for a file that is not one, or not all of one; by its name.
+        ValueError: if it is not an idx file or is incomplete. The message has its path.
     """
     path = Path(path)
     if not path.is_file():
@@ -247,7 +251,7 @@ def read_idx(path: str | Path) -> np.ndarray:
 
 
 def parse_idx(content: bytes, name: str = "content") -> np.ndarray:
-    """The array in the bytes of an idx file.
+    """Parse the contents of an idx file.
 
     >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 5, 6, 7]))
     array([5, 6, 7], dtype=uint8)
@@ -256,7 +260,7 @@ def parse_idx(content: bytes, name: str = "content") -> np.ndarray:
         try:
             content = gzip.decompress(content)
         except (EOFError, OSError, zlib.error) as error:
-            raise ValueError(f"idx: file ({name}) must be whole; got gzip that ends badly: {error}.") from error
+            raise ValueError(f"idx: file ({name}) must be complete; got damaged gzip: {error}.") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != IDX_BYTES or not content[3]:
         raise ValueError(
             f"idx: file ({name}) must begin with 00 00 {IDX_BYTES:02x} and a number of dimensions, an idx file of "
@@ -267,14 +271,14 @@ def parse_idx(content: bytes, name: str = "content") -> np.ndarray:
     if not shape or len(content) != start + math.prod(shape):
         sizes = "×".join(map(str, shape)) or "unknown"
         raise ValueError(
-            f"idx: file ({name}) must hold {sizes} bytes after its {start}; got {max(0, len(content) - start):,}. "
+            f"idx: file ({name}) must have {sizes} bytes after its {start}; got {max(0, len(content) - start):,}. "
             "Fetch it again."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
-    """An array of bytes as an idx file.
+    """Return the contents of an idx file for an array of bytes.
 
     >>> parse_idx(idx_bytes(np.eye(2, dtype=np.uint8))).tolist()
     [[1, 0], [0, 1]]

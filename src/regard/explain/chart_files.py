@@ -50,7 +50,7 @@ def write(told: Mapping[str, Any], path: str | os.PathLike[str], *, theme: str =
 
 def built() -> Path:
     """The folder of the built page."""
-    folder = assets.built()
+    folder = assets.page_folder()
     script(folder)
     return folder
 

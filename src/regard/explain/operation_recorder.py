@@ -24,7 +24,7 @@ from ..attention import attend, reference
 from ..attention.attend import serve
 from ..attention.packed import attend_now, attend_packed
 from ..attention.request import Request
-from ..core.trace import listen
+from ..core.trace import set_listener
 from .dimension_names import RECURRENT, Letters
 from .recording import ALLOCATIONS, MOVES, Frame, Operation, Recording, Ref, Shown
 from .recurrent_steps import CELLS, recurrence
@@ -86,8 +86,8 @@ class Recorder:
     def recording(self) -> Iterator[Recorder]:
         with _one, ExitStack() as stack:
             self._thread = threading.get_ident()
-            before = listen(self._stage)
-            stack.callback(listen, before)
+            before = set_listener(self._stage)
+            stack.callback(set_listener, before)
             for module in self._names:
                 if module is not self._model:
                     stack.callback(module.register_forward_pre_hook(self._enter).remove)

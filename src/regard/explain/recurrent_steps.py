@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..core.trace import stage
+from ..core.trace import trace_step
 
 Hidden = tuple[Tensor, ...]
 """(h,) of a GRU, (h, its memory) of an LSTM; (B, E) each."""
@@ -47,7 +47,7 @@ def recurrence(name: str, args: Sequence[Any], give: Give = lambda tensor, lette
     last: list[Hidden] = []
     for layer in range(layers):
         found = []
-        with stage("layer", layer + 1) if layers > 1 else nullcontext():
+        with trace_step("layer", layer + 1) if layers > 1 else nullcontext():
             for way in ways:
                 number = len(last)
                 parts = _cut(weights[each * number : each * (number + 1)], names, "all" if layer else "in", give)
@@ -56,7 +56,7 @@ def recurrence(name: str, args: Sequence[Any], give: Give = lambda tensor, lette
                 places = rows.split(sizes)
                 for place in places:
                     give(place, f"B {'all' if layer else 'in'}")
-                with stage(way):
+                with trace_step(way):
                     states, hidden = _read(cell, places, firsts[number], parts, way == "backward")
                     joined = torch.cat(states)  # (N, E)
                     give(joined, "rows out")
@@ -102,7 +102,7 @@ def _read(
     for place in reversed(range(len(places))) if back else range(len(places)):
         x = places[place]
         whole = len(x) == len(hidden[0])
-        with stage("place", place + 1):
+        with trace_step("place", place + 1):
             found = cell(x, hidden if whole else tuple(h[: len(x)] for h in hidden), parts)
         states[place] = found[0]
         hidden = found if whole else tuple(torch.cat((new, h[len(x) :])) for new, h in zip(found, hidden, strict=True))
@@ -113,14 +113,14 @@ def _sides(part: tuple[Tensor, ...], x: Tensor, h: Tensor) -> tuple[Tensor, Tens
     """W·x and U·h of one gate, (n, E) each."""
     w, u, *biases = part
     b, c = biases or (None, None)
-    with stage("of the input"):
+    with trace_step("of the input"):
         of_x = F.linear(x, w, b)
-    with stage("of the state"):
+    with trace_step("of the state"):
         return of_x, F.linear(h, u, c)
 
 
 def _gate(name: str, part: tuple[Tensor, ...], x: Tensor, h: Tensor) -> Tensor:
-    with stage(name):
+    with trace_step(name):
         of_x, of_h = _sides(part, x, h)
         return torch.sigmoid(of_x + of_h)
 
@@ -129,22 +129,22 @@ def _gru(x: Tensor, hidden: Hidden, parts: Any) -> Hidden:
     (h,) = hidden
     r = _gate("reset gate", parts["reset gate"], x, h)
     z = _gate("update gate", parts["update gate"], x, h)
-    with stage("candidate", "n = tanh(W·x + r ⊙ (U·h))"):
+    with trace_step("candidate", "n = tanh(W·x + r ⊙ (U·h))"):
         of_x, of_h = _sides(parts["candidate"], x, h)
         n = torch.tanh(of_x + r * of_h)
-    with stage("new state", "h′ = (1 − z) ⊙ n + z ⊙ h"):
+    with trace_step("new state", "h′ = (1 − z) ⊙ n + z ⊙ h"):
         return (torch.lerp(n, h, z),)
 
 
 def _lstm(x: Tensor, hidden: Hidden, parts: Any) -> Hidden:
     h, memory = hidden
     i, f, o = (_gate(name, parts[name], x, h) for name in ("input gate", "forget gate", "output gate"))
-    with stage("candidate", "g = tanh(W·x + U·h)"):
+    with trace_step("candidate", "g = tanh(W·x + U·h)"):
         of_x, of_h = _sides(parts["candidate"], x, h)
         g = torch.tanh(of_x + of_h)
-    with stage("memory", "m′ = f ⊙ m + i ⊙ g"):
+    with trace_step("memory", "m′ = f ⊙ m + i ⊙ g"):
         memory = f * memory + i * g
-    with stage("new state", "h′ = o ⊙ tanh(m′)"):
+    with trace_step("new state", "h′ = o ⊙ tanh(m′)"):
         return o * torch.tanh(memory), memory
 
 

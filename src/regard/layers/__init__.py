@@ -1,4 +1,4 @@
-"""Layers: multi-head attention, positions, feed-forward, blocks, pooling; made of the operator and nothing else."""
+"""Layers built on the attention operator: multi-head attention, positions, feed-forward, blocks and pooling."""
 
 from .blocks import DecoderBlock, DecoderMaps, EncoderBlock
 from .cache import Cache, DecoderCache

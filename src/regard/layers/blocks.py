@@ -1,10 +1,10 @@
-"""Blocks of a Transformer: attention and feed-forward, each with a way around it.
+"""Transformer blocks: attention and feed-forward, each with a residual connection.
 
     norm_first=False, "after"              norm_first=True, "before"
     x ─┬─ part ─ dropout ─ + ─ norm ─      x ─┬─ norm ─ part ─ dropout ─ + ─
        └───────────────────┘                  └──────────────────────────┘
 
-Parts are passed in: any attention, any feed-forward, any normalisation.
+Attention, feed-forward and normalization are passed in.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from ..attention import AttentionMap, PackedMaps
-from ..core.tensors import traced, untouched
-from ..core.trace import stage
+from ..core.tensors import is_unmodified, traced
+from ..core.trace import trace_step
 from .cache import Cache, DecoderCache
 from .feedforward import FeedForward
 from .first_token import attend_first, self_attention_map
 from .multihead import MultiHeadAttention
-from .packed_attention import Packing, pair_of
+from .packed_attention import Packing, length_pair
 from .residual import Residual, add_and_norm, part_result
 
 Norm = Callable[[int], nn.Module]
-"""Makes a normalisation of a width: `nn.LayerNorm`, `nn.RMSNorm`, `partial(nn.LayerNorm, eps=1e-12)`."""
+"""Function from a width to a normalization: `nn.LayerNorm`, `nn.RMSNorm`, `partial(nn.LayerNorm, eps=1e-12)`."""
 Lengths = int | Tensor | Sequence[int]
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention, then feed-forward. With `is_causal` and a cache it is the block of a language model.
+    """Self-attention, then feed-forward. With `is_causal` and a cache it is a block of a language model.
 
     Shapes: (B, T, W) → (B, T, W); the map is (B, H, T, Tk).
     Paper: Vaswani et al. 2017, section 3.1. Differs from `nn.TransformerEncoderLayer`: batch first; True = may attend;
-    `is_causal` is an order, not a hint.
+    `is_causal` is applied, not only a hint.
 
     >>> import torch
     >>> block = EncoderBlock(MultiHeadAttention(12, 3), FeedForward(12, 48), dropout=0.1)
@@ -71,44 +71,46 @@ class EncoderBlock(nn.Module):
         packed: Packing | None = None,
         return_map: bool = False,
     ) -> Any:
-        """The block's output, or (output, map). Masks, lengths, cache and packed: `MultiHeadAttention.forward`."""
+        """Return the output, or (output, map). See `MultiHeadAttention.forward` for the options."""
         options: dict[str, Any] = {"lengths": lengths, "cache": cache, "packed": packed, "return_map": return_map}
         options |= {"attn_mask": attn_mask, "is_causal": is_causal}
         around, last = self.around_attention, self.around_feedforward
-        if traced() or not all(one.norm_first and untouched(one, Residual) for one in (around, last)):
+        if traced() or not all(
+            residual.norm_first and is_unmodified(residual, Residual) for residual in (around, last)
+        ):
             x, weights = around(x, self.attention, **options)
             x, _ = last(x, self.feedforward)
-        else:  # the sum after the attention and the norm before the feed-forward layer are one step
+        else:  # one kernel adds the attention output and normalizes the input of the feed-forward layer
             y, weights = part_result(self.attention(around.norm(x), **options))
             x, y = add_and_norm(x, y, around.dropout, last.norm)
             x = x + last.dropout(part_result(self.feedforward(y))[0])
         return (x, weights) if return_map else x
 
     def first(self, x: Tensor, *, packed: Tensor | None = None, return_map: bool = False) -> Any:
-        """What the block makes of the first token of each sequence; the others are looked at, and no more.
+        """Compute the output of the first token of each sequence only. It attends to all tokens.
 
-        Where nothing else is read, as by a classifier after its last block, nothing else need be computed.
+        Classifiers use this as their last block, because they read nothing else.
         Shapes: (B, T, W) → (B, W); or packed (N, W) of sequences of lengths (B,), each at least 1 → (B, W).
-        With return_map also the map of `forward`, of every query; the output is computed in the same way.
+        With return_map, also return the map of all queries as in `forward`. The output is computed in the same way.
         """
         around = self.around_attention
-        with stage("block", self):
+        with trace_step("block", self):
             y = around.before(x)
             if packed is None:
-                query, way = y[:, 0], x[:, 0]  # (B, W)
+                query, residual = y[:, 0], x[:, 0]  # (B, W)
             else:
                 starts = (packed.cumsum(0) - packed).to(x.device)  # (B,)
-                query, way = y.index_select(0, starts), x.index_select(0, starts)  # (B, W)
-            # a row for each sequence: too few for a fused kernel to pay
-            x = around.after(way, attend_first(self.attention, query, y, packed), fuse=False)
+                query, residual = y.index_select(0, starts), x.index_select(0, starts)  # (B, W)
+            # one row per sequence: too few for a fused kernel to pay off
+            x = around.after(residual, attend_first(self.attention, query, y, packed), fuse=False)
             output = self.around_feedforward(x, self.feedforward)[0]
             return (output, self_attention_map(self.attention, y, packed)) if return_map else output
 
     @classmethod
     def from_torch(cls, layer: nn.TransformerEncoderLayer) -> EncoderBlock:
-        """The same block with the weights of an `nn.TransformerEncoderLayer`, copied.
+        """Return a block with a copy of the weights of an `nn.TransformerEncoderLayer`.
 
-        Inputs of a layer with batch_first=False are (T, B, W): transpose them, batch first.
+        Inputs of a layer with batch_first=False are (T, B, W). Transpose them to (B, T, W).
 
         >>> import torch
         >>> theirs = nn.TransformerEncoderLayer(12, 3, 48, batch_first=True).eval()
@@ -117,27 +119,27 @@ class EncoderBlock(nn.Module):
         True
         """
         _check_kind(layer, nn.TransformerEncoderLayer)
-        made = cls(MultiHeadAttention.from_torch(layer.self_attn), _feedforward(layer), norm=nn.Identity)
-        made.around_attention = _residual(layer, layer.norm1, layer.dropout1)
-        made.around_feedforward = _residual(layer, layer.norm2, layer.dropout2)
-        return made.train(layer.training)
+        block = cls(MultiHeadAttention.from_torch(layer.self_attn), _feedforward(layer), norm=nn.Identity)
+        block.around_attention = _residual(layer, layer.norm1, layer.dropout1)
+        block.around_feedforward = _residual(layer, layer.norm2, layer.dropout2)
+        return block.train(layer.training)
 
 
 class DecoderMaps(NamedTuple):
-    """What a decoder block looked at."""
+    """The attention maps of a decoder block."""
 
     attention: AttentionMap | PackedMaps
-    """(B, H, Tq, positions decoded so far); of packed sequences one for each"""
+    """(B, H, Tq, number of decoded positions); for packed sequences, one map for each"""
     cross_attention: AttentionMap | PackedMaps
-    """(B, H, Tq, Tk of the memory); of packed sequences one for each"""
+    """(B, H, Tq, Tk of the memory); for packed sequences, one map for each"""
 
 
 class DecoderBlock(nn.Module):
-    """Self-attention to what was written, cross-attention to what was read (the memory), then feed-forward.
+    """Self-attention to the decoded positions, cross-attention to the memory (the encoder output), then feed-forward.
 
     Shapes: x (B, T, W), memory (B, Tm, its width) → (B, T, W).
     Paper: Vaswani et al. 2017, section 3.1. Differs from `nn.TransformerDecoderLayer`: batch first; True = may attend;
-    causal unless told otherwise.
+    causal by default.
 
     >>> import torch
     >>> block = DecoderBlock(MultiHeadAttention(12, 3), MultiHeadAttention(12, 3), FeedForward(12, 48))
@@ -185,25 +187,25 @@ class DecoderBlock(nn.Module):
         packed: Packing | None = None,
         return_maps: bool = False,
     ) -> Any:
-        """The block's output, or (output, `DecoderMaps`).
+        """Return the output, or (output, `DecoderMaps`).
 
-        attn_mask, is_causal and lengths speak of x and what was written before; memory_mask and memory_lengths of the
-        memory, which must stay the same while a cache is in use: it is read at the first step only.
-        packed: (lengths, memory lengths), where x is (N, W) and memory (Nm, its width); maps are then `PackedMaps`.
+        attn_mask, is_causal and lengths apply to x and the cached positions; memory_mask and memory_lengths apply to
+        the memory. With a cache, the memory must not change: it is only read at the first step.
+        packed: (lengths, memory lengths), if x is (N, W) and memory (Nm, its width). Maps are then `PackedMaps`.
         """
-        own_packed = None if packed is None else pair_of("decoder block", packed)[0]
+        self_packed = None if packed is None else length_pair("decoder block", packed)[0]
         start = 0 if cache is None else cache.length
-        x, own = self.around_attention(
+        x, self_map = self.around_attention(
             x,
             self.attention,
             attn_mask=attn_mask,
             is_causal=is_causal,
             lengths=lengths,
             cache=None if cache is None else cache.attention,
-            packed=own_packed,
+            packed=self_packed,
             return_map=return_maps,
         )
-        x, cross = self.around_cross_attention(
+        x, cross_map = self.around_cross_attention(
             x,
             self.cross_attention,
             memory,
@@ -215,11 +217,11 @@ class DecoderBlock(nn.Module):
             return_map=return_maps,
         )
         x, _ = self.around_feedforward(x, self.feedforward)
-        return (x, DecoderMaps(own, cross)) if return_maps else x
+        return (x, DecoderMaps(self_map, cross_map)) if return_maps else x
 
     @classmethod
     def from_torch(cls, layer: nn.TransformerDecoderLayer) -> DecoderBlock:
-        """The same block with the weights of an `nn.TransformerDecoderLayer`, copied. See `EncoderBlock.from_torch`.
+        """Return a block with a copy of the weights of an `nn.TransformerDecoderLayer`. See `EncoderBlock.from_torch`.
 
         >>> import torch
         >>> theirs = nn.TransformerDecoderLayer(12, 3, 48, batch_first=True).eval()
@@ -230,11 +232,11 @@ class DecoderBlock(nn.Module):
         """
         _check_kind(layer, nn.TransformerDecoderLayer)
         attention, cross = (MultiHeadAttention.from_torch(a) for a in (layer.self_attn, layer.multihead_attn))
-        made = cls(attention, cross, _feedforward(layer), norm=nn.Identity)
-        made.around_attention = _residual(layer, layer.norm1, layer.dropout1)
-        made.around_cross_attention = _residual(layer, layer.norm2, layer.dropout2)
-        made.around_feedforward = _residual(layer, layer.norm3, layer.dropout3)
-        return made.train(layer.training)
+        block = cls(attention, cross, _feedforward(layer), norm=nn.Identity)
+        block.around_attention = _residual(layer, layer.norm1, layer.dropout1)
+        block.around_cross_attention = _residual(layer, layer.norm2, layer.dropout2)
+        block.around_feedforward = _residual(layer, layer.norm3, layer.dropout3)
+        return block.train(layer.training)
 
 
 def _residual(layer: Any, norm: nn.Module, dropout: nn.Dropout) -> Residual:
@@ -243,9 +245,9 @@ def _residual(layer: Any, norm: nn.Module, dropout: nn.Dropout) -> Residual:
 
 def _feedforward(layer: Any) -> FeedForward:
     up = layer.linear1
-    made = FeedForward(up.in_features, up.out_features, activation=layer.activation, dropout=layer.dropout.p)
-    made.up, made.down = copy.deepcopy(up), copy.deepcopy(layer.linear2)
-    return made
+    feedforward = FeedForward(up.in_features, up.out_features, activation=layer.activation, dropout=layer.dropout.p)
+    feedforward.up, feedforward.down = copy.deepcopy(up), copy.deepcopy(layer.linear2)
+    return feedforward
 
 
 def _check_kind(layer: Any, kind: type) -> None:

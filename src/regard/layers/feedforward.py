@@ -1,4 +1,4 @@
-"""Feed-forward layers: each position on its own, widened, bent and narrowed again."""
+"""Feed-forward layers, applied to each position separately."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..core.messages import check_sizes
 from .dropout import Dropout
 
 Activation = Callable[[Tensor], Tensor]
-"""A function or a module, applied number by number."""
+"""An elementwise function or module."""
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a bend between them, the same at every position.
+    """Two linear layers with an activation between them, the same at every position.
 
         y = W₂ · dropout(activation(W₁·x + b₁)) + b₂
 
@@ -43,7 +43,7 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """A feed-forward layer in which one half of the widened vector opens and closes the other.
+    """A feed-forward layer in which an activated projection gates another one.
 
         y = W₂ · dropout(activation(V·x) ⊙ W₁·x)
 

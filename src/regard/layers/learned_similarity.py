@@ -1,9 +1,9 @@
-"""Similarities with learned tensors, for the layers: what the operator is given, a module must own.
+"""Similarities with learned tensors, which layers own as parameters.
 
-"dot", "scaled_dot", "cosine"          nothing to learn
-"additive", "bilinear"                 a learned w or W, one per head
-regard.Additive(w), regard.Bilinear(W) the same, from a tensor of your own
-a function or module f(q, k) → scores  whatever it learns
+"dot", "scaled_dot", "cosine"          no parameters
+"additive", "bilinear"                 a learned w or W per head
+regard.Additive(w), regard.Bilinear(W) the same, from your own tensor
+a function or module f(q, k) → scores  its own parameters, if any
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Similarity: TypeAlias = str | Additive | Bilinear | Callable[[Tensor, Tensor], T
 
 
 class LearnedSimilarity(nn.Module):
-    """A similarity of the operator whose tensor is a parameter: trained, moved and saved with the layer it is in.
+    """A similarity of the operator whose tensor is a parameter, which is trained, moved and saved with the layer.
 
     >>> LearnedSimilarity(Additive, torch.ones(3))()
     Additive(weight=Parameter containing:
@@ -35,7 +35,7 @@ class LearnedSimilarity(nn.Module):
         self.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight)
 
     def forward(self) -> Additive | Bilinear:
-        """The similarity as `attend` takes it."""
+        """Return the similarity in the form that `attend` takes."""
         return self.kind(self.weight)
 
 
@@ -51,7 +51,7 @@ def additive(width: int, heads: int | None = None) -> LearnedSimilarity:
 
 
 def bilinear(width: int, heads: int | None = None) -> LearnedSimilarity:
-    """score = q·W·k, W (D, D) or one per head (H, D, D); starts as scaled dot, W = I/√D (Luong et al. 2015, 3.1).
+    """score = q·W·k, W (D, D) or one per head (H, D, D). Starts as scaled dot, W = I/√D (Luong et al. 2015, 3.1).
 
     >>> bilinear(4)().weight[0].tolist()
     [0.5, 0.0, 0.0, 0.0]
@@ -64,14 +64,14 @@ PLAIN = ("dot", "scaled_dot", "cosine")
 LEARNED = {"additive": additive, "bilinear": bilinear}
 
 
-def owned(where: str, similarity: Similarity, width: int, heads: int | None = None) -> Any:
-    """What a layer keeps of the similarity it was given: a name, a module that owns its tensors, or a function."""
+def stored_similarity(where: str, similarity: Similarity, width: int, heads: int | None = None) -> Any:
+    """Return the form in which a layer stores a similarity: a name, a module that owns its tensors, or a function."""
     if isinstance(similarity, str) and similarity in LEARNED:
         return LEARNED[similarity](width, heads)
     if isinstance(similarity, Additive):
-        return _held(Additive, similarity.weight)
+        return _as_parameter(Additive, similarity.weight)
     if isinstance(similarity, Bilinear):
-        return _held(partial(Bilinear, scale=similarity.scale), similarity.weight)
+        return _as_parameter(partial(Bilinear, scale=similarity.scale), similarity.weight)
     if callable(similarity) or similarity in PLAIN:
         return similarity
     raise ValueError(
@@ -80,12 +80,12 @@ def owned(where: str, similarity: Similarity, width: int, heads: int | None = No
     )
 
 
-def asked(kept: Any) -> Any:
-    """What `attend` is given of what a layer keeps."""
-    return kept() if isinstance(kept, LearnedSimilarity) else kept
+def resolve_similarity(stored: Any) -> Any:
+    """Return the `similarity` argument of `attend` for the form that a layer stores."""
+    return stored() if isinstance(stored, LearnedSimilarity) else stored
 
 
-def _held(kind: Callable[[Tensor], Additive | Bilinear], weight: Tensor) -> LearnedSimilarity:
+def _as_parameter(kind: Callable[[Tensor], Additive | Bilinear], weight: Tensor) -> LearnedSimilarity:
     if not isinstance(weight, nn.Parameter):
-        weight = nn.Parameter(weight, requires_grad=weight.requires_grad)  # a plain tensor stays as it is: frozen
+        weight = nn.Parameter(weight, requires_grad=weight.requires_grad)  # a plain tensor stays frozen
     return LearnedSimilarity(kind, weight)

@@ -14,11 +14,11 @@ from ..attention.tensor_types import is_causal_bias
 from ..core.messages import check_sizes, nearest
 from ..core.tensors import shape
 from .cache import Cache
-from .learned_similarity import Similarity, asked, owned
-from .packed_attention import Packing, operator, pair_of, refuse, tell
+from .learned_similarity import Similarity, resolve_similarity, stored_similarity
+from .packed_attention import Packing, apply_position, length_pair, packed_operator, require_none
 
 Position = Callable[[Tensor, int | Tensor], Tensor]
-"""Queries or keys (..., H, T, D) and the position of the first → the same, told where they stand."""
+"""Function from queries or keys (..., H, T, D) and the position of the first one to the same with positions applied."""
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -32,7 +32,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 class MultiHeadAttention(nn.Module):
-    """Several attentions side by side, each over its own projection of queries, keys and values.
+    """Several attentions in parallel, each over its own projection of queries, keys and values.
 
         headₕ  = attend(Wqₕ·query, Wkₕ·key, Wvₕ·value)              (B, T, width / heads)
         output = Wo · concat(head₁ … head_H)                        (B, T, width)
@@ -40,21 +40,21 @@ class MultiHeadAttention(nn.Module):
     Paper: Vaswani et al. 2017, section 3.2.2. Grouped heads: Ainslie et al. 2023, section 2.2.
 
     Args:
-        width: of queries and of the output, divisible by heads; each head is width / heads wide.
-        heads: query heads.
-        kv_heads: key and value heads, each shared by heads / kv_heads query heads; default heads.
-        key_width, value_width: of the keys and values of a cross-attention, before projection; default width.
-        bias: of all four projections.
+        width: width of queries and output, divisible by heads; each head has width / heads.
+        heads: number of query heads.
+        kv_heads: number of key and value heads, each shared by heads / kv_heads query heads; default heads.
+        key_width, value_width: widths of the keys and values of a cross-attention, before projection; default width.
+        bias: whether the four projections have a bias.
         dropout: share of weights dropped in training.
         similarity: a name ("additive" and "bilinear" learn a tensor per head), a `regard.Additive` or
             `regard.Bilinear`, or a callable f(q, k) → scores, such as a module.
-        position: applied to queries and keys once split: `RotaryPosition()`.
-        attend: the operator, perhaps with options bound: `partial(regard.attend, window=(127, 0), softcap=50.0)`.
+        position: applied to the split queries and keys: `RotaryPosition()`.
+        attend: the operator, optionally with options: `partial(regard.attend, window=(127, 0), softcap=50.0)`.
 
-    Differs from `nn.MultiheadAttention`: the batch comes first, always; a boolean mask has True = may attend
-    (`regard.masks.from_ignore` turns its masks); a query that may attend to nothing gets a context of zeros, not NaN;
-    it returns the output alone, unless a map is asked for. What is masked out may hold NaN and leaves the output alone,
-    but the projections multiply it: for finite gradients of their weights, let padding be finite.
+    Differs from `nn.MultiheadAttention`: batch first only; in boolean masks True = may attend
+    (`regard.masks.from_ignore` converts its masks); a query that may attend to nothing gets zeros, not NaN; it returns
+    only the output unless `return_map` is set. Masked inputs may contain NaN without affecting the output. But the
+    projections multiply them, so padding must be finite for finite gradients of the weights.
 
     >>> attention = MultiHeadAttention(12, 3)
     >>> x = torch.randn(2, 5, 12)
@@ -86,7 +86,7 @@ class MultiHeadAttention(nn.Module):
         self.key = nn.Linear(key_width or width, kv_heads * head_width, bias)
         self.value = nn.Linear(value_width or width, kv_heads * head_width, bias)
         self.out = nn.Linear(width, width, bias)
-        self.similarity = owned("multihead", similarity, head_width, heads)
+        self.similarity = stored_similarity("multihead", similarity, head_width, heads)
         self.position = position
         self.attend = attend
         for layer in (self.query, self.key, self.value, self.out):
@@ -108,36 +108,37 @@ class MultiHeadAttention(nn.Module):
         packed: Packing | None = None,
         return_map: bool = False,
     ) -> Any:
-        """Attend from query to key, or to itself where no key is given.
+        """Attend from query to key, or to the query itself if key is None.
 
         Args:
             query: (B, Tq, width); without a batch, (Tq, width).
             key: (B, Tk, key_width); None for self-attention.
-            value: (B, Tk, value_width); None for the key.
+            value: (B, Tk, value_width); None uses the key.
             attn_mask: boolean (True = may attend) or float (added to the scores): (Tq, Tk), or (B, H, Tq, Tk) with 1
-                for what is shared. One over keys, (B, Tk): `regard.masks.over_keys`. Tk counts what a cache holds.
-            is_causal: no query attends to a key after it; joins any other mask.
-            lengths: number of valid keys, or one per batch entry; those of a cache are counted.
-            offset: position of the first query, for `position`; default what the cache holds in self-attention, else 0.
-            cache: in self-attention, the keys of earlier steps, to which those of this one are added; in
-                cross-attention, the keys of the first step, which are not computed again.
-            packed: query is (N, width), sequences of these lengths (B,) one after the other, and so is the output; in
-                cross-attention (lengths, lengths of the keys), with key (Nk, key_width). `regard.attend_packed`.
-            return_map: also return the `AttentionMap`; of packed sequences `PackedMaps`, (H, Tq, Tk) each.
+                for shared dimensions. For a mask over keys (B, Tk), see `regard.masks.over_keys`. Tk includes cached
+                positions.
+            is_causal: no query attends to a later key. Combines with other masks.
+            lengths: number of valid keys, or one per batch entry, including cached ones.
+            offset: position of the first query, for `position`; default: cached length in self-attention, else 0.
+            cache: in self-attention, the keys of earlier steps, to which this call adds its own. In cross-attention,
+                the keys of the first step, which are not computed again.
+            packed: lengths (B,) of the sequences concatenated in query (N, width); the output has the same layout. In
+                cross-attention (lengths, lengths of the keys), with key (Nk, key_width). See `regard.attend_packed`.
+            return_map: also return the `AttentionMap`; for packed sequences `PackedMaps`, (H, Tq, Tk) each.
 
         Returns:
             The output (B, Tq, width), or (output, map); the map is (B, H, Tq, Tk).
 
         Raises:
-            ValueError: with the value and the remedy.
+            ValueError: for invalid arguments. The message has the value and a remedy.
         """
         self._check(query, key, value, attn_mask)
         if packed is not None:
-            refuse("multihead", attn_mask=attn_mask, lengths=lengths, offset=offset, cache=cache)
+            require_none("multihead", attn_mask=attn_mask, lengths=lengths, offset=offset, cache=cache)
             return self._packed(query, key, value, packed, is_causal, return_map)
-        itself = key is None
-        earlier = cache.length if itself and cache is not None else 0
-        start = earlier if offset is None else offset
+        is_self_attention = key is None
+        cached = cache.length if is_self_attention and cache is not None else 0
+        start = cached if offset is None else offset
         q = self.query(query)
         if key is None:
             k, v = self._keys(query, None, start)  # (B, Hkv, Tk, D) each
@@ -146,18 +147,18 @@ class MultiHeadAttention(nn.Module):
             k, v = self._keys(key, value, 0)
         else:
             k, v = cache.once(partial(self._keys, key, value, 0), key.shape[-2])
-        q = self._place(split_heads(q, self.heads), start)  # (B, H, Tq, D)
+        q = self._apply_position(split_heads(q, self.heads), start)  # (B, H, Tq, D)
         result = self.attend(
             q,
             k,
             v,
             attn_mask,
             dropout_p=self.dropout if self.training else 0.0,
-            # the newest position alone may attend to all there is: no mask to build at each step of decoding
-            is_causal=is_causal and not (itself and query.shape[-2] == 1),
+            # the newest position may attend to all keys: no mask is needed when decoding step by step
+            is_causal=is_causal and not (is_self_attention and query.shape[-2] == 1),
             enable_gqa=self.kv_heads != self.heads,
-            similarity=asked(self.similarity),
-            causal_offset=earlier if itself else start,
+            similarity=resolve_similarity(self.similarity),
+            causal_offset=cached if is_self_attention else start,
             lengths=lengths,
             return_map=return_map,
         )
@@ -174,20 +175,20 @@ class MultiHeadAttention(nn.Module):
         is_causal: bool,
         return_maps: bool,
     ) -> Any:
-        """The same for sequences one after the other: heads stay inside, (N, H, D)."""
-        queries, keys = pair_of("multihead", packed, itself=key is None)
+        """Attend in packed sequences. Heads stay inside: (N, H, D)."""
+        queries, keys = length_pair("multihead", packed, is_self_attention=key is None)
         source = query if key is None else key
         q, k, v = self.query(query), self.key(source), self.value(source if value is None else value)
-        result = operator("multihead", self.attend)(
-            tell(self.position, q.unflatten(-1, (self.heads, -1)), queries),
-            tell(self.position, k.unflatten(-1, (self.kv_heads, -1)), keys),
+        result = packed_operator("multihead", self.attend)(
+            apply_position(self.position, q.unflatten(-1, (self.heads, -1)), queries),
+            apply_position(self.position, k.unflatten(-1, (self.kv_heads, -1)), keys),
             v.unflatten(-1, (self.kv_heads, -1)),
             queries,
             None if keys is queries else keys,
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=is_causal,
             enable_gqa=self.kv_heads != self.heads,
-            similarity=asked(self.similarity),
+            similarity=resolve_similarity(self.similarity),
             return_maps=return_maps,
         )
         context, maps = result if return_maps else (result, None)
@@ -195,11 +196,11 @@ class MultiHeadAttention(nn.Module):
         return (output, maps) if return_maps else output
 
     def _keys(self, key: Tensor, value: Tensor | None, start: int | Tensor) -> tuple[Tensor, Tensor]:
-        """Projected keys and values in heads, the keys with their positions: (B, Hkv, Tk, D) each."""
+        """Return projected keys and values per head, with positions applied to the keys: (B, Hkv, Tk, D) each."""
         k, v = self.key(key), self.value(key if value is None else value)
-        return self._place(split_heads(k, self.kv_heads), start), split_heads(v, self.kv_heads)
+        return self._apply_position(split_heads(k, self.kv_heads), start), split_heads(v, self.kv_heads)
 
-    def _place(self, x: Tensor, start: int | Tensor) -> Tensor:
+    def _apply_position(self, x: Tensor, start: int | Tensor) -> Tensor:
         return x if self.position is None else self.position(x, start)
 
     def _check(self, query: Tensor, key: Tensor | None, value: Tensor | None, attn_mask: Tensor | None) -> None:
@@ -209,7 +210,7 @@ class MultiHeadAttention(nn.Module):
             )
         if key is None and (self.key.in_features != self.width or self.value.in_features != self.width):
             raise ValueError(
-                f"multihead: key must be given where key_width ({self.key.in_features}) and value_width "
+                f"multihead: key must be given if key_width ({self.key.in_features}) and value_width "
                 f"({self.value.in_features}) are not the width ({self.width}); got None."
             )
         value = key if value is None else value
@@ -217,7 +218,7 @@ class MultiHeadAttention(nn.Module):
             if x is not None and (x.ndim < 2 or x.shape[-1] != layer.in_features):
                 raise ValueError(f"multihead: {name} ({shape(x)}) must be (batch, length, {layer.in_features}).")
         if attn_mask is not None and not is_causal_bias(attn_mask) and 2 < attn_mask.ndim != query.ndim + 1:
-            # (B, Tq, Tk) would broadcast as (H, Tq, Tk) and be wrong without a word where B = H
+            # (B, Tq, Tk) would broadcast as (H, Tq, Tk) and be silently wrong if B = H
             raise ValueError(
                 f"multihead: attn_mask ({shape(attn_mask)}) must have 2 dimensions, (Tq, Tk), or {query.ndim + 1} with "
                 f"heads; got {attn_mask.ndim}. A mask per batch entry is mask[:, None], the (B·H, Tq, Tk) mask of "
@@ -231,9 +232,9 @@ class MultiHeadAttention(nn.Module):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:
-        """The same attention with the weights of an `nn.MultiheadAttention`, copied.
+        """Return an attention with a copy of the weights of an `nn.MultiheadAttention`.
 
-        Inputs of a module with batch_first=False are (T, B, width): transpose them, batch first.
+        Inputs of a module with batch_first=False are (T, B, width). Transpose them to (B, T, width).
 
         Raises:
             ValueError: for add_bias_kv and add_zero_attn, which have no counterpart here.
@@ -245,7 +246,7 @@ class MultiHeadAttention(nn.Module):
         """
         _check_convertible(module)
         biased = module.in_proj_bias is not None
-        made = cls(
+        attention = cls(
             module.embed_dim,
             module.num_heads,
             key_width=module.kdim,
@@ -253,14 +254,14 @@ class MultiHeadAttention(nn.Module):
             bias=biased,
             dropout=module.dropout,
         )
-        made.to(module.out_proj.weight)  # its dtype and device
+        attention.to(module.out_proj.weight)  # same dtype and device
         separate = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
         weights = separate if module.in_proj_weight is None else module.in_proj_weight.chunk(3)
         biases = module.in_proj_bias.chunk(3) if biased else (None,) * 3
-        for layer, weight, bias in zip((made.query, made.key, made.value), weights, biases, strict=True):
+        for layer, weight, bias in zip((attention.query, attention.key, attention.value), weights, biases, strict=True):
             _copy(layer, weight, bias)
-        _copy(made.out, module.out_proj.weight, module.out_proj.bias)
-        return made.train(module.training)
+        _copy(attention.out, module.out_proj.weight, module.out_proj.bias)
+        return attention.train(module.training)
 
 
 @torch.no_grad()
@@ -275,11 +276,11 @@ def _copy(linear: nn.Linear, weight: Tensor, bias: Tensor | None) -> None:
 def _check_convertible(module: Any) -> None:
     if not isinstance(module, nn.MultiheadAttention):
         raise ValueError(f"multihead: module must be an nn.MultiheadAttention; got {type(module).__name__}.")
-    for name, found in (("add_bias_kv", module.bias_k is not None), ("add_zero_attn", module.add_zero_attn)):
-        if found:
+    for name, is_set in (("add_bias_kv", module.bias_k is not None), ("add_zero_attn", module.add_zero_attn)):
+        if is_set:
             raise ValueError(
-                f"multihead: {name} (True) must be False in a module that is converted: it adds a key that belongs to "
-                "no token. Retrain without it."
+                f"multihead: {name} (True) must be False in a module that is converted: it adds a key without a "
+                "token. Retrain without it."
             )
 
 

@@ -1,4 +1,4 @@
-"""What layers need for packed sequences: the operator with its options, and each token's place in its own sequence."""
+"""Helpers of layers for packed sequences: the packed operator, and the position of each token in its sequence."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ from ..attention import attend, attend_packed
 from ..attention.packed import places
 
 Lengths = Tensor | Sequence[int]
-"""(B,): the tokens of each sequence."""
+"""(B,): number of tokens of each sequence."""
 Packing = Lengths | tuple[Lengths, Lengths]
-"""Lengths; in cross-attention those of queries and those of keys."""
+"""Lengths of the sequences; in cross-attention, those of the queries and those of the keys."""
 
 BOUND = ("scale", "weighting", "softcap", "window", "backend")
-"""Options of `attend` that a layer may have bound, and that are the same for packed sequences."""
+"""Options of `attend` that a layer may bind and that `attend_packed` also has."""
 
 
-def operator(where: str, given: Callable[..., Any]) -> Callable[..., Any]:
-    """`attend_packed` with the options that are bound to a layer's `attend`.
+def packed_operator(where: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `attend_packed` with the options that are bound to a layer's `attend`.
 
-    >>> operator("multihead", partial(attend, window=(3, 0))).keywords
+    >>> packed_operator("multihead", partial(attend, window=(3, 0))).keywords
     {'window': (3, 0)}
     """
-    if given is attend:
+    if function is attend:
         return attend_packed
-    if isinstance(given, partial) and given.func is attend and not given.args:
-        other = [name for name in given.keywords if name not in BOUND]
+    if isinstance(function, partial) and function.func is attend and not function.args:
+        other = [name for name in function.keywords if name not in BOUND]
         if not other:
-            return partial(attend_packed, **given.keywords)
+            return partial(attend_packed, **function.keywords)
         raise ValueError(
-            f"{where}: attend may have {', '.join(BOUND)} bound where sequences are packed; got {', '.join(other)}. "
+            f"{where}: attend may have {', '.join(BOUND)} bound if sequences are packed; got {', '.join(other)}. "
             "Pass a padded batch with lengths."
         )
-    name = getattr(given, "__name__", type(given).__name__)
+    name = getattr(function, "__name__", type(function).__name__)
     raise ValueError(
-        f"{where}: attend ({name}) must be regard.attend, perhaps with options bound, where sequences are packed. Pass "
+        f"{where}: attend ({name}) must be regard.attend, with or without options, if sequences are packed. Pass "
         "a padded batch with lengths."
     )
 
 
-def tell(position: Callable[[Tensor, Any], Tensor] | None, x: Tensor, lengths: Lengths) -> Tensor:
-    """x (N, H, D), told where each token stands in its own sequence: every token is a batch entry, 1 long."""
+def apply_position(position: Callable[[Tensor, Any], Tensor] | None, x: Tensor, lengths: Lengths) -> Tensor:
+    """Apply `position` to x (N, H, D). Each token is passed as a batch entry of length 1."""
     if position is None:
         return x
-    at = places(torch.as_tensor(lengths, dtype=torch.int64, device=x.device), len(x))  # (N,)
-    return position(x.unsqueeze(2), at).squeeze(2)
+    positions = places(torch.as_tensor(lengths, dtype=torch.int64, device=x.device), len(x))  # (N,)
+    return position(x.unsqueeze(2), positions).squeeze(2)
 
 
-def pair_of(where: str, packed: Packing, itself: bool = False) -> tuple[Lengths, Lengths]:
-    """The lengths of queries and of keys: one and the same in self-attention, a pair in cross-attention."""
-    if itself:
+def length_pair(where: str, packed: Packing, is_self_attention: bool = False) -> tuple[Lengths, Lengths]:
+    """Return the lengths of queries and keys: the same in self-attention, a pair in cross-attention."""
+    if is_self_attention:
         return cast(Lengths, packed), cast(Lengths, packed)
     if not isinstance(packed, tuple) or len(packed) != 2:
         raise ValueError(
@@ -63,11 +63,11 @@ def pair_of(where: str, packed: Packing, itself: bool = False) -> tuple[Lengths,
     return cast(tuple[Lengths, Lengths], packed)
 
 
-def refuse(where: str, **given: Any) -> None:
-    """Options that speak of a padded batch or of a single step of decoding."""
-    for name, value in given.items():
+def require_none(where: str, **options: Any) -> None:
+    """Raise ValueError for options of padded batches and of decoding steps that are not None."""
+    for name, value in options.items():
         if value is not None:
             raise ValueError(
-                f"{where}: {name} must be None where sequences are packed; got {type(value).__name__}. Pass a padded "
+                f"{where}: {name} must be None if sequences are packed; got {type(value).__name__}. Pass a padded "
                 "batch with lengths."
             )

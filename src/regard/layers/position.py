@@ -1,11 +1,11 @@
-"""Positions: attention does not know the order of its inputs, so each entry is told where it stands.
+"""Positional encodings: attention is independent of the order of its inputs, so each entry gets its position.
 
     SinusoidalPosition, LearnedPosition    added to embeddings, once, before the first block
-    RotaryPosition                         turns queries and keys, in every block: MultiHeadAttention(position=...)
+    RotaryPosition                         rotates queries and keys, in every block: MultiHeadAttention(position=...)
 
-All take an `offset`, the position of the first entry: a number, or one per batch entry. Sequences padded on the left
-have a negative one. No table is a buffer: angles are computed in float64 where they are used, so that moving a module
-to another dtype cannot coarsen them, and a checkpoint does not hold them.
+All take an `offset`, the position of the first entry: a number, or one per batch entry. It is negative for sequences
+padded on the left. No table is a buffer: angles are computed in float64 on use, so that converting a module to another
+dtype does not reduce their precision, and checkpoints do not contain them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _LAYOUTS: dict[str, tuple[Callable[[Tensor], tuple[Tensor, Tensor]], Callable[[T
     "interleaved": (lambda x: (x[..., 0::2], x[..., 1::2]), lambda a, b: torch.stack((a, b), -1).flatten(-2)),
     "halves": (lambda x: x.tensor_split(2, -1), lambda a, b: torch.cat((a, b), -1)),  # type: ignore[dict-item, return-value]
 }
-"""How a vector of width W is taken apart into W/2 pairs, and put together again."""
+"""Functions that split a vector of width W into W/2 pairs, and that join the pairs again."""
 
 
 def sinusoids(position: Tensor, width: int, *, base: float = 10000.0, layout: Layout = "interleaved") -> Tensor:
-    """Sines and cosines of falling frequency, one row per position (Vaswani et al. 2017, section 3.5).
+    """Compute sines and cosines of decreasing frequency, one row per position (Vaswani et al. 2017, section 3.5).
 
         P[p, 2i] = sin(p / base^(2i/W)),   P[p, 2i+1] = cos(p / base^(2i/W))
 
     Shapes: position (...) → (..., W), float64 (float32 on devices without it).
-    Layout "halves" has all sines first, then all cosines, as Marian and Fairseq do.
+    Layout "halves" has all sines first, then all cosines, as in Marian and Fairseq.
 
     >>> sinusoids(torch.arange(2), 4).float()
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
@@ -46,7 +46,7 @@ def sinusoids(position: Tensor, width: int, *, base: float = 10000.0, layout: La
 
 
 class SinusoidalPosition(nn.Module):
-    """Adds `sinusoids` to embeddings; goes on past any length seen in training.
+    """Add `sinusoids` to embeddings. It works for positions beyond those seen in training.
 
         y[p] = x[p] + P[p + offset]
 
@@ -75,16 +75,16 @@ class SinusoidalPosition(nn.Module):
 
 
 class LearnedPosition(nn.Module):
-    """Adds one learned vector per position, for positions 0 … length − 1.
+    """Add one learned vector per position, for positions 0 … length − 1.
 
         y[p] = x[p] + table[p + offset]
 
-    Shapes: (*lead, T, W) → (*lead, T, W). `weight` (length, W) is named as in `nn.Embedding`, whose checkpoints fit.
-    An entry left of position 0 (a negative offset of its batch entry) is padding and takes the first vector.
+    Shapes: (*lead, T, W) → (*lead, T, W). `weight` (length, W) has the name used by `nn.Embedding` checkpoints.
+    Entries left of position 0 (negative offset of a batch entry) are padding and get the first vector.
     Paper: Gehring et al. 2017, section 3.1; Devlin et al. 2019.
 
     Raises:
-        ValueError: for a position past the table: nothing was learned there.
+        ValueError: for a position beyond the table, which has no learned vector.
 
     >>> tuple(LearnedPosition(6, length=512)(torch.zeros(2, 5, 6), offset=507).shape)
     (2, 5, 6)
@@ -95,7 +95,7 @@ class LearnedPosition(nn.Module):
         check_sizes("learned position", width=width, length=length)
         self.width, self.length = width, length
         self.weight = nn.Parameter(torch.empty(length, width))
-        nn.init.normal_(self.weight, std=0.02)  # as BERT and ViT start
+        nn.init.normal_(self.weight, std=0.02)  # as in BERT and ViT
 
     def forward(self, x: Tensor, offset: Offset = 0) -> Tensor:
         _check_width("learned position", x, self.width)
@@ -105,20 +105,20 @@ class LearnedPosition(nn.Module):
                     f"learned position: offset ({offset}) must be at least 0. Padding on the left has one offset per "
                     "batch entry: pass a tensor."
                 )
-            self._check_reach(offset, offset + x.shape[-2])
+            self._check_range(offset, offset + x.shape[-2])
             return x + self.weight[offset : offset + x.shape[-2]].to(x.dtype)  # (T, W)
         position = _positions("learned position", x, offset)  # (B, …, T)
         if not torch.compiler.is_compiling() and not x.is_meta and offset.numel():
             highest = int(offset.max())
-            self._check_reach(highest, highest + x.shape[-2])
+            self._check_range(highest, highest + x.shape[-2])
         return x + self.weight[position.clamp(min=0)].to(x.dtype)  # (B, …, T, W)
 
-    def _check_reach(self, offset: int, end: int) -> None:
+    def _check_range(self, offset: int, end: int) -> None:
         if end > self.length:
             raise ValueError(
                 f"learned position: length ({self.length}) must reach every entry; got {end - offset} from offset "
                 f"{offset}, the last at position {end - 1}. Cut the input, build it with length={end}, or use "
-                "SinusoidalPosition or RotaryPosition, which go on."
+                "SinusoidalPosition or RotaryPosition, which have no limit."
             )
 
     def extra_repr(self) -> str:
@@ -126,16 +126,16 @@ class LearnedPosition(nn.Module):
 
 
 class RotaryPosition(nn.Module):
-    """Turns each pair of channels by an angle that grows with position, so that q·k knows only the distance.
+    """Rotate each pair of channels by an angle proportional to the position, so that q·k depends on the distance only.
 
         (a, b) → (a·cos pθᵢ − b·sin pθᵢ,  b·cos pθᵢ + a·sin pθᵢ),   θᵢ = base^(−2i/R),   R = fraction · D
 
-    Shapes: x (*lead, T, D) → (*lead, T, D); called on queries and on keys. Goes on past any length.
-    Layout: which channels form pair i. "interleaved", 2i and 2i+1, is the paper's (GPT-J); "halves", i and i + R/2, is
-    that of Llama and GPT-NeoX checkpoints. The channels after the first R pass unturned.
+    Shapes: x (*lead, T, D) → (*lead, T, D); applied to queries and to keys. There is no maximum length.
+    Layout: the channels of pair i. "interleaved", 2i and 2i+1, is that of the paper (GPT-J); "halves", i and i + R/2,
+    is that of Llama and GPT-NeoX checkpoints. The channels after the first R are not rotated.
     Paper: Su et al. 2021, section 3.2.2, equation 34. Raises ValueError unless R is even and at least 2.
 
-    >>> RotaryPosition()(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))     # the second is turned by one radian
+    >>> RotaryPosition()(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))     # the second is rotated by one radian
     tensor([[1.0000, 0.0000],
             [0.5403, 0.8415]])
     """
@@ -145,24 +145,24 @@ class RotaryPosition(nn.Module):
         _check_common("rotary position", base, layout)
         if not 0 < fraction <= 1:
             raise ValueError(
-                f"rotary position: fraction ({fraction}) must lie in (0, 1]: the part of the width turned."
+                f"rotary position: fraction ({fraction}) must lie in (0, 1]: the rotated part of the width."
             )
         self.base, self.layout, self.fraction = base, layout, fraction
 
     def forward(self, x: Tensor, offset: Offset = 0) -> Tensor:
-        turned = int(self.fraction * x.shape[-1])
-        if turned < 2 or turned % 2:
+        rotated = int(self.fraction * x.shape[-1])
+        if rotated < 2 or rotated % 2:
             raise ValueError(
-                f"rotary position: fraction ({self.fraction:g}) must turn an even number of channels, 2 or more; got "
-                f"{turned} of {x.shape[-1]}."
+                f"rotary position: fraction ({self.fraction:g}) must rotate an even number of channels, 2 or more; got "
+                f"{rotated} of {x.shape[-1]}."
             )
-        angle = _angles(_positions("rotary position", x, offset), turned, self.base)  # (T, R/2) or (B, …, T, R/2)
+        angle = _angles(_positions("rotary position", x, offset), rotated, self.base)  # (T, R/2) or (B, …, T, R/2)
         wide = torch.promote_types(x.dtype, torch.float32)
         cos, sin = angle.cos().to(wide), angle.sin().to(wide)
         split, join = _LAYOUTS[self.layout]
-        a, b = split(x[..., :turned])  # each (*lead, T, R/2)
+        a, b = split(x[..., :rotated])  # each (*lead, T, R/2)
         y = join(a * cos - b * sin, b * cos + a * sin).to(x.dtype)  # (*lead, T, R)
-        return y if turned == x.shape[-1] else torch.cat((y, x[..., turned:]), -1)  # (*lead, T, D)
+        return y if rotated == x.shape[-1] else torch.cat((y, x[..., rotated:]), -1)  # (*lead, T, D)
 
     def extra_repr(self) -> str:
         return f"base={self.base:g}, layout={self.layout!r}, fraction={self.fraction:g}"
@@ -177,7 +177,7 @@ def _angles(position: Tensor, width: int, base: float) -> Tensor:
 
 
 def _positions(where: str, x: Tensor, offset: Offset) -> Tensor:
-    """Where the entries of x (*lead, T, W) stand: (T,), or (B, 1, …, T) for one offset per batch entry."""
+    """Return the positions of the entries of x (*lead, T, W): (T,), or (B, 1, …, T) for one offset per batch entry."""
     step = torch.arange(x.shape[-2], device=x.device)  # (T,)
     if isinstance(offset, int):
         return step + offset
@@ -197,6 +197,6 @@ def _check_width(where: str, x: Tensor, width: int) -> None:
 
 def _check_common(where: str, base: float, layout: str) -> None:
     if not base > 1:
-        raise ValueError(f"{where}: base ({base}) must be more than 1; the papers have 10000.")
+        raise ValueError(f"{where}: base ({base}) must be more than 1; the papers use 10000.")
     if layout not in _LAYOUTS:
         raise ValueError(f"{where}: layout ({layout!r}) must be one of {', '.join(_LAYOUTS)}.")

@@ -8,12 +8,12 @@ from typing import Any, TypeGuard
 from torch import Tensor, nn
 
 from ..attention.native import fused
-from ..core.tensors import untouched
+from ..core.tensors import is_unmodified
 from .dropout import LEVELS, Dropout
 
 
 def add_norm(x: Tensor, part: Tensor, dropout: Dropout, norm: nn.Module) -> Tensor:
-    """norm(x + dropout(part)): (..., W) each.
+    """Compute norm(x + dropout(part)), for tensors (..., W).
 
     >>> import torch
     >>> x, part = torch.randn(2, 5, 6)
@@ -25,7 +25,7 @@ def add_norm(x: Tensor, part: Tensor, dropout: Dropout, norm: nn.Module) -> Tens
 
 
 def add_norm_(x: Tensor, part: Tensor, bias: Tensor, norm: nn.Module) -> Tensor:
-    """norm(x + part + bias) without a gradient, written to the memory of `part`: (N, W), (N, W), (W,) → (N, W)."""
+    """Compute norm(x + part + bias) without gradient, in the memory of `part`: (N, W), (N, W), (W,) → (N, W)."""
     if not _fusable(norm) or not fused.served(x, part, bias, norm.weight, norm.bias):
         return part.copy_(norm(x + part + bias))
     return fused.add_norm_(x, part, bias, norm.weight, norm.bias, norm.eps)
@@ -34,12 +34,12 @@ def add_norm_(x: Tensor, part: Tensor, bias: Tensor, norm: nn.Module) -> Tensor:
 def add_and_norm(
     x: Tensor, part: Tensor, dropout: Dropout, norm: nn.Module, *, keep_sum: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """x + dropout(part) and its norm, (..., W) each; if `keep_sum` is False, the first result is undefined."""
+    """Return x + dropout(part) and its norm, (..., W) each. If `keep_sum` is False, the first result is undefined."""
     all_dropped = dropout.training and dropout.dropped == LEVELS
     if (
         x.shape != part.shape
         or all_dropped
-        or not (_fusable(norm) and untouched(dropout, Dropout))
+        or not (_fusable(norm) and is_unmodified(dropout, Dropout))
         or not fused.served(x, part, norm.weight, norm.bias)
     ):
         x = x + dropout(part)
@@ -49,19 +49,19 @@ def add_and_norm(
 
 
 def _fusable(norm: nn.Module) -> TypeGuard[nn.LayerNorm]:
-    """Whether `norm` is a plain layer norm over the last dimension, with weight and bias."""
-    if not isinstance(norm, nn.LayerNorm) or not untouched(norm, nn.LayerNorm):
+    """Return whether `norm` is a plain layer norm over the last dimension, with weight and bias."""
+    if not isinstance(norm, nn.LayerNorm) or not is_unmodified(norm, nn.LayerNorm):
         return False
     return norm.weight is not None and norm.bias is not None and norm.weight.ndim == 1
 
 
 class Residual(nn.Module):
-    """A part and the way around it.
+    """A residual connection around a part of a block.
 
         after:  norm(x + dropout(part(x)))      (Vaswani et al. 2017, section 5.4)
         before: x + dropout(part(norm(x)))      (Xiong et al. 2020, figure 1)
 
-    Returns the new x and what the part showed besides its output, such as a map, or None.
+    Returns the new x and the second output of the part, such as a map, or None.
 
     >>> import torch
     >>> around = Residual(nn.Identity(), norm_first=True)
@@ -74,15 +74,15 @@ class Residual(nn.Module):
         self.norm, self.norm_first, self.dropout = norm, norm_first, Dropout(dropout)
 
     def forward(self, x: Tensor, part: Callable[..., Any], *inputs: Any, **options: Any) -> tuple[Tensor, Any]:
-        y, shown = part_result(part(self.before(x), *inputs, **options))
-        return self.after(x, y), shown
+        y, attention_map = part_result(part(self.before(x), *inputs, **options))
+        return self.after(x, y), attention_map
 
     def before(self, x: Tensor) -> Tensor:
-        """What the part reads."""
+        """Return the input of the part."""
         return self.norm(x) if self.norm_first else x
 
     def after(self, x: Tensor, y: Tensor, *, fuse: bool = True) -> Tensor:
-        """The new x, given the output y of the part; fuse: dropout, sum and norm as one kernel, where it serves."""
+        """Return the new x from the output y of the part. fuse: use one kernel for dropout, sum and norm if it can."""
         if fuse and not self.norm_first:
             return add_norm(x, y, self.dropout, self.norm)
         x = x + self.dropout(y)
@@ -90,5 +90,5 @@ class Residual(nn.Module):
 
 
 def part_result(result: Any) -> tuple[Tensor, Any]:
-    """(output, map) of what a part returns: both, or its output alone."""
+    """Return (output, map) from the result of a part, which is both or only the output."""
     return result if isinstance(result, tuple) else (result, None)

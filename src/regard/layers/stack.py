@@ -1,4 +1,4 @@
-"""Stacks: encoder or decoder blocks one after the other, over a batch that is packed first if it has padding."""
+"""Stacks of encoder or decoder blocks, over a batch that is packed first if it has padding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..attention import AttentionMap
 from ..attention.packed import places
 from ..attention.packing import pack, padded, unpack
-from ..core.trace import stage
+from ..core.trace import trace_step
 from .blocks import DecoderBlock
 from .cache import DecoderCache
 from .residual import part_result
@@ -20,7 +20,7 @@ from .residual import part_result
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """How a stack stores the tokens of a batch: padded, (B, T, …), or packed, (N, …), without padding.
+    """Storage of the tokens of a batch: padded, (B, T, …), or packed, (N, …), without padding.
 
     >>> layout = BatchLayout.of(torch.zeros(2, 3), torch.tensor([3, 1]))
     >>> x = layout.pack(torch.arange(6).view(2, 3))
@@ -30,22 +30,22 @@ class BatchLayout:
     """
 
     lengths: Tensor | None
-    """(B,): tokens of each sequence; None if all have T."""
+    """(B,): number of tokens of each sequence; None if all have T."""
     longest: int
     """T."""
     packed: Tensor | None
-    """The lengths on the CPU, where every block reads them, if the batch is packed; else None."""
+    """The lengths on the CPU, where the blocks read them, if the batch is packed; else None."""
 
     @classmethod
     def of(cls, x: Tensor, lengths: Tensor | None) -> BatchLayout:
-        """The layout of a batch (B, T, …): packed if it has padding, as far as that can be read here."""
+        """Return the layout of a batch (B, T, …): packed if it has padding and its lengths can be read."""
         return cls.all_of((x, lengths))[0]
 
     @classmethod
     def all_of(cls, *batches: tuple[Tensor, Tensor | None]) -> list[BatchLayout]:
-        """The layouts of batches (B, T, …) that attend to each other: all packed if one has padding, or none.
+        """Return the layouts of batches (B, T, …) that attend to each other: all packed if one has padding, or none.
 
-        They are not packed if the lengths of one are None.
+        None is packed if one has no lengths.
         """
         known = [(x, lengths) for x, lengths in batches if lengths is not None]
         if len(known) < len(batches) or not padded(*known):
@@ -53,11 +53,11 @@ class BatchLayout:
         return [cls(lengths, x.shape[1], lengths.to("cpu", torch.int64)) for x, lengths in known]
 
     def pack(self, x: Tensor) -> Tensor:
-        """(B, T, …) → (N, …), or x itself if the batch is not packed."""
+        """Convert (B, T, …) to (N, …), or return x itself if the batch is not packed."""
         return x if self.packed is None else pack(x, self._valid).values
 
     def unpack(self, x: Tensor) -> Tensor:
-        """(N, …) → (B, T, …) with zeros in padding, or x itself if the batch is not packed."""
+        """Convert (N, …) to (B, T, …) with zeros in padding, or return x itself if the batch is not packed."""
         return x if self.packed is None else unpack(x, self._valid, self.longest)
 
     @property
@@ -67,7 +67,7 @@ class BatchLayout:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What an `EncoderBlock` has to know."""
+        """Arguments of an `EncoderBlock`."""
         return {"lengths": self.lengths} if self.packed is None else {"packed": self.packed}
 
     @property
@@ -84,13 +84,13 @@ def run_encoder(
     first_token: bool = False,
     return_maps: bool = False,
 ) -> tuple[Tensor, list[AttentionMap]]:
-    """The output of the last of these encoder blocks, and the map of each, (B, H, T, T), if asked for.
+    """Return the output of the last encoder block, and the map of each block, (B, H, T, T), if requested.
 
     Args:
         blocks: `EncoderBlock` or modules that are called in the same way.
-        x: (B, T, W) or (N, W), as the layout says; so is the output.
-        layout: of x.
-        first_token: the last block computes the first token of each sequence alone, (B, W), for models that read
+        x: (B, T, W) or (N, W), depending on the layout; the output has the same layout.
+        layout: layout of x.
+        first_token: the last block computes only the first token of each sequence, (B, W), for models that read
             nothing else. No sequence may be empty.
         return_maps: return the maps; otherwise the list is empty.
 
@@ -104,16 +104,16 @@ def run_encoder(
     >>> tuple(layout.unpack(y).shape), [m.shape for m in maps]
     ((2, 5, 12), [(2, 3, 5, 5), (2, 3, 5, 5)])
     """
-    rest: list[Any] = list(blocks)
-    last = rest.pop() if first_token else None
+    remaining: list[Any] = list(blocks)
+    last = remaining.pop() if first_token else None
     options = layout.options | {"return_map": return_maps}
     maps: list[Any] = []
-    for block in rest:
-        x, shown_map = part_result(block(x, **options))
-        maps.append(shown_map)
+    for block in remaining:
+        x, attention_map = part_result(block(x, **options))
+        maps.append(attention_map)
     if last is not None:
-        x, shown_map = part_result(last.first(x, packed=layout.packed, return_map=return_maps))
-        maps.append(shown_map)
+        x, attention_map = part_result(last.first(x, packed=layout.packed, return_map=return_maps))
+        maps.append(attention_map)
     return x, _padded(maps, layout, layout) if return_maps else []
 
 
@@ -126,32 +126,32 @@ def run_decoder(
     *,
     return_maps: bool = False,
 ) -> tuple[Tensor, list[AttentionMap]]:
-    """The output of the last of these decoder blocks, and the map of each cross-attention, (B, H, T, Tm), if asked for.
+    """Return the output of the last decoder block, and the map of each cross-attention, (B, H, T, Tm), if requested.
 
-    x and the output are as `layout` says, memory is as `memory_layout` says: both packed, or neither.
+    x and the output have the layout `layout`, memory has `memory_layout`: both are packed, or neither.
     """
     if layout.packed is None or memory_layout.packed is None:
-        # no token attends to a later one, so none attends to padding: the lengths of x have nothing to add
+        # no token attends to a later one, so none attends to padding: the lengths of x are not needed
         options: dict[str, Any] = {"memory_lengths": memory_layout.lengths}
     else:
         options = {"packed": (layout.packed, memory_layout.packed)}
     maps: list[Any] = []
     for block in blocks:
-        x, shown = part_result(block(x, memory, **options, return_maps=return_maps))
-        maps.append(shown)
-    return x, _padded([shown.cross_attention for shown in maps], layout, memory_layout) if return_maps else []
+        x, block_maps = part_result(block(x, memory, **options, return_maps=return_maps))
+        maps.append(block_maps)
+    return x, _padded([block_maps.cross_attention for block_maps in maps], layout, memory_layout) if return_maps else []
 
 
 def step_decoder(
     blocks: Iterable[nn.Module], x: Tensor, memory: Tensor, lengths: Tensor, caches: Sequence[DecoderCache]
 ) -> Tensor:
-    """The next position of K hypotheses of each of B sequences: (B·K, 1, W) → (B·K, 1, W).
+    """Compute the next position of K hypotheses of each of B sequences: (B·K, 1, W) → (B·K, 1, W).
 
-    memory (B, Tm, W) and its lengths (B,) serve all hypotheses of a sequence.
+    All hypotheses of a sequence share memory (B, Tm, W) and its lengths (B,).
     """
     for block, cache in zip(blocks, caches, strict=True):
         assert isinstance(block, DecoderBlock)
-        with stage("block", block):
+        with trace_step("block", block):
             x, _ = block.around_attention(x, block.attention, cache=cache.attention)
             x = x.view(len(memory), -1, x.shape[-1])  # (B, K, W)
             x, _ = block.around_cross_attention(
@@ -163,5 +163,8 @@ def step_decoder(
 
 
 def _padded(maps: Sequence[Any], queries: BatchLayout, keys: BatchLayout) -> list[AttentionMap]:
-    """Maps (B, H, Tq, Tk), also of packed sequences."""
-    return [one if queries.packed is None else one.padded(queries.longest, keys.longest) for one in maps]
+    """Convert maps to (B, H, Tq, Tk), also those of packed sequences."""
+    return [
+        attention_map if queries.packed is None else attention_map.padded(queries.longest, keys.longest)
+        for attention_map in maps
+    ]

@@ -1,5 +1,5 @@
-"""Models: translators, recurrent and Transformers, and the search over them; BERT and its heads; of images the Vision
-Transformer and a residual network."""
+"""Models: recurrent and Transformer translators with beam search; BERT and its heads; Vision Transformer and residual
+network for images."""
 
 from .beam_search import Hypothesis, beam, greedy
 from .bert import Bert, BertConfig

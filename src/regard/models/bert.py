@@ -1,4 +1,4 @@
-"""BERT: a stack of encoder blocks that reads a text in both directions; its heads are in `bert_heads`."""
+"""BERT: a stack of encoder blocks that reads text in both directions. Its heads are in `bert_heads`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ..attention import AttentionMap
 from ..core.settings import refuse
 from ..core.tensors import dtype, shape
-from ..core.trace import stage
+from ..core.trace import trace_step
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention
 from ..layers.feedforward import Activation
 from ..layers.position import sinusoids
@@ -33,46 +33,46 @@ ACTIVATIONS: dict[str, Activation] = {
     "swish": F.silu,
 }
 POOLS = ("first", "mean")
-DEVIATION, MADE_FOR = 0.02, 768
+DEVIATION, REFERENCE_WIDTH = 0.02, 768
 
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The sizes and names of a `Bert`."""
+    """Sizes and names of a `Bert`."""
 
     vocabulary: int = 0
     """Number of ids; a recipe takes it from the data."""
     width: int = 256
-    """Of embeddings and of every block."""
+    """Width of embeddings and blocks."""
     heads: int = 4
-    """Of every attention; the width is divisible by them."""
+    """Number of attention heads; must divide the width."""
     hidden: int = 1024
-    """Of the feed-forward layers, inside."""
+    """Inner width of the feed-forward layers."""
     layers: int = 4
-    """Blocks."""
+    """Number of blocks."""
     positions: int = 512
-    """Ids of the longest text."""
+    """Maximum number of ids of a text."""
     segments: int = 2
-    """Kinds of segments: of a pair of texts, 0 for the first and 1 for the second."""
+    """Number of segment types: in a pair of texts, 0 is the first and 1 the second."""
     activation: str = "gelu"
-    """The bend of the feed-forward layers: gelu, gelu_new, gelu_pytorch_tanh, relu, silu or swish."""
+    """Activation of the feed-forward layers: gelu, gelu_new, gelu_pytorch_tanh, relu, silu or swish."""
     dropout: float = 0.1
-    """Share of embeddings and of each part's output dropped in training."""
+    """Share of embeddings and of each sublayer's output dropped in training."""
     attention_dropout: float = 0.0
-    """Share of attention weights dropped in training; the fast kernels have none."""
+    """Share of attention weights dropped in training; the fast kernels do not support it."""
     head_dropout: float | None = None
-    """Share of what a classifier reads dropped in training; None for that of `dropout`."""
+    """Share of a classifier's input dropped in training; None uses `dropout`."""
     epsilon: float = 1e-12
-    """Added to the variance in every normalisation."""
+    """Epsilon of all layer norms."""
     pad: int = 0
-    """The id of padding, whose embedding is not learned."""
+    """Id of padding, whose embedding is not trained."""
     tied: bool = True
-    """Whether the layer that predicts tokens has the weights of their embeddings."""
+    """Whether the token prediction layer shares the weights of the token embeddings."""
     pool: str = "first"
-    """What the pooler reads: "first", the token [CLS], or "mean", the mean of all tokens."""
+    """Input of the pooler: "first", the token [CLS], or "mean", the mean of all tokens."""
 
     def errors(self, where: str = "bert") -> list[str]:
-        """Everything that is wrong with these settings, a sentence each."""
+        """Return all errors in these settings, one sentence each."""
         problems = [
             *out_of_bounds(where, self),
             *uneven_heads(where, self.width, self.heads),
@@ -87,22 +87,22 @@ class BertConfig:
 
 
 class Bert(nn.Module):
-    """Embeddings, encoder blocks with normalisation after each part, and a pooler.
+    """Embeddings, encoder blocks with normalization after each sublayer, and a pooler.
 
         x₀ = norm(token[idₜ] + segment[sₜ] + position[t]);   xₗ = blockₗ(xₗ₋₁);   pooled = tanh(W·x_L[0] + b)
 
-    With pool="mean" the pooler reads the mean of x_L in place of x_L[0].
+    With pool="mean" the pooler reads the mean of x_L instead of x_L[0].
     Shapes: ids (B, T) → hidden (B, T, W); pooled (B, W).
-    Paper: Devlin et al. 2019, section 3. Weights start as normal of deviation 0.02, biases as zero (its appendix A.2
-    and code; not truncated); narrower than 768, by `deviation`, and positions by `begin_in_order`.
-    Differs from `transformers`: padding is told by lengths, not by a mask, and is zero in the output.
+    Paper: Devlin et al. 2019, section 3. Weights are initialized from a normal distribution with standard deviation
+    0.02 (not truncated), biases with zero (appendix A.2 and code). For widths below 768 see `deviation`, for positions
+    `begin_in_order`. Differs from `transformers`: padding is given by lengths, not by a mask; its output is zero.
 
     Args:
         config: sizes and names.
-        pooler: whether it has one. Heads that read the first token need it, others have no use for it.
+        pooler: whether to build a pooler. Heads that read the first token need it.
 
     Raises:
-        ValueError: for sizes and names that do not fit, all at once.
+        ValueError: for invalid sizes and names. The message lists them all.
 
     >>> bert = Bert(BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2))
     >>> hidden, maps = bert(torch.randint(1, 50, (2, 7)), torch.tensor([7, 4]), return_maps=True)
@@ -135,19 +135,19 @@ class Bert(nn.Module):
         *,
         return_maps: bool = False,
     ) -> Any:
-        """What the last block makes of each token.
+        """Return the output of the last block for each token.
 
         Args:
-            ids: (B, T), whole numbers; anything within the vocabulary in padding.
-            lengths: (B,), ids that count, from 0 to T; None for all.
-            segments: (B, T), whole numbers; None for zeros.
-            return_maps: also return what each block looked at.
+            ids: (B, T), integers. Padding may be any id of the vocabulary.
+            lengths: (B,), number of valid ids, from 0 to T; None for all.
+            segments: (B, T), integers; None for zeros.
+            return_maps: also return the attention maps of all blocks.
 
         Returns:
-            hidden (B, T, W), zero in padding; or (hidden, maps): one (B, H, T, T) per block, zero in padding too.
+            hidden (B, T, W), zero in padding; or (hidden, maps): one (B, H, T, T) per block, also zero in padding.
 
         Raises:
-            ValueError: with the value and the remedy.
+            ValueError: for invalid arguments. The message has the value and a remedy.
         """
         lengths = None if lengths is None else torch.as_tensor(lengths, device=ids.device)
         self._check(ids, lengths, segments)
@@ -155,8 +155,8 @@ class Bert(nn.Module):
         x, maps = self._encode(ids, segments, layout, return_maps=return_maps)
         x = layout.unpack(x)  # (B, T, W)
         if lengths is not None and layout.packed is None:
-            beyond = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]  # (B, T)
-            x = x.masked_fill(beyond[..., None], 0.0)
+            is_padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]  # (B, T)
+            x = x.masked_fill(is_padding[..., None], 0.0)
         return (x, maps) if return_maps else x
 
     def pooled(
@@ -167,9 +167,9 @@ class Bert(nn.Module):
         *,
         return_maps: bool = False,
     ) -> Any:
-        """`pool` of what `forward` gives for the same: (B, W), or (pooled, maps).
+        """Return `pool` of the output of `forward`: (B, W), or (pooled, maps).
 
-        Of texts of different lengths the last block computes the first token alone, where only that is read.
+        If texts have different lengths and only the first token is read, the last block computes only that one.
         """
         lengths = None if lengths is None else torch.as_tensor(lengths, device=ids.device)
         self._check(ids, lengths, segments)
@@ -183,19 +183,19 @@ class Bert(nn.Module):
             pooled = self.pool(hidden, lengths)
         return (pooled, maps) if return_maps else pooled
 
-    def embed(self, ids: Tensor, segments: Tensor | None = None, place: Tensor | None = None) -> Tensor:
-        """(…, T) → (…, T, W): what the first block reads; place (T,): where each id stands, default from 0 on."""
-        of_segments = self.segments.weight[0] if segments is None else self.segments(segments)
-        of_places = self.positions.weight[: ids.shape[-1]] if place is None else self.positions(place)
+    def embed(self, ids: Tensor, segments: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        """Return the input of the first block: (…, T) → (…, T, W). positions (T,) default to 0, 1, …."""
+        segment_embeddings = self.segments.weight[0] if segments is None else self.segments(segments)
+        position_embeddings = self.positions.weight[: ids.shape[-1]] if positions is None else self.positions(positions)
         x = self.tokens(ids)
-        with stage("segment"):
-            x = x + of_segments
-        with stage("position"):
-            x = x + of_places
+        with trace_step("segment"):
+            x = x + segment_embeddings
+        with trace_step("position"):
+            x = x + position_embeddings
         return self.dropout(self.norm(x))
 
     def pool(self, hidden: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
-        """(B, T, W) → (B, W), made of the first token, [CLS], or of the mean; lengths as in `forward`."""
+        """Pool the first token, [CLS], or the mean: (B, T, W) → (B, W). lengths as in `forward`."""
         if self.config.pool == "first":
             return self._pooler(hidden[:, 0])
         if lengths is None:
@@ -203,17 +203,17 @@ class Bert(nn.Module):
         lengths = torch.as_tensor(lengths, device=hidden.device)
         return self._pooler(hidden.sum(1) / lengths.clamp(min=1)[:, None])  # padding is zero
 
-    def _pooler(self, read: Tensor) -> Tensor:
+    def _pooler(self, vectors: Tensor) -> Tensor:
         if self.pooler is None:
             raise ValueError("bert: pooler (None) must be there to pool; this one was built or stored without.")
-        return torch.tanh(self.pooler(read))
+        return torch.tanh(self.pooler(vectors))
 
     def _encode(
         self, ids: Tensor, segments: Tensor | None, layout: BatchLayout, **options: Any
     ) -> tuple[Tensor, list[AttentionMap]]:
-        """The output of the last block, in this layout, and the maps; options are those of `run_encoder`."""
-        of_segments = None if segments is None else layout.pack(segments)
-        x = self.embed(layout.pack(ids), of_segments, layout.positions)  # (B, T, W) or (N, W)
+        """Return the output of the last block, in this layout, and the maps. See `run_encoder` for the options."""
+        packed_segments = None if segments is None else layout.pack(segments)
+        x = self.embed(layout.pack(ids), packed_segments, layout.positions)  # (B, T, W) or (N, W)
         return run_encoder(self.blocks, x, layout, **options)
 
     def _check(self, ids: Tensor, lengths: Tensor | None, segments: Tensor | None) -> None:
@@ -240,16 +240,16 @@ class Bert(nn.Module):
 
 
 def deviation(width: int) -> float:
-    """Of the first weights of what sums `width` terms."""
-    return DEVIATION * math.sqrt(MADE_FOR / width)
+    """Return the initial standard deviation of weights that sum `width` terms."""
+    return DEVIATION * math.sqrt(REFERENCE_WIDTH / width)
 
 
 @torch.no_grad()
 def begin_in_order(positions: nn.Embedding) -> None:
-    """Learned positions that begin as sinusoids: places that are near are alike from the first step on.
+    """Initialize learned positions with sinusoids, so that nearby positions are similar from the start.
 
-    Random ones have to learn first, each for itself, who their neighbours are, and until then nothing can be told of a
-    token but how common it is.
+    With random positions the model first has to learn which ones are neighbours. Until then, it can only predict token
+    frequencies.
     """
     count, width = positions.weight.shape
     waves = sinusoids(torch.arange(count), width + width % 2)[:, :width]  # (T, W), of mean square ½
@@ -258,9 +258,10 @@ def begin_in_order(positions: nn.Embedding) -> None:
 
 @torch.no_grad()
 def initialise(module: nn.Module) -> None:
-    """Weights normal, of deviation 0.02 at a width of 768; biases and the embedding of padding zero.
+    """Initialize weights from a normal distribution (0.02 at width 768); biases and the padding embedding with zero.
 
-    Narrower layers sum fewer terms: theirs are larger, by the root of that, so that sums are as large as there.
+    Narrower layers sum fewer terms. Their weights are larger by the square root of the ratio, so that sums have the
+    same scale.
     """
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=deviation(module.weight.shape[1]))

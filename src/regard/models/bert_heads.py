@@ -1,6 +1,6 @@
-"""What is put on a `Bert`: layers that predict tokens, sentences and classes, and sentence embeddings.
+"""Heads of a `Bert`: prediction of tokens, sentences and classes, and sentence embeddings.
 
-Each head holds its `bert` and takes the same ids, lengths and segments. Padding beyond `lengths` has no effect.
+Each head has a `bert` attribute and takes the same ids, lengths and segments. Padding after `lengths` has no effect.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Lengths = Tensor | Sequence[int] | None
 
 
 class _Head(nn.Module):
-    """A BERT, and what `read` makes of its hidden vectors (B, T, W), or of its pooled ones (B, W)."""
+    """A BERT and a `read` method, which is applied to its hidden vectors (B, T, W), or its pooled ones (B, W)."""
 
     name: str
-    """In messages."""
+    """Name of the head in messages."""
     pooled = False
 
     def __init__(self, bert: Bert) -> None:
@@ -39,14 +39,14 @@ class _Head(nn.Module):
 
 
 class _Classifier(_Head):
-    """logits = W · dropout(vectors) + b; `classes` is their number, or their names."""
+    """logits = W · dropout(vectors) + b. `classes` is the number of classes or their names."""
 
     def __init__(self, bert: Bert, classes: int | Sequence[str]) -> None:
         super().__init__(bert)
         config = bert.config
         self.labels = tuple(f"LABEL_{n}" for n in range(classes)) if isinstance(classes, int) else tuple(classes)
         if not self.labels or len(set(self.labels)) < len(self.labels):
-            raise ValueError(f"{self.name}: classes ({classes!r}) must be at least one, each of another name.")
+            raise ValueError(f"{self.name}: classes ({classes!r}) must be at least one, with different names.")
         self.dropout = Dropout(config.dropout if config.head_dropout is None else config.head_dropout)
         self.classes = nn.Linear(config.width, len(self.labels))
         initialise(self.classes)
@@ -56,9 +56,9 @@ class _Classifier(_Head):
 
 
 class MaskedTokens(nn.Module):
-    """Predicts tokens that were masked, from what is around them.
+    """Predict masked tokens from their context.
 
-        logits = E · norm(activation(W·h + b)) + c          E: the token embeddings (or weights of their own)
+        logits = E · norm(activation(W·h + b)) + c          E: the token embeddings (or separate weights)
 
     Shapes: hidden (…, W) → logits (…, V).
     Paper: Devlin et al. 2019, section 3.1, task 1.
@@ -86,7 +86,7 @@ class MaskedTokens(nn.Module):
             self.vocabulary.weight = bert.tokens.weight
 
     def transform(self, hidden: Tensor) -> Tensor:
-        """(…, W) → (…, W): what `vocabulary` multiplies. A loss that fuses the last layer takes both."""
+        """Return the input of `vocabulary`: (…, W) → (…, W). A loss that fuses the last layer uses both."""
         return self.norm(self.activation(self.dense(hidden)))
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class MaskedTokens(nn.Module):
         places: Tensor | None = None,
         return_maps: bool = False,
     ) -> Any:
-        """Logits (B, T, V); or of `places` alone, a boolean (B, T), row by row: (M, V). And maps where asked for."""
+        """Return logits (B, T, V), or (M, V) at the positions where `places` (B, T) is true; and maps if requested."""
 
         def read(hidden: Tensor) -> Tensor:
             return self.logits(hidden if places is None else hidden[places])
@@ -111,9 +111,9 @@ class MaskedTokens(nn.Module):
 
 
 class NextSentence(_Head):
-    """Tells whether the second text of a pair follows the first.
+    """Predict whether the second text of a pair follows the first.
 
-        logits = W · pooled + b                              class 0: it does; class 1: it is another
+        logits = W · pooled + b                              class 0: it follows; class 1: it does not
 
     Shapes: (B, T) → (B, 2). Paper: Devlin et al. 2019, section 3.1, task 2.
     """
@@ -130,9 +130,9 @@ class NextSentence(_Head):
 
 
 class Pretraining(nn.Module):
-    """Both tasks of pretraining on one BERT: `masked` is a `MaskedTokens`, `next` a linear layer over the pooled.
+    """Both pretraining tasks on one BERT. `masked` is a `MaskedTokens`, `next` a linear layer on the pooled vector.
 
-    Shapes: (B, T) → logits of tokens (B, T, V) and of what follows (B, 2). Paper: Devlin et al. 2019, section 3.1.
+    Shapes: (B, T) → logits of tokens (B, T, V) and of the next sentence (B, 2). Paper: Devlin et al. 2019, section 3.1.
     """
 
     def __init__(self, bert: Bert) -> None:
@@ -154,7 +154,7 @@ class Pretraining(nn.Module):
         places: Tensor | None = None,
         return_maps: bool = False,
     ) -> Any:
-        """(tokens, next), or ((tokens, next), maps); tokens as those of `MaskedTokens`, `places` too."""
+        """Return (tokens, next), or ((tokens, next), maps). tokens and `places` are as in `MaskedTokens`."""
 
         def both(hidden: Tensor) -> tuple[Tensor, Tensor]:
             chosen = hidden if places is None else hidden[places]
@@ -164,7 +164,7 @@ class Pretraining(nn.Module):
 
 
 class SequenceClassifier(_Classifier):
-    """One class for a text or a pair of texts.
+    """Predict one class for a text or a pair of texts.
 
         logits = W · dropout(pooled) + b
 
@@ -182,7 +182,7 @@ class SequenceClassifier(_Classifier):
 
 
 class TokenClassifier(_Classifier):
-    """One class for each token.
+    """Predict one class for each token.
 
         logitsₜ = W · dropout(hₜ) + b
 
@@ -193,11 +193,11 @@ class TokenClassifier(_Classifier):
 
 
 class SentenceEmbedder(_Head):
-    """A vector of length one for a text: texts of like meaning have vectors of like direction.
+    """Compute a unit vector for a text. Texts of similar meaning have vectors of similar direction.
 
         e = m / ‖m‖,   m = Σₜ hₜ / length
 
-    Shapes: (B, T) → (B, W); of an empty row, zeros. Paper: Reimers and Gurevych 2019, section 3.
+    Shapes: (B, T) → (B, W); zeros for an empty row. Paper: Reimers and Gurevych 2019, section 3.
 
     >>> import torch
     >>> from regard.models import BertConfig
@@ -207,11 +207,11 @@ class SentenceEmbedder(_Head):
     """
 
     def read(self, vectors: Tensor) -> Tensor:
-        return F.normalize(vectors.sum(1), dim=1)  # padding is zero, and the direction of a sum is that of the mean
+        return F.normalize(vectors.sum(1), dim=1)  # padding is zero, and the sum has the direction of the mean
 
 
 def _with_maps(bert: Callable[..., Any], inputs: tuple[Any, ...], read: Any, return_maps: bool) -> Any:
-    """What a head reads off what a BERT gives, hidden or pooled vectors, and its maps where asked for."""
+    """Apply `read` to the output of a BERT, hidden or pooled vectors, and return the maps if requested."""
     result = bert(*inputs, return_maps=return_maps)
     return (read(result[0]), result[1]) if return_maps else read(result)
 

@@ -1,4 +1,4 @@
-"""Bounds of the settings of models: one table for all, checked before anything is allocated, reported all at once."""
+"""Bounds of model settings in one table. They are checked before anything is allocated, and all errors are reported."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ SIZES: Mapping[str, tuple[int, int]] = {
     "stem": (0, 2**12),
     "kernel": (1, 2**12),
 }
-"""The least and the greatest size of each name. A vocabulary of 0 is taken from the data."""
+"""Minimum and maximum of each size. A vocabulary of 0 is taken from the data."""
 SHARES = ("dropout", "attention_dropout", "head_dropout")
 """Settings from 0 to below 1."""
 PARAMETERS = 20_000_000_000
-"""Of a model: more fit into the memory of no machine that this trains on."""
+"""Maximum number of parameters of a model: more do not fit into the memory of any supported machine."""
 
 
 def out_of_bounds(where: str, config: Any) -> list[str]:
-    """A sentence for each size and share of a config that is out of its bounds.
+    """Return an error for each size and share of a config that is out of bounds.
 
     >>> from regard.models import TransformerConfig
     >>> out_of_bounds("transformer", TransformerConfig(width=0, heads=9999))
@@ -57,7 +57,7 @@ def out_of_bounds(where: str, config: Any) -> list[str]:
 
 
 def unknown_name(where: str, config: Any, choices: Mapping[str, Collection[str]]) -> list[str]:
-    """A sentence for each setting that is none of its choices."""
+    """Return an error for each setting that is not one of its choices."""
     return [
         f"{where}: {name} ({value!r}) must be one of {', '.join(known)}."
         for name, known in choices.items()
@@ -66,14 +66,14 @@ def unknown_name(where: str, config: Any, choices: Mapping[str, Collection[str]]
 
 
 def uneven_heads(where: str, width: int, heads: int) -> list[str]:
-    """A sentence if the width is not divisible by the heads."""
+    """Return an error if the width is not divisible by the number of heads."""
     if heads < 1 or width < 1 or width % heads == 0:
         return []
     return [f"{where}: width ({width}) must be divisible by heads ({heads}); try {nearest(width, heads)}."]
 
 
 def too_large(where: str, parameters: int) -> list[str]:
-    """A sentence if a model has too many parameters to be built; `parameters` may leave out small ones."""
+    """Return an error if a model has too many parameters. `parameters` may omit small ones."""
     if parameters <= PARAMETERS:
         return []
     return [f"{where}: sizes must give a model of at most {PARAMETERS:,} parameters; got about {parameters:,}."]

@@ -1,4 +1,4 @@
-"""A residual network of convolutions: what a Vision Transformer is compared with."""
+"""A residual network, for comparison with the Vision Transformer."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from .bounds import SIZES, out_of_bounds, too_large
 
 @dataclass(frozen=True)
 class CNNConfig:
-    """The sizes of a `CNN`; the defaults are a network of 0.7 million parameters for images of 28×28 and 32×32."""
+    """Sizes of a `CNN`. The defaults give 0.7 million parameters, for images of 28×28 and 32×32."""
 
     classes: int = 0
-    """Number of classes; a recipe takes it from the data. 0: no classifier, the model gives one vector per image."""
+    """Number of classes; a recipe takes it from the data. 0: no classifier, the model returns one vector per image."""
     channels: int = 1
     """1 for grey, 3 for colour."""
     widths: tuple[int, ...] = (32, 64, 128)
-    """Channels of each stage; each after the first halves height and width."""
+    """Channels of each stage. Each stage after the first halves height and width."""
     blocks: int = 2
-    """Residual blocks of a stage."""
+    """Number of residual blocks in a stage."""
     dropout: float = 0.0
     """Share of the last features dropped in training."""
 
     def errors(self) -> list[str]:
-        """Everything that is wrong with these settings, a sentence each."""
+        """Return all errors in these settings, one sentence each."""
         problems = out_of_bounds("cnn", self)
         low, high = SIZES["width"]
         if not self.widths or not all(low <= width <= high for width in self.widths):
@@ -39,11 +39,11 @@ class CNNConfig:
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions and the way around them.
+    """Two convolutions with a residual connection.
 
         y = relu(x′ + norm(conv(relu(norm(conv(x))))))
 
-    x′ is x, or where width or size change, a convolution of 1×1 of it. Shapes: (B, C, H, W) → (B, width, H/s, W/s).
+    x′ is x, or a 1×1 convolution of x if width or size change. Shapes: (B, C, H, W) → (B, width, H/s, W/s).
     Paper: He et al. 2016, section 3.3, figure 2.
 
     >>> import torch
@@ -73,11 +73,11 @@ class ResidualBlock(nn.Module):
 
 
 class CNN(nn.Module):
-    """A convolution, stages of residual blocks, the mean over all places, a classifier.
+    """A convolution, stages of residual blocks, global average pooling, and a classifier.
 
-    Shapes: images (B, C, H, W) → logits (B, classes), or with classes=0 features (B, widths[-1]). Any size will do;
-    those of CIFAR and MNIST are what it is made for: no stage begins by shrinking the picture.
-    Paper: He et al. 2016, section 4.2. Differs from it: a convolution of 1×1 around what changes size, where they pad.
+    Shapes: images (B, C, H, W) → logits (B, classes), or features (B, widths[-1]) if classes=0. Images may have any
+    size. The network is designed for CIFAR and MNIST: the first stage does not reduce the resolution.
+    Paper: He et al. 2016, section 4.2. Differs from it: shortcuts that change size use a 1×1 convolution, not padding.
 
     Raises:
         ValueError: for sizes below 1.
@@ -95,12 +95,12 @@ class CNN(nn.Module):
         self.stem = nn.Conv2d(config.channels, config.widths[0], 3, padding=1, bias=False)
         self.stem_norm = nn.BatchNorm2d(config.widths[0])
         nn.init.kaiming_normal_(self.stem.weight, mode="fan_out", nonlinearity="relu")
-        made, channels = [], config.widths[0]
+        blocks, channels = [], config.widths[0]
         for stage, width in enumerate(config.widths):
             for number in range(config.blocks):
-                made.append(ResidualBlock(channels, width, stride=2 if stage and not number else 1))
+                blocks.append(ResidualBlock(channels, width, stride=2 if stage and not number else 1))
                 channels = width
-        self.blocks = nn.ModuleList(made)
+        self.blocks = nn.ModuleList(blocks)
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(channels, config.classes) if config.classes else None
 

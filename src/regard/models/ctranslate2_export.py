@@ -1,4 +1,4 @@
-"""A trained Transformer for CTranslate2, whose greedy translations are ours, token for token."""
+"""Export of a trained Transformer to CTranslate2. Its greedy translations are identical, token for token."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..layers import DecoderBlock, EncoderBlock, LearnedPosition, MultiHeadAtten
 from . import EncoderDecoder, Transformer
 
 POSITIONS = 1024
-"""Positions of a sinusoidal model that are written out: CTranslate2 computes its own in another layout."""
+"""Number of sinusoidal positions that are exported. CTranslate2 would compute its own in another layout."""
 
 
 def to_ctranslate2(
     model: EncoderDecoder, source: Vocabulary, target: Vocabulary, folder: str | os.PathLike[str]
 ) -> Path:
-    """Write a folder that `ctranslate2.Translator` opens, with its two vocabularies beside.
+    """Write a folder that `ctranslate2.Translator` opens, with the two vocabularies.
 
-    It takes and gives the pieces of the vocabularies, as `pieces(encode(text))` has them, without `</s>`.
+    Inputs and outputs are tokens of the vocabularies, as in `pieces(encode(text))`, without `</s>`.
 
     Raises:
-        ValueError: for what CTranslate2 cannot compute, by name; where it is not installed.
+        ValueError: if CTranslate2 does not support the model or is not installed.
     """
     try:
         from ctranslate2.specs import TransformerSpec
@@ -35,21 +35,29 @@ def to_ctranslate2(
         raise ValueError(
             "export: ctranslate2 must be installed; got no such package. Try pip install ctranslate2."
         ) from None
-    served = _served(model)
-    config = served.config
+    transformer = _supported(model)
+    config = transformer.config
     activation = {"relu": Activation.RELU, "gelu": Activation.GELU, "silu": Activation.SWISH}[config.activation]
     layers = (config.encoder_layers, config.decoder_layers)
     spec = TransformerSpec.from_config(layers, config.heads, pre_norm=config.norm_first, activation=activation)
-    _fill_side(spec.encoder, spec.encoder.embeddings[0], served.source, served.source_position, served.encoder_norm)
-    _fill_side(spec.decoder, spec.decoder.embeddings, served.target, served.target_position, served.decoder_norm)
-    for made, encoder_block in zip(spec.encoder.layer, served.encoder, strict=True):
+    _fill_side(
+        spec.encoder,
+        spec.encoder.embeddings[0],
+        transformer.source,
+        transformer.source_position,
+        transformer.encoder_norm,
+    )
+    _fill_side(
+        spec.decoder, spec.decoder.embeddings, transformer.target, transformer.target_position, transformer.decoder_norm
+    )
+    for layer_spec, encoder_block in zip(spec.encoder.layer, transformer.encoder, strict=True):
         assert isinstance(encoder_block, EncoderBlock)
-        _fill_block(made, encoder_block)
-    for made, decoder_block in zip(spec.decoder.layer, served.decoder, strict=True):
+        _fill_block(layer_spec, encoder_block)
+    for layer_spec, decoder_block in zip(spec.decoder.layer, transformer.decoder, strict=True):
         assert isinstance(decoder_block, DecoderBlock)
-        _fill_block(made, decoder_block)
-        _fill_cross(made.attention, decoder_block)
-    _fill(spec.decoder.projection, [served.vocabulary])
+        _fill_block(layer_spec, decoder_block)
+        _fill_cross(layer_spec.attention, decoder_block)
+    _fill(spec.decoder.projection, [transformer.vocabulary])
     _fill_vocabularies(spec, source, target)
     spec.validate()
     folder = Path(folder)
@@ -60,7 +68,7 @@ def to_ctranslate2(
     return folder
 
 
-def _served(model: Any) -> Transformer:
+def _supported(model: Any) -> Transformer:
     if not isinstance(model, Transformer):
         raise ValueError(f"export: model ({type(model).__name__}) must be a Transformer for CTranslate2.")
     for name, known in (("similarity", ("scaled_dot",)), ("position", ("sinusoidal", "learned"))):
@@ -71,11 +79,11 @@ def _served(model: Any) -> Transformer:
 
 
 def _fill_side(spec: Any, embeddings: Any, embedding: nn.Embedding, position: Any, norm: nn.Module) -> None:
-    """What comes before and after the blocks."""
-    embeddings.weight = _numbers(embedding.weight)
+    """Fill the embeddings, positions and the final norm of the encoder or decoder."""
+    embeddings.weight = _to_numpy(embedding.weight)
     width = embedding.embedding_dim
     table = position.weight if isinstance(position, LearnedPosition) else sinusoids(torch.arange(POSITIONS), width)
-    spec.position_encodings.encodings = _numbers(table)
+    spec.position_encodings.encodings = _to_numpy(table)
     if isinstance(norm, nn.LayerNorm):
         _fill_norm(spec.layer_norm, norm)
 
@@ -99,14 +107,14 @@ def _fill_cross(spec: Any, block: DecoderBlock) -> None:
 
 
 def _fill(spec: Any, linears: Sequence[Any]) -> None:
-    """Several projections of the same input as one."""
-    spec.weight = _numbers(torch.cat([linear.weight for linear in linears]))
+    """Fill one layer with the concatenated projections of the same input."""
+    spec.weight = _to_numpy(torch.cat([linear.weight for linear in linears]))
     if linears[0].bias is not None:
-        spec.bias = _numbers(torch.cat([linear.bias for linear in linears]))
+        spec.bias = _to_numpy(torch.cat([linear.bias for linear in linears]))
 
 
 def _fill_norm(spec: Any, norm: Any) -> None:
-    spec.gamma, spec.beta = _numbers(norm.weight), _numbers(norm.bias)
+    spec.gamma, spec.beta = _to_numpy(norm.weight), _to_numpy(norm.bias)
 
 
 def _fill_vocabularies(spec: Any, source: Vocabulary, target: Vocabulary) -> None:
@@ -118,5 +126,5 @@ def _fill_vocabularies(spec: Any, source: Vocabulary, target: Vocabulary) -> Non
     config.layer_norm_epsilon = 1e-5
 
 
-def _numbers(x: Tensor) -> Any:
+def _to_numpy(x: Tensor) -> Any:
     return x.detach().to("cpu", torch.float32).contiguous().numpy()

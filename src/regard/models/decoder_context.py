@@ -1,11 +1,11 @@
-"""The context of a recurrent decoder: cᵢ = c(H, sᵢ₋₁), what it is told of the source at step i.
+"""The context of a recurrent decoder: cᵢ = c(H, sᵢ₋₁), its view of the source at step i.
 
-fixed      c = the encoder's last states, at every step: a sentence in one vector
+fixed      c = the encoder's last states, at every step: the sentence as one vector
 additive   scores w·tanh(W s + U h)       Bahdanau et al. 2015
 dot        scores s·h                     Luong et al. 2015
 bilinear   scores s·W·h                   Luong et al. 2015, "general"
 cosine     scores g·cos(s, h), g learned  Graves et al. 2014, section 3.3.1
-hard       additive scores, and the best h alone
+hard       additive scores; selects the best h only
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from ..attention import AttentionMap, attend
 from ..attention.request import Request, Weighting
 from ..attention.similarity import unit
-from ..layers.learned_similarity import additive, asked
+from ..layers.learned_similarity import additive, resolve_similarity
 from .encoder_decoder import Memory
 
 SHARPNESS = 10.0
-"""Where the g of cosine scores starts: between e^10 and e^-10 there is room for one key among many."""
+"""Initial value of g of cosine scores. Weights from e^10 to e^-10 can single out one key among many."""
 
 
 class Keys(NamedTuple):
-    """What is computed of a source once, for all steps of decoding."""
+    """Tensors that are computed once per source, for all decoding steps."""
 
     key: Tensor
     """(B, 1, Ts, D)"""
@@ -42,21 +42,20 @@ class Keys(NamedTuple):
 
 
 class FixedContext(nn.Module):
-    """The encoder's last states, whatever the state of the decoder: the bottleneck that attention was made to widen.
+    """The encoder's last states, independent of the decoder state: the bottleneck that attention removes.
 
-    There are no weights to show: `maps` is empty. A map of weights would be made up, since the vector is not a
-    weighted sum of what the encoder gave for each token.
-    Paper: Cho et al. 2014, section 2.2, where c is given to every step; Sutskever et al. 2014.
+    There are no weights, so `maps` is empty: the vector is not a weighted sum of the encoder outputs.
+    Paper: Cho et al. 2014, section 2.2, where every step receives c; Sutskever et al. 2014.
     """
 
     constant = True
-    """Whether every step has the same context: then the decoder's steps need not wait for it."""
+    """Whether all steps have the same context. The decoder can then compute all steps at once."""
 
     def keys(self, memory: Memory) -> Memory:
         return memory
 
     def forward(self, state: Tensor, keys: Memory) -> Tensor:
-        """(B·K, W) → (B·K, C): rows of the same sentence get the same."""
+        """Return the contexts of states: (B·K, W) → (B·K, C). Rows of the same sentence get the same context."""
         assert keys.summary is not None, "a recurrent encoder has one"
         return keys.summary.repeat_interleave(len(state) // len(keys.summary), 0)
 
@@ -65,23 +64,23 @@ class FixedContext(nn.Module):
 
 
 class AttentiveContext(nn.Module):
-    """A sum of the encoder's states, weighted by how each compares with the state of the decoder.
+    """A sum of the encoder states, weighted by their similarity with the decoder state.
 
         scores = similarity(s, H),   weights = weighting(scores),   c = weights · H
 
     Shapes: state (B·K, W), K hypotheses of each of B sentences, → context (B·K, C).
-    What depends on the source alone is computed once (`keys`): projections, their exponentials, unit vectors. So
-    bilinear scores are dot products with W·h, and cosine scores with g·h/‖h‖.
+    Tensors that depend only on the source are computed once (`keys`): projections, exponentials and unit vectors. So
+    bilinear scores are dot products with W·h, and cosine scores are dot products with g·h/‖h‖.
 
     Args:
-        state_width: W, of the decoder's state.
-        memory_width: C, of the encoder's states.
+        state_width: W, width of the decoder state.
+        memory_width: C, width of the encoder states.
         similarity: "additive", "dot", "bilinear" or "cosine".
-        weighting: "softmax", "hard" or "uniform", as `regard.attend` has them.
-        width: that additive scores compare in; default the decoder's.
+        weighting: "softmax", "hard" or "uniform", as in `regard.attend`.
+        width: width of the projections of additive scores; default state_width.
 
     Raises:
-        ValueError: for an unknown name, and for dot and cosine of vectors that differ in width.
+        ValueError: for an unknown name, and for dot and cosine scores of vectors of different width.
 
     >>> context = AttentiveContext(6, 4)
     >>> keys = context.keys(Memory(torch.randn(2, 5, 4), torch.tensor([5, 3])))
@@ -121,18 +120,20 @@ class AttentiveContext(nn.Module):
         if self.similarity_name == "cosine":
             key = self.sharpness * unit(key)
         key = key.unsqueeze(1)  # (B, 1, Ts, D)
-        return Keys(key, memory.states.unsqueeze(1), memory.lengths, _prepared(asked(self.similarity), key))
+        return Keys(
+            key, memory.states.unsqueeze(1), memory.lengths, _prepared(resolve_similarity(self.similarity), key)
+        )
 
     def forward(self, state: Tensor, keys: Keys) -> Tensor:
         query = self._queries(state).view(len(keys.key), 1, -1, keys.key.shape[-1])  # (B, 1, K, D)
-        found = attend(
+        context = attend(
             query, keys.key, keys.value, similarity=keys.similarity, weighting=self.weighting, lengths=keys.lengths
         )  # (B, 1, K, C)
-        return found.view(len(state), -1)  # (B·K, C)
+        return context.view(len(state), -1)  # (B·K, C)
 
     @torch.no_grad()
     def maps(self, states: Tensor, keys: Keys) -> list[AttentionMap]:
-        """One map of all steps, (B, 1, T, Ts), from the states (B, T, W) that asked: a map is a record of queries."""
+        """Return one map of all steps, (B, 1, T, Ts), from the states (B, T, W) that are used as queries."""
         request = Request.of(
             self._queries(states).unsqueeze(1),  # (B, 1, T, D)
             keys.key,
@@ -158,11 +159,11 @@ CONTEXTS: dict[str, dict[str, Any] | None] = {
     "cosine": {"similarity": "cosine"},
     "hard": {"similarity": "additive", "weighting": "hard"},
 }
-"""Contexts by name, and how an `AttentiveContext` is made for each."""
+"""Context names and the arguments of their `AttentiveContext`."""
 
 
 def context_of(name: str, state_width: int, memory_width: int) -> FixedContext | AttentiveContext:
-    """The context of a name.
+    """Build the context with this name.
 
     >>> context_of("dot", 8, 8).similarity_name
     'dot'
@@ -174,7 +175,11 @@ def context_of(name: str, state_width: int, memory_width: int) -> FixedContext |
 
 
 def _prepared(similarity: Any, key: Tensor) -> Any:
-    """Additive scores for many calls with this key. Whether one made in inference mode was written to, nobody knows."""
+    """Prepare additive scores for repeated calls with `key`.
+
+    Nothing is prepared for inference-mode tensors: they have no version counter, so in-place writes to them cannot be
+    detected.
+    """
     return similarity if isinstance(similarity, str) or key.is_inference() else similarity.prepare(key)
 
 
@@ -185,5 +190,5 @@ def _check(similarity: str, state_width: int, memory_width: int) -> None:
     if similarity in ("dot", "cosine") and state_width != memory_width:
         raise ValueError(
             f"context: state_width ({state_width}) must be memory_width ({memory_width}) for {similarity} scores. Make "
-            "the encoder's states as wide (two directions count twice), or take bilinear or additive scores."
+            "the encoder's states as wide (two directions count twice), or use bilinear or additive scores."
         )

@@ -1,4 +1,4 @@
-"""What a translator offers, whatever is inside: the search and the tasks know no more than this."""
+"""The interface of translation models, which the search and the tasks use."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ from ..core.tensors import dtype, shape
 from ..data import EOS
 
 TIES = ("none", "target", "all")
-"""Which embeddings are one: none; the target's and the output layer's; these and the source's."""
+"""Which embeddings are shared: none; target and output layer; these and the source."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What the encoder made of the sources: it stays the same for all steps of decoding."""
+    """The encoder output. It does not change during decoding."""
 
     states: Tensor
     """(B, Ts, W): one vector per source token."""
     lengths: Tensor
-    """(B,): how many of them count."""
+    """(B,): number of valid vectors."""
     summary: Tensor | None = None
-    """(B, W): a sentence in one vector, where the model has such."""
+    """(B, W): one vector per sentence, if the model computes it."""
 
     def reorder(self, index: Tensor) -> Memory:
-        """The memory of the sentences that `index` (B',) names, in that order."""
+        """Return the memory of the sentences `index` (B',), in that order."""
         summary = None if self.summary is None else self.summary.index_select(0, index)
         return Memory(self.states.index_select(0, index), self.lengths.index_select(0, index), summary)
 
 
 class State(Protocol):
-    """What a translator remembers between steps: B sentences with K hypotheses each, B·K rows."""
+    """The state of a translator between steps: B sentences with K hypotheses each, B·K rows."""
 
     def reorder(self, rows: Tensor, sentences: Tensor | None = None) -> None:
-        """Go on from the rows that `rows` (B'·K,) names, in that order.
+        """Continue from the rows `rows` (B'·K,), in that order.
 
-        sentences: (B',), which sentences these rows belong to; None where they are all, in the order they were in.
+        sentences: (B',), the sentences of these rows; None if they are all sentences in unchanged order.
         """
 
 
 class EncoderDecoder(Protocol):
-    """A model of p(target | source). T target tokens, Ts source tokens, V the target's vocabulary, W a width."""
+    """A model of p(target | source), with T target tokens, Ts source tokens, target vocabulary V and width W."""
 
     config: Any
-    """A frozen dataclass of plain numbers and names: `json.dumps(dataclasses.asdict(config))`."""
+    """A frozen dataclass of numbers and names that JSON can represent: `json.dumps(dataclasses.asdict(config))`."""
 
     vocabulary: nn.Linear
-    """The last layer, hidden → logits: a loss may take it apart."""
+    """The last layer, hidden → logits. A loss may fuse it."""
 
     @property
     def attends(self) -> bool:
-        """Whether decoding attends to the source: then `decode` has maps to return."""
+        """Whether decoding attends to the source, so that `decode` can return maps."""
 
     @property
     def longest(self) -> int | None:
-        """The most target tokens that it can go on for; None where there is no end."""
+        """Maximum number of target tokens; None if there is no limit."""
 
     def encode(self, source: Tensor, lengths: Tensor) -> Memory:
-        """source (B, Ts) ids, lengths (B,) → what decoding reads."""
+        """Encode source ids (B, Ts) of lengths (B,)."""
 
     @overload
     def decode(self, target: Tensor, memory: Any, *, lengths: Tensor | None = None) -> Tensor: ...
@@ -71,28 +71,28 @@ class EncoderDecoder(Protocol):
         self, target: Tensor, memory: Any, *, lengths: Tensor | None = None, return_maps: Literal[True]
     ) -> tuple[Tensor, list[AttentionMap]]: ...
     def decode(self, target: Tensor, memory: Any, *, lengths: Tensor | None = None, return_maps: bool = False) -> Any:
-        """All steps at once, given the right tokens so far (teacher forcing).
+        """Compute all steps at once from the correct previous tokens (teacher forcing).
 
-        target (B, T) input ids, BOS first → hidden (B, T, W), and where asked for, the maps of what was looked at in
-        the source: one per layer, (B, H, T, Ts). lengths (B,): input ids that count; what is beyond has no meaning.
+        target (B, T) input ids, starting with BOS → hidden (B, T, W), and if requested, the cross-attention maps, one
+        per layer, (B, H, T, Ts). lengths (B,): number of valid input ids; the output after them is undefined.
         """
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden (..., W) → (..., V). Apart, so that a loss can leave padding out."""
+        """Return logits: (..., W) → (..., V). Separate from `decode`, so that a loss can skip padding."""
 
     def begin(self, memory: Memory) -> Any:
-        """The `State` before the first step, with one hypothesis for each sentence; `reorder` makes them more."""
+        """Return the initial `State`, with one hypothesis per sentence. `reorder` can add more."""
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """tokens (B·K,), the last of each hypothesis, BOS first → logits (B·K, V) of the next, which the
-        caller may overwrite; and the next state."""
+        """Return the logits (B·K, V) of the next tokens, and the next state. tokens (B·K,): last token of each
+        hypothesis, starting with BOS. The caller may overwrite the logits."""
 
     def eval(self) -> Any: ...
     def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
 def embeddings(where: str, source: int, target: int, width: int, tie: str) -> tuple[nn.Embedding, nn.Embedding]:
-    """The embeddings of the source and of the target, one and the same where they are tied."""
+    """Return the embeddings of source and target; the same object if they are tied."""
     for name, size in (("source_vocabulary", source), ("target_vocabulary", target)):
         if size <= EOS:
             raise ValueError(
@@ -101,29 +101,29 @@ def embeddings(where: str, source: int, target: int, width: int, tie: str) -> tu
     if tie == "all" and source != target:
         raise ValueError(
             f"{where}: source_vocabulary ({source}) must be target_vocabulary ({target}) under tie='all'. Train joint "
-            "subwords, or take tie='target'."
+            "subwords, or use tie='target'."
         )
-    made = nn.Embedding(target, width)
-    nn.init.normal_(made.weight, std=width**-0.5)
+    target_embedding = nn.Embedding(target, width)
+    nn.init.normal_(target_embedding.weight, std=width**-0.5)
     if tie == "all":
-        return made, made
-    other = nn.Embedding(source, width)
-    nn.init.normal_(other.weight, std=width**-0.5)
-    return other, made
+        return target_embedding, target_embedding
+    source_embedding = nn.Embedding(source, width)
+    nn.init.normal_(source_embedding.weight, std=width**-0.5)
+    return source_embedding, target_embedding
 
 
 def vocabulary_layer(target: nn.Embedding, tie: str) -> nn.Linear:
-    """The last layer, (..., W) → (..., V), whose weight is the target's embedding where they are tied."""
-    made = nn.Linear(target.embedding_dim, target.num_embeddings, bias=False)
+    """Return the last layer, (..., W) → (..., V). Its weight is the target embedding if they are tied."""
+    layer = nn.Linear(target.embedding_dim, target.num_embeddings, bias=False)
     if tie == "none":
-        nn.init.xavier_uniform_(made.weight)
+        nn.init.xavier_uniform_(layer.weight)
     else:
-        made.weight = target.weight
-    return made
+        layer.weight = target.weight
+    return layer
 
 
 def check_ids(where: str, ids: Tensor, lengths: Tensor | None, least: int = 0) -> None:
-    """ids (B, T) whole numbers, and lengths (B,) from `least` to T."""
+    """Raise ValueError unless ids (B, T) are integers and lengths (B,) lie in `least` to T."""
     if ids.ndim != 2 or ids.is_floating_point():
         raise ValueError(f"{where}: ids ({shape(ids)}) must be whole numbers (batch, length); got {dtype(ids)}.")
     if lengths is None:

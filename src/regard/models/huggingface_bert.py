@@ -1,4 +1,4 @@
-"""BERTs of Hugging Face: model directories read and written, with every head, by today's names and by older ones."""
+"""BERT models of Hugging Face: reading and writing of model directories, with all heads and with older tensor names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POOLED = (NextSentence, Pretraining, SequenceClassifier)
 UNPOOLED = (MaskedTokens, TokenClassifier)
 """Heads that `transformers` builds without a pooler."""
 PREFIX = "bert."
-# our name → theirs, and what they take for one that is not there
+# our name → theirs, and their default
 _SIZES: dict[str, tuple[str, Any]] = {
     "vocabulary": ("vocab_size", 30522),
     "width": ("hidden_size", 768),
@@ -68,8 +68,8 @@ _PREDICTIONS = {
 }
 _NEXT, _CLASSES = tensor_names({"next": "cls.seq_relationship"}), tensor_names({"classes": "classifier"})
 _BIAS = "cls.predictions.bias"
-"""The same as that of the decoder where weights are tied, and of no use where they are not."""
-# parts of other heads, which a checkpoint may have and the one that is loaded does not use
+"""Equal to the bias of the decoder if weights are tied, otherwise unused."""
+# parts of other heads, which a checkpoint may contain and the loaded head does not use
 _OTHERS = ("*position_ids", "cls.*", "classifier.*", "qa_outputs.*", "pooler.*", "bert.pooler.*")
 
 
@@ -82,26 +82,26 @@ def load_bert(
 def load_bert(
     folder: str | Path, head: Any = None, *, fresh: bool = False, classes: Any = None, **changes: Any
 ) -> nn.Module:
-    """A BERT from a model directory, in evaluation mode.
+    """Load a BERT from a model directory, in evaluation mode.
 
     Args:
         folder: with `config.json` and `model.safetensors` or `pytorch_model.bin`.
         head: `Bert`, `MaskedTokens`, `NextSentence`, `Pretraining`, `SequenceClassifier`, `TokenClassifier` or
-            `SentenceEmbedder`; None for what the config says it is.
-        fresh: whether layers of the head that the checkpoint lacks may start anew, to be learned; else they are listed
-            as missing. What other heads left there is not used.
-        classes: of a classifier that starts anew: their number or names; None for those of the checkpoint.
-        changes: settings of `BertConfig` that are to be others, such as attention_dropout=0.0.
+            `SentenceEmbedder`; None uses the one in the config.
+        fresh: whether layers of the head that are missing in the checkpoint are initialized; otherwise they are errors.
+            Layers of other heads in the checkpoint are ignored.
+        classes: number or names of the classes of a new classifier; None uses those of the checkpoint.
+        changes: settings of `BertConfig` to override, such as attention_dropout=0.0.
 
     Raises:
-        ValueError: for a config that cannot be served and for tensors that do not fit, with all that is wrong.
+        ValueError: for an unsupported config and for tensors that do not fit. The message lists all problems.
     """
     stored = read_config(folder)
     config = replace(config_from(stored, folder), **changes)
     head = _head(stored, folder) if head is None else head
     if head is not SentenceEmbedder and head not in ARCHITECTURES.values():
         raise ValueError(f"bert: head ({head!r}) must be a class of regard.models that holds a BERT.")
-    tensors = _modern(read_tensors(folder))
+    tensors = _with_current_names(read_tensors(folder))
     prefix = PREFIX if any(name.startswith(PREFIX) for name in tensors) else ""
     pooled = head in POOLED or (head not in UNPOOLED and f"{prefix}pooler.dense.weight" in tensors)
     bert = Bert(config, pooler=pooled)
@@ -113,18 +113,18 @@ def load_bert(
     else:
         model = bert if head is Bert else head(bert)
     names = names_of(model, prefix)
-    anew = [name for name in names if "bert." not in name or "bert.pooler." in name]
-    fill(model, tensors, names, optional=anew if fresh and head is not Bert else (), ignored=_OTHERS)
+    new_layers = [name for name in names if "bert." not in name or "bert.pooler." in name]
+    fill(model, tensors, names, optional=new_layers if fresh and head is not Bert else (), ignored=_OTHERS)
     return model.eval()
 
 
 def save_bert(model: nn.Module, folder: str | Path) -> None:
-    """Write a BERT with its head as a model directory that `transformers` opens; a `SentenceEmbedder` as a BertModel.
+    """Write a BERT with its head as a model directory for `transformers`; a `SentenceEmbedder` as a BertModel.
 
-    The vocabulary is `WordPiece.save(folder)`. Other files in the folder stay.
+    Use `WordPiece.save(folder)` for the vocabulary. Other files in the folder stay.
 
     Raises:
-        ValueError: for a model that has no counterpart there: another class, a pooler that reads the mean.
+        ValueError: if `transformers` has no counterpart: another class, or a pooler that reads the mean.
     """
     inner = model.bert if isinstance(model, SentenceEmbedder) else model
     architecture = {kind: name for name, kind in ARCHITECTURES.items()}.get(type(inner))
@@ -149,52 +149,52 @@ def save_bert(model: nn.Module, folder: str | Path) -> None:
 
 
 def config_from(stored: Mapping[str, Any], where: str | Path = "config") -> BertConfig:
-    """Our configuration from that of a `config.json`.
+    """Return our configuration for that of a `config.json`.
 
     Raises:
-        ValueError: for what we do not compute, by name, and for sizes that do not fit; all at once.
+        ValueError: for unsupported settings and invalid sizes. The message lists them all.
     """
     if "recipe" in stored:
         raise ValueError(
             f"bert: {where} must be a model directory of Hugging Face; got a run of regard. Try regard export RUN --to "
-            "huggingface, and give the directory that it writes."
+            "huggingface, and pass the directory that it writes."
         )
     wrong = [
-        f"{name} ({stored[name]!r}) must be {wanted!r}"
-        for name, wanted in (
+        f"{name} ({stored[name]!r}) must be {expected!r}"
+        for name, expected in (
             ("model_type", "bert"),
             ("position_embedding_type", "absolute"),
             ("is_decoder", False),
             ("add_cross_attention", False),
             ("pruned_heads", {}),
         )
-        if stored.get(name, wanted) not in (wanted, None)
+        if stored.get(name, expected) not in (expected, None)
     ]
-    given = {ours: stored.get(theirs, default) for ours, (theirs, default) in _SIZES.items()}
-    given["pad"] = 0 if given["pad"] is None else given["pad"]
+    settings = {ours: stored.get(theirs, default) for ours, (theirs, default) in _SIZES.items()}
+    settings["pad"] = 0 if settings["pad"] is None else settings["pad"]
     for ours, (theirs, default) in _SIZES.items():
         kinds = (int, float, type(None)) if ours.endswith("dropout") or ours == "epsilon" else (type(default),)
-        if not isinstance(given[ours], kinds) or (isinstance(given[ours], bool) and ours != "tied"):
-            wrong.append(f"{theirs} ({given[ours]!r}) must be a {kinds[0].__name__}")
-            given.pop(ours)
-    if given.get("activation", "gelu") not in ACTIVATIONS:
-        wrong.append(f"hidden_act ({given.pop('activation')!r}) must be one of {', '.join(ACTIVATIONS)}")
-    made = BertConfig(**({"vocabulary": 1} | given))
-    wrong += [problem.removeprefix("bert: ").rstrip(".") for problem in made.errors()]
+        if not isinstance(settings[ours], kinds) or (isinstance(settings[ours], bool) and ours != "tied"):
+            wrong.append(f"{theirs} ({settings[ours]!r}) must be a {kinds[0].__name__}")
+            settings.pop(ours)
+    if settings.get("activation", "gelu") not in ACTIVATIONS:
+        wrong.append(f"hidden_act ({settings.pop('activation')!r}) must be one of {', '.join(ACTIVATIONS)}")
+    config = BertConfig(**({"vocabulary": 1} | settings))
+    wrong += [problem.removeprefix("bert: ").rstrip(".") for problem in config.errors()]
     if wrong:
         raise ValueError(f"bert: {where} must describe a BERT that is served here; got one whose {'; '.join(wrong)}.")
-    return made
+    return config
 
 
 def config_to(config: BertConfig, architecture: str, labels: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A `config.json` from our configuration."""
-    made: dict[str, Any] = {"architectures": [architecture], "model_type": "bert"}
-    made |= {theirs: getattr(config, ours) for ours, (theirs, _) in _SIZES.items()}
-    return made | (label_names(labels) if labels else {})
+    """Return the `config.json` of our configuration."""
+    config_json: dict[str, Any] = {"architectures": [architecture], "model_type": "bert"}
+    config_json |= {theirs: getattr(config, ours) for ours, (theirs, _) in _SIZES.items()}
+    return config_json | (label_names(labels) if labels else {})
 
 
 def names_of(model: nn.Module, prefix: str = PREFIX) -> dict[str, str]:
-    """Our name of each tensor of a BERT with a head → theirs; `prefix` before those of BERT itself."""
+    """Map our tensor names of a BERT with a head to theirs. `prefix` precedes the names of BERT itself."""
     if isinstance(model, Bert):
         names = tensor_names(_TRUNK | block_names(model.config.layers, _BLOCK, "encoder.layer"))
         return {ours: f"{prefix}{theirs}" for ours, theirs in names.items() if ours in model.state_dict()}
@@ -214,17 +214,17 @@ def names_of(model: nn.Module, prefix: str = PREFIX) -> dict[str, str]:
     return names | (_CLASSES if isinstance(model, LABELLED) else {})
 
 
-def _modern(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors by the names they have today: scale and shift of a norm were gamma and beta in TensorFlow."""
-    found = {}
+def _with_current_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename tensors with old names: scale and shift of a norm were gamma and beta in TensorFlow."""
+    renamed = {}
     for name, value in tensors.items():
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-        found[name] = value
+        renamed[name] = value
     twin = "cls.predictions.decoder.bias"
-    for name, other in ((_BIAS, twin), (twin, _BIAS)):  # some have one of them, some have both
-        if other in found:
-            found.setdefault(name, found[other])
-    return found
+    for name, other in ((_BIAS, twin), (twin, _BIAS)):  # checkpoints have one of them or both
+        if other in renamed:
+            renamed.setdefault(name, renamed[other])
+    return renamed
 
 
 def _head(stored: Mapping[str, Any], folder: str | Path) -> type[nn.Module]:
@@ -239,10 +239,10 @@ def _head(stored: Mapping[str, Any], folder: str | Path) -> type[nn.Module]:
 
 
 def _classes(stored: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: str | Path) -> int | list[str]:
-    """The classes of a checkpoint: their names, or else as many as it has rows for."""
+    """Return the class names of a checkpoint, or else the number of its classes."""
     if "classifier.weight" not in tensors:
         raise ValueError(
-            f"bert: classes (None) must be given, as a number or by name, for a classifier that starts anew; {folder} "
+            f"bert: classes (None) must be given, as a number or by name, for a new classifier; {folder} "
             "has none. Pass classes=… and fresh=True."
         )
     rows = len(tensors["classifier.weight"])

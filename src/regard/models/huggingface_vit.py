@@ -1,4 +1,4 @@
-"""Vision Transformers of others: directories of Hugging Face and state dicts of timm, read and written."""
+"""Vision Transformers in other formats: reading and writing of Hugging Face directories and timm state dicts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .vit import ViT, ViTConfig
 SIZES = {"width": "hidden_size", "heads": "num_attention_heads", "hidden": "intermediate_size"}
 SIZES |= {"layers": "num_hidden_layers", "channels": "num_channels", "patch": "patch_size"}
 SHARES = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
-"""Our settings → theirs."""
+"""Our settings → their settings."""
 
 HUGGING_FACE = {
     "around_attention.norm": "layernorm_before",
@@ -40,15 +40,15 @@ TIMM = {
     "feedforward.up": "mlp.fc1",
     "feedforward.down": "mlp.fc2",
 }
-"""Layers of a block: our name → theirs. timm's q, k, v are one tensor, which is cut and joined here."""
+"""Layers of a block: our name → theirs. timm stores q, k, v as one tensor, which is split and joined here."""
 
 
 def load_vit(folder: str | Path) -> ViT:
-    """The model of a Hugging Face directory, `ViTForImageClassification` or `ViTModel`, in evaluation mode.
+    """Load a Hugging Face directory, `ViTForImageClassification` or `ViTModel`, in evaluation mode.
 
     Raises:
-        ValueError: for a configuration that is not of a ViT, and for tensors that are not those it tells of, all at
-            once; a truncated file is named.
+        ValueError: if the configuration is not of a ViT, or the tensors do not match it. The message lists all
+            problems, or the path of a truncated file.
     """
     config, tensors = read_config(folder), read_tensors(folder)
     prefix = "vit." if any(name.startswith("vit.") for name in tensors) else ""
@@ -56,7 +56,7 @@ def load_vit(folder: str | Path) -> ViT:
     ours = _config(config, folder, classified, pooled)
     model = ViT(ours)
     flat = {name: _squeezed(name, value) for name, value in tensors.items()}
-    # what was saved for filling in masked patches has a token for them
+    # checkpoints of masked image modelling have a mask token and a decoder
     fill(model, flat, _names(model, prefix), ignored=("*mask_token", "decoder.*", f"{prefix}pooler.*"))
     return model.eval()
 
@@ -65,7 +65,7 @@ def save_vit(model: ViT, folder: str | Path, labels: Sequence[str] = ()) -> None
     """Write a directory that `transformers` loads: `ViTForImageClassification`, or `ViTModel` without a classifier.
 
     Raises:
-        ValueError: for a model that has no counterpart there: a stem, mean pooling, sinusoidal positions.
+        ValueError: if `transformers` has no counterpart: a stem, mean pooling, sinusoidal positions.
     """
     ours = model.config
     for name, value, known in (
@@ -87,10 +87,10 @@ def save_vit(model: ViT, folder: str | Path, labels: Sequence[str] = ()) -> None
 
 
 def scale_of(folder: str | Path, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of the pixels, by channel, from `preprocessor_config.json`; without it 0.5.
+    """Return mean and standard deviation of the pixels per channel, from `preprocessor_config.json`; default 0.5.
 
     Raises:
-        ValueError: for a file that does not hold a number for each channel.
+        ValueError: if the file does not have one number per channel.
     """
     path, half = Path(folder) / "preprocessor_config.json", [0.5] * channels
     stored = read_json_object(path, "how images are scaled", where="vit") if path.exists() else {}
@@ -106,9 +106,9 @@ def _is_number(value: object) -> bool:
 
 
 def labels_of(folder: str | Path) -> list[str]:
-    """The names of the classes of a Hugging Face directory, in order; none where it has none."""
-    found = read_config(folder).get("id2label") or {}
-    return [str(found[key]) for key in sorted(found, key=int)]
+    """Return the class names of a Hugging Face directory, in order; empty if it has none."""
+    labels = read_config(folder).get("id2label") or {}
+    return [str(labels[key]) for key in sorted(labels, key=int)]
 
 
 def from_timm(
@@ -118,36 +118,36 @@ def from_timm(
     image: tuple[int, int] | None = None,
     epsilon: float = 1e-6,
 ) -> ViT:
-    """The model of a timm state dict: `from_timm(timm.create_model("vit_tiny_patch16_224").state_dict())`.
+    """Build a model from a timm state dict: `from_timm(timm.create_model("vit_tiny_patch16_224").state_dict())`.
 
     Args:
-        state: of a plain ViT: with a class token, or with the mean of patches and `fc_norm`.
-        heads: a state dict does not tell; default width / 64, as in timm's own models.
-        image: height and width that positions are for; default a square.
-        epsilon: of the normalisations.
+        state: state dict of a plain ViT, with a class token, or with mean pooling and `fc_norm`.
+        heads: number of heads, which a state dict does not contain; default width / 64, as in timm.
+        image: height and width for the positions; default a square.
+        epsilon: epsilon of the layer norms.
 
     Raises:
-        ValueError: for other architectures, with every tensor that is missing or left over.
+        ValueError: for other architectures. The message lists all missing and unexpected tensors.
     """
     config = _timm_config(state, heads, image, epsilon)
     model = ViT(config)
-    flat = {name: _squeezed(name, value) for name, value in _cut(state)}
+    flat = {name: _squeezed(name, value) for name, value in _split_qkv(state)}
     fill(model, flat, _timm_names(model))
     return model.eval()
 
 
 def to_timm(model: ViT) -> dict[str, Tensor]:
-    """The weights by timm's names, for `load_state_dict` of a model of the same sizes."""
+    """Return the weights by timm's names, for `load_state_dict` of a model of the same sizes."""
     if model.config.stem:
         raise ValueError(f"vit: stem ({model.config.stem}) must be 0 in a state dict of timm: its ViT has none.")
     if model.config.position != "learned" or model.config.pooler:
         raise ValueError("vit: positions must be learned, and pooler False, in a state dict of timm: its ViT has none.")
     state = model.state_dict()
-    return dict(_joined({theirs: _unsqueezed(ours, state[ours]) for ours, theirs in _timm_names(model).items()}))
+    return dict(_join_qkv({theirs: _unsqueezed(ours, state[ours]) for ours, theirs in _timm_names(model).items()}))
 
 
 def _names(model: ViT, prefix: str) -> dict[str, str]:
-    """Our parameters → Hugging Face's."""
+    """Map our parameter names to those of Hugging Face."""
     parts = {"patches": "embeddings.patch_embeddings.projection", "norm": "layernorm", "pooler": "pooler.dense"}
     names = {"first": "embeddings.cls_token", "positions": "embeddings.position_embeddings"}
     names |= tensor_names(parts | block_names(model.config.layers, HUGGING_FACE, "encoder.layer"))
@@ -156,7 +156,7 @@ def _names(model: ViT, prefix: str) -> dict[str, str]:
 
 
 def _timm_names(model: ViT) -> dict[str, str]:
-    """Our parameters → timm's."""
+    """Map our parameter names to those of timm."""
     norm = "norm" if model.config.pool == "class" else "fc_norm"
     parts = {"patches": "patch_embed.proj", "norm": norm, "classifier": "head"}
     names = tensor_names(parts | block_names(model.config.layers, TIMM, "blocks"))
@@ -165,37 +165,37 @@ def _timm_names(model: ViT) -> dict[str, str]:
 
 
 def _squeezed(name: str, value: Tensor) -> Tensor:
-    """Theirs → ours: a class token (1, 1, W) is (W,), positions (1, T, W) are (T, W)."""
-    token, places = name.endswith("cls_token"), name.endswith(("position_embeddings", "pos_embed"))
-    return value.flatten() if token else value.squeeze(0) if places and value.ndim == 3 else value
+    """Convert theirs to ours: a class token (1, 1, W) to (W,), positions (1, T, W) to (T, W)."""
+    token, positions = name.endswith("cls_token"), name.endswith(("position_embeddings", "pos_embed"))
+    return value.flatten() if token else value.squeeze(0) if positions and value.ndim == 3 else value
 
 
 def _unsqueezed(name: str, value: Tensor) -> Tensor:
-    """Ours → theirs."""
+    """Convert ours to theirs."""
     return value[None, None] if name == "first" else value[None] if name == "positions" else value
 
 
-def _config(found: Mapping[str, Any], folder: str | Path, classified: bool, pooled: bool) -> ViTConfig:
-    if found.get("model_type") != "vit":
-        raise ValueError(f"vit: model_type ({found.get('model_type')!r}) of {folder} must be 'vit'.")
-    wanted = [*SIZES.values(), "image_size", "hidden_act", "layer_norm_eps"]
-    if absent := [name for name in wanted if name not in found]:
-        raise ValueError(f"vit: config.json of {folder} must tell {', '.join(absent)}; got none.")
-    if found["hidden_act"] not in ACTIVATIONS:
-        raise ValueError(f"vit: hidden_act ({found['hidden_act']!r}) must be one of {', '.join(ACTIVATIONS)}.")
-    if not found.get("qkv_bias", True):
-        raise ValueError("vit: qkv_bias (False) must be True: the projections here have a bias each.")
-    if pooled and not classified and found.get("pooler_act", "tanh") != "tanh":
-        raise ValueError(f"vit: pooler_act ({found['pooler_act']!r}) must be 'tanh'.")
-    side = found["image_size"]
+def _config(stored: Mapping[str, Any], folder: str | Path, classified: bool, pooled: bool) -> ViTConfig:
+    if stored.get("model_type") != "vit":
+        raise ValueError(f"vit: model_type ({stored.get('model_type')!r}) of {folder} must be 'vit'.")
+    required = [*SIZES.values(), "image_size", "hidden_act", "layer_norm_eps"]
+    if missing := [name for name in required if name not in stored]:
+        raise ValueError(f"vit: config.json of {folder} must have {', '.join(missing)}; got none.")
+    if stored["hidden_act"] not in ACTIVATIONS:
+        raise ValueError(f"vit: hidden_act ({stored['hidden_act']!r}) must be one of {', '.join(ACTIVATIONS)}.")
+    if not stored.get("qkv_bias", True):
+        raise ValueError("vit: qkv_bias (False) must be True: all projections have a bias here.")
+    if pooled and not classified and stored.get("pooler_act", "tanh") != "tanh":
+        raise ValueError(f"vit: pooler_act ({stored['pooler_act']!r}) must be 'tanh'.")
+    side = stored["image_size"]
     return ViTConfig(
-        classes=len(found.get("id2label") or {}) or int(found.get("num_labels", 2)) if classified else 0,
+        classes=len(stored.get("id2label") or {}) or int(stored.get("num_labels", 2)) if classified else 0,
         image=(side, side) if isinstance(side, int) else (side[0], side[1]),
-        activation=found["hidden_act"],
-        norm_epsilon=found["layer_norm_eps"],
+        activation=stored["hidden_act"],
+        norm_epsilon=stored["layer_norm_eps"],
         pooler=pooled and not classified,
-        **{ours: found[theirs] for ours, theirs in SIZES.items()},
-        **{ours: found.get(theirs, 0.0) for ours, theirs in SHARES.items()},
+        **{ours: stored[theirs] for ours, theirs in SIZES.items()},
+        **{ours: stored.get(theirs, 0.0) for ours, theirs in SHARES.items()},
     )
 
 
@@ -220,15 +220,15 @@ def _their_config(ours: ViTConfig, labels: Sequence[str]) -> dict[str, Any]:
 def _timm_config(
     state: Mapping[str, Tensor], heads: int | None, image: tuple[int, int] | None, epsilon: float
 ) -> ViTConfig:
-    wanted = ("patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")
-    if absent := [name for name in wanted if name not in state]:
-        raise ValueError(f"vit: state ({len(state)} tensors) must be of timm's plain ViT; got no {', '.join(absent)}.")
+    required = ("patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")
+    if missing := [name for name in required if name not in state]:
+        raise ValueError(f"vit: state ({len(state)} tensors) must be of timm's plain ViT; got no {', '.join(missing)}.")
     width, channels, patch, _ = state["patch_embed.proj.weight"].shape
     first = "cls_token" in state
-    places = state["pos_embed"].shape[1] - first
-    side = math.isqrt(places) * patch
-    if image is None and math.isqrt(places) ** 2 != places:
-        raise ValueError(f"vit: image must be given for {places} patches, which are no square: image=(height, width).")
+    patches = state["pos_embed"].shape[1] - first
+    side = math.isqrt(patches) * patch
+    if image is None and math.isqrt(patches) ** 2 != patches:
+        raise ValueError(f"vit: image must be given for {patches} patches, which are no square: image=(height, width).")
     return ViTConfig(
         classes=len(state["head.weight"]) if "head.weight" in state else 0,
         image=image or (side, side),
@@ -243,8 +243,8 @@ def _timm_config(
     )
 
 
-def _cut(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """One tensor of queries, keys and values → three."""
+def _split_qkv(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Split the tensor of queries, keys and values into three."""
     for name, value in state.items():
         if ".attn.qkv." in name:
             for letter, part in zip("qkv", value.chunk(3), strict=True):
@@ -253,8 +253,8 @@ def _cut(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
             yield name, value
 
 
-def _joined(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Three tensors → one, in place of the first."""
+def _join_qkv(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Join the three tensors into one, at the position of the first."""
     for name, value in state.items():
         if ".attn.q." in name:
             yield (

@@ -1,4 +1,4 @@
-"""Checkpoints in the layout of Hugging Face: a folder of `config.json` and tensors by name, read and written whole."""
+"""Checkpoints in the Hugging Face layout: a folder with `config.json` and named tensors."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ..core.json_files import read_json_object
 from ..core.messages import few
 
 CONFIG = "config.json"
-LISTED = 20
-"""Tensors that a message names."""
+MAX_LISTED = 20
+"""Number of tensors listed in a message."""
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-"""Of a checkpoint in several files: which tensor is in which."""
+"""Index of a checkpoint with several files: tensor → file."""
 PICKLED = "pytorch_model.bin"
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """The settings in `config.json`.
+    """Return the settings in `config.json`.
 
     Raises:
-        ValueError: where there is none, or it is not a JSON object; by the name of the file.
+        ValueError: if it does not exist or is not a JSON object. The message has the path.
     """
     path = Path(folder) / CONFIG
     if not path.is_file():
@@ -40,13 +40,13 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 
 def read_tensors(folder: str | Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint, by name.
+    """Return the tensors of a checkpoint by name.
 
-    From `model.safetensors`, else from the files that `model.safetensors.index.json` lists, else from
-    `pytorch_model.bin`, of which nothing but tensors is read: no code in it is run.
+    They are read from `model.safetensors`, else from the files listed in `model.safetensors.index.json`, else from
+    `pytorch_model.bin`. Only tensors are read from the latter; no code in it is executed.
 
     Raises:
-        ValueError: where there is none of them, or one is truncated or something else; by the name of the file.
+        ValueError: if none of these exists, or one is damaged. The message has the path.
     """
     folder = Path(folder)
     if (folder / WEIGHTS).is_file():
@@ -70,20 +70,20 @@ def fill(
     optional: Iterable[str] = (),
     ignored: Iterable[str] = (),
 ) -> list[str]:
-    """Copy the tensors of a checkpoint into a model, all of them or none.
+    """Copy the tensors of a checkpoint into a model: all of them, or none if there is an error.
 
     Args:
-        model: whose parameters and buffers are filled; their dtype and device stay.
-        tensors: of the checkpoint, by their names.
-        names: our name → theirs, for every parameter and persistent buffer; of tied ones, for one of their names.
-        optional: patterns of our names that may be missing there: they stay as they are.
-        ignored: patterns of their names that need not be used, such as "*.position_ids".
+        model: model whose parameters and buffers are filled. Their dtype and device stay.
+        tensors: tensors of the checkpoint by name.
+        names: our name → theirs, for every parameter and persistent buffer; for tied ones, one of their names.
+        optional: patterns of our names that may be missing. They are left unchanged.
+        ignored: patterns of their names that may be unused, such as "*.position_ids".
 
     Returns:
-        Our names that were missing there and stay as they are.
+        Our names that were missing and are left unchanged.
 
     Raises:
-        ValueError: that lists every missing, unexpected and mis-shaped tensor.
+        ValueError: lists all missing and unexpected tensors, and those with a wrong shape.
 
     >>> model = nn.Linear(2, 3)
     >>> fill(model, {"dense.weight": torch.ones(3, 2), "dense.bias": torch.ones(3)},
@@ -102,12 +102,12 @@ def fill(
     own = model.state_dict(keep_vars=True)
     _check_names(own, names)
     optional, ignored = list(optional), list(ignored)
-    absent = [ours for ours, theirs in names.items() if theirs not in tensors]
-    spared = [ours for ours in absent if _matches(ours, optional)]
+    missing = [ours for ours, theirs in names.items() if theirs not in tensors]
+    kept = [ours for ours in missing if _matches(ours, optional)]
     used = set(names.values())
     shared = [(own[ours], theirs) for ours, theirs in names.items() if theirs in tensors]
     problems = {
-        "missing": [names[ours] for ours in absent if ours not in spared],
+        "missing": [names[ours] for ours in missing if ours not in kept],
         "unexpected": [name for name in tensors if name not in used and not _matches(name, ignored)],
         "of another shape": [
             f"{theirs} {tuple(tensors[theirs].shape)} for {tuple(value.shape)}"
@@ -116,18 +116,18 @@ def fill(
         ],
     }
     if any(problems.values()):
-        told = "\n".join(f"  {kind}: {few(sorted(set(of)), LISTED)}" for kind, of in problems.items() if of)
+        details = "\n".join(f"  {kind}: {few(sorted(set(of)), MAX_LISTED)}" for kind, of in problems.items() if of)
         raise ValueError(
             f"exchange: tensors ({len(tensors)}) must be those of a {type(model).__name__} ({len(set(names.values()))})"
-            f"; got\n{told}\nLoad it with the head and the configuration it was saved with."
+            f"; got\n{details}\nLoad it with the head and the configuration it was saved with."
         )
     for value, theirs in shared:
         value.copy_(tensors[theirs])
-    return spared
+    return kept
 
 
 def tensor_names(parts: Mapping[str, str]) -> dict[str, str]:
-    """Names of the weight and the bias of each part, ours → theirs, from names of parts.
+    """Return the names of weight and bias of each part, ours → theirs.
 
     >>> tensor_names({"up": "fc1"})
     {'up.weight': 'fc1.weight', 'up.bias': 'fc1.bias'}
@@ -136,12 +136,12 @@ def tensor_names(parts: Mapping[str, str]) -> dict[str, str]:
 
 
 def block_names(count: int, parts: Mapping[str, str], above: str) -> dict[str, str]:
-    """Names of the parts of each block, ours → theirs; `above` is what they call the list of blocks."""
+    """Return the names of the parts of each block, ours → theirs. `above` is their name of the list of blocks."""
     return {f"blocks.{n}.{ours}": f"{above}.{n}.{theirs}" for n in range(count) for ours, theirs in parts.items()}
 
 
 def label_names(labels: Sequence[str]) -> dict[str, Any]:
-    """The settings of a `config.json` that name the classes.
+    """Return the settings of a `config.json` that name the classes.
 
     >>> label_names(["cat"])
     {'id2label': {'0': 'cat'}, 'label2id': {'cat': 0}}
@@ -153,14 +153,14 @@ def label_names(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def write(folder: str | Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write `config.json` and `model.safetensors` into a folder, each whole or not at all; other files in it stay.
+    """Write `config.json` and `model.safetensors` to a folder, each atomically. Other files in it stay.
 
-    Tied tensors are written under one of their names: the caller leaves out the others.
+    Tied tensors are written under one of their names; the caller omits the others.
     """
     folder = Path(folder)
     whole = {name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}
-    with replacing(folder / WEIGHTS) as made:
-        save_file(whole, made, {"format": "pt"})  # transformers asks for the format
+    with replacing(folder / WEIGHTS) as temporary:
+        save_file(whole, temporary, {"format": "pt"})  # transformers requires the format
     write_text(folder / CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -176,31 +176,31 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_parts(index: Path) -> dict[str, Tensor]:
-    places = _read_object(index).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
-        raise ValueError(f"exchange: file ({index}) must have a weight_map of tensor → file; got {places!r}.")
-    files = sorted(set(places.values()))
+    files_by_tensor = _read_object(index).get("weight_map")
+    if not isinstance(files_by_tensor, dict) or not all(isinstance(name, str) for name in files_by_tensor.values()):
+        raise ValueError(f"exchange: file ({index}) must have a weight_map of tensor → file; got {files_by_tensor!r}.")
+    files = sorted(set(files_by_tensor.values()))
     if wrong := [name for name in files if Path(name).name != name or not (index.parent / name).is_file()]:
-        raise ValueError(f"exchange: files that {index} lists must lie beside it; got none of {', '.join(wrong)}.")
-    found = {name: value for file in files for name, value in _read_safetensors(index.parent / file).items()}
-    if absent := sorted(places.keys() - found.keys()):
-        raise ValueError(f"exchange: tensors that {index} lists must be in its files; got no {', '.join(absent)}.")
-    return found
+        raise ValueError(f"exchange: files that {index} lists must be in its folder; got none of {', '.join(wrong)}.")
+    tensors = {name: value for file in files for name, value in _read_safetensors(index.parent / file).items()}
+    if missing := sorted(files_by_tensor.keys() - tensors.keys()):
+        raise ValueError(f"exchange: tensors that {index} lists must be in its files; got no {', '.join(missing)}.")
+    return tensors
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, OSError, ValueError, LookupError, pickle.UnpicklingError) as error:
         raise _damaged(path, "tensors and nothing else", error) from error
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise ValueError(f"exchange: file ({path}) must hold tensors by name; got a {type(found).__name__}.")
-    return found
+    if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
+        raise ValueError(f"exchange: file ({path}) must hold tensors by name; got a {type(tensors).__name__}.")
+    return tensors
 
 
 def _damaged(path: Path, what: str, error: Exception) -> ValueError:
-    said = str(error).strip().partition("\n")[0] or type(error).__name__
-    return ValueError(f"exchange: file ({path}) must be a whole file of {what}; got: {said}. Fetch it again.")
+    reason = str(error).strip().partition("\n")[0] or type(error).__name__
+    return ValueError(f"exchange: file ({path}) must be a complete file of {what}; got: {reason}. Fetch it again.")
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
@@ -208,9 +208,9 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _check_names(own: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    """Our own invariant: a parameter that nothing names would stay random without a word."""
+    """Check our own invariant: a parameter that `names` omits would silently stay random."""
     unknown = names.keys() - own.keys()
     assert not unknown, f"names of no parameter: {sorted(unknown)}"
     named = {id(own[name]) for name in names}
-    forgotten = [name for name, value in own.items() if id(value) not in named]
-    assert not forgotten, f"parameters without a name there: {forgotten}"
+    unnamed = [name for name, value in own.items() if id(value) not in named]
+    assert not unnamed, f"parameters without a name there: {unnamed}"

@@ -1,15 +1,15 @@
-"""Sequence to sequence with recurrent states: encoder, and a decoder of three parts.
+"""Recurrent sequence-to-sequence models: an encoder, and a decoder of three parts.
 
-    c  context   cᵢ = c(H, sᵢ₋₁)              what of the source matters now          `context.py`
-    f  state     sᵢ = f(cᵢ, sᵢ₋₁, yᵢ₋₁)       what was written, and what is to come   `layers/recurrent.py`
+    c  context   cᵢ = c(H, sᵢ₋₁)              relevant part of the source             `decoder_context.py`
+    f  state     sᵢ = f(cᵢ, sᵢ₋₁, yᵢ₋₁)       summary of the target so far            `layers/recurrent.py`
     g  output    yᵢ = g(cᵢ, sᵢ, yᵢ₋₁)         the next token
 
     h₁ … h_Ts ──▶ c ──▶ f ──▶ g ──▶ yᵢ
                   ▲     │
                   └─────┘ s
 
-Only c and f are run step by step. Embeddings and their share of the gates come before the steps, layers above the
-first and g after them, for all steps at once.
+Only c and f run step by step. Embeddings and their part of the gates are computed before the steps, and upper layers
+and g after them, for all steps at once.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..core.settings import refuse
-from ..core.trace import stage
+from ..core.trace import trace_step
 from ..layers import Dropout
-from ..layers.recurrent import CELLS, Hidden, RecurrentState, kind_of, over
+from ..layers.recurrent import CELLS, Hidden, RecurrentState, cell_class, run_rnn
 from .bounds import out_of_bounds, too_large, unknown_name
 from .decoder_context import CONTEXTS, context_of
 from .encoder_decoder import TIES, Memory, check_ids, embeddings, vocabulary_layer
@@ -32,40 +32,40 @@ from .encoder_decoder import TIES, Memory, check_ids, embeddings, vocabulary_lay
 
 @dataclass(frozen=True)
 class Seq2SeqConfig:
-    """The sizes and names of a `Seq2Seq`."""
+    """Sizes and names of a `Seq2Seq`."""
 
     source_vocabulary: int = 0
     """Number of source ids; a recipe takes it from the data."""
     target_vocabulary: int = 0
     """Number of target ids; a recipe takes it from the data."""
     width: int = 256
-    """Of embeddings and of the last hidden vector."""
+    """Width of embeddings and of the last hidden vector."""
     hidden: int = 256
-    """Of the decoder's states."""
+    """Width of the decoder states."""
     encoder_hidden: int = 256
-    """Of the encoder's states, in each direction."""
+    """Width of the encoder states, in each direction."""
     layers: int = 1
-    """Of the encoder, and of the decoder."""
+    """Number of layers of the encoder, and of the decoder."""
     cell: Literal["gru", "lstm"] = "gru"
     """The recurrent cell."""
     bidirectional: bool = True
     """Whether the encoder reads in both directions."""
     context: str = "additive"
-    """What the decoder is told of the source: fixed, additive, dot, bilinear, cosine or hard."""
+    """Context of the decoder: fixed, additive, dot, bilinear, cosine or hard."""
     dropout: float = 0.0
     """Share of embeddings and hidden vectors dropped in training."""
     tie: Literal["none", "target", "all"] = "target"
-    """Which embeddings are one: the target's with the output layer's, these with the source's, or none."""
+    """Shared embeddings: target and output layer, these and the source, or none."""
 
     def errors(self) -> list[str]:
-        """Everything that is wrong with these settings, a sentence each."""
+        """Return all errors in these settings, one sentence each."""
         names = {"cell": CELLS, "context": CONTEXTS, "tie": TIES}
         problems = [*out_of_bounds("seq2seq", self), *unknown_name("seq2seq", self, names)]
         memory = self.encoder_hidden * (2 if self.bidirectional else 1)
         if not problems and self.context in ("dot", "cosine") and self.hidden != memory:
             problems.append(
                 f"seq2seq: hidden ({self.hidden}) must be the width of the encoder's states ({memory}) for "
-                f"{self.context} scores, two directions counted twice. Change one, or take bilinear or additive scores."
+                f"{self.context} scores, two directions counted twice. Change one, or use bilinear or additive scores."
             )
         return problems or too_large("seq2seq", self._parameters)
 
@@ -82,14 +82,14 @@ class Seq2SeqConfig:
 class RecurrentEncoder(nn.Module):
     """A GRU or LSTM over the source, in one or both directions: (B, Ts, E) → states (B, Ts, C), summary (B, C).
 
-    The sentences are packed: padding costs nothing, and the backward direction starts at each sentence's real end.
-    The summary is the last state of each direction, side by side.
+    The sentences are packed: padding is not computed, and the backward direction starts at the end of each sentence.
+    The summary is the concatenation of the last states of both directions.
     Paper: Bahdanau et al. 2015, section 3.2.
     """
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__()
-        self.rnn = kind_of("seq2seq", config.cell)(
+        self.rnn = cell_class("seq2seq", config.cell)(
             config.width,
             config.encoder_hidden,
             config.layers,
@@ -101,17 +101,17 @@ class RecurrentEncoder(nn.Module):
         self.width = self.directions * config.encoder_hidden
 
     def forward(self, x: Tensor, lengths: Tensor) -> Memory:
-        with stage("pack"):
+        with trace_step("pack"):
             packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        outputs, hidden = over(self.rnn, packed)
-        with stage("unpack"):
+        outputs, hidden = run_rnn(self.rnn, packed)
+        with trace_step("unpack"):
             states, _ = pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])  # (B, Ts, C)
         summary = hidden[0][-self.directions :].transpose(0, 1).flatten(1)  # (B, C)
         return Memory(states, lengths, summary)
 
 
 class Output(nn.Module):
-    """g: hidden = tanh(W · [c; s; y]), from which the vocabulary layer makes logits.
+    """g: hidden = tanh(W · [c; s; y]), the input of the vocabulary layer.
 
     Shapes: c (…, C), s (…, S), y (…, W) → (…, W).
     Paper: Luong et al. 2015, equation 5, and y as in Bahdanau et al. 2015, equation 4.
@@ -128,14 +128,14 @@ class Output(nn.Module):
 
 @dataclass
 class Seq2SeqState:
-    """Between steps of decoding: B sentences with K hypotheses each."""
+    """The state between decoding steps: B sentences with K hypotheses each."""
 
     keys: Any
-    """What the context keeps of the B sentences."""
+    """Keys of the context for the B sentences."""
     hidden: Hidden
-    """Of the first layer, (B·K, W) each."""
+    """Hidden state of the first layer, (B·K, W) each."""
     above: Hidden | None
-    """Of the layers above it, (layers, B·K, W) each."""
+    """Hidden states of the upper layers, (layers, B·K, W) each."""
 
     def reorder(self, rows: Tensor, sentences: Tensor | None = None) -> None:
         self.hidden = tuple(h.index_select(0, rows) for h in self.hidden)
@@ -146,15 +146,15 @@ class Seq2SeqState:
 
 
 class Seq2Seq(nn.Module):
-    """A recurrent encoder and a recurrent decoder, between them a context: an `EncoderDecoder`.
+    """A recurrent encoder and a recurrent decoder, connected by a context: an `EncoderDecoder`.
 
     Papers: Sutskever et al. 2014 and Cho et al. 2014 (fixed); Bahdanau et al. 2015 (additive); Luong et al. 2015 (dot,
-    bilinear). Differs from these: the first layer of the decoder asks for the context, and the layers above it run
-    over its states (Wu et al. 2016, section 3); s₀ of every layer = tanh(W · summary).
+    bilinear). Differs from these: the first decoder layer computes the context, and the upper layers run over its
+    states (Wu et al. 2016, section 3); s₀ of every layer = tanh(W · summary).
 
     Args:
         config: sizes and names.
-        context: the context part, where it is not the one that `config.context` names: an object with `constant`,
+        context: a custom context instead of `config.context`: an object with `constant`,
             `keys`, `forward` and `maps` (see `AttentiveContext`).
 
     >>> model = Seq2Seq(Seq2SeqConfig(11, 13, width=8, hidden=6, encoder_hidden=5))
@@ -170,7 +170,7 @@ class Seq2Seq(nn.Module):
         super().__init__()
         if context is None:
             refuse(config.errors())
-        else:  # the caller's own context part has no name and sets its own rules
+        else:  # a custom context has no name and its own rules
             refuse(replace(config, context="fixed").errors())
         self.config = config
         width, hidden = config.width, config.hidden
@@ -187,7 +187,7 @@ class Seq2Seq(nn.Module):
         self.above: nn.Module | None = None
         if config.layers > 1:
             dropout = config.dropout if config.layers > 2 else 0.0
-            self.above = kind_of("seq2seq", config.cell)(hidden, hidden, config.layers - 1, dropout=dropout)
+            self.above = cell_class("seq2seq", config.cell)(hidden, hidden, config.layers - 1, dropout=dropout)
         self.output = Output(memory_width, hidden, width, config.dropout)
 
     @property
@@ -205,31 +205,31 @@ class Seq2Seq(nn.Module):
         tokens = self.dropout(self.target(target.T))  # (T, B, W)
         keys = self.context.keys(memory)
         first, above = self._begin(memory)
-        contexts, states, asking = self._steps(tokens, keys, first)
-        top = states if self.above is None else over(self.above, self.dropout(states), above)[0]  # (T, B, S)
+        contexts, states, queries = self._steps(tokens, keys, first)
+        top = states if self.above is None else run_rnn(self.above, self.dropout(states), above)[0]  # (T, B, S)
         hidden = self.output(contexts, top, tokens).transpose(0, 1)  # (B, T, W)
-        return (hidden, self.context.maps(asking.transpose(0, 1), keys)) if return_maps else hidden
+        return (hidden, self.context.maps(queries.transpose(0, 1), keys)) if return_maps else hidden
 
     def _steps(self, tokens: Tensor, keys: Any, hidden: Hidden) -> tuple[Tensor, Tensor, Tensor]:
-        """Contexts (T, B, C), states (T, B, S), and the states that asked for the contexts: those before."""
+        """Return contexts (T, B, C), states (T, B, S), and the states before them, which are the queries."""
         start = hidden[0]
-        if self.context.constant:  # no step waits for another's context
+        if self.context.constant:  # the steps do not depend on each other's contexts
             context = self.context(start, keys)  # (B, C)
             states = self.state.at_once(tokens, context, hidden)  # (T, B, S)
             return context.expand(len(tokens), -1, -1), states, torch.cat((start[None], states[:-1]))
         steps = self.state.unroll(tokens)
         contexts: list[Tensor] = []
-        asked = [start]
+        all_states = [start]
         for _ in range(len(tokens)):
             contexts.append(self.context(hidden[0], keys))
             hidden = steps.step(contexts[-1], hidden)
-            asked.append(hidden[0])
+            all_states.append(hidden[0])
         if not contexts:
             return tokens.new_zeros(0, len(start), self.encoder.width), start[None][:0], start[None][:0]
-        return torch.stack(contexts), torch.stack(asked[1:]), torch.stack(asked[:-1])
+        return torch.stack(contexts), torch.stack(all_states[1:]), torch.stack(all_states[:-1])
 
     def _begin(self, memory: Memory) -> tuple[Hidden, Hidden | None]:
-        """The hidden states before the first step: of the first layer, and of those above."""
+        """Return the initial hidden states of the first layer and of the upper layers."""
         start = torch.tanh(self.initial(memory.summary)).unflatten(-1, (self.config.layers, -1))  # (B, layers, S)
         first, *others = (self.state.begin(s) for s in start.unbind(1))
         return first, tuple(torch.stack(parts) for parts in zip(*others, strict=True)) if others else None
@@ -244,16 +244,16 @@ class Seq2Seq(nn.Module):
     def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
         token = self.dropout(self.target(tokens))  # (B·K, W)
         context = self.context(state.hidden[0], state.keys)  # (B·K, C)
-        with stage("state"):
+        with trace_step("state"):
             hidden = self.state.unroll(token[None]).step(context, state.hidden)
         top, above = hidden[0], state.above
         if self.above is not None:
-            found, above = over(self.above, self.dropout(top)[None], above)
-            top = found[0]
+            outputs, above = run_rnn(self.above, self.dropout(top)[None], above)
+            top = outputs[0]
         logits = self.logits(self.output(context, top, token))  # (B·K, V)
         return logits, replace(state, hidden=hidden, above=above)
 
     def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
-        """Logits (B, T, V) of every next token."""
+        """Return the logits (B, T, V) of all next tokens."""
         memory = self.encode(source, source_lengths)
         return self.logits(self.decode(target, memory, lengths=target_lengths))

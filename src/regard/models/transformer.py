@@ -1,4 +1,4 @@
-"""The Transformer: an encoder and a decoder of attention alone."""
+"""The Transformer: an encoder and a decoder based on attention only."""
 
 from __future__ import annotations
 
@@ -33,41 +33,41 @@ POSITIONS = ("sinusoidal", "learned", "rotary")
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The sizes and names of a `Transformer`."""
+    """Sizes and names of a `Transformer`."""
 
     source_vocabulary: int = 0
     """Number of source ids; a recipe takes it from the data."""
     target_vocabulary: int = 0
     """Number of target ids; a recipe takes it from the data."""
     width: int = 256
-    """Of embeddings and of every block."""
+    """Width of embeddings and blocks."""
     heads: int = 4
-    """Of every attention; the width is divisible by them."""
+    """Number of attention heads; must divide the width."""
     hidden: int = 1024
-    """Of the feed-forward layers, inside."""
+    """Inner width of the feed-forward layers."""
     encoder_layers: int = 3
-    """Blocks that read."""
+    """Number of encoder blocks."""
     decoder_layers: int = 3
-    """Blocks that write."""
+    """Number of decoder blocks."""
     norm_first: bool = True
-    """Whether a block normalises before each part (and a last time at the end), or after it."""
+    """Whether blocks normalize before each sublayer (and once at the end), or after it."""
     position: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
-    """How tokens are told where they stand."""
+    """Positional encoding."""
     similarity: str = "scaled_dot"
-    """Of every attention: dot, scaled_dot, cosine, additive or bilinear."""
+    """Similarity of all attentions: dot, scaled_dot, cosine, additive or bilinear."""
     activation: Literal["relu", "gelu", "silu"] = "relu"
-    """The bend of the feed-forward layers."""
+    """Activation of the feed-forward layers."""
     dropout: float = 0.1
-    """Share of embeddings and of each part's output dropped in training."""
+    """Share of embeddings and of each sublayer's output dropped in training."""
     attention_dropout: float = 0.0
-    """Share of attention weights dropped in training; the fast kernels have none."""
+    """Share of attention weights dropped in training; the fast kernels do not support it."""
     tie: Literal["none", "target", "all"] = "target"
-    """Which embeddings are one: the target's with the output layer's, these with the source's, or none."""
+    """Shared embeddings: target and output layer, these and the source, or none."""
     positions: int = 512
-    """How many positions are learned; the other schemes go on for ever."""
+    """Number of learned positions. The other encodings have no limit."""
 
     def errors(self) -> list[str]:
-        """Everything that is wrong with these settings, a sentence each."""
+        """Return all errors in these settings, one sentence each."""
         names = {
             "position": POSITIONS,
             "activation": ACTIVATIONS,
@@ -83,8 +83,8 @@ class TransformerConfig:
             problems.append(f"transformer: width ({self.width}) must be even for sinusoidal positions.")
         if not problems and self.position == "rotary" and self.width // self.heads % 2:
             problems.append(
-                f"transformer: width / heads ({self.width // self.heads}) must be even for rotary positions: they turn "
-                "pairs of numbers."
+                f"transformer: width / heads ({self.width // self.heads}) must be even for rotary positions: they "
+                "rotate pairs of numbers."
             )
         return problems or too_large("transformer", self._parameters)
 
@@ -99,9 +99,9 @@ class TransformerConfig:
 
 @dataclass
 class TransformerState:
-    """Between steps of decoding: B sentences with K hypotheses each.
+    """The state between decoding steps: B sentences with K hypotheses each.
 
-    The hypotheses of a sentence share its keys and values of the source, and have their own of what they wrote.
+    The hypotheses of a sentence share the keys and values of the source. Those of the target are separate.
     """
 
     memory: Memory
@@ -117,16 +117,16 @@ class TransformerState:
 
 
 class Transformer(nn.Module):
-    """Encoder blocks over the source, decoder blocks over the target and what the encoder made: an `EncoderDecoder`.
+    """Encoder blocks over the source, decoder blocks over the target and the encoder output: an `EncoderDecoder`.
 
         x = √W · embedding + position;   memory = encoder(x);   hidden = decoder(y, memory);   logits = V · hidden
 
     Shapes: source (B, Ts), target (B, T) → hidden (B, T, W), logits (B, T, V).
-    Paper: Vaswani et al. 2017, section 3; normalisation before each part, Xiong et al. 2020. Weights start as
-    Xavier-uniform, biases as zero, embeddings as normal of deviation 1/√W.
+    Paper: Vaswani et al. 2017, section 3; normalization before each sublayer: Xiong et al. 2020. Weights are
+    initialized Xavier-uniform, biases with zero, embeddings from a normal distribution with deviation 1/√W.
 
     Raises:
-        ValueError: for sizes and names that do not fit.
+        ValueError: for invalid sizes and names.
 
     >>> import torch
     >>> model = Transformer(TransformerConfig(11, 13, width=8, heads=2, hidden=16))
@@ -149,15 +149,15 @@ class Transformer(nn.Module):
         self.vocabulary = vocabulary_layer(self.target, config.tie)
         self.source_position, self.target_position = _position(config), _position(config)
         self.dropout = Dropout(config.dropout)
-        how: dict[str, Any] = {"norm_first": config.norm_first, "dropout": config.dropout}
+        options: dict[str, Any] = {"norm_first": config.norm_first, "dropout": config.dropout}
         self.encoder = nn.ModuleList(
-            EncoderBlock(_attention(config), _feedforward(config), **how) for _ in range(config.encoder_layers)
+            EncoderBlock(_attention(config), _feedforward(config), **options) for _ in range(config.encoder_layers)
         )
         self.decoder = nn.ModuleList(
-            DecoderBlock(_attention(config), _attention(config, cross=True), _feedforward(config), **how)
+            DecoderBlock(_attention(config), _attention(config, cross=True), _feedforward(config), **options)
             for _ in range(config.decoder_layers)
         )
-        # after the last block of a norm_first model nothing has normalised the sum yet
+        # with norm_first, the output of the last block is not normalized yet
         self.encoder_norm = nn.LayerNorm(width) if config.norm_first else nn.Identity()
         self.decoder_norm = nn.LayerNorm(width) if config.norm_first else nn.Identity()
         for block in (*self.encoder, *self.decoder):
@@ -200,7 +200,7 @@ class Transformer(nn.Module):
         return self.logits(self.decoder_norm(x.squeeze(1))), state  # (B·K, V)
 
     def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
-        """Logits (B, T, V) of every next token."""
+        """Return the logits (B, T, V) of all next tokens."""
         memory = self.encode(source, source_lengths)
         return self.logits(self.decode(target, memory, lengths=target_lengths))
 
@@ -212,19 +212,19 @@ class Transformer(nn.Module):
         offset: int = 0,
         layout: BatchLayout | None = None,
     ) -> Tensor:
-        """ids (B, T) → (B, T, W), or (N, W) if the layout is packed; offset: the position of the first."""
+        """Embed ids (B, T) → (B, T, W), or (N, W) if the layout is packed. offset: position of the first id."""
         x = embedding(ids if layout is None else layout.pack(ids)) * math.sqrt(self.config.width)
-        at = None if layout is None or position is None else layout.positions  # (N,)
-        if position is not None and layout is not None and at is not None:
-            table = position(x.new_zeros(layout.longest, x.shape[1]))  # (T, W): a row for each position
-            x = x + table.index_select(0, at)  # (N, W)
+        positions = None if layout is None or position is None else layout.positions  # (N,)
+        if position is not None and layout is not None and positions is not None:
+            table = position(x.new_zeros(layout.longest, x.shape[1]))  # (T, W): one row per position
+            x = x + table.index_select(0, positions)  # (N, W)
         elif position is not None:
             x = position(x, offset)  # (B, T, W)
         return self.dropout(x)
 
 
 def _attention(config: TransformerConfig, cross: bool = False) -> MultiHeadAttention:
-    # rotary positions speak of distances, and there is none between a target and a source
+    # rotary positions encode distances, which are undefined between target and source
     rotary = RotaryPosition() if config.position == "rotary" and not cross else None
     return MultiHeadAttention(
         config.width, config.heads, dropout=config.attention_dropout, similarity=config.similarity, position=rotary

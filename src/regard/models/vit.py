@@ -1,4 +1,4 @@
-"""The Vision Transformer: an image is a sentence of patches."""
+"""The Vision Transformer: an image as a sequence of patches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..attention import AttentionMap
 from ..core.messages import nearest
 from ..core.settings import refuse
 from ..core.tensors import dtype, shape
-from ..core.trace import stage
+from ..core.trace import trace_step
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention, sinusoids
 from ..layers.stack import BatchLayout, run_encoder
 from .bounds import out_of_bounds, too_large, uneven_heads, unknown_name
@@ -26,43 +26,43 @@ LARGEST_IMAGE = 2**14
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """The sizes and names of a `ViT`; the defaults are a model of 0.8 million parameters for images of 28×28."""
+    """Sizes and names of a `ViT`. The defaults give 0.8 million parameters, for images of 28×28."""
 
     classes: int = 0
-    """Number of classes; a recipe takes it from the data. 0: no classifier, the model gives one vector per image."""
+    """Number of classes; a recipe takes it from the data. 0: no classifier, the model returns one vector per image."""
     image: tuple[int, int] = (28, 28)
-    """Height and width that positions are learned for; images of other sizes are served by interpolation."""
+    """Height and width for the learned positions; they are interpolated for images of other sizes."""
     channels: int = 1
     """1 for grey, 3 for colour."""
     patch: int = 4
     """Height and width of a patch."""
     stem: int = 0
-    """Channels of small convolutions before the blocks, doubled whenever they halve the image; 0: patches of pixels."""
+    """Channels of the convolutional stem, doubled whenever it halves the image; 0: patches of pixels."""
     width: int = 128
-    """Of patches, once embedded, and of every block."""
+    """Width of embedded patches and blocks."""
     heads: int = 4
-    """Of every attention; the width is divisible by them."""
+    """Number of attention heads; must divide the width."""
     hidden: int = 256
-    """Of the feed-forward layers, inside."""
+    """Inner width of the feed-forward layers."""
     layers: int = 6
-    """Blocks."""
+    """Number of blocks."""
     pool: Literal["class", "mean"] = "class"
-    """What is classified: a token that looks at all patches, or their mean."""
+    """Input of the classifier: a class token that attends to all patches, or the mean of the patches."""
     position: Literal["learned", "sinusoidal"] = "learned"
-    """How patches are told where they stand."""
+    """Positional encoding of the patches."""
     activation: Literal["relu", "gelu", "silu"] = "gelu"
-    """The bend of the feed-forward layers."""
+    """Activation of the feed-forward layers."""
     dropout: float = 0.0
-    """Share of embeddings and of each part's output dropped in training."""
+    """Share of embeddings and of each sublayer's output dropped in training."""
     attention_dropout: float = 0.0
-    """Share of attention weights dropped in training; the fast kernels have none."""
+    """Share of attention weights dropped in training; the fast kernels do not support it."""
     norm_epsilon: float = 1e-6
-    """Of the normalisations."""
+    """Epsilon of all layer norms."""
     pooler: bool = False
-    """Without a classifier: whether a layer with tanh follows, as in `transformers`' ViTModel."""
+    """Without a classifier: whether to add a tanh layer, as in the ViTModel of `transformers`."""
 
     def errors(self) -> list[str]:
-        """Everything that is wrong with these settings but the size of images, which a recipe takes from the data."""
+        """Return all errors in these settings, except the image size, which a recipe takes from the data."""
         names = {"pool": POOLS, "position": POSITIONS, "activation": ACTIVATIONS}
         problems = [
             *out_of_bounds("vit", self),
@@ -80,7 +80,7 @@ class ViTConfig:
                 "row and of the column."
             )
         if self.pooler and self.classes:
-            problems.append("vit: pooler (True) must come without classes: the classifier reads the normalised token.")
+            problems.append("vit: pooler (True) must come without classes: the classifier reads the normalized token.")
         size = self.width * (self.layers * (4 * self.width + 2 * self.hidden) + self.classes)
         return problems or too_large("vit", size)
 
@@ -91,21 +91,21 @@ class ViTConfig:
 
 
 class ViT(nn.Module):
-    """Patches of an image, embedded and told where they stand; encoder blocks over them; a classifier.
+    """Embedded image patches with positions, encoder blocks, and a classifier.
 
         z₀ = [x_class; E·patch₁; …; E·patch_N] + P;   zₗ = block(zₗ₋₁);   y = classifier(norm(z_L[0]))
 
-    With pool="mean" there is no class token, and y = classifier(norm(mean(z_L))). With a stem, each patch is one place
-    of what convolutions of 3×3 made of the image, every second one halving it (the paper's hybrid; Xiao et al. 2021):
-    where images are few or time is short it learns far faster.
-    Shapes: images (B, C, H, W) → logits (B, classes), or with classes=0 features (B, width).
-    Paper: Dosovitskiy et al. 2021, section 3.1. Sinusoidal positions: half of the channels tell the row, half the
-    column. Images of another size than `config.image` get learned positions interpolated, bicubic, as `transformers`
-    does with `interpolate_pos_encoding=True`; a size that patches do not fill is refused, where a convolution would
-    leave out the border without a word.
+    With pool="mean" there is no class token, and y = classifier(norm(mean(z_L))). With a stem, 3×3 convolutions process
+    the image first, and every second one halves it; each patch is one cell of the result (the hybrid of the paper; Xiao
+    et al. 2021). This learns much faster from few images or in a short time.
+    Shapes: images (B, C, H, W) → logits (B, classes), or features (B, width) if classes=0.
+    Paper: Dosovitskiy et al. 2021, section 3.1. Sinusoidal positions encode the row in half of the channels and the
+    column in the others. For images of another size than `config.image`, learned positions are interpolated (bicubic),
+    as in `transformers` with `interpolate_pos_encoding=True`. A size that is not divisible by the patch is an error; a
+    convolution would silently ignore the border.
 
     Raises:
-        ValueError: for sizes and names that do not fit.
+        ValueError: for invalid sizes and names.
 
     >>> model = ViT(ViTConfig(classes=10, width=24, heads=3, hidden=48, layers=2))
     >>> logits, maps = model(torch.randn(5, 1, 28, 28), return_maps=True)
@@ -123,7 +123,7 @@ class ViT(nn.Module):
         self.stem, channels, size = None, config.channels, config.patch
         if config.stem:
             self.stem, channels, size = _stem(config), config.stem * config.patch // 2, 1
-        # the weights of a convolution, as every checkpoint has them; computed as a product
+        # stored as the weights of a convolution, as in other checkpoints; computed as a matrix product
         self.patches = nn.Conv2d(channels, width, size, size)
         self.first = nn.Parameter(torch.empty(width)) if first else None
         rows, columns = config.grid
@@ -134,20 +134,20 @@ class ViT(nn.Module):
         self.norm = nn.LayerNorm(width, config.norm_epsilon)
         self.pooler = nn.Linear(width, width) if config.pooler else None
         self.classifier = nn.Linear(width, config.classes) if config.classes else None
-        self._begin()
+        self._initialize()
 
     def forward(self, images: Tensor, *, return_maps: bool = False) -> Any:
-        """Logits (B, classes) or features (B, width); with return_maps also the map of each block, (B, heads, T, T)."""
-        # of the last block only the class token is read, so that only it is computed
+        """Return logits (B, classes) or features (B, width); with return_maps also the maps, (B, heads, T, T) each."""
+        # only the class token of the last block is read, so only that one is computed
         x, maps = self._encode(images, return_maps, first_token=self.first is not None)
         features = self.norm(x.mean(1) if self.first is None else x)  # (B, width)
         if self.pooler is not None:
             features = torch.tanh(self.pooler(features))
-        found = features if self.classifier is None else self.classifier(features)
-        return (found, maps) if return_maps else found
+        output = features if self.classifier is None else self.classifier(features)
+        return (output, maps) if return_maps else output
 
     def encode(self, images: Tensor, *, return_maps: bool = False) -> Any:
-        """All tokens after the last block, normalised: (B, T, width), the class token first; or (tokens, maps)."""
+        """Return all normalized tokens after the last block: (B, T, width), class token first; or (tokens, maps)."""
         x, maps = self._encode(images, return_maps)
         return (self.norm(x), maps) if return_maps else self.norm(x)
 
@@ -162,35 +162,35 @@ class ViT(nn.Module):
         self._check(images)
         patch, size = self.patches, self.config.patch
         if self.stem is None:
-            cut = patches(images, size)  # (B, N, C·p·p)
+            inputs = patches(images, size)  # (B, N, C·p·p)
         else:
-            with stage("stem", self.stem):
-                cut = self.stem(images).flatten(2).transpose(1, 2)  # (B, N, stem·p/2)
-        with stage("patch embedding"):
-            x = F.linear(cut, patch.weight.flatten(1), patch.bias)  # (B, N, width)
+            with trace_step("stem", self.stem):
+                inputs = self.stem(images).flatten(2).transpose(1, 2)  # (B, N, stem·p/2)
+        with trace_step("patch embedding"):
+            x = F.linear(inputs, patch.weight.flatten(1), patch.bias)  # (B, N, width)
         positions = self._positions(images.shape[-2] // size, images.shape[-1] // size).to(x.dtype)  # (T, width)
-        with stage("position"):
+        with trace_step("position"):
             x = x + (positions if self.first is None else positions[1:])
         if self.first is None:
             return self.dropout(x)
-        with stage("class token"):
+        with trace_step("class token"):
             first = (self.first + positions[0]).expand(len(x), 1, -1)  # (B, 1, width)
-        with stage("class token first"):
+        with trace_step("class token first"):
             return self.dropout(torch.cat((first, x), 1))  # (B, 1 + N, width)
 
     def _positions(self, rows: int, columns: int) -> Tensor:
-        """One vector per token of a grid: (T, width)."""
+        """Return one vector per token of a grid: (T, width)."""
         first = int(self.first is not None)
         if self.positions is None:
             table = sinusoids_2d(rows, columns, self.config.width, self.patches.weight.device)
-            return F.pad(table, (0, 0, first, 0))  # the class token stands nowhere
+            return F.pad(table, (0, 0, first, 0))  # the class token has no position
         if (rows, columns) == self.config.grid:
             return self.positions
         grid = self.positions[first:].T.reshape(1, -1, *self.config.grid)  # (1, width, rows, columns) as learned
         other = F.interpolate(grid, (rows, columns), mode="bicubic", align_corners=False)
         return torch.cat((self.positions[:first], other.flatten(2)[0].T))
 
-    def _begin(self) -> None:
+    def _initialize(self) -> None:
         nn.init.trunc_normal_(self.patches.weight, std=self.patches.weight[0].numel() ** -0.5)
         nn.init.zeros_(self.patches.bias)  # type: ignore[arg-type]
         if self.classifier is not None:
@@ -199,7 +199,7 @@ class ViT(nn.Module):
         if self.first is not None:
             nn.init.trunc_normal_(self.first, std=0.02)
         if self.positions is not None:
-            # embedded patches have deviation 1: beside them the 0.02 of BERT leaves left and right alike for long
+            # embedded patches have deviation 1; with BERT's 0.02, positions would be hard to distinguish for long
             nn.init.trunc_normal_(self.positions, std=0.2)
 
     def _check(self, images: Tensor) -> None:
@@ -209,23 +209,23 @@ class ViT(nn.Module):
         if not images.is_floating_point():
             raise ValueError(
                 f"vit: images must be floating point; got {dtype(images)}. Divide bytes by 255, or let "
-                "regard.data.image_batches.Normal bring them to mean 0."
+                "regard.data.image_batches.Normal normalize them to mean 0."
             )
         wrong = [n for n in images.shape[2:] if n < size or n % size]
         if wrong:
             raise ValueError(
                 f"vit: height and width ({shape(images[0, 0])}) must be divisible by the patch ({size}); try "
-                f"{nearest(wrong[0], size)} in place of {wrong[0]}: scale, crop or pad the images."
+                f"{nearest(wrong[0], size)} instead of {wrong[0]}: scale, crop or pad the images."
             )
 
 
 def _uneven_patches(config: ViTConfig) -> list[str]:
-    """A sentence if images cannot be cut into patches."""
+    """Return an error if images cannot be split into patches."""
     for side in config.image if config.patch > 0 else ():
         if side < config.patch or side % config.patch:
             return [
                 f"vit: image ({config.image[0]}×{config.image[1]}) must be divisible by the patch ({config.patch}); "
-                f"try {nearest(side, config.patch)} in place of {side}."
+                f"try {nearest(side, config.patch)} instead of {side}."
             ]
         if side > LARGEST_IMAGE:
             return [f"vit: image ({side}) must be at most {LARGEST_IMAGE:,} pixels high and wide."]
@@ -233,18 +233,18 @@ def _uneven_patches(config: ViTConfig) -> list[str]:
 
 
 def patches(images: Tensor, size: int) -> Tensor:
-    """Cut into squares: (B, C, H, W) → (B, N, C·size·size), row by row.
+    """Split images into squares, row by row: (B, C, H, W) → (B, N, C·size·size).
 
     >>> patches(torch.arange(8.0).view(1, 1, 2, 4), 2).tolist()
     [[[0.0, 1.0, 4.0, 5.0], [2.0, 3.0, 6.0, 7.0]]]
     """
     batch, channels, height, width = images.shape
-    cut = images.reshape(batch, channels, height // size, size, width // size, size)
-    return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+    squares = images.reshape(batch, channels, height // size, size, width // size, size)
+    return squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
 
 def sinusoids_2d(rows: int, columns: int, width: int, device: torch.device | str = "cpu") -> Tensor:
-    """Sines and cosines of the row, then of the column: (rows · columns, width), float64.
+    """Compute sines and cosines of the row, then of the column: (rows · columns, width), float64.
 
     >>> sinusoids_2d(1, 2, 4).float()
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
@@ -256,13 +256,13 @@ def sinusoids_2d(rows: int, columns: int, width: int, device: torch.device | str
 
 
 def _stem(config: ViTConfig) -> nn.Sequential:
-    """(B, C, H, W) → (B, stem·p/2, H/p, W/p), p a power of two."""
+    """Build the stem: (B, C, H, W) → (B, stem·p/2, H/p, W/p), with p a power of two."""
     parts: list[nn.Module] = []
-    before, channels = config.channels, config.stem
+    previous, channels = config.channels, config.stem
     for _ in range(config.patch.bit_length() - 1):
         for stride in (1, 2):
-            parts += [nn.Conv2d(before, channels, 3, stride, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()]
-            before = channels
+            parts += [nn.Conv2d(previous, channels, 3, stride, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()]
+            previous = channels
         channels *= 2
     return nn.Sequential(*parts)
 

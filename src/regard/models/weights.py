@@ -1,4 +1,4 @@
-"""The weights of a model by name, each stored once however many names it has."""
+"""The weights of a model by name. Tied weights are stored once."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from ..core.messages import few
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers. Of tied ones the first name counts, as safetensors stores no tensor twice.
+    """Return parameters and persistent buffers. Tied ones have their first name, since safetensors stores each once.
 
     >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
     >>> model[1].weight = model[0].weight
     >>> list(weights_of(model))
     ['0.weight']
     """
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     seen = set()
     for name, value in model.state_dict(keep_vars=True).items():
         if id(value) not in seen:
             seen.add(id(value))
-            found[name] = value.detach()
-    return found
+            weights[name] = value.detach()
+    return weights
 
 
 @torch.no_grad()
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str = "weights") -> None:
-    """Copy `weights` into the model, and refuse those of another, naming what differs."""
+    """Copy `weights` into the model. Raise ValueError with the differences if they belong to another model."""
     own = weights_of(model)
     missing, unknown = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
     shapes = [
@@ -39,10 +39,10 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str = "
     ]
     if missing or unknown or shapes:
         parts = {"missing": missing, "unknown": unknown, "of another shape": sorted(shapes)}
-        told = "; ".join(f"{kind}: {few(names)}" for kind, names in parts.items() if names)
+        details = "; ".join(f"{kind}: {few(names)}" for kind, names in parts.items() if names)
         raise ValueError(
-            f"{where}: weights ({len(weights)}) must be those of this model ({len(own)}); got {told}. "
-            "Build the model from the configuration that lies beside them."
+            f"{where}: weights ({len(weights)}) must be those of this model ({len(own)}); got {details}. "
+            "Build the model from the configuration in the same folder."
         )
     for name, value in own.items():
         value.copy_(weights[name])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..attention import AttentionMap
-from ..core.process import side_by_side
+from ..core.process import run_in_threads
 from ..data import BOS, EOS, PAD, Vocabulary
 from ..data.text_batches import padded_batches, padded_rows
 from ..models import EncoderDecoder, Hypothesis, beam, greedy
@@ -156,7 +156,7 @@ class Translator:
 
         done: list[list[Hypothesis]] = [[] for _ in ids]
         with evaluating(self.model):  # for all batches: one that is done must not end it for another
-            every = side_by_side(found, batches) if self._device.type == "cpu" else map(found, batches)
+            every = run_in_threads(found, batches) if self._device.type == "cpu" else map(found, batches)
             for places, best in zip(batches, every, strict=True):
                 for place, one in zip(places, best, strict=True):
                     done[place] = one

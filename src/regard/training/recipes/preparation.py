@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.digests import Damaged, file_digest, input_digests, json_bytes, json_digest, read_json
-from ...core.files import one_at_a_time, remove_stale, replacing
+from ...core.files import exclusive_lock, remove_stale, replacing
 
 Say = Callable[[str], None]
 RECORD = "data/prepared.json"
@@ -49,7 +49,7 @@ def prepare_once(
     """
     paths = list(inputs)
     current = {"settings": json.loads(json.dumps(settings, default=str)), "inputs": input_digests(paths)}
-    with one_at_a_time(folder / "data"):
+    with exclusive_lock(folder / "data"):
         for place in (folder, folder / "data"):
             remove_stale(place)
         if (folder / "config.json").exists():
