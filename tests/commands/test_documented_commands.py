@@ -203,7 +203,7 @@ def test_python_as_documented(workspace: Path) -> None:
     assert translator.look(single[0])[0].shape == translator.look(single)[0].shape
     alignment = translator.align(single[0])
     assert isinstance(alignment, Alignment) and alignment.links == translator.align(several)[0].links
-    with pytest.raises(ValueError, match=r"translations must be of `translate` or `known`; got a str"):
+    with pytest.raises(ValueError, match=r"translations must come from `translate` or `known`; got a str"):
         translator.look(["the cat"])  # type: ignore[list-item]
 
 
@@ -214,5 +214,5 @@ def test_a_single_string_is_one_text(workspace: Path) -> None:
     classifier, embedder = load_text_classifier(str(workspace / "runs/mood")), Embedder.load(workspace / "DIRECTORY")
     assert classifier.probabilities("a fine film").equal(classifier.probabilities(["a fine film"])[0])
     assert embedder.embed("a fine film").equal(embedder.embed(["a fine film"])[0])
-    with pytest.raises(ValueError, match=r"images \(boot.png\) must be a list, even of one file"):
+    with pytest.raises(ValueError, match=r"images \(boot.png\) must be a list, even for a single file"):
         load_image_classifier(str(workspace / "runs/fashion")).classify("boot.png")

@@ -143,10 +143,10 @@ def test_edited_settings_are_refused(
     assert main(["translate", str(run), "the cat"]) == 1
     error = capsys.readouterr().err
     if digest:
-        assert f"{run}/config.json must have the digest written into it; got another" in error
+        assert f"{run}/config.json must match the digest written into it; got another" in error
     else:
         assert (
-            f"must be those that {run}/model.safetensors was trained with; got others: config.json (changed)" in error
+            f"must be those that {run}/model.safetensors was trained with; these differ: config.json (changed)" in error
         )
     status, error = go_on("translate", capsys)
     assert status == 1 and "config.json" in error
@@ -164,11 +164,11 @@ def test_weights_beside_other_files_are_refused(trained: Path, recipe: str) -> N
     assert changed != text
     (run / name).write_text(changed)
     with pytest.raises(
-        ValueError, match=rf"model\.safetensors was trained with; got others: {name} \(changed\)\. Rest"
+        ValueError, match=rf"model\.safetensors was trained with; these differ: {name} \(changed\)\. Rest"
     ):
         damage.answers(recipe, run)
     (run / name).unlink()
-    with pytest.raises(ValueError, match=rf"got others: {name} \(missing\)"):
+    with pytest.raises(ValueError, match=rf"these differ: {name} \(missing\)"):
         damage.answers(recipe, run)
 
 

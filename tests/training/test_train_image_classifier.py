@@ -127,7 +127,7 @@ def test_the_command_line(data: Path) -> None:
 
 def test_runs_that_do_not_fit(run: Path, data: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"recipe": "translate", "kind": "vit"}')
-    with pytest.raises(ValueError, match="must be a run of a classifier of images; got another"):
+    with pytest.raises(ValueError, match="must be a run of an image classifier; got another"):
         load_image_classifier(tmp_path)
     with pytest.raises(ValueError, match=re.escape("vit: image (8×8) must be divisible by the patch (5)")):
         train(

@@ -186,4 +186,4 @@ def report(classifier: ImageClassifier, images: Images, folder: Path, part: str,
 
 def stored(folder: str | os.PathLike[str]) -> ImagesRecipe | CNNRecipe:
     """The recipe of a run."""
-    return read_recipe(folder, NAME, KINDS, "a classifier of images")
+    return read_recipe(folder, NAME, KINDS, "an image classifier")

@@ -267,7 +267,7 @@ def train(
 
 def stored(folder: str | os.PathLike[str]) -> FinetuneRecipe | ScratchRecipe:
     """The recipe of a run."""
-    return read_recipe(folder, NAME, KINDS, "a classifier of texts")
+    return read_recipe(folder, NAME, KINDS, "a text classifier")
 
 
 def _vocabulary(recipe: FinetuneRecipe | ScratchRecipe, texts: Iterable[str]) -> WordPiece:
