@@ -58,7 +58,7 @@ def test_a_pretrained_run_has_all_that_is_needed(pretrained: Path, capsys: pytes
     last = json.loads((pretrained / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["step"] == 6 and ("next_accuracy" in last) == (pretrained.name == "pairs")
     assert main(["train", "pretrain", str(pretrained)]) == 0  # by the settings it has
-    assert "finished before by steps" in capsys.readouterr().out
+    assert "already finished by steps" in capsys.readouterr().out
 
 
 def test_finetuning_begins_with_what_was_pretrained(run: Path) -> None:
@@ -153,7 +153,7 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
     (tmp_path / "one.tsv").write_text("x\ta\ny\ta\n")
     (tmp_path / "other.tsv").write_text("x\tgood\ny\tmixed\n")
     cases = {
-        "data (none.tsv) must be a file": ["train", "classify", new, "--data", "none.tsv"],
+        "data (none.tsv) must be an existing file": ["train", "classify", new, "--data", "none.tsv"],
         "smoothing (1.0) must lie in": ["train", "classify", new, *data, "--smoothing", "1"],
         "labels (a) must be two or more": [
             "train",
@@ -179,7 +179,7 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
         "layer_decay (2.0) must lie": ["train", "classify", new, *data, "--from", str(run), "--layer-decay", "2"],
         "dropout (1.0) must lie": ["train", "classify", new, *data, "--from", str(run), "--dropout", "1"],
         "kind (mlp) must be one of finetune, scratch": ["train", "classify", new, *data, "--kind", "mlp"],
-        "text (none.txt) must be a file": ["train", "pretrain", new, "--text", "none.txt"],
+        "text (none.txt) must be an existing file": ["train", "pretrain", new, "--text", "none.txt"],
         "mask (0.0) must lie in": ["train", "pretrain", new, "--text", str(folder / "text.txt"), "--mask", "0"],
         "pairs need a second document": [
             "train",
@@ -191,9 +191,9 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
             str(folder / "text.txt"),
             "--next-sentence",
         ],
-        "text (argument 2) must hold something to read": ["classify", str(run), "a", " "],
+        "text (argument 2) must not be empty": ["classify", str(run), "a", " "],
         "top (0) must be at least 1": ["classify", str(run), "a", "--top", "0"],
-        "plot (x.png) must come with a classifier of images": ["classify", str(run), "a", "--plot", "x.png"],
+        "plot (x.png) needs an image classifier": ["classify", str(run), "a", "--plot", "x.png"],
         f"{tmp_path}/config.json must be the settings": ["classify", str(tmp_path), "a"],
     }
     for message, arguments in cases.items():

@@ -143,5 +143,5 @@ def test_invalid_data_settings_are_named(tmp_path: Path) -> None:
         assert f"data: {name} (" in errors
     assert Pictures(tmp_path).errors() == []
     (tmp_path / "test").mkdir()
-    with pytest.raises(ValueError, match=r"must hold images to learn from \(train\); got others alone"):
+    with pytest.raises(ValueError, match=r"must hold training images \(train\); got only others"):
         prepare(Pictures(tmp_path), tmp_path / "run")

@@ -130,7 +130,7 @@ def test_data_of_other_settings_are_prepared_again(tmp_path: Path) -> None:
     ]
     assert lengths[0] > 10 >= lengths[1]
     (tmp_path / "run/config.json").write_text("{}")  # the run has started: other settings are refused
-    with pytest.raises(ValueError, match=r"settings of .*run \(longest\) must be those its data were prepared by"):
+    with pytest.raises(ValueError, match=r"settings of .*run \(longest\) must be those its data were prepared with"):
         prepare(config, tmp_path / "run", 60, 0, lambda _: None)
 
 
