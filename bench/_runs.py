@@ -68,7 +68,7 @@ def command(recipe: str, run: Path, steps: int = STEPS) -> list[str]:
 
 def tensors(run: Path, step: int) -> dict[str, Tensor]:
     """Return the training state of a step (weights, moments, averages, generators) and the best weights."""
-    last = read_tensors(checkpoint.place(run, step) / checkpoint.TENSORS)
+    last = read_tensors(checkpoint.state_path(run, step) / checkpoint.TENSORS)
     return last | {f"best/{name}": value for name, value in read_tensors(run / "model.safetensors").items()}
 
 

@@ -120,7 +120,7 @@ def _kill(folder: Path, step: int, later: float) -> None:
 
 
 def _tensors(folder: Path) -> dict[str, Any]:
-    last = read_tensors(checkpoint.place(folder, STEPS) / checkpoint.TENSORS)
+    last = read_tensors(checkpoint.state_path(folder, STEPS) / checkpoint.TENSORS)
     return last | {f"best/{name}": value for name, value in read_tensors(folder / "model.safetensors").items()}
 
 

@@ -1,4 +1,4 @@
-"""Memory that a function takes, counted instead of measured: the result does not depend on the machine or on timing."""
+"""Counts the memory that a function allocates. The result does not depend on the machine or on timing."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def peak_allocated(run: Callable[[], object]) -> int:
     events = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
     held = peak = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
-        held += event.nbytes()  # negative where memory is freed
+        held += event.nbytes()  # negative when memory is freed
         peak = max(peak, held)
     return peak

@@ -48,7 +48,7 @@ HOSTS: dict[str, dict[str, str]] = {
 
 
 def environment(host: str) -> dict[str, str]:
-    """The variables of this process without those that any host sets, and with those of `host`."""
+    """Return the environment of this process with the variables of `host`, and without those of other hosts."""
     varied = {name for variables in HOSTS.values() for name in variables}
     return {**{name: value for name, value in os.environ.items() if name not in varied}, **HOSTS[host]}
 
@@ -58,9 +58,9 @@ def run(host: str, arguments: list[str]) -> int:
     return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=environment(host)).returncode
 
 
-def main(given: list[str]) -> int:
-    split = given.index("--") if "--" in given else len(given)
-    hosts, arguments = given[:split] or list(HOSTS), given[split + 1 :] or ["-n", "auto", "--dist", "loadgroup", "-q"]
+def main(words: list[str]) -> int:
+    split = words.index("--") if "--" in words else len(words)
+    hosts, arguments = words[:split] or list(HOSTS), words[split + 1 :] or ["-n", "auto", "--dist", "loadgroup", "-q"]
     unknown = [host for host in hosts if host not in HOSTS]
     if unknown:
         print(f"hosts: host ({unknown[0]}) must be one of {', '.join(HOSTS)}.", file=sys.stderr)

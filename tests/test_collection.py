@@ -59,7 +59,7 @@ def test_ids_do_not_depend_on_clock_hash_seed_time_zone_or_locale() -> None:
 
 
 def test_a_seed_determines_the_random_order() -> None:
-    """Of whole files, and of the tests in each."""
+    """The seed determines the order of files and of the tests in each file."""
     files = ["tests/test_collection.py", "tests/test_hosts.py", "tests/test_house.py"]
     orders = [("", "1"), ("1", "2"), ("1", "3")]
     processes = [collect(0, *files, REGARD_TEST_ORDER=seed, PYTHONHASHSEED=hashing) for seed, hashing in orders]

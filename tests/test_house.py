@@ -1,4 +1,4 @@
-"""The rules of the project: modules are imported by name nowhere, base names are unique, documents are true."""
+"""Rules of the project: no imports by string, unique base names, and documentation that matches the code."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src/regard"
 PACKAGES = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
 IMPORTING = {"__init__.py", "attention/native/engine.py"}
-"""Modules that import another by a string: the registration at transformers, and the kernels."""
+"""Modules that may import another by a string: the registration with transformers, and the kernels."""
 
 
 def hidden_imports(source: str) -> list[int]:
-    """Lines that import a module by a string, which import-linter cannot see."""
+    """Return the lines that import a module by a string, which import-linter cannot detect."""
     return [
         node.lineno
         for node in ast.walk(ast.parse(source))
@@ -35,8 +35,8 @@ def test_hidden_imports_are_found_in_every_form() -> None:
 
 
 def test_no_module_is_imported_by_a_string() -> None:
-    found = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if hidden_imports(path.read_text())}
-    assert found == IMPORTING
+    importing = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if hidden_imports(path.read_text())}
+    assert importing == IMPORTING
 
 
 @pytest.mark.parametrize("folder", ["src/regard", "tests"])
@@ -57,7 +57,7 @@ def test_the_changelog_names_modules_that_exist() -> None:
 
 
 def tree_of_readme() -> set[str]:
-    """The paths in the README's map, by indentation."""
+    """Return the paths in the README's tree."""
     block = re.search(r"## The tree.*?```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert block
     paths, above = set(), ""
@@ -69,7 +69,7 @@ def tree_of_readme() -> set[str]:
     return paths
 
 
-def test_the_map_in_the_readme_is_the_real_tree() -> None:
+def test_the_tree_in_the_readme_is_correct() -> None:
     shown = tree_of_readme()
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
     files = listed.stdout.split() or [str(p.relative_to(ROOT)) for p in ROOT.rglob("*") if p.is_file()]
@@ -84,7 +84,7 @@ DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("README*.
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
-def test_what_a_document_shows_is_so(path: str) -> None:
+def test_examples_in_a_document_are_correct(path: str) -> None:
     torch.manual_seed(0)
     result = doctest.testfile(
         str(ROOT / path), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE, encoding="utf-8"

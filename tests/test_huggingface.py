@@ -49,7 +49,7 @@ PAIR: dict[str, Any] = {
 def text(rows: int = 2, length: int = 11) -> dict[str, Tensor]:
     ids = torch.randint(3, 61, (rows, length), generator=torch.Generator().manual_seed(1))
     mask = torch.ones_like(ids)
-    mask[-1, 9:] = 0  # no window of 4 lies in the padding alone: such rows are zero here, uniform there
+    mask[-1, 9:] = 0  # no window of 4 is all padding: such rows are zero in regard, uniform in transformers
     return {"input_ids": ids, "attention_mask": mask}
 
 
@@ -113,13 +113,13 @@ def build(name: str) -> tuple[Any, dict[str, Tensor]]:
 
 
 def weights(outputs: Any) -> list[Any]:
-    """All attentions of a model's output, in the order encoder, decoder, cross."""
+    """Return all attentions of a model's output, in the order encoder, decoder, cross."""
     names = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
     return [m for name in names for m in (outputs.get(name) or ())]
 
 
 def in_order(seen: Any) -> list[regard.AttentionMap]:
-    """The same order for what was watched: a decoder's own and cross maps alternate."""
+    """Return the watched maps in the same order. Self and cross maps of a decoder alternate when watched."""
     cross = [m for m, kind in zip(seen.maps, seen.kinds, strict=True) if kind == "cross"]
     return [m for m, kind in zip(seen.maps, seen.kinds, strict=True) if kind != "cross"] + cross
 
@@ -132,7 +132,7 @@ def alike(maps: list[Any], dense: list[Tensor]) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_attentions_of_regard_are_the_eager_weights(name: str) -> None:
+def test_attentions_of_regard_equal_the_eager_weights(name: str) -> None:
     model, inputs = build(name)
     with torch.no_grad():
         eager = model(**inputs, output_attentions=True)
@@ -148,7 +148,7 @@ def test_attentions_of_regard_are_the_eager_weights(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in WITHOUT_SDPA])
-def test_what_is_watched_under_sdpa_are_the_eager_weights(name: str) -> None:
+def test_maps_watched_under_sdpa_equal_the_eager_weights(name: str) -> None:
     model, inputs = build(name)
     with torch.no_grad():
         eager = model(**inputs, output_attentions=True)
@@ -175,17 +175,17 @@ def test_the_steps_of_a_generation_are_one_map(name: str, implementation: str) -
     model = cls._from_config(cls.config_class(**settings), attn_implementation=implementation).eval()
     ids = torch.randint(3, 61, (1, 6), generator=torch.Generator().manual_seed(5))
     with torch.no_grad(), regard.watch(model) as seen:
-        made = model.generate(ids, max_new_tokens=5, min_new_tokens=5, do_sample=False)
+        generated = model.generate(ids, max_new_tokens=5, min_new_tokens=5, do_sample=False)
     model.set_attn_implementation("eager")
     with torch.no_grad():
         if name == "Bart":
-            dense = model(ids, decoder_input_ids=made[:, :-1], output_attentions=True)
+            dense = model(ids, decoder_input_ids=generated[:, :-1], output_attentions=True)
         else:
-            dense = model(made[:, :-1], output_attentions=True)
+            dense = model(generated[:, :-1], output_attentions=True)
     alike(in_order(seen), weights(dense))
 
 
-def test_sinks_learn() -> None:
+def test_sinks_get_gradients() -> None:
     model, inputs = build("GptOss")
     gradients = []
     for implementation in ("eager", "regard"):
@@ -197,15 +197,15 @@ def test_sinks_learn() -> None:
         torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)
 
 
-def test_attentions_stand_where_tensors_are_expected() -> None:
+def test_attentions_can_be_used_as_tensors() -> None:
     model, inputs = build("Bert")
     with torch.no_grad():
         dense = torch.stack(model(**inputs, output_attentions=True).attentions)
         model.set_attn_implementation("regard")
-        found = model(**inputs, output_attentions=True).attentions
-    one = found[0]
+        attentions = model(**inputs, output_attentions=True).attentions
+    one = attentions[0]
     near = {"atol": WITHIN, "rtol": 0.0}
-    torch.testing.assert_close(torch.stack(found), dense, **near)
+    torch.testing.assert_close(torch.stack(attentions), dense, **near)
     torch.testing.assert_close(one.mean(1), dense[0].mean(1), **near)
     torch.testing.assert_close(one.mean(dim=(0, 1)), dense[0].mean((0, 1)), **near)
     torch.testing.assert_close(one[0].mean(0), dense[0, 0].mean(0), **near)
@@ -213,14 +213,14 @@ def test_attentions_stand_where_tensors_are_expected() -> None:
     torch.testing.assert_close(one + one, 2 * dense[0], **near)
     numpy.testing.assert_allclose(one.numpy(), dense[0].numpy(), atol=WITHIN)
     numpy.testing.assert_allclose(numpy.asarray(one), dense[0].numpy(), atol=WITHIN)
-    numpy.testing.assert_allclose(numpy.stack(found).mean(2), dense.mean(2).numpy(), atol=WITHIN)
+    numpy.testing.assert_allclose(numpy.stack(attentions).mean(2), dense.mean(2).numpy(), atol=WITHIN)
     assert one.size() == (2, 4, 11, 11) and one.size(-1) == 11 and one.dim() == 4 and one.float() is one
     assert torch.equal(one.argmax(-1), one.dense().argmax(-1))
     ones = torch.ones(2, 4, 3, 11)
     torch.testing.assert_close(ones @ one, ones @ one.dense())
 
 
-def test_what_is_not_served_is_refused_by_name() -> None:
+def test_unsupported_arguments_are_refused_by_name() -> None:
     model, _ = build("Llama")
     x = torch.randn(1, 4, 3, 6)
     with pytest.raises(ValueError, match=r"indices of LlamaModel must be None .* sparse attention to chosen keys"):
@@ -238,16 +238,16 @@ CLASSES = {
         "XGLMModel", "TrOCRForCausalLM", "FalconModel",
     ),
 }  # fmt: skip
-"""What `python -m bench huggingface` finds for classes with "regard" set and built with it."""
+"""Expected results of `python -m bench huggingface`, for classes with "regard" set after and while building them."""
 
 
 @pytest.mark.parametrize(("verdict", "name"), [(verdict, name) for verdict in CLASSES for name in CLASSES[verdict]])
 def test_every_way_to_regard_gives_the_output_of_eager_or_is_refused(verdict: str, name: str) -> None:
-    found = _sweep.examine(name)
-    assert f"{found['set']}, {found['built']}" == verdict, found["detail"]
+    result = _sweep.examine(name)
+    assert f"{result['set']}, {result['built']}" == verdict, result["detail"]
 
 
-def test_boolean_masks_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_boolean_masks_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     masks = transformers.AttentionMaskInterface._global_mapping
     monkeypatch.setitem(masks, "regard", transformers.masking_utils.sdpa_mask)
     assert _sweep.examine("NllbMoeModel")["set"] == "wrong"

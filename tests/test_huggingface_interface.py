@@ -1,4 +1,4 @@
-"""What "regard" promises as an attention implementation of transformers, whatever the model does with its masks."""
+"""Guarantees of "regard" as an attention implementation of transformers, for any use of masks by a model."""
 
 from __future__ import annotations
 
@@ -84,15 +84,15 @@ def test_regard_is_registered_in_any_order_of_imports_and_imports_nothing(order:
 @pytest.mark.parametrize("make", [create_causal_mask, create_bidirectional_mask])
 @pytest.mark.parametrize("padding", ["none", "left", "right"])
 @pytest.mark.parametrize("inference", [False, True])
-def test_masks_are_of_the_kind_that_the_class_expects(kind: str, make: Any, padding: str, inference: bool) -> None:
+def test_masks_have_the_type_that_the_class_expects(kind: str, make: Any, padding: str, inference: bool) -> None:
     config = getattr(transformers, f"{kind}Model").config_class(**SMALL)
-    given = None if padding == "none" else text(padding == "left")["attention_mask"]
-    arguments = {"inputs_embeds": torch.zeros(2, 11, 24), "attention_mask": given, "past_key_values": None}
-    made = {}
+    padding_mask = None if padding == "none" else text(padding == "left")["attention_mask"]
+    arguments = {"inputs_embeds": torch.zeros(2, 11, 24), "attention_mask": padding_mask, "past_key_values": None}
+    masks = {}
     with torch.inference_mode(inference):
         for config._attn_implementation in ("eager", "regard"):
-            made[config._attn_implementation] = make(config, **arguments)
-    ours, eager = made["regard"], made["eager"]
+            masks[config._attn_implementation] = make(config, **arguments)
+    ours, eager = masks["regard"], masks["eager"]
     if make is create_bidirectional_mask and padding == "none":
         assert ours is None and eager is None
         return
@@ -110,11 +110,11 @@ def test_masks_are_of_the_kind_that_the_class_expects(kind: str, make: Any, padd
 
 @pytest.mark.parametrize("changed", [False, True])
 @pytest.mark.parametrize("inference", [False, True])
-def test_a_mask_counts_as_the_model_left_it(changed: bool, inference: bool) -> None:
+def test_in_place_changes_of_a_mask_are_respected(changed: bool, inference: bool) -> None:
     module, generator = torch.nn.Identity(), torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, 7, 4, generator=generator) for _ in range(3))
     with torch.inference_mode(inference):
-        mask = huggingface.mask(batch_size=2, q_length=7, kv_length=7)  # no config: the kind that can be added
+        mask = huggingface.mask(batch_size=2, q_length=7, kv_length=7)  # no config: an additive mask
         assert mask is not None
         if changed:
             mask[:, :, :, 2] = torch.finfo(torch.float32).min / 2
@@ -143,12 +143,12 @@ def test_a_causal_model_keeps_no_mask() -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process in which no call was compiled yet: compiled calls are not seen, which ends all verification."""
+    """Simulate a process without compiled calls. A compiled call is not recorded, so it ends all verification."""
     monkeypatch.setattr(huggingface._process, "compiled", False)
 
 
 class Unfaithful(transformers.LlamaModel):
-    """A model that makes masks and computes its attention without the interface."""
+    """A model that creates masks but computes attention without the interface."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         embedded = self.embed_tokens(input_ids)
@@ -156,10 +156,10 @@ class Unfaithful(transformers.LlamaModel):
         return torch.softmax(embedded @ embedded.mT + mask[:, 0], -1) @ embedded
 
 
-def test_a_model_that_makes_masks_but_never_calls_is_an_error() -> None:
+def test_a_model_that_creates_masks_but_never_calls_raises() -> None:
     config = transformers.LlamaConfig(**SMALL)
     model = Unfaithful._from_config(config, attn_implementation="regard")
-    message = r"huggingface: Unfaithful must call the attention interface .*='regard'; got masks, but no call"
+    message = r"huggingface: Unfaithful must call the attention interface .*='regard'; it created masks but"
     for _ in range(2):
         with pytest.raises(ValueError, match=message):
             model(**text())
@@ -168,7 +168,7 @@ def test_a_model_that_makes_masks_but_never_calls_is_an_error() -> None:
 
 
 class Composite(transformers.LlamaModel):
-    """A model one part of which computes its attention itself."""
+    """A model with a submodule that computes attention itself."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -181,7 +181,7 @@ class Composite(transformers.LlamaModel):
 
 
 @pytest.mark.parametrize("part", [True, False])
-def test_a_part_of_a_model_may_compute_its_attention_itself(part: bool) -> None:
+def test_a_submodule_may_compute_attention_itself(part: bool) -> None:
     model = Composite._from_config(transformers.LlamaConfig(**SMALL), attn_implementation="regard").eval()
     with torch.no_grad():
         ours = model(**text(), part=part)[0]
@@ -220,8 +220,8 @@ def test_a_compiled_model_or_layer_raises_no_false_alarm(whole: bool) -> None:
     ("kind", "reason"),
     [
         ("BloomModel", "it computes its attention itself"),
-        ("GitModel", r"it has attention layers for \['eager'\] alone"),
-        ("SamModel", r"it has attention layers for \['eager', 'sdpa'\] alone"),
+        ("GitModel", r"it has attention layers only for \['eager'\]"),
+        ("SamModel", r"it has attention layers only for \['eager', 'sdpa'\]"),
     ],
 )
 def test_classes_that_do_not_call_the_interface_are_not_built_with_regard(kind: str, reason: str) -> None:
@@ -239,8 +239,8 @@ def test_output_attentions_of_a_config_works_if_it_is_set_before_regard(built: b
         model.config.output_attentions = True
 
 
-def test_no_code_of_a_model_directory_is_ever_run() -> None:
-    """Automatic classes, and classes that a variable chooses, are loaded with trust_remote_code=False."""
+def test_code_of_a_model_directory_is_never_run() -> None:
+    """Auto classes, and classes chosen by a variable, are loaded with trust_remote_code=False."""
     root = Path(__file__).parent.parent
     for file in (file for folder in ("src", "bench", "studies") for file in sorted((root / folder).rglob("*.py"))):
         source = file.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The build of the C++ kernels: every file takes part in it, and instruction sets stay apart."""
+"""The build of the C++ kernels: every file is compiled, and instruction sets share no symbols."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def test_the_readme_names_existing_files() -> None:
 
 
 def symbols(path: Path) -> list[tuple[str, str]]:
-    """The type letter and the name of each symbol that an object file defines."""
+    """Return the type letter and the name of each symbol that an object file defines."""
     command = ["nm", "--demangle", "--defined-only", "--format=posix", str(path)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    found = [re.fullmatch(r"(.*) ([A-Za-z])(?: [0-9a-f]+)*\s*", line) for line in lines]
-    return [(match[2], match[1]) for match in found if match]
+    matches = [re.fullmatch(r"(.*) ([A-Za-z])(?: [0-9a-f]+)*\s*", line) for line in lines]
+    return [(match[2], match[1]) for match in matches if match]
 
 
 def shared(kind: str) -> bool:
-    """Whether the linker sees a symbol of this type from other object files."""
+    """Return whether a symbol of this type is visible to other object files."""
     return kind.isupper() or kind in "uvw"
 
 

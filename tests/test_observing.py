@@ -1,7 +1,7 @@
 """Observing never changes a result by a bit: with and without maps, watched or not, the same calls compute it.
 
 Equal bits of different calls are luck, which another processor does not have. So each case is tested twice: on its
-bits, and on the attention calls that were made, which have to be the same ones.
+bits, and on the attention calls, which have to be the same ones.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ class Case:
     call: Callable[[Any, bool], Any]
     """(module, whether maps are asked for) → output, or (output, maps)"""
     maps: bool = True
-    """Whether there is something to ask for."""
+    """Whether the module can return maps."""
     watched: bool = True
-    """Whether there is some attention to watch."""
+    """Whether the module has attention to watch."""
     trains: bool = True
 
 
-def made(build: Callable[[], nn.Module]) -> nn.Module:
+def initialized(build: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(0)
     module = build()
     for parameter in module.parameters():
@@ -116,12 +116,12 @@ def decoder() -> nn.Module:
 
 
 def steps(block: nn.Module, maps: bool) -> Any:
-    """Three steps of decoding with a cache."""
+    """Decode three steps with a cache."""
     cache, outputs, shown = DecoderCache(), [], []
     for t in range(3):
-        found = block(X[:, t : t + 1], MEMORY, memory_lengths=KEY_CUT, cache=cache, return_maps=maps)
-        outputs.append(found[0] if maps else found)
-        shown.append(found[1] if maps else None)
+        result = block(X[:, t : t + 1], MEMORY, memory_lengths=KEY_CUT, cache=cache, return_maps=maps)
+        outputs.append(result[0] if maps else result)
+        shown.append(result[1] if maps else None)
     return (torch.cat(outputs, 1), shown) if maps else torch.cat(outputs, 1)
 
 
@@ -236,7 +236,7 @@ CASES: dict[str, Case] = {
 
 @dataclass(frozen=True)
 class Run:
-    """What a call gave, and by which calls of attention."""
+    """Results of a call, and the attention calls that computed them."""
 
     outputs: list[Tensor]
     gradients: list[Tensor | None]
@@ -245,7 +245,7 @@ class Run:
 
 
 def run(case: Case, training: bool, maps: bool, watched: bool) -> Run:
-    module = made(case.make).train(training)
+    module = initialized(case.make).train(training)
     torch.manual_seed(5)
     with counting() as calls, regard.watch(module) if watched else nullcontext() as seen:
         result = case.call(module, maps)
@@ -262,7 +262,7 @@ def run(case: Case, training: bool, maps: bool, watched: bool) -> Run:
 
 @contextmanager
 def counting() -> Iterator[list[Any]]:
-    """Every request that is served, by whom, with shapes, strides, dtype and threads."""
+    """Record every request with its backend, shapes, strides, dtype and threads."""
     calls: list[Any] = []
 
     def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -283,7 +283,7 @@ def counting() -> Iterator[list[Any]]:
 
 @pytest.fixture(params=["native, 1 thread", "native, 4 threads", "PyTorch, 4 threads"])
 def host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """With the native kernels, and as without a compiler."""
+    """Run with the native kernels, and as on a machine without a compiler."""
     who, threads = request.param.split(", ")
     if who == "PyTorch":
         monkeypatch.setattr(engine, "module", None)
@@ -313,7 +313,7 @@ def same(one: Run, other: Run) -> None:
         if case.trains or not training
     ],
 )
-def test_a_result_does_not_depend_on_who_looks(name: str, training: bool) -> None:
+def test_observing_does_not_change_a_result(name: str, training: bool) -> None:
     case = CASES[name]
     with nullcontext() if training else torch.no_grad():
         alone = run(case, training, maps=False, watched=False)
@@ -326,10 +326,10 @@ def test_a_result_does_not_depend_on_who_looks(name: str, training: bool) -> Non
 
 @pytest.mark.usefixtures("host")
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].maps and name != "seq2seq, fixed"])
-def test_maps_are_of_what_was_computed(name: str) -> None:
-    """Every row of every map sums to one, or to zero in padding; the watched maps are those that are returned."""
+def test_maps_show_the_actual_computation(name: str) -> None:
+    """Every row of every map sums to one, or to zero in padding. Watched and returned maps are the same."""
     case = CASES[name]
-    module = made(case.make).eval()
+    module = initialized(case.make).eval()
     with torch.no_grad(), regard.watch(module) as seen:
         _, maps = case.call(module, True)
     returned = [m for m in tree_leaves(maps) if isinstance(m, regard.AttentionMap)] + [
@@ -344,7 +344,7 @@ def test_maps_are_of_what_was_computed(name: str) -> None:
 @pytest.mark.usefixtures("host")
 @pytest.mark.parametrize("name", ["bert", "sequence classifier"])
 def test_packed_maps_have_the_weights_of_each_text_alone(name: str) -> None:
-    model = made(CASES[name].make).eval()
+    model = initialized(CASES[name].make).eval()
     with torch.no_grad(), regard.watch(model) as seen:
         _, maps = read(model, True)
         alone = [
@@ -372,9 +372,9 @@ SEARCHES: dict[str, Search] = {
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("config", ["before", "rotary", "recurrent"])
-def test_searches_do_not_depend_on_who_looks(config: str, search: str, fast: bool) -> None:
+def test_watching_does_not_change_a_search(config: str, search: str, fast: bool) -> None:
     configs = {"before": TRANSFORMER, "rotary": replace(TRANSFORMER, position="rotary"), "recurrent": RECURRENT}
-    model: Any = made(translator(configs[config])).eval()
+    model: Any = initialized(translator(configs[config])).eval()
     results = []
     for watched in (False, True):
         with counting() as calls, regard.watch(model) if watched else nullcontext() as seen:
@@ -388,8 +388,8 @@ def test_searches_do_not_depend_on_who_looks(config: str, search: str, fast: boo
 @pytest.mark.usefixtures("host")
 @pytest.mark.parametrize("search", SEARCHES)
 def test_fast_decoding_shows_the_maps_of_the_model(search: str) -> None:
-    """Steps are joined to the same maps by either way, and beams that change places stay apart."""
-    model: Any = made(translator(TRANSFORMER)).eval()
+    """Both decoders join steps into the same maps, and reordered beams are kept separate."""
+    model: Any = initialized(translator(TRANSFORMER)).eval()
     maps = []
     for one in (model, fast_decoder(model)):
         with regard.watch(model) as seen:
@@ -402,9 +402,9 @@ def test_fast_decoding_shows_the_maps_of_the_model(search: str) -> None:
 
 @pytest.mark.usefixtures("host")
 @pytest.mark.parametrize("size", [1, 3])
-def test_translating_does_not_depend_on_who_looks(size: int) -> None:
-    """Several batches, which run side by side where nobody watches."""
-    model: Any = made(translator(TRANSFORMER)).eval()
+def test_watching_does_not_change_translations(size: int) -> None:
+    """Several batches, which run in parallel unless the model is watched."""
+    model: Any = initialized(translator(TRANSFORMER)).eval()
     user = Translator(model, None, None)  # type: ignore[arg-type]  # ids alone
     rows = [(*ids(n, seed=n).tolist(), EOS) for n in LENGTHS]
     results: list[Any] = []
@@ -415,8 +415,8 @@ def test_translating_does_not_depend_on_who_looks(size: int) -> None:
 
 
 @pytest.mark.usefixtures("host")
-def test_embedding_does_not_depend_on_who_looks() -> None:
-    model: Any = made(bert(HEADS["bert"])).eval()
+def test_watching_does_not_change_embeddings() -> None:
+    model: Any = initialized(bert(HEADS["bert"])).eval()
     flat = torch.cat([row[:n] for row, n in zip(IDS, LENGTHS, strict=True)])
     results, every = [], []
     for watched in (False, True):
@@ -451,9 +451,9 @@ def test_operators(backend: str, options: dict[str, Any]) -> None:
         assert torch.equal(one, results[0][0]) and torch.equal(other, results[0][1]) and calls == results[0][2]
 
 
-def test_a_look_leaves_the_model_as_it_was() -> None:
-    """The mode, and the random numbers to come."""
-    model: Any = made(translator(TRANSFORMER)).train()
+def test_looking_restores_mode_and_random_state() -> None:
+    """Neither the training mode nor the following random numbers change."""
+    model: Any = initialized(translator(TRANSFORMER)).train()
     user = Translator(model, None, None)  # type: ignore[arg-type]
     one = Translation("", "", 0.0, (5, 6, 7, EOS), (8, 9, BOS))
     before = torch.get_rng_state()

@@ -29,7 +29,7 @@ __all__ = [
 
 
 def _pictures() -> ModuleType:
-    from .pictures import heatmap  # imports matplotlib: only when a picture is asked for
+    from .pictures import heatmap  # imports matplotlib, so only on demand
 
     return heatmap
 
@@ -38,7 +38,7 @@ _map.pictures = _pictures
 
 
 class _Registration(MetaPathFinder):
-    """Imports `regard.huggingface` once transformers has imported the module of its attention interface."""
+    """Import hook that imports `regard.huggingface` after transformers has imported its attention interface."""
 
     AWAITED = "transformers.modeling_utils"
 
@@ -59,7 +59,7 @@ class _Registration(MetaPathFinder):
 
     @staticmethod
     def register() -> None:
-        with contextlib.suppress(ImportError):  # a version before attention could be registered
+        with contextlib.suppress(ImportError):  # a version of transformers without an attention interface
             importlib.import_module("regard.huggingface")
 
 

@@ -1,4 +1,4 @@
-"""`python -m regard` is the command `regard`."""
+"""Run the `regard` command with `python -m regard`."""
 
 import sys
 

@@ -1,16 +1,16 @@
-"""regard as an attention implementation of Hugging Face transformers.
+"""Registers regard as an attention implementation of Hugging Face transformers.
 
     import regard                                              # before or after transformers
     model.set_attn_implementation("regard")                    # or from_pretrained(…, attn_implementation="regard")
     model(**inputs, output_attentions=True).attentions         # a tuple of AttentionMaps (B, H, Tq, Tk), nothing dense
 
-Encoders, decoders, cross-attention, grouped heads, sliding windows, soft caps, position biases and attention sinks are
-computed by `regard.attend`. What a model asks beyond that is refused by name, and so is a model class that does not
-call the attention interface of transformers.
+`regard.attend` supports encoders, decoders, cross-attention, grouped heads, sliding windows, soft caps, position biases
+and attention sinks. Other features raise an error that names them. So does a model class that does not call the
+attention interface of transformers.
 
-Masks are boolean, as those of "sdpa", for classes that declare to support it, and additive, as those of "eager", for
-all others: these add the mask to scores of their own. As under "eager", a causal mask is never left out in favour of
-`is_causal`, and no mask means that every key is visible.
+Classes that declare support for "sdpa" get boolean masks. All others get additive masks like those of "eager", because
+they add the mask to scores of their own. As with "eager", a causal mask is never replaced by `is_causal`, and no mask
+means that every key is visible.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ REFUSED = {
     "cache": "a paged cache of continuous batching",
     "head_mask": "weights that are multiplied after the softmax",
 }
-"""Arguments that change the weights in ways that `regard.attend` does not serve."""
+"""Arguments that change the weights in ways that `regard.attend` does not support."""
 
 
 class Meaning(NamedTuple):
-    """What a mask of `mask` expresses, so that the kernels need not read it."""
+    """A simpler equivalent of a mask returned by `mask`, so that the kernels do not have to read the mask itself."""
 
     version: int
-    """The version counter of the mask: a later one means that a model has changed it in place."""
+    """Version counter of the mask. A later version means that the model changed the mask in place."""
     allowed: Tensor | None
-    """The same as a boolean mask; None for a mask that is causal from the first query and key on."""
+    """Equivalent boolean mask, or None if the mask is purely causal."""
 
 
 def mask(config: Any = None, allow_is_causal_skip: bool = True, **options: Any) -> Tensor | None:
-    """A mask (B, 1, Tq, Tk) of the kind that models of `config` expect, with its `Meaning` attached.
+    """Return a mask (B, 1, Tq, Tk) of the type that models of `config` expect, with its `Meaning` attached.
 
-    A model may do anything with it. Where it arrives in `attention` unchanged, its meaning is used in its place.
+    If the mask reaches `attention` unchanged, its meaning is used instead.
     """
     make = sdpa_mask if takes_boolean(type(config)) else eager_mask
     if torch.compiler.is_compiling():
@@ -73,10 +73,10 @@ def mask(config: Any = None, allow_is_causal_skip: bool = True, **options: Any) 
 
 @torch.compiler.assume_constant_result
 def takes_boolean(config: type) -> bool:
-    """Whether all model classes of a config support the boolean masks of "sdpa" and call the attention interface."""
+    """Return whether all model classes of a config support boolean masks and call the attention interface."""
     if config not in _boolean:
         classes, models = [PreTrainedModel], []
-        for cls in classes:  # grows
+        for cls in classes:  # the list grows during the loop
             classes += cls.__subclasses__()
             models += [cls] if cls.config_class is config else []
         supported = (cls._supports_sdpa and cls._can_set_attn_implementation() for cls in models)
@@ -88,7 +88,7 @@ _boolean: dict[type, bool] = {}
 
 
 def _meaning(attention_mask: Tensor | None, queries: int, keys: int) -> Meaning | None:
-    """The meaning of a mask of `mask` that the model has not changed."""
+    """Return the meaning of a mask that comes from `mask`, unless the model changed it."""
     if torch.compiler.is_compiling() or attention_mask is None or attention_mask.shape[-2:] != (queries, keys):
         return None
     meaning: Meaning | None = getattr(attention_mask, "_regard_meaning", None)
@@ -108,9 +108,9 @@ def attention(
     s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, AttentionMap | None]:
-    """Attention as transformers calls it: query (B, H, Tq, D) → context (B, Tq, H, Dv) and its map (B, H, Tq, Tk).
+    """Compute attention for transformers: query (B, H, Tq, D) → context (B, Tq, H, Dv) and its map (B, H, Tq, Tk).
 
-    The mask alone says which keys are visible: `is_causal` and `sliding_window` are not used, as under "eager".
+    Only the mask determines which keys are visible. As with "eager", `is_causal` and `sliding_window` are ignored.
     """
     _check(module, kwargs)
     _note_call()
@@ -119,7 +119,7 @@ def attention(
     if meaning is not None:
         attention_mask = meaning.allowed
         causal = attention_mask is None and queries > 1
-    if causal and keys > queries:  # the first step into a buffer that is still empty beyond the queries
+    if causal and keys > queries:  # the first step with a static cache, which is still empty beyond the queries
         key, value, keys = key[..., :queries, :], value[..., :queries, :], queries
         position_bias = None if position_bias is None else position_bias[..., :queries]
     if attention_mask is not None and attention_mask.shape[-1] > keys:
@@ -133,37 +133,37 @@ def attention(
         "softcap": softcap,
         "window": None,
     }
-    watched = not torch.compiler.is_compiling()  # a map is no tensor: compiled code has no use for it
+    with_map = not torch.compiler.is_compiling()  # a map is not a tensor, so compiled code cannot return it
     if s_aux is not None:
-        context, found = attend_with_sink(query, key, value, s_aux, **options)
-    elif watched:
-        context, found = attend(query, key, value, **options, return_map=True)
+        context, attention_map = attend_with_sink(query, key, value, s_aux, **options)
+    elif with_map:
+        context, attention_map = attend(query, key, value, **options, return_map=True)
     else:
-        context, found = attend(query, key, value, **options), None
-    return context.transpose(1, 2).contiguous(), found if watched else None
+        context, attention_map = attend(query, key, value, **options), None
+    return context.transpose(1, 2).contiguous(), attention_map if with_map else None
 
 
 def _check(module: nn.Module, kwargs: dict[str, Any]) -> None:
-    for name, words in REFUSED.items():
+    for name, description in REFUSED.items():
         if kwargs.get(name) is not None:
             raise ValueError(
                 f"huggingface: {name} of {type(module).__name__} must be None under attn_implementation='regard': it "
-                f"means {words}. Use model.set_attn_implementation('eager')."
+                f"means {description}. Use model.set_attn_implementation('eager')."
             )
 
 
 class _Seen(threading.local):
-    """What happened in this thread since the innermost model that is being verified began its forward pass."""
+    """Events in this thread since the innermost verified model started its forward pass."""
 
     def __init__(self) -> None:
         self.mask = self.call = False
         self.outer: list[tuple[bool, bool]] = []
-        """The same of the models around it, the outermost first."""
+        """Events of the enclosing models, outermost first."""
 
 
 class _Process:
     compiled = False
-    """Whether a call was compiled by torch.compile: such calls are no longer seen here."""
+    """Whether torch.compile compiled a call. Compiled calls are not recorded any more."""
 
 
 _seen, _process = _Seen(), _Process()
@@ -171,10 +171,10 @@ _handles: weakref.WeakKeyDictionary[nn.Module, tuple[RemovableHandle, ...]] = we
 
 
 def verify(model: nn.Module) -> None:
-    """Check in the next forward passes of `model` that its attention layers call `attention`.
+    """Check during the next forward passes of `model` that its attention layers call `attention`.
 
-    A pass that makes masks and ends without a call raises ValueError; a part of a larger model may do so, as long as
-    another part calls. The first pass with a call ends the check of the model and its parts.
+    A forward pass that creates masks but never calls `attention` raises ValueError. A submodule may do so if another
+    submodule calls it. The first pass with a call ends the check for the model and its submodules.
     """
     if model not in _handles:
         end = model.register_forward_hook(_end, always_call=True)
@@ -197,10 +197,10 @@ def _end(model: nn.Module, args: Any, output: Any) -> None:
         for module in model.modules():
             for handle in _handles.pop(module, ()):
                 handle.remove()
-    elif mask and not _seen.outer and output is not None:  # None: the pass has failed already
+    elif mask and not _seen.outer and output is not None:  # None: the forward pass already failed
         raise ValueError(
             f"huggingface: {type(model).__name__} must call the attention interface of transformers under "
-            f"attn_implementation={NAME!r}; got masks, but no call: it computes its attention itself. Use "
+            f"attn_implementation={NAME!r}; it created masks but computed attention itself. Use "
             "model.set_attn_implementation('eager')."
         )
 
@@ -213,13 +213,13 @@ def _note_call() -> None:
 
 
 def _check_class(cls: type[PreTrainedModel]) -> None:
-    """Refuse to build a model of transformers with "regard" whose attention layers would not use it."""
+    """Raise ValueError if a model class of transformers is built with "regard" but would not use it."""
     if not cls.__module__.startswith("transformers."):
-        return  # the source of other classes is not judged: `verify` checks what they do
+        return  # the source of other classes is not inspected: `verify` checks them at run time
     reason = "" if cls._can_set_attn_implementation() else "it computes its attention itself"
     for table, classes in vars(sys.modules[cls.__module__]).items():
         if table.endswith("_ATTENTION_CLASSES") and NAME not in classes:
-            reason = f"it has attention layers for {sorted(classes)} alone"
+            reason = f"it has attention layers only for {sorted(classes)}"
     if reason:
         raise ValueError(
             f"huggingface: {cls.__name__} must call the attention interface of transformers to be built with "
@@ -229,7 +229,7 @@ def _check_class(cls: type[PreTrainedModel]) -> None:
 
 
 def _checked(method: Any) -> Any:
-    """`PreTrainedModel.get_correct_attn_implementation`, which every model calls when "regard" is chosen for it."""
+    """Wrap `PreTrainedModel.get_correct_attn_implementation`, which every model calls, to check the use of "regard"."""
 
     @functools.wraps(method)
     def get_correct_attn_implementation(
@@ -246,7 +246,7 @@ def _checked(method: Any) -> Any:
 
 
 def register() -> None:
-    """Make "regard" an attention implementation of transformers; once is enough, twice does no harm."""
+    """Register "regard" as an attention implementation of transformers. Repeated calls have no effect."""
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, mask)
     method = getattr(PreTrainedModel, "get_correct_attn_implementation", None)

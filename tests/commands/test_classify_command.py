@@ -1,4 +1,4 @@
-"""From text to labels, as a user does it: pretrain, finetune, go on, classify, export."""
+"""Text classification from the command line: pretrain, finetune, resume, classify, export."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORT = ["--steps", "6", "--longest", "24", "--tokens", "200", "--log-every", "2
 
 @pytest.fixture(autouse=True, scope="module")
 def no_drawing() -> object:
-    """A drawing of curves takes longer than a small run."""
+    """Drawing the curves would take longer than a small run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logbook, "draw", lambda records, goal: b"")
         yield
@@ -29,66 +29,66 @@ def no_drawing() -> object:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("classify")
-    write_labelled(made / "train.tsv", 120)
-    write_labelled(made / "valid.tsv", 20, seed=1)
-    write_plain(made / "text.txt", 80)
-    return made
+    path = tmp_path_factory.mktemp("classify")
+    write_labelled(path / "train.tsv", 120)
+    write_labelled(path / "valid.tsv", 20, seed=1)
+    write_plain(path / "text.txt", 80)
+    return path
 
 
 @pytest.fixture(scope="module", params=["masked", "pairs"])
 def pretrained(request: pytest.FixtureRequest, folder: Path) -> Path:
     run = folder / request.param
-    how = ["--next-sentence", "--whole-words"] if request.param == "pairs" else []
+    options = ["--next-sentence", "--whole-words"] if request.param == "pairs" else []
     text = ["--text", str(folder / "text.txt"), "--documents", "line", "--hold-out", "0.2"]
-    assert main(["train", "pretrain", str(run), *text, *how, *SMALL, *SHORT]) == 0
+    assert main(["train", "pretrain", str(run), *text, *options, *SMALL, *SHORT]) == 0
     return run
 
 
 @pytest.fixture(scope="module")
 def run(pretrained: Path, folder: Path) -> Path:
-    made = folder / f"from-{pretrained.name}"
+    path = folder / f"from-{pretrained.name}"
     data = ["--data", str(folder / "train.tsv"), "--valid", str(folder / "valid.tsv")]
-    assert main(["train", "classify", str(made), *data, "--from", str(pretrained), *SHORT, "--layer-decay", "0.9"]) == 0
-    return made
+    assert main(["train", "classify", str(path), *data, "--from", str(pretrained), *SHORT, "--layer-decay", "0.9"]) == 0
+    return path
 
 
-def test_a_pretrained_run_has_all_that_is_needed(pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pretraining_run_has_all_files(pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("config.json", "bert.json", "tokenizer.json", "model.safetensors", "metrics.jsonl", "samples.txt"):
         assert (pretrained / name).stat().st_size, name
     last = json.loads((pretrained / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["step"] == 6 and ("next_accuracy" in last) == (pretrained.name == "pairs")
-    assert main(["train", "pretrain", str(pretrained)]) == 0  # by the settings it has
-    assert "finished before by steps" in capsys.readouterr().out
+    assert main(["train", "pretrain", str(pretrained)]) == 0  # with its stored settings
+    assert "already finished by steps" in capsys.readouterr().out
 
 
-def test_finetuning_begins_with_what_was_pretrained(run: Path) -> None:
+def test_finetuning_starts_from_the_pretrained_model(run: Path) -> None:
     config = json.loads((run / "config.json").read_text())
     assert config["recipe"] == "classify" and config["kind"] == "finetune" and config["layer_decay"] == 0.9
     assert (run / "tokenizer.json").read_text() == (Path(config["start"]) / "tokenizer.json").read_text()
-    told = json.loads((run / "confusion.json").read_text())
-    assert told["names"] == ["bad", "good"] and sum(map(sum, told["matrix"])) == 20
+    saved = json.loads((run / "confusion.json").read_text())
+    assert saved["names"] == ["bad", "good"] and sum(map(sum, saved["matrix"])) == 20
     assert (run / "confusion.png").stat().st_size
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert {"accuracy", "f1", "loss"} <= last.keys()
 
 
-def test_what_is_finetuned_may_read_the_mean_and_drop_more(
+def test_finetuning_can_change_pooling_and_dropout(
     pretrained: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made, again = folder / f"mean-{pretrained.name}", folder / f"again-{pretrained.name}"
+    path, again = folder / f"mean-{pretrained.name}", folder / f"again-{pretrained.name}"
     data = ["--data", str(folder / "train.tsv"), "--valid", str(folder / "valid.tsv"), *SHORT]
-    how = ["--pool", "mean", "--dropout", "0.3"]
-    assert main(["train", "classify", str(made), *data, "--from", str(pretrained), *how]) == 0
-    assert main(["train", "classify", str(again), *data, "--from", str(made)]) == 0
-    for run in (made, again):  # what begins with it is as it is
+    options = ["--pool", "mean", "--dropout", "0.3"]
+    assert main(["train", "classify", str(path), *data, "--from", str(pretrained), *options]) == 0
+    assert main(["train", "classify", str(again), *data, "--from", str(path)]) == 0
+    for run in (path, again):  # the second inherits them from the first
         config = load_text_classifier(run).model.bert.config
         assert (config.pool, config.dropout) == ("mean", 0.3)
-    assert main(["export", str(made), "--to", "huggingface"]) == 1
+    assert main(["export", str(path), "--to", "huggingface"]) == 1
     assert "pool ('mean') must be 'first'" in capsys.readouterr().err
 
 
-def test_it_goes_on_without_what_it_began_with(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_resumes_without_its_pretrained_model(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = shutil.copytree(run, tmp_path / "run")  # the other tests share the original
     start = Path(json.loads((run / "config.json").read_text())["start"])
     start.rename(start.with_name("elsewhere"))
@@ -106,47 +106,47 @@ def test_texts_and_lines_are_classified_alike(
 ) -> None:
     texts = ["a lovely film", "dull"]
     assert main(["classify", str(run), *texts, "--all"]) == 0
-    given = capsys.readouterr().out
+    output = capsys.readouterr().out
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in texts)))
     assert main(["classify", str(run), "--top", "2"]) == 0
-    assert capsys.readouterr().out == given
-    rows = [line.split("\t") for line in given.splitlines()]
+    assert capsys.readouterr().out == output
+    rows = [line.split("\t") for line in output.splitlines()]
     assert all({row[0], row[2]} == {"good", "bad"} and float(row[1]) >= float(row[3]) for row in rows)
     assert main(["classify", str(run), *texts]) == 0
     assert [line.split("\t") for line in capsys.readouterr().out.splitlines()] == [row[:2] for row in rows]
 
 
-def test_a_directory_for_transformers_says_the_same(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_for_transformers_gives_the_same_result(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     transformers = pytest.importorskip("transformers")
     assert main(["export", str(run), "--to", "huggingface"]) == 0
-    place = run / "huggingface"
-    assert capsys.readouterr().out.strip() == str(place)
+    exported = run / "huggingface"
+    assert capsys.readouterr().out.strip() == str(exported)
     text = "the story was truly awful"
-    for target in (run, place):
+    for target in (run, exported):
         assert main(["classify", str(target), text]) == 0
     ours, again = capsys.readouterr().out.splitlines()
     assert ours == again
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(place)
-    tokens = transformers.AutoTokenizer.from_pretrained(place)(text, return_tensors="pt")
-    shares = model(**tokens).logits.softmax(-1)[0].detach()
-    best = int(shares.argmax())
-    assert f"{model.config.id2label[best]}\t{float(shares[best]):.4f}" == ours
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(exported)
+    tokens = transformers.AutoTokenizer.from_pretrained(exported)(text, return_tensors="pt")
+    probabilities = model(**tokens).logits.softmax(-1)[0].detach()
+    best = int(probabilities.argmax())
+    assert f"{model.config.id2label[best]}\t{float(probabilities[best]):.4f}" == ours
 
 
-def test_finetuning_from_a_directory_of_hugging_face(run: Path, folder: Path) -> None:
+def test_finetuning_from_a_hugging_face_directory(run: Path, folder: Path) -> None:
     assert main(["export", str(run), "--to", "huggingface", "--out", str(folder / "hf")]) == 0
-    made, data = folder / f"hf-{run.name}", ["--data", str(folder / "train.tsv")]
-    assert main(["train", "classify", str(made), *data, "--from", str(folder / "hf"), *SHORT]) == 0
-    assert load_text_classifier(made).labels == ("bad", "good")
+    path, data = folder / f"hf-{run.name}", ["--data", str(folder / "train.tsv")]
+    assert main(["train", "classify", str(path), *data, "--from", str(folder / "hf"), *SHORT]) == 0
+    assert load_text_classifier(path).labels == ("bad", "good")
 
 
-def test_from_scratch_with_a_split_of_its_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = folder / "scratch"
+def test_training_from_scratch_with_a_held_out_split(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "scratch"
     data = ["--data", str(folder / "train.tsv"), "--hold-out", "0.25", "--smoothing", "0.1"]
-    assert main(["train", "classify", str(made), *data, *SMALL, *SHORT]) == 0
-    stored = recipe.stored(made)
+    assert main(["train", "classify", str(path), *data, *SMALL, *SHORT]) == 0
+    stored = recipe.stored(path)
     assert isinstance(stored, recipe.ScratchRecipe) and stored.model.width == 16 and stored.texts.hold_out == 0.25
-    assert main(["classify", str(made), "great"]) == 0
+    assert main(["classify", str(path), "great"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].split("\t")[0] in ("good", "bad")
 
 
@@ -155,7 +155,7 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
     (tmp_path / "one.tsv").write_text("x\ta\ny\ta\n")
     (tmp_path / "other.tsv").write_text("x\tgood\ny\tmixed\n")
     cases = {
-        "data (none.tsv) must be a file": ["train", "classify", new, "--data", "none.tsv"],
+        "data (none.tsv) must be an existing file": ["train", "classify", new, "--data", "none.tsv"],
         "smoothing (1.0) must lie in": ["train", "classify", new, *data, "--smoothing", "1"],
         "labels (a) must be two or more": [
             "train",
@@ -181,7 +181,7 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
         "layer_decay (2.0) must lie": ["train", "classify", new, *data, "--from", str(run), "--layer-decay", "2"],
         "dropout (1.0) must lie": ["train", "classify", new, *data, "--from", str(run), "--dropout", "1"],
         "kind (mlp) must be one of finetune, scratch": ["train", "classify", new, *data, "--kind", "mlp"],
-        "text (none.txt) must be a file": ["train", "pretrain", new, "--text", "none.txt"],
+        "text (none.txt) must be an existing file": ["train", "pretrain", new, "--text", "none.txt"],
         "mask (0.0) must lie in": ["train", "pretrain", new, "--text", str(folder / "text.txt"), "--mask", "0"],
         "pairs need a second document": [
             "train",
@@ -193,9 +193,9 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
             str(folder / "text.txt"),
             "--next-sentence",
         ],
-        "text (argument 2) must hold something to read": ["classify", str(run), "a", " "],
+        "text (argument 2) must not be empty": ["classify", str(run), "a", " "],
         "top (0) must be at least 1": ["classify", str(run), "a", "--top", "0"],
-        "plot (x.png) must come with a classifier of images": ["classify", str(run), "a", "--plot", "x.png"],
+        "plot (x.png) needs an image classifier": ["classify", str(run), "a", "--plot", "x.png"],
         f"{tmp_path}/config.json must be the settings": ["classify", str(tmp_path), "a"],
     }
     for message, arguments in cases.items():
@@ -203,7 +203,7 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
         assert message in capsys.readouterr().err.replace("\n", " "), message
     pretrained = recipe.stored(run).start  # type: ignore[union-attr]
     assert main(["classify", str(pretrained), "a"]) == 1
-    assert "must be a run of a classifier of texts; got another" in capsys.readouterr().err
+    assert "must be a run of a text classifier; got another" in capsys.readouterr().err
     damaged = shutil.copytree(run, tmp_path / "damaged")  # the other tests share the original
     (damaged / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:-9])
     assert main(["classify", str(damaged), "a"]) == 1
@@ -218,5 +218,5 @@ def test_help_lists_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         with pytest.raises(SystemExit) as ended:
             main(["train", *arguments])
-        said = capsys.readouterr().out
-        assert ended.value.code == 0 and all(option in said for option in wanted)
+        output = capsys.readouterr().out
+        assert ended.value.code == 0 and all(option in output for option in wanted)

@@ -1,4 +1,4 @@
-"""Every command that the documents show is run, on toy data; options stand before and after the texts."""
+"""Run every command shown in the documentation on toy data. Options may come before and after texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.commands.main import _parsed, main
+from regard.commands.main import _parse, main
 from regard.core import assets
 from regard.data import WordPiece
 from regard.models import Bert, BertConfig, save_bert
@@ -27,7 +27,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "README.zh.md", *sorted((ROOT / "docs").
 FENCED = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(regard [^`]+)`")
 ONLY_PARSED = ("data tatoeba", "data bible", "data fashion-mnist")
-"""They fetch from the network."""
+"""Commands that need the network, which are only parsed."""
 BENCH = ("ein mann sitzt auf einer bank .", "a man sits on a bench .")
 """A pair whose words are in the vocabulary, so that a chart shows them."""
 SMALL = ["--width", "16", "--hidden", "16", "--steps", "1", "--warmup", "0", "--log-every", "1"]
@@ -42,7 +42,7 @@ TINY = {
 
 
 def fenced() -> list[str]:
-    """The commands in blocks of code, without usage lines such as `regard view TARGET [--text TEXT]`."""
+    """Return the commands in code blocks, without usage lines such as `regard view TARGET [--text TEXT]`."""
     lines = [
         line
         for document in DOCUMENTS
@@ -53,13 +53,13 @@ def fenced() -> list[str]:
 
 
 def inline() -> list[str]:
-    """The commands within sentences, as far as they are whole."""
-    found = [
+    """Return the complete commands within sentences."""
+    commands = [
         command
         for document in DOCUMENTS
         for command in INLINE.findall(FENCED.sub("", document.read_text(encoding="utf-8")))
     ]
-    return sorted({command for command in found if len(command.split()) > 2 and not re.search(r"[\[|…]", command)})
+    return sorted({command for command in commands if len(command.split()) > 2 and not re.search(r"[\[|…]", command)})
 
 
 COMMANDS = list(dict.fromkeys(fenced()))
@@ -73,7 +73,7 @@ def test_the_documents_show_commands() -> None:
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with everything that the commands name, and a run of each kind."""
+    """Folder with all files that the commands name, and a run of each kind."""
     folder = tmp_path_factory.mktemp("workspace")
     for name, count in (("train", 60), ("val", 8), ("test", 3)):
         for side, language in enumerate(("de", "en")):
@@ -104,7 +104,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(words: list[str]) -> int:
-    """Run a command as documented; one that trains, for one step of a tiny model."""
+    """Run a command as documented. Training commands take one step of a tiny model."""
     if words[1] == "train" and "--help" not in words:
         kind = words[2]
         if kind == "classify":
@@ -114,7 +114,7 @@ def run(words: list[str]) -> int:
             words = [word for word in words if word not in ("…", "--train", "--valid")] + data
         words = [*words, *TINY[kind]]
     if words[1] == "explain" and "--out" in words and not (assets.FOLDER / "index.html").exists():
-        words = words[: words.index("--out")]  # without the page there is still the outline
+        words = words[: words.index("--out")]  # without the page, it prints an outline
     if words[1:3] == ["data", "dates"]:
         words = [*words, "--count", "20"]
     try:
@@ -132,12 +132,12 @@ def test_a_documented_command_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     if command.removeprefix("regard ").startswith(ONLY_PARSED):
-        assert _parsed(shlex.split(command)[1:]).run
+        assert _parse(shlex.split(command)[1:]).run
         return
     if command.startswith("regard export") and command.endswith("ctranslate2"):
         pytest.importorskip("ctranslate2")
     words = shlex.split(command)
-    if words[1] == "train" and len(words) > 4:  # in a folder of its own: another command has trained the run
+    if words[1] == "train" and len(words) > 4:  # in a separate folder, because another command has trained the run
         shutil.copytree(workspace, tmp_path / "new")
         monkeypatch.chdir(tmp_path / "new")
         shutil.rmtree(words[3], ignore_errors=True)
@@ -145,22 +145,22 @@ def test_a_documented_command_runs(
         monkeypatch.chdir(workspace)
     for sign in ("<", ">"):
         if sign in words:
-            place = words.index(sign)
+            index = words.index(sign)
             if sign == "<":
-                monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(Path(words[place + 1]).read_bytes())))
-            del words[place : place + 2]
+                monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(Path(words[index + 1]).read_bytes())))
+            del words[index : index + 2]
     assert run(words) == 0, capsys.readouterr().err
     assert capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", inline())
-def test_a_command_in_a_sentence_is_understood(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_inline_command_is_valid(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(command)
     if words[1] == "explain":
         assert run(["regard", *words[1 : words.index("--out")]]) == 0
         assert capsys.readouterr().out
-    elif words[1] != "train":  # the recipe of a training reads its own options
-        assert _parsed(words[1:]).run
+    elif words[1] != "train":  # each training recipe parses its own options
+        assert _parse(words[1:]).run
 
 
 OPTIONS = [
@@ -173,10 +173,10 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
-def test_options_stand_before_between_and_after_the_texts(
+def test_options_may_come_before_between_and_after_texts(
     workspace: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = []
+    outputs = []
     texts, folder = ["a dog", "-- the cat"], str(workspace / "runs/de-en")
     for arguments in (
         [folder, *options, "--", *texts],
@@ -184,8 +184,8 @@ def test_options_stand_before_between_and_after_the_texts(
         [*options, folder, "--", *texts] if len(options) != 1 else [folder, *options, "--", *texts],
     ):
         assert main(["translate", *arguments]) == 0, arguments
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1] == said[2] and said[0].count("\n") == (4 if "--n-best" in options else 2)
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] == outputs[2] and outputs[0].count("\n") == (4 if "--n-best" in options else 2)
     plain = [[folder, *options, "a dog", "the cat"], [folder, "a dog", "the cat", *options]]
     assert [main(["translate", *arguments]) for arguments in plain] == [0, 0]
     lines = capsys.readouterr().out.splitlines()
@@ -193,7 +193,7 @@ def test_options_stand_before_between_and_after_the_texts(
 
 
 def test_python_as_documented(workspace: Path) -> None:
-    """`load` takes a string; one text gives its translations; `look` and `align` take what `translate` returns."""
+    """`load_translator` takes a string, and `look` and `align` accept the result of `translate`."""
     translator = load_translator(str(workspace / "runs/de-en"))
     single = translator.translate("the cat", longest=6)
     assert isinstance(single[0], Translation) and single[0].source == "the cat"
@@ -203,7 +203,7 @@ def test_python_as_documented(workspace: Path) -> None:
     assert translator.look(single[0])[0].shape == translator.look(single)[0].shape
     alignment = translator.align(single[0])
     assert isinstance(alignment, Alignment) and alignment.links == translator.align(several)[0].links
-    with pytest.raises(ValueError, match=r"translations must be of `translate` or `known`; got a str"):
+    with pytest.raises(ValueError, match=r"translations must come from `translate` or `known`; got a str"):
         translator.look(["the cat"])  # type: ignore[list-item]
 
 
@@ -214,5 +214,5 @@ def test_a_single_string_is_one_text(workspace: Path) -> None:
     classifier, embedder = load_text_classifier(str(workspace / "runs/mood")), Embedder.load(workspace / "DIRECTORY")
     assert classifier.probabilities("a fine film").equal(classifier.probabilities(["a fine film"])[0])
     assert embedder.embed("a fine film").equal(embedder.embed(["a fine film"])[0])
-    with pytest.raises(ValueError, match=r"images \(boot.png\) must be a list, even of one file"):
+    with pytest.raises(ValueError, match=r"images \(boot.png\) must be a list, even for a single file"):
         load_image_classifier(str(workspace / "runs/fashion")).classify("boot.png")

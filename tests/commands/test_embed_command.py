@@ -1,4 +1,4 @@
-"""`regard embed`, as a user runs it."""
+"""The command `regard embed`."""
 
 import gzip
 import io
@@ -13,8 +13,8 @@ from regard.commands.main import main
 from tests.tasks.test_embedder import TEXTS, folder  # noqa: F401  (a fixture)
 
 
-def rows(said: str) -> np.ndarray:
-    return np.array([json.loads(line)["embedding"] for line in said.splitlines()], dtype=np.float32)
+def rows(output: str) -> np.ndarray:
+    return np.array([json.loads(line)["embedding"] for line in output.splitlines()], dtype=np.float32)
 
 
 def test_texts_lines_and_files_give_the_same(
@@ -24,22 +24,22 @@ def test_texts_lines_and_files_give_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert main(["embed", str(folder), *TEXTS]) == 0
-    said = capsys.readouterr().out
-    assert [json.loads(line)["text"] for line in said.splitlines()] == TEXTS
+    output = capsys.readouterr().out
+    assert [json.loads(line)["text"] for line in output.splitlines()] == TEXTS
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{text}\n" for text in TEXTS)))
     assert main(["embed", str(folder)]) == 0
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == output
     (tmp_path / "a.txt").write_text("".join(f"{text}\r\n" for text in TEXTS[:2]), newline="")
     (tmp_path / "b.gz").write_bytes(gzip.compress("\n".join(TEXTS[2:]).encode()))
     files = ["--file", str(tmp_path / "a.txt"), "--file", str(tmp_path / "b.gz")]
     assert main(["embed", str(folder), *files, "--out", str(tmp_path / "new/x.npy"), "--batch-tokens", "20"]) == 0
     assert f"{tmp_path / 'new/x.npy'} (6 × 24, float32)" in capsys.readouterr().out
-    made = np.load(tmp_path / "new/x.npy")
-    assert made.dtype == np.float32
-    np.testing.assert_allclose(made, rows(said), atol=1e-6)
+    embeddings = np.load(tmp_path / "new/x.npy")
+    assert embeddings.dtype == np.float32
+    np.testing.assert_allclose(embeddings, rows(output), atol=1e-6)
 
 
-def test_many_lines_go_in_chunks(
+def test_many_lines_are_embedded_in_chunks(
     folder: Path,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -47,9 +47,9 @@ def test_many_lines_go_in_chunks(
     monkeypatch.setattr(embed, "CHUNK", 4)
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(TEXTS * 4)))
     assert main(["embed", str(folder), "--out", str(tmp_path / "x.npy")]) == 0
-    made = np.load(tmp_path / "x.npy")
-    assert made.shape == (24, 24)
-    np.testing.assert_allclose(made[:6], made[18:], atol=1e-6)
+    embeddings = np.load(tmp_path / "x.npy")
+    assert embeddings.shape == (24, 24)
+    np.testing.assert_allclose(embeddings[:6], embeddings[18:], atol=1e-6)
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert main(["embed", str(folder), "--out", str(tmp_path / "none.npy")]) == 0
     assert np.load(tmp_path / "none.npy").shape == (0, 24)
@@ -58,10 +58,10 @@ def test_many_lines_go_in_chunks(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a", ""], "TEXT 2 ('') must hold some text; got none"),
+        (["a", ""], "TEXT 2 ('') must not be empty"),
         (["a", "--out", "x.csv"], "out (x.csv) must end in .npy"),
         (["a", "--file", "b"], "texts (1) and files (1) must not both be given"),
-        (["--file", "nowhere.txt"], "file (nowhere.txt) must be there"),
+        (["--file", "nowhere.txt"], "file (nowhere.txt) must exist"),
         (["a", "--batch-tokens", "0"], "batch-tokens (0) must be at least 1"),
     ],
 )
@@ -75,7 +75,7 @@ def test_bad_input_is_named(
     assert f"regard embed: {message}" in capsys.readouterr().err
 
 
-def test_what_cannot_be_read_is_named(
+def test_unreadable_input_is_named(
     folder: Path,  # noqa: F811
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -84,7 +84,7 @@ def test_what_cannot_be_read_is_named(
     assert f"folder ({tmp_path}) must be a model directory with a config.json" in capsys.readouterr().err
     (tmp_path / "a.txt").write_bytes(b"a cat\n\n")
     assert main(["embed", str(folder), "--file", str(tmp_path / "a.txt"), "--out", str(tmp_path / "x.npy")]) == 1
-    assert f"line 2 of {tmp_path / 'a.txt'} ('') must hold some text" in capsys.readouterr().err
+    assert f"line 2 of {tmp_path / 'a.txt'} ('') must not be empty" in capsys.readouterr().err
     assert not (tmp_path / "x.npy").exists()
     (tmp_path / "a.txt").write_bytes(b"a\xff\n")
     assert main(["embed", str(folder), "--file", str(tmp_path / "a.txt")]) == 1

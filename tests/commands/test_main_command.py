@@ -1,4 +1,4 @@
-"""The commands, as a user meets them."""
+"""The commands `demo` and `info`, and behaviour shared by all commands."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from regard.tasks.translator import Translator
 
 @pytest.fixture(scope="module")
 def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of a demo of a few steps, and what it printed."""
+    """Output folder of a demo with a few steps, and its printed output."""
     out, printed = tmp_path_factory.mktemp("demo") / "deep/er", io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setattr(date_contest, "PAIRS", 500)
         patch.setattr(date_contest, "TEST", 20)
         patch.setattr(date_contest, "VALID", 20)
-        for _ in range(2):  # a second time in the same folder
+        for _ in range(2):  # twice in the same folder
             printed.truncate(0)
             assert main(["demo", "--steps", "3", "--out", str(out)]) == 0
     return out, printed.getvalue()
 
 
 def test_demo_trains_both_and_names_the_page(demo_run: tuple[Path, str]) -> None:
-    out, said = demo_run
-    assert "additive attention" in said and "fixed context" in said and "right, of 20 dates" in said
-    assert (out / "dates.html").resolve().as_uri() in said.replace("\n", "")
+    out, output = demo_run
+    assert "additive attention" in output and "fixed context" in output and "correct, of 20 unseen dates" in output
+    assert (out / "dates.html").resolve().as_uri() in output.replace("\n", "")
     assert "<title>Reading dates</title>" in (out / "dates.html").read_text(encoding="utf-8")
     assert min(Image.open(out / "dates.png").size) > 100
 
@@ -53,15 +53,15 @@ def test_both_models_of_the_demo_are_trained_for_the_same_steps(demo_run: tuple[
         json.loads((demo_run[0] / "dates-run" / name / "config.json").read_text()) for name in date_contest.NAMES
     ]
     assert [config["model"].pop("context") for config in configs] == list(date_contest.NAMES)
-    assert len({config.pop("sha256") for config in configs}) == 2  # of each file
+    assert len({config.pop("sha256") for config in configs}) == 2  # one per file
     assert configs[0] == configs[1] and configs[0]["training"]["steps"] == 3
-    assert configs[0]["training"]["minutes"] is None  # the clock has no say
+    assert configs[0]["training"]["minutes"] is None  # no time limit
 
 
 def test_the_demo_does_not_depend_on_the_clock(
     demo_run: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine a thousand times slower it ends in the same weights."""
+    """A machine that is a thousand times slower gives the same weights."""
     monkeypatch.setattr(date_contest, "PAIRS", 500)
     monkeypatch.setattr(date_contest, "TEST", 20)
     monkeypatch.setattr(date_contest, "VALID", 20)
@@ -83,7 +83,7 @@ def test_the_demo_names_commands_that_open_its_runs(
     assert [words[1] for words in commands] == ["translate", "explain", "view"]
     for words in commands:
         if words[1] == "explain" and not (assets.FOLDER / "index.html").exists():
-            words = words[: words.index("--out")]  # without the page there is still the outline
+            words = words[: words.index("--out")]  # without the page, it prints an outline
         assert main(words[1:]) == 0, words
     assert len(opened) == 1 and opened[0].shown.layers
     assert capsys.readouterr().out.splitlines()
@@ -96,9 +96,9 @@ def test_the_demo_names_commands_that_open_its_runs(
 @pytest.mark.parametrize(
     "arguments,message",
     [
-        (["demo", "--steps", "0"], "steps (0) must be at least 1, of training for each model"),
-        (["demo", "--steps", "-3"], "steps (-3) must be at least 1, of training for each model"),
-        (["info", "--shape", "8"], "shape ('8') must be two or more sizes, the last of them queries and width; got 1."),
+        (["demo", "--steps", "0"], "steps (0) must be at least 1; 900 are enough"),
+        (["demo", "--steps", "-3"], "steps (-3) must be at least 1; 900 are enough"),
+        (["info", "--shape", "8"], "shape ('8') must be two or more sizes that end with queries and width; got 1."),
         (["info", "--shape", "1,x,4"], "shape ('1,x,4') must be whole numbers of 1 or more; got 'x'. Try --shape 1,8,"),
         (["info", "--shape", "1,0,4"], "shape ('1,0,4') must be whole numbers of 1 or more; got '0'."),
         (["info", "--shape", "4,4", "--keys", "-3"], "keys ('-3') must be whole numbers of 1 or more; got '-3'."),
@@ -130,7 +130,7 @@ def test_ctrl_c_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert "stopped" in capsys.readouterr().err
 
 
-def test_demo_of_a_translator_that_writes_nothing(
+def test_demo_with_empty_translations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(date_contest, "PAIRS", 200)
@@ -138,38 +138,38 @@ def test_demo_of_a_translator_that_writes_nothing(
     monkeypatch.setattr(date_contest, "VALID", 20)
     search = Translator.search
     empty = Hypothesis((), 0.0)
-    monkeypatch.setattr(Translator, "search", lambda *given, **how: [[empty] for _ in search(*given, **how)])
+    monkeypatch.setattr(Translator, "search", lambda *args, **kwargs: [[empty] for _ in search(*args, **kwargs)])
     assert main(["demo", "--steps", "1", "--out", str(tmp_path / "out")]) == 0
-    assert "it wrote nothing" in capsys.readouterr().out and (tmp_path / "out/dates.png").exists()
+    assert "no output" in capsys.readouterr().out and (tmp_path / "out/dates.png").exists()
 
 
-def test_texts_may_stand_before_and_after_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[str]] = []
-    monkeypatch.setattr("regard.commands.translate.run", lambda options: seen.append(options.texts) or 0)
+def test_texts_may_come_before_and_after_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[list[str]] = []
+    monkeypatch.setattr("regard.commands.translate.run", lambda options: texts.append(options.texts) or 0)
     for words in (["a", "b"], ["--beam", "2", "a", "b"], ["a", "--beam", "2", "b"], ["a", "b", "--beam", "2"]):
         assert main(["translate", "RUN", *words]) == 0
-    assert seen == [["a", "b"]] * 4
+    assert texts == [["a", "b"]] * 4
     for wrong in (["translate", "RUN", "--beams", "2", "a"], ["info", "more"]):
         with pytest.raises(SystemExit):
             main(wrong)
 
 
-def test_a_reader_who_has_enough_is_no_error() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     command = [sys.executable, "-m", "regard", "train", "translate", "--help"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stderr is not None
-    process.stdout.close()  # as `| head` does
+    process.stdout.close()  # like `| head`
     assert process.stderr.read() == b"" and process.wait() == 0
     process.stderr.close()
 
 
-def test_info_says_which_backend_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_shows_the_backend_and_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info"]) == 0
-    said = capsys.readouterr().out
-    assert __version__ in said and torch.__version__ in said
-    rows = [line.split() for line in said.splitlines()]
+    output = capsys.readouterr().out
+    assert __version__ in output and torch.__version__ in output
+    rows = [line.split() for line in output.splitlines()]
     assert any(row[:2] == ["causal", "native" if engine.module else "torch"] for row in rows)
-    assert engine.module is None or engine.module.isa() in said
+    assert engine.module is None or engine.module.isa() in output
     assert any(row[:2] == ["additive", "native" if engine.module else "blocked"] for row in rows)
     assert any(row[:2] == ["callable", "blocked"] for row in rows)
 
@@ -180,29 +180,29 @@ SHAPE = ["info", "--shape", "1,8,8192,64"]
 @pytest.mark.parametrize(
     "arguments,wanted",
     [
-        (SHAPE, ["1×8×8192×64, 8192 keys, scaled_dot, float32, forward", "auto takes "]),
+        (SHAPE, ["1×8×8192×64, 8192 keys, scaled_dot, float32, forward", "auto chooses "]),
         ([*SHAPE, "--keys", "5", "--causal", "--grad"], [", 5 keys, scaled_dot, causal, float32, with gradients"]),
-        ([*SHAPE, "--dtype", "float64"], ["auto takes torch: SDPA serves it; native: ", "blocked    serves it"]),
+        ([*SHAPE, "--dtype", "float64"], ["auto chooses torch: SDPA serves it; native: ", "blocked    supported"]),
         ([*SHAPE, "--similarity", "bilinear"], ["bilinear"]),
         ([*SHAPE, "--similarity", "additive"], ["torch      no: SDPA compares by dot products only"]),
     ],
 )
 def test_info_of_a_call(arguments: list[str], wanted: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
-    said = " ".join(capsys.readouterr().out.replace("\n", " ").split())
-    assert all(" ".join(part.split()) in said for part in wanted), said
+    output = " ".join(capsys.readouterr().out.replace("\n", " ").split())
+    assert all(" ".join(part.split()) in output for part in wanted), output
 
 
 @pytest.mark.skipif(engine.module is None, reason=f"native: {engine.reason}")
-def test_info_says_what_native_does_not_serve(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_shows_what_native_does_not_support(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SHAPE, "--dtype", "float64"]) == 0
     assert "no: it computes in float32, not in float64" in capsys.readouterr().out
     assert main([*SHAPE, "--similarity", "additive"]) == 0
-    assert "auto takes native: the native kernels serve it." in capsys.readouterr().out
+    assert "auto chooses native: the native kernels serve it." in capsys.readouterr().out
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, said in ((["--help"], "demo"), (["--version"], __version__), (["demo", "--help"], "--out")):
+    for arguments, output in ((["--help"], "demo"), (["--version"], __version__), (["demo", "--help"], "--out")):
         with pytest.raises(SystemExit) as ended:
             main(arguments)
-        assert ended.value.code == 0 and said in capsys.readouterr().out
+        assert ended.value.code == 0 and output in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""From parallel text to translations, as a user does it: train, go on, translate, align, draw, export."""
+"""Translation from the command line: train, resume, translate, align, draw, export."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def run(request: pytest.FixtureRequest, texts: list[str], tmp_path_factory: pyte
     return folder
 
 
-def test_a_run_has_all_that_is_needed(run: Path) -> None:
+def test_a_run_has_all_files(run: Path) -> None:
     for name in ("config.json", "source.json", "target.json", "model.safetensors", "metrics.jsonl", "samples.txt"):
         assert (run / name).stat().st_size, name
     config = json.loads((run / "config.json").read_text())
     assert config["recipe"] == "translate" and config["kind"] == run.name and config["training"]["steps"] == 4
 
 
-def test_it_goes_on_where_it_ended(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_resumes_where_it_ended(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, steps = shutil.copytree(run, tmp_path / "run"), 6  # the other tests share the original
     assert main(["train", "translate", str(run), "--steps", str(steps)]) == 0
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
@@ -61,10 +61,10 @@ def test_texts_and_lines_are_translated_alike(
     sentences = ["the cat", "a dog sees the bird", ""]
     options = ["--beam", "2", "--longest", "8"]
     assert main(["translate", str(run), *sentences, *options]) == 0
-    given = capsys.readouterr().out
+    output = capsys.readouterr().out
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in sentences)))
     assert main(["translate", str(run), *options]) == 0
-    assert capsys.readouterr().out == given and given.count("\n") == 3
+    assert capsys.readouterr().out == output and output.count("\n") == 3
 
 
 def test_n_best_lists_have_numbers_and_scores(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,8 +80,8 @@ def test_alignments_and_pictures(run: Path, tmp_path: Path, capsys: pytest.Captu
     assert main(["translate", str(run), "the cat sees", "a dog", *options]) == 0
     for line, words in zip(capsys.readouterr().out.splitlines(), (3, 2), strict=True):
         text, links = line.split("\t")
-        found = [tuple(map(int, link.split("-"))) for link in links.split()]
-        assert len(found) == len(text.split()) and all(source < words for source, _ in found)
+        linked = [tuple(map(int, link.split("-"))) for link in links.split()]
+        assert len(linked) == len(text.split()) and all(source < words for source, _ in linked)
     assert plot.stat().st_size and plot.with_stem("alignment-2").stat().st_size
 
 
@@ -93,17 +93,17 @@ def test_only_a_transformer_is_exported(run: Path, capsys: pytest.CaptureFixture
         assert status == 1 and "model (Seq2Seq) must be a Transformer" in capsys.readouterr().err
 
 
-def test_a_fixed_context_has_nothing_to_align(
+def test_a_fixed_context_has_no_alignments(
     texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fixed = ["--kind", "recurrent", "--context", "fixed", "--encoder-hidden", "16"]
     assert main(["train", "translate", str(tmp_path / "run"), *texts, "--steps", "2", *SMALL, *fixed]) == 0
     assert main(["translate", str(tmp_path / "run"), "a", "--alignments"]) == 1
-    assert "has a fixed context, the same for every step" in capsys.readouterr().err
+    assert "has a fixed context. Train with" in capsys.readouterr().err
 
 
 def test_chinese_is_scored_by_its_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run keeps the tokenizer that it began with, and a better Chinese translation scores higher."""
+    """A run keeps its initial BLEU tokenizer, and a better Chinese translation scores higher."""
     words = {"le": "那", "un": "一只", "chat": "猫", "chien": "狗", "oiseau": "鸟", "voit": "看见"}
     for name, count in (("train", 40), ("valid", 5)):
         lines = [(source, "".join(words[word] for word in target.split())) for source, target in pairs(count, seed=3)]
@@ -116,8 +116,8 @@ def test_chinese_is_scored_by_its_characters(tmp_path: Path, monkeypatch: pytest
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert {"bleu", "chrf", "exact", "loss"} <= last.keys()
     used: list[str | None] = []
-    made = recipe.Translate
-    monkeypatch.setattr(recipe, "Translate", lambda *a, tokenizer, **o: used.append(tokenizer) or made(*a, **o))
+    original = recipe.Translate
+    monkeypatch.setattr(recipe, "Translate", lambda *a, tokenizer, **o: used.append(tokenizer) or original(*a, **o))
     (run / "evaluation.json").write_text('{"tokenizer": "char"}')
     assert main(["train", "translate", str(run), "--steps", "3"]) == 0 and used == ["char"]
 
@@ -125,8 +125,8 @@ def test_chinese_is_scored_by_its_characters(tmp_path: Path, monkeypatch: pytest
 def test_bad_input_is_named(texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = ["--train", "none.de", "none.en", "--valid", "none.tsv", "--tokens", "0"]
     assert main(["train", "translate", str(tmp_path / "run"), *missing]) == 1
-    said = capsys.readouterr().err
-    assert all(part in said for part in ("train (none.de)", "train (none.en)", "valid (none.tsv)", "tokens (0)"))
+    output = capsys.readouterr().err
+    assert all(part in output for part in ("train (none.de)", "train (none.en)", "valid (none.tsv)", "tokens (0)"))
     assert not (tmp_path / "run").exists()
     assert main(["train", "translate", str(tmp_path / "run"), *texts, "--kind", "mlp"]) == 1
     assert "kind (mlp) must be one of transformer, recurrent" in capsys.readouterr().err
@@ -139,10 +139,12 @@ def test_bad_input_is_named(texts: list[str], tmp_path: Path, capsys: pytest.Cap
 def test_help_lists_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["train", "translate", "--help"])
-    said = capsys.readouterr().out
-    assert ended.value.code == 0 and "--learning-rate" in said and "--encoder-layers" in said and "Subwords" in said
+    output = capsys.readouterr().out
+    assert (
+        ended.value.code == 0 and "--learning-rate" in output and "--encoder-layers" in output and "subwords" in output
+    )
 
 
-def test_what_is_stored_is_what_was_asked_for(run: Path) -> None:
+def test_the_stored_recipe_has_the_requested_settings(run: Path) -> None:
     stored = recipe.stored(run)
     assert type(stored) is recipe.KINDS[run.name] and stored.model.width == 16 and stored.data.vocabulary == 60

@@ -1,4 +1,4 @@
-"""What a user can get wrong: every command ends with a status and words, never with a traceback."""
+"""User errors: every command ends with an exit status and a message, never with a traceback."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def status_of(arguments: list[str]) -> int:
-    """The exit status of a command; whatever it raises but SystemExit would be a traceback."""
+    """Return the exit status of a command. Any exception but SystemExit would be a traceback."""
     try:
         return main(arguments)
     except SystemExit as ended:
@@ -91,7 +91,7 @@ def commands(run: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("content", WHOLE, ids=lambda text: text[:12] or "empty")
 @pytest.mark.parametrize("kind", ["translator", "classifier"])
-def test_any_config_is_refused_in_words(
+def test_an_invalid_config_gives_a_message(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, content: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / kind
@@ -99,14 +99,14 @@ def test_any_config_is_refused_in_words(
     (run / "config.json").write_text(content, encoding="utf-8")
     for arguments in commands(run):
         if arguments[0] == "embed" and content == "{}":
-            continue  # a BERT of the usual sizes: too large for a test
+            continue  # a BERT of default size, too large for a test
         assert status_of(arguments) == 1, arguments
-        said = capsys.readouterr().err
-        assert len(said) < 2000 and str(run) in said, arguments
+        output = capsys.readouterr().err
+        assert len(output) < 2000 and str(run) in output, arguments
 
 
 def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The paths to everything in nested objects."""
+    """Yield the paths to all leaves of nested objects."""
     for key, inner in value.items():
         yield (*path, key)
         if isinstance(inner, dict):
@@ -114,7 +114,7 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("kind", ["translator", "classifier"])
-def test_any_value_in_a_file_of_a_run_is_refused_in_words_or_has_no_effect(
+def test_an_invalid_value_in_a_run_gives_a_message_or_has_no_effect(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, choose = tmp_path / kind, random.Random(19)
@@ -142,19 +142,19 @@ def test_sizes_out_of_bounds_are_named(
     for kind in ["recurrent"] if name in ("encoder-hidden", "layers") else ["recurrent", "transformer"]:
         run = ["train", "translate", str(tmp_path / "run"), *texts, "--kind", kind, "--steps", "1", "--warmup", "0"]
         assert status_of([*run, f"--{name}={value}"]) == 1
-        said = capsys.readouterr().err
-        assert f"{name.replace('-', '_')} ({value}) must be at" in said
+        output = capsys.readouterr().err
+        assert f"{name.replace('-', '_')} ({value}) must be at" in output
     assert not (tmp_path / "run").exists()
 
 
-def test_every_wrong_size_is_named_at_once(
+def test_all_invalid_sizes_are_named_at_once(
     texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = ["--width", "0", "--heads", "-1", "--dropout", "2", "--encoder-layers", "99999", "--steps", "1"]
     assert status_of(["train", "translate", str(tmp_path / "run"), *texts, *wrong, "--warmup", "0"]) == 1
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     for part in ("width (0)", "heads (-1)", "dropout (2.0)", "encoder_layers (99999) must be at most 1,024"):
-        assert part in said
+        assert part in output
     wide = ["--width", "65536", "--hidden", "262144", "--encoder-layers", "9", "--steps", "1", "--warmup", "0"]
     assert status_of(["train", "translate", str(tmp_path / "run"), *texts, *wide]) == 1
     assert "sizes must give a model of at most 20,000,000,000 parameters" in capsys.readouterr().err
@@ -168,7 +168,7 @@ def test_every_wrong_size_is_named_at_once(
         (["--longest", "-1"], "longest (-1) must lie in"),
         (["--n-best", "9"], "n-best (9) must lie in 1…5, the beam"),
         (["--length-penalty", "nan"], "length-penalty (nan) must be a finite number"),
-        (["--longest-source", "3"], "text 2 (4 subwords) must have at most 3. Translate sentence by sentence"),
+        (["--longest-source", "3"], "text 2 (4 tokens) must have at most 3. Translate sentence by sentence"),
         (["--plot", "x.gif"], "must end in .png"),
     ],
 )
@@ -182,38 +182,38 @@ def test_options_of_translate(
 
 def test_a_text_of_20000_words_is_refused(translator: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status_of(["translate", str(translator), "the cat " * 10_000]) == 1
-    assert "(20,001 subwords) must have at most 1,024" in capsys.readouterr().err
+    assert "(20,001 tokens) must have at most 1,024" in capsys.readouterr().err
 
 
 def test_text_that_is_not_utf8(
     translator: Path, classifier: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bad = os.fsdecode(b"\xff\xfe")  # as Python passes on such an argument
-    for arguments, given, words in (
+    bad = os.fsdecode(b"\xff\xfe")  # how Python decodes such an argument
+    for arguments, content, words in (
         (["translate", str(translator), bad], b"", "TEXT 1 must be text in UTF-8; got byte 0xff at position 0"),
         (["translate", str(translator)], b"a cat\ncaf\xe9\n", "line 2 of the standard input must be text in UTF-8"),
         (["classify", str(classifier)], b"\xff\xfea\x00", "If it is UTF-16, try `iconv -f UTF-16 -t UTF-8`"),
         (["explain", "dot", "--text", bad], b"", "--text must be text in UTF-8"),
         (["view", str(translator), "--text", bad], b"", "--text must be text in UTF-8"),
     ):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
         assert status_of(arguments) == 1
         assert words in capsys.readouterr().err
 
 
-def test_a_byte_order_mark_is_no_part_of_the_text(
+def test_a_byte_order_mark_is_removed(
     translator: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = []
-    for given in (b"the cat\n", b"\xef\xbb\xbfthe cat\r\n"):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given), encoding="latin-1"))
+    output = []
+    for content in (b"the cat\n", b"\xef\xbb\xbfthe cat\r\n"):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), encoding="latin-1"))
         assert main(["translate", str(translator), "--longest", "4"]) == 0
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1]
+        output.append(capsys.readouterr().out)
+    assert output[0] == output[1]
 
 
 def test_missing_streams(translator: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after `>&-`, `2>&-`, `<&-`."""
+    """Simulate streams closed by `>&-`, `2>&-` and `<&-`."""
     for name in ("stdout", "stderr", "stdin"):
         with monkeypatch.context() as patch:
             patch.setattr(sys, name, None)
@@ -222,7 +222,7 @@ def test_missing_streams(translator: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def regard(*arguments: str, redirected: str = "", **environment: str) -> subprocess.CompletedProcess[bytes]:
-    """Run the command in a process of its own."""
+    """Run the command in a separate process."""
     command = ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-m", "regard", *arguments]
     return subprocess.run(command, capture_output=True, env={**os.environ, **environment})
 

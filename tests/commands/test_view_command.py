@@ -1,4 +1,4 @@
-"""`regard view` as a user has it: targets of every kind, and a server that is asked over HTTP and ends at Ctrl-C."""
+"""The command `regard view`: targets of every kind, and a server that answers over HTTP until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -38,29 +38,30 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         lines = "".join(f"{source}\t{target}\n" for source, target in pairs(count, seed=len(name)))
         (folder / f"{name}.tsv").write_text(lines, encoding="utf-8")
     texts = ["--train", str(folder / "train.tsv"), "--valid", str(folder / "valid.tsv")]
-    made = folder / request.param
-    assert main(["train", "translate", str(made), *texts, *TRAIN, *KINDS[request.param]]) == 0
-    return made
+    path = folder / request.param
+    assert main(["train", "translate", str(path), *texts, *TRAIN, *KINDS[request.param]]) == 0
+    return path
 
 
 def test_a_translator(run: Path) -> None:
     target: Any = open_target(run)
     client = asked(target)
-    told = client.get("/api/target").json()
-    assert told["kind"] == "translator" and told["maps"] == [] and told["can"] == ["translate", "run"]
+    target_info = client.get("/api/target").json()
+    assert target_info["kind"] == "translator"
+    assert target_info["maps"] == [] and target_info["can"] == ["translate", "run"]
     assert "send a text first" in client.get("/api/maps/0/0/overview.png").json()["error"]
-    found = client.post("/api/translate", json={"text": "the cat sees a dog", "beam": 3, "n_best": 2}).json()
+    translated = client.post("/api/translate", json={"text": "the cat sees a dog", "beam": 3, "n_best": 2}).json()
     best = target.translator.translate(["the cat sees a dog"], size=3, n_best=2, longest=256)[0]
-    assert [one["text"] for one in found["hypotheses"]] == [one.text for one in best]
+    assert [one["text"] for one in translated["hypotheses"]] == [one.text for one in best]
     maps, aligned = target.translator.look(best), target.translator.align(best)
-    for told, one, map, links in zip(found["hypotheses"], best, maps, aligned, strict=True):
-        assert told["score"] == one.score and told["source"][-1] == told["target"][-1] == "</s>"
-        torch.testing.assert_close(torch.tensor(told["weights"]), map.dense().mean(0), rtol=1e-5, atol=1e-7)
-        assert len(told["weights"]) == len(told["target"]) and len(told["weights"][0]) == len(told["source"])
-        assert told["source_words"] == one.source.split() and told["target_words"] == one.text.split()
-        assert told["links"] == [list(link) for link in links.links]
+    for answer, one, map, links in zip(translated["hypotheses"], best, maps, aligned, strict=True):
+        assert answer["score"] == one.score and answer["source"][-1] == answer["target"][-1] == "</s>"
+        torch.testing.assert_close(torch.tensor(answer["weights"]), map.dense().mean(0), rtol=1e-5, atol=1e-7)
+        assert len(answer["weights"]) == len(answer["target"]) and len(answer["weights"][0]) == len(answer["source"])
+        assert answer["source_words"] == one.source.split() and answer["target_words"] == one.text.split()
+        assert answer["links"] == [list(link) for link in links.links]
     seen = client.post("/api/run", json={"text": "a bird"}).json()
-    assert seen["version"] != told.get("version") and seen["can"] == ["map", "text", "translate", "run"]
+    assert seen["version"] != answer.get("version") and seen["can"] == ["map", "text", "translate", "run"]
     kinds = [m["kind"] for m in seen["maps"]]
     assert "cross" in kinds and (run.name == "recurrent" or kinds == ["self", "self", "causal", "cross"])
     for m in seen["maps"]:
@@ -92,29 +93,29 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_capture(capture: Path) -> None:
     client = asked(open_target(capture, batch=1))
-    told = client.get("/api/target").json()
-    assert told["title"] == "seen.safetensors" and told["can"] == ["map", "text"] and len(told["maps"]) == 2
+    answer = client.get("/api/target").json()
+    assert answer["title"] == "seen.safetensors" and answer["can"] == ["map", "text"] and len(answer["maps"]) == 2
     expected = regard.load_capture(capture)[1][1, 1, 3]
     row = torch.tensor(client.get("/api/maps/1/1/query/3").json()["row"])
     torch.testing.assert_close(row, expected, rtol=0, atol=0)
 
 
-def test_a_server_that_is_asked_and_ended(capture: Path) -> None:
+def test_the_server_answers_and_stops(capture: Path) -> None:
     command = [sys.executable, "-m", "regard", "view", str(capture), "--no-open"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None and process.stderr is not None
             line = process.stdout.readline()
-            address = re.search(r"seen\.safetensors: (http://127\.0\.0\.1:\d+/) \(Ctrl-C ends\)", line)
+            address = re.search(r"seen\.safetensors: (http://127\.0\.0\.1:\d+/) \(press Ctrl-C to stop\)", line)
             assert address, line + process.stderr.read()
-            told = httpx.get(address[1] + "api/target", timeout=300, trust_env=False)
-            assert told.json()["title"] == "seen.safetensors" and "server" not in told.headers
+            answer = httpx.get(address[1] + "api/target", timeout=300, trust_env=False)
+            assert answer.json()["title"] == "seen.safetensors" and "server" not in answer.headers
             stranger = httpx.get(address[1], headers={"host": "evil.example"}, timeout=300, trust_env=False)
             assert stranger.status_code == 421
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=300) == 0
-            said = process.stderr.read()
-            assert "Traceback" not in said and "KeyboardInterrupt" not in said
+            errors = process.stderr.read()
+            assert "Traceback" not in errors and "KeyboardInterrupt" not in errors
         finally:
             process.kill()
 
@@ -128,22 +129,22 @@ def bert(folder: Path) -> None:
     transformers.BertTokenizerFast(vocab={token: n for n, token in enumerate(tokens)}).save_pretrained(folder)
 
 
-def test_a_model_of_text(tmp_path: Path) -> None:
+def test_a_text_model(tmp_path: Path) -> None:
     bert(tmp_path)
     with pytest.raises(ValueError, match="must be given --text or --file"):
         open_target(tmp_path)
     client = asked(open_target(tmp_path, "a lower"))
-    told = client.get("/api/target").json()
-    assert told["kind"] == "model" and told["can"] == ["map", "text", "run"] and len(told["maps"]) == 2
-    assert told["tokens"]["t0"] == ["[CLS]", "a", "low", "##er", "[SEP]"]
+    answer = client.get("/api/target").json()
+    assert answer["kind"] == "model" and answer["can"] == ["map", "text", "run"] and len(answer["maps"]) == 2
+    assert answer["tokens"]["t0"] == ["[CLS]", "a", "low", "##er", "[SEP]"]
     again = client.post("/api/run", json={"text": "new"}).json()
-    assert again["tokens"]["t0"] == ["[CLS]", "new", "[SEP]"] and again["version"] != told["version"]
+    assert again["tokens"]["t0"] == ["[CLS]", "new", "[SEP]"] and again["version"] != answer["version"]
     long = client.post("/api/run", json={"text": "a " * 40})
     assert long.status_code == 413 and "text (42 tokens) must have 1…12" in long.json()["error"]
     assert client.get("/api/target").json()["version"] == again["version"]
 
 
-def test_a_model_of_images(tmp_path: Path) -> None:
+def test_an_image_model(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     from PIL import Image
 
@@ -151,9 +152,9 @@ def test_a_model_of_images(tmp_path: Path) -> None:
     transformers.ViTModel(transformers.ViTConfig(image_size=12, patch_size=4, **sizes)).save_pretrained(tmp_path)
     Image.new("RGB", (30, 20), (10, 200, 30)).save(tmp_path / "x.png")
     client = asked(open_target(tmp_path, image=tmp_path / "x.png"))
-    told = client.get("/api/target").json()
-    assert told["image"] == {"width": 12, "height": 12, "rows": 3, "columns": 3, "first": 1}
-    assert told["can"] == ["map", "image"] and told["maps"][0]["keys"] == 10
+    answer = client.get("/api/target").json()
+    assert answer["image"] == {"width": 12, "height": 12, "rows": 3, "columns": 3, "first": 1}
+    assert answer["can"] == ["map", "image"] and answer["maps"][0]["keys"] == 10
     assert len(client.get("/api/overlay?rollout=1&query=0").json()["weights"]) == 9
     assert client.post("/api/run", json={"text": "x"}).status_code == 404
     (tmp_path / "bad.png").write_bytes(b"no image")
@@ -178,7 +179,7 @@ def test_a_model_of_images(tmp_path: Path) -> None:
         ({"config.json": "{}"}, ["--file", "nowhere.txt"], "nowhere.txt"),
     ],
 )
-def test_what_cannot_be_shown(
+def test_invalid_arguments_are_named(
     tmp_path: Path, files: dict[str, str], options: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, contents in files.items():
@@ -187,9 +188,9 @@ def test_what_cannot_be_shown(
     assert words in capsys.readouterr().err
 
 
-def test_files_that_cannot_be_shown(tmp_path: Path, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_files_are_named(tmp_path: Path, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.safetensors").write_bytes(b"no tensors")
-    for arguments, said in (
+    for arguments, message in (
         ([str(tmp_path / "nothing")], "got nothing there"),
         ([str(tmp_path / "x.safetensors")], "x.safetensors"),
         ([str(capture), "--text", "x"], "is a file: a capture"),
@@ -197,4 +198,4 @@ def test_files_that_cannot_be_shown(tmp_path: Path, capture: Path, capsys: pytes
         ([str(capture), "--host", "not an address"], "host (not an address) must be an address of this machine"),
     ):
         assert main(["view", *arguments, "--no-open"]) == 1
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err

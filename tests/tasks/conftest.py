@@ -1,4 +1,4 @@
-"""A translator that has learnt a language of six words, in seconds, for all tests of the tasks."""
+"""Fixtures of the task tests: a translator that learns a language of six words in seconds."""
 
 from pathlib import Path
 
@@ -16,25 +16,25 @@ WORDS = {"the": "le", "cat": "chat", "dog": "chien", "sees": "voit", "a": "un", 
 
 @pytest.fixture(autouse=True)
 def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A drawing of curves takes longer than a small run."""
+    """Drawing the curves would take longer than a small run."""
     monkeypatch.setattr(logbook, "draw", lambda records, goal: b"")
 
 
 def pairs(count: int, seed: int) -> list[tuple[str, str]]:
-    """Sentences of one to five words, translated word by word."""
+    """Return sentences of one to five words, translated word by word."""
     random = torch.Generator().manual_seed(seed)
     names = list(WORDS)
-    made = []
+    result = []
     for _ in range(count):
         size = int(torch.randint(1, 6, (), generator=random))
         sentence = [names[i] for i in torch.randint(len(names), (size,), generator=random).tolist()]
-        made.append((" ".join(sentence), " ".join(WORDS[word] for word in sentence)))
-    return made
+        result.append((" ".join(sentence), " ".join(WORDS[word] for word in sentence)))
+    return result
 
 
 @pytest.fixture(scope="session")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Translate:
-    """Untrained: batches, vocabularies, and a recurrent model with additive attention."""
+    """Untrained task: batches, vocabularies, and a recurrent model with additive attention."""
     folder: Path = tmp_path_factory.mktemp("words")
     train, valid = pairs(400, seed=1), pairs(40, seed=2)
     source, target = (Subwords.train((pair[side] for pair in train), 40) for side in (0, 1))
@@ -49,7 +49,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Translate:
 
 @pytest.fixture(scope="session")
 def trained(task: Translate) -> Translate:
-    """The same, after some hundred steps."""
+    """The same task after a few hundred training steps."""
     optimizer = torch.optim.AdamW(task.model.parameters(), lr=1e-2)
     for epoch in range(30):
         for batch in task.batches(epoch, start=0, rank=0, world=1):

@@ -1,4 +1,4 @@
-"""Tiny BERTs and texts for them: what is good and what is bad is said by a word."""
+"""Sample texts for tiny BERTs. A single word of each text determines its label."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ REST = ("the", "film", "was", "a", "and", "story", "one", "of", "actor", "truly"
 
 
 def labelled(count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Texts of three to nine words, one of them telling the label."""
+    """Return texts of three to nine words, one of which determines the label."""
     draw = random.Random(seed)
-    made = []
+    texts = []
     for _ in range(count):
         label = draw.choice(("good", "bad"))
         words = [draw.choice(REST) for _ in range(draw.randint(2, 8))]
         words.insert(draw.randint(0, len(words)), draw.choice(GOOD if label == "good" else BAD))
-        made.append((" ".join(words), label))
-    return made
+        texts.append((" ".join(words), label))
+    return texts
 
 
 def write_labelled(path: Path, count: int, seed: int = 0) -> Path:
@@ -27,7 +27,7 @@ def write_labelled(path: Path, count: int, seed: int = 0) -> Path:
 
 
 def write_plain(path: Path, count: int, seed: int = 0) -> Path:
-    """Documents of a line of some sentences."""
+    """Write documents of one line each, with one to four sentences."""
     draw = random.Random(seed)
     texts = iter(labelled(4 * count, seed))
     lines = [" ".join(f"{next(texts)[0]}." for _ in range(draw.randint(1, 4))) for _ in range(count)]

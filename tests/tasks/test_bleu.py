@@ -21,7 +21,7 @@ REFERENCES = {
 
 @pytest.fixture(autouse=True)
 def without_mecab(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine without MeCab."""
+    """Simulate a machine without MeCab."""
     monkeypatch.setattr(module, "find_spec", lambda name: None)
 
 
@@ -43,14 +43,14 @@ def test_more_of_a_chinese_translation_scores_higher() -> None:
     assert scores == sorted(scores) and len(set(scores)) == len(scores) and scores[0] > 0
 
 
-def test_mecab_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mecab_is_used_if_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: object())
     assert tokenizer_for(REFERENCES["japanese"][0]) == "ja-mecab"
     assert tokenizer_for(REFERENCES["korean"][0]) == "ko-mecab"
     assert tokenizer_for(REFERENCES["thai"][0]) == "char"
 
 
-def test_the_signature_of_13a_is_what_it_was() -> None:
+def test_the_signature_of_13a_is_unchanged() -> None:
     score, signature = bleu(["the cat sat on the mat"], ["The cat sat on the mat"])
     assert score < 100 and signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
 
@@ -62,5 +62,5 @@ def test_bad_input_is_named() -> None:
         References(["a"], "zh13")
     with pytest.raises(ValueError, match=r"tokenizer \(ja-mecab\) must be installed; .* pip install 'sacrebleu\[ja\]'"):
         References(["a"], "ja-mecab")
-    with pytest.raises(ValueError, match=r"translations \(2\) must be as many as the references \(1\)"):
+    with pytest.raises(ValueError, match=r"number of translations \(2\) must equal the number of references \(1\)"):
         References(["a"]).bleu(["a", "b"])

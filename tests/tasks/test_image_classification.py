@@ -1,4 +1,4 @@
-"""Classification of images: loss, figures, a classifier of files, and what it looks at."""
+"""The image classification task: loss, metrics, classification of files, and attention."""
 
 import re
 from dataclasses import replace
@@ -41,10 +41,10 @@ def task(classifier: ImageClassifier, changes: Augmentation = PLAIN, smoothing: 
 def test_the_loss_is_the_sum_over_images(classifier: ImageClassifier) -> None:
     one = task(classifier, smoothing=0.1)
     batch = next(one.batches(0, start=0, rank=0, world=1))
-    found = one.loss(batch)
+    loss = one.loss(batch)
     logits = one.model(NORMAL(batch.images))
     wanted = F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=0.1)
-    assert torch.allclose(found.total, wanted) and found.count == 10 == len(batch) and one.batches_in(0) == 3
+    assert torch.allclose(loss.total, wanted) and loss.count == 10 == len(batch) and one.batches_in(0) == 3
 
 
 def test_a_mixture_counts_for_both_classes(classifier: ImageClassifier) -> None:
@@ -53,7 +53,7 @@ def test_a_mixture_counts_for_both_classes(classifier: ImageClassifier) -> None:
     torch.manual_seed(5)
     total = one.loss(batch).total
     torch.manual_seed(5)
-    for _ in range(1):  # the numbers that the other changes draw
+    for _ in range(1):  # the random numbers drawn by the other augmentations
         torch.rand(len(batch)), torch.rand(5, len(batch))
     mixed = mixup(NORMAL(batch.images), batch.labels, 1.0)
     log = one.model(mixed.images).log_softmax(-1)
@@ -62,7 +62,7 @@ def test_a_mixture_counts_for_both_classes(classifier: ImageClassifier) -> None:
     assert torch.allclose(total, wanted, atol=1e-4)
 
 
-def test_changes_at_random_follow_the_seed(classifier: ImageClassifier) -> None:
+def test_augmentation_follows_the_seed(classifier: ImageClassifier) -> None:
     one = task(classifier, Augmentation())
     batch = next(one.batches(0, start=0, rank=0, world=1))
     totals = []
@@ -72,72 +72,76 @@ def test_changes_at_random_follow_the_seed(classifier: ImageClassifier) -> None:
     assert totals[0] == totals[1] != totals[2]
 
 
-def test_a_share_of_no_images_has_no_loss(classifier: ImageClassifier) -> None:
+def test_an_empty_share_has_no_loss(classifier: ImageClassifier) -> None:
     one = task(classifier)
     *_, last = one.batches(0, start=0, rank=11, world=12)
     assert len(last) == 0
-    found = one.loss(last)
-    found.total.backward()
-    assert found.total == 0 and found.count == 0 and all(p.grad is not None for p in one.model.parameters())
+    loss = one.loss(last)
+    loss.total.backward()
+    assert loss.total == 0 and loss.count == 0 and all(p.grad is not None for p in one.model.parameters())
 
 
-def test_figures_and_samples(classifier: ImageClassifier) -> None:
+def test_metrics_and_samples(classifier: ImageClassifier) -> None:
     one = task(classifier)
-    told = one.evaluate()
+    metrics = one.evaluate()
     logits = classifier.logits(images(7).take(np.arange(7)))
-    assert told["accuracy"] == pytest.approx(float((logits.argmax(-1) == images(7).labels).double().mean()))
-    assert told["loss"] == pytest.approx(float(F.cross_entropy(logits, images(7).labels)))
-    assert 0 <= told["f1"] <= 1
+    assert metrics["accuracy"] == pytest.approx(float((logits.argmax(-1) == images(7).labels).double().mean()))
+    assert metrics["loss"] == pytest.approx(float(F.cross_entropy(logits, images(7).labels)))
+    assert 0 <= metrics["f1"] <= 1
     samples = one.samples()
     assert len(samples) == 7 and samples[1][2] == "bee" and re.fullmatch(r"(ant|bee|cat)\t0\.\d{4}", samples[0][1])
 
 
-def test_classify_files_pictures_and_arrays(classifier: ImageClassifier, tmp_path: Path) -> None:
+def test_classify_files_pillow_images_and_arrays(classifier: ImageClassifier, tmp_path: Path) -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (8, 12), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "x.png")
-    found = classifier.classify([tmp_path / "x.png", str(tmp_path / "x.png"), Image.fromarray(pixels), pixels], batch=3)
-    assert len({str(one) for one in found}) == 1 and len(found) == 4
+    labels = classifier.classify(
+        [tmp_path / "x.png", str(tmp_path / "x.png"), Image.fromarray(pixels), pixels], batch=3
+    )
+    assert len({str(one) for one in labels}) == 1 and len(labels) == 4
     logits = classifier.model.eval()(NORMAL(torch.from_numpy(pixels)[None, None]))
-    assert torch.allclose(found[3].probabilities, logits.softmax(-1)[0], atol=1e-6)
-    assert found[0].name == classifier.classes[int(logits.argmax())]
+    assert torch.allclose(labels[3].probabilities, logits.softmax(-1)[0], atol=1e-6)
+    assert labels[0].name == classifier.classes[int(logits.argmax())]
     assert classifier.classify([]) == []
-    other = np.random.default_rng(1).integers(0, 256, (40, 30, 3), np.uint8)  # brought to the shape of the model
+    other = np.random.default_rng(1).integers(0, 256, (40, 30, 3), np.uint8)  # resized to the shape of the model
     assert 0 < classifier.classify([other])[0].probability <= 1
     (tmp_path / "y.png").write_text("no image")
     with pytest.raises(ValueError, match=r"images: file \(.*y.png\) must be an image"):
         classifier.classify([tmp_path / "x.png", tmp_path / "y.png"])
 
 
-def test_what_it_looks_at(classifier: ImageClassifier) -> None:
+def test_attention_of_the_class_token(classifier: ImageClassifier) -> None:
     pixels = images().take([3])
     for training in (True, False):
         classifier.model.train(training)
-        seen = classifier.look(pixels[0, 0].numpy())
-        assert classifier.model.training is training  # a look leaves the mode as it was
-    assert seen is not None and seen.shape == (2, 3)
+        attention = classifier.look(pixels[0, 0].numpy())
+        assert classifier.model.training is training  # the mode is restored
+    assert attention is not None and attention.shape == (2, 3)
     _, maps = classifier.model(NORMAL(pixels), return_maps=True)
-    assert torch.allclose(seen.flatten(), maps[-1].dense()[0, :, 0, 1:].mean(0), atol=1e-6)
+    assert torch.allclose(attention.flatten(), maps[-1].dense()[0, :, 0, 1:].mean(0), atol=1e-6)
     mean = ImageClassifier(ViT(ViTConfig(pool="mean", **SIZES)), classifier.classes, classifier.shape, NORMAL)  # type: ignore[arg-type]
-    seen = mean.look(pixels[0, 0].numpy())
-    assert seen is not None and seen.shape == (2, 3) and float(seen.sum()) == pytest.approx(1.0, abs=1e-4)
+    attention = mean.look(pixels[0, 0].numpy())
+    assert (
+        attention is not None and attention.shape == (2, 3) and float(attention.sum()) == pytest.approx(1.0, abs=1e-4)
+    )
     cnn = ImageClassifier(CNN(CNNConfig(3, widths=(4,))), classifier.classes, classifier.shape, NORMAL)
     assert cnn.look(pixels[0, 0].numpy()) is None
 
 
-def test_what_is_kept_besides_weights(classifier: ImageClassifier, tmp_path: Path) -> None:
+def test_classes_shape_and_normalization_are_saved(classifier: ImageClassifier, tmp_path: Path) -> None:
     classifier.save(tmp_path)
     assert read_about(tmp_path) == (classifier.classes, classifier.shape, NORMAL)
     (tmp_path / "images.json").write_text("{}")
-    with pytest.raises(ValueError, match=re.escape(f"images: {tmp_path / 'images.json'} must tell classes")):
+    with pytest.raises(ValueError, match=re.escape(f"images: {tmp_path / 'images.json'} must hold the classes")):
         read_about(tmp_path)
 
 
-def test_data_that_does_not_fit(tmp_path: Path) -> None:
+def test_invalid_data_settings_are_named(tmp_path: Path) -> None:
     wrong = Pictures(tmp_path / "x", held_out=0.0, size=-1, batch=0, flip=2.0, erase=-1.0)
     errors = "\n".join(wrong.errors())
     for name in ("images", "held_out", "size", "batch", "flip", "erase"):
         assert f"data: {name} (" in errors
     assert Pictures(tmp_path).errors() == []
     (tmp_path / "test").mkdir()
-    with pytest.raises(ValueError, match=r"must hold images to learn from \(train\); got others alone"):
+    with pytest.raises(ValueError, match=r"must hold training images \(train\); got only others"):
         prepare(Pictures(tmp_path), tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Pretraining as a task: the loss is that of the hidden places alone, and a run goes on to the bit."""
+"""The pretraining task: the loss covers masked positions only, and resuming a run is exact."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plain, Prepared]
 
 @pytest.fixture(params=[False, True], ids=["masked", "pairs"])
 def make(request: pytest.FixtureRequest, prepared: tuple[Plain, Prepared]) -> Callable[[], Pretrain]:
-    """Makes the task anew, as a process does that starts again."""
-    config, found = prepared
+    """Return a function that builds the task from scratch, as a restarted process does."""
+    config, data = prepared
 
-    def made() -> Pretrain:
+    def build() -> Pretrain:
         seed_all(0)
-        sizes = BertConfig(vocabulary=len(found.words), width=16, heads=2, hidden=32, layers=1, positions=25)
+        sizes = BertConfig(vocabulary=len(data.words), width=16, heads=2, hidden=32, layers=1, positions=25)
         model = Pretraining(Bert(sizes)) if request.param else MaskedTokens(Bert(sizes, pooler=False))
-        batches = found.batches(dataclasses.replace(config, next_sentence=request.param), seed=3)
-        return Pretrain(model, found.words, *batches)
+        batches = data.batches(dataclasses.replace(config, next_sentence=request.param), seed=3)
+        return Pretrain(model, data.words, *batches)
 
-    return made
+    return build
 
 
-def test_the_loss_is_that_of_the_chosen_places(make: Callable[[], Pretrain]) -> None:
+def test_the_loss_covers_the_masked_positions_only(make: Callable[[], Pretrain]) -> None:
     task = make()
     task.model.eval()
     batch = next(task.batches(1, start=2, rank=0, world=1))
-    found = task.loss(batch)
+    loss = task.loss(batch)
     logits = task.model(batch.ids, batch.lengths, batch.segments)
     tokens = logits[0] if task.next is not None else logits
     wanted = F.cross_entropy(tokens[batch.chosen], batch.wanted, reduction="sum")
     if task.next is not None:
         wanted = wanted + len(batch.wanted) * F.cross_entropy(logits[1], batch.other)
-    torch.testing.assert_close(found.total, wanted)
-    assert found.count == int(batch.chosen.sum())
+    torch.testing.assert_close(loss.total, wanted)
+    assert loss.count == int(batch.chosen.sum())
 
 
 def test_shares_of_a_batch_add_up(make: Callable[[], Pretrain]) -> None:
@@ -82,7 +82,7 @@ def test_it_learns_and_evaluates_with_the_same_masks(make: Callable[[], Pretrain
         assert 0 <= before["next_accuracy"] <= 1
 
 
-def test_a_run_that_was_interrupted_ends_in_the_same_bits(make: Callable[[], Pretrain], tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_bit_identical(make: Callable[[], Pretrain], tmp_path: Path) -> None:
     config = Training(steps=14, warmup=0.2, log_every=2, evaluate_every=7, save_every=3, save_seconds=0.0)
     fit(make(), config, tmp_path / "whole", display=Silent())
     with pytest.raises(Interrupted):
@@ -92,7 +92,7 @@ def test_a_run_that_was_interrupted_ends_in_the_same_bits(make: Callable[[], Pre
 
 
 class Broken:
-    """A task that is stopped by Ctrl-C at a batch."""
+    """A task that receives Ctrl-C at batch `after`."""
 
     def __init__(self, task: object, after: int) -> None:
         self.task, self.left = task, after
@@ -111,13 +111,13 @@ class Broken:
 
 
 def test_model_and_batches_must_fit(prepared: tuple[Plain, Prepared]) -> None:
-    config, found = prepared
-    bert = Bert(BertConfig(vocabulary=len(found.words), width=8, heads=2, hidden=8, layers=1))
+    config, data = prepared
+    bert = Bert(BertConfig(vocabulary=len(data.words), width=8, heads=2, hidden=8, layers=1))
     with pytest.raises(ValueError, match=r"model \(Pretraining\) must be a Pretraining for batches of pairs"):
-        Pretrain(Pretraining(bert), found.words, *found.batches(config, 0))
+        Pretrain(Pretraining(bert), data.words, *data.batches(config, 0))
 
 
-def test_data_made_by_other_settings_is_made_again(tmp_path: Path) -> None:
+def test_data_of_other_settings_are_prepared_again(tmp_path: Path) -> None:
     text = write_plain(tmp_path / "text", 40)
     config = Plain((text,), hold_out=0.2, documents="line", longest=24)
     lengths = [
@@ -129,8 +129,8 @@ def test_data_made_by_other_settings_is_made_again(tmp_path: Path) -> None:
         for longest in (24, 12)
     ]
     assert lengths[0] > 10 >= lengths[1]
-    (tmp_path / "run/config.json").write_text("{}")  # begun: other settings are refused
-    with pytest.raises(ValueError, match=r"settings of .*run \(longest\) must be those its data were prepared by"):
+    (tmp_path / "run/config.json").write_text("{}")  # the run has started: other settings are refused
+    with pytest.raises(ValueError, match=r"settings of .*run \(longest\) must be those its data were prepared with"):
         prepare(config, tmp_path / "run", 60, 0, lambda _: None)
 
 

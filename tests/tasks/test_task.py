@@ -1,4 +1,4 @@
-"""The base class of tasks: what every task gets from its batches and its model."""
+"""The base class of tasks: methods that every task inherits."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_a_start_beyond_the_epoch_is_refused() -> None:
 
 def test_an_empty_share_has_no_loss_and_zero_gradients() -> None:
     task = Scale()
-    found = task.loss(torch.empty(0))
-    found.total.backward()
-    assert found.total == 0 and found.count == 0 and found.extras == {}
+    loss = task.loss(torch.empty(0))
+    loss.total.backward()
+    assert loss.total == 0 and loss.count == 0 and loss.extras == {}
     assert all(p.grad is not None and not p.grad.any() for p in task.model.parameters())
     assert task.loss(torch.ones(3)).count == 3
 

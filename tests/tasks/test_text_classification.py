@@ -1,4 +1,4 @@
-"""Classification of texts as a task."""
+"""The text classification task."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 @pytest.fixture
 def make(prepared: Prepared) -> Callable[..., Classify]:
-    """Makes the task anew, as a process does that starts again."""
+    """Return a function that builds the task from scratch, as a restarted process does."""
 
-    def made(**options: float) -> Classify:
+    def build(**options: float) -> Classify:
         seed_all(0)
         sizes = BertConfig(vocabulary=len(prepared.words), width=16, heads=2, hidden=32, layers=2, positions=24)
         model = SequenceClassifier(Bert(sizes), prepared.labels)
         return Classify(Classifier(model, prepared.words, 9), *prepared.batches(100, seed=3), **options)
 
-    return made
+    return build
 
 
 def test_the_loss_is_the_cross_entropy_of_the_labels(make: Callable[..., Classify]) -> None:
     task = make(smoothing=0.1)
     task.model.eval()
     batch = next(task.batches(1, start=2, rank=0, world=1))
-    found = task.loss(batch)
+    loss = task.loss(batch)
     wanted = F.cross_entropy(task.model(batch.ids, batch.lengths), batch.labels, reduction="sum", label_smoothing=0.1)
-    torch.testing.assert_close(found.total, wanted)
-    assert found.count == len(batch)
+    torch.testing.assert_close(loss.total, wanted)
+    assert loss.count == len(batch)
     shares = [task.loss(next(task.batches(1, start=2, rank=rank, world=2))) for rank in (0, 1)]
     torch.testing.assert_close(sum(share.total for share in shares), wanted)
     empty = task.loss(next(task.batches(0, start=1, rank=999, world=1000)))
@@ -56,7 +56,7 @@ def test_the_loss_is_the_cross_entropy_of_the_labels(make: Callable[..., Classif
     assert empty.count == 0 and empty.total == 0
 
 
-def test_it_learns_and_the_figures_agree(make: Callable[..., Classify], tmp_path: Path) -> None:
+def test_it_learns_and_the_metrics_agree(make: Callable[..., Classify], tmp_path: Path) -> None:
     task = make()
     settings = Training(steps=160, learning_rate=5e-3, warmup=5, save_seconds=1e6)
     outcome = fit(task, settings, tmp_path / "run", display=Silent())
@@ -69,15 +69,15 @@ def test_it_learns_and_the_figures_agree(make: Callable[..., Classify], tmp_path
     assert int(matrix.sum()) == len(task.valid.corpus) and figures["f1"] > 0.8
     assert len(samples) == 8 and {wanted for _, _, wanted in samples} <= {"good", "bad"}
     texts = ["a lovely story and a great film", "dull", "the film was awful and awful and awful and poor"]
-    found = task.classifier.probabilities(texts, tokens=12)
-    assert [task.classifier.labels[place] for place in found.argmax(1)] == ["good", "bad", "bad"]
-    torch.testing.assert_close(found.sum(1), torch.ones(3))
-    torch.testing.assert_close(task.classifier.probabilities(texts[1:2])[0], found[1])
-    with pytest.raises(ValueError, match=r"text 2 \(' '\) must hold something to read; got none"):
+    probabilities = task.classifier.probabilities(texts, tokens=12)
+    assert [task.classifier.labels[index] for index in probabilities.argmax(1)] == ["good", "bad", "bad"]
+    torch.testing.assert_close(probabilities.sum(1), torch.ones(3))
+    torch.testing.assert_close(task.classifier.probabilities(texts[1:2])[0], probabilities[1])
+    with pytest.raises(ValueError, match=r"text 2 \(' '\) must not be empty"):
         task.classifier.probabilities(["a", " "])
 
 
-def test_a_run_that_was_interrupted_ends_in_the_same_bits(make: Callable[..., Classify], tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_bit_identical(make: Callable[..., Classify], tmp_path: Path) -> None:
     config = Training(steps=14, warmup=0.2, log_every=2, evaluate_every=7, save_every=3, save_seconds=0.0)
     fit(make(layer_decay=0.8), config, tmp_path / "whole", display=Silent())
     with pytest.raises(Interrupted):
@@ -110,13 +110,13 @@ def test_lower_layers_learn_more_slowly(make: Callable[..., Classify], tmp_path:
         layer_rates(task.model, 0)
 
 
-def test_what_is_said_of_the_data(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_messages_describe_the_prepared_data(tmp_path: Path) -> None:
+    messages: list[str] = []
     config = Texts(write_labelled(tmp_path / "a.tsv", 60), write_labelled(tmp_path / "b.tsv", 20, seed=1), longest=6)
-    found = prepare(config, tmp_path / "run", lambda texts: WordPiece.train(texts, 80), seed=0, say=said.append)
-    assert found.labels == ["bad", "good"] and len(found.train) == 60 and len(found.valid) == 20
-    assert said[0] == "a.tsv: 60 texts kept; left out: none" and said[2].startswith("train: 60 texts, ")
-    assert "the ends of" in said[2] and int(found.train.lengths.max()) == 6
+    data = prepare(config, tmp_path / "run", lambda texts: WordPiece.train(texts, 80), seed=0, say=messages.append)
+    assert data.labels == ["bad", "good"] and len(data.train) == 60 and len(data.valid) == 20
+    assert messages[0] == "a.tsv: 60 texts kept; left out: none" and messages[2].startswith("train: 60 texts, ")
+    assert "truncated" in messages[2] and int(data.train.lengths.max()) == 6
 
 
 def test_a_label_unseen_in_training_is_named_with_its_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Curves are drawn where a test asks for them: a drawing takes longer than a small run."""
+"""Fixtures of the training tests. Curves are drawn only on request, because drawing takes longer than a small run."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from tests.training.processes import CONTEXT, ROOT
 
 @pytest.fixture
 def drawing() -> None:
-    """For tests that want the picture."""
+    """Enable drawing for a test."""
 
 
 @pytest.fixture(autouse=True)

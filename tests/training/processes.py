@@ -1,4 +1,4 @@
-"""The toy in processes that may be killed, without the seconds that each import of torch takes."""
+"""Runs the toy task in processes that may be killed. They are forked, which avoids importing torch in each."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from regard.training import Training
 from tests.training.toy import main, settings_of
 
 ROOT = Path(__file__).parent.parent.parent
-CONTEXT = multiprocessing.get_context("forkserver")  # one process imports torch; those to be killed are its forks
+CONTEXT = multiprocessing.get_context("forkserver")  # one process imports torch; the others are its forks
 
 
 def toy(folder: Path, words: list[str], environment: dict[str, str]) -> None:
-    """In its own process: the command, its output in a file."""
+    """Run the command in the current process, with its output in a file."""
     os.environ.update(environment)
     with (folder / "output.txt").open("a") as file:
         os.dup2(file.fileno(), 1)
@@ -28,7 +28,7 @@ def toy(folder: Path, words: list[str], environment: dict[str, str]) -> None:
 
 
 class Command:
-    """The toy in a process of its own."""
+    """The toy task in a separate process."""
 
     def __init__(self, folder: Path, config: Training, *options: str, **environment: str) -> None:
         folder.mkdir(exist_ok=True)
@@ -42,7 +42,7 @@ class Command:
         os.kill(self.process.pid, number)
 
     def end(self) -> int:
-        """Its exit status, once it has one."""
+        """Wait for the exit status."""
         self.process.join(300)
         assert self.process.exitcode is not None, f"it does not end:\n{self.text()}"
         return self.process.exitcode

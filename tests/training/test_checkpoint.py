@@ -1,4 +1,4 @@
-"""States on the disk: whole, or found out."""
+"""Training states on disk: every damaged state is detected."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def save(folder: Path, step: int) -> Path:
     return checkpoint.save(folder, Progress(step=step, seconds=0.1, best=1e300, window=window), TENSORS)
 
 
-def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
+def test_a_state_is_restored_exactly(tmp_path: Path) -> None:
     save(tmp_path, 5)
-    found = checkpoint.latest(tmp_path)
-    assert found is not None
-    assert found[0] == Progress(step=5, seconds=0.1, best=1e300, window={"loss": 1 / 3, "extras": {"é": 2.5e-17}})
-    assert found[1].keys() == TENSORS.keys()
+    state = checkpoint.latest(tmp_path)
+    assert state is not None
+    assert state[0] == Progress(step=5, seconds=0.1, best=1e300, window={"loss": 1 / 3, "extras": {"é": 2.5e-17}})
+    assert state[1].keys() == TENSORS.keys()
     for name, value in TENSORS.items():
-        assert found[1][name].dtype == value.dtype and torch.equal(found[1][name], value)
+        assert state[1][name].dtype == value.dtype and torch.equal(state[1][name], value)
 
 
-def test_no_state_is_none(tmp_path: Path) -> None:
+def test_latest_returns_none_without_states(tmp_path: Path) -> None:
     assert checkpoint.latest(tmp_path) is None
 
 
@@ -64,10 +64,10 @@ def remove(path: Path) -> None:
 
 
 def flip(path: Path) -> None:
-    """One bit, in the middle of a number."""
+    """Flip one bit in the middle of a number."""
     data = bytearray(path.read_bytes())
-    place = data.index(b'"step": 9') + 8 if path.suffix == ".json" else len(data) - 10
-    data[place] ^= 1
+    index = data.index(b'"step": 9') + 8 if path.suffix == ".json" else len(data) - 10
+    data[index] ^= 1
     path.write_bytes(data)
 
 
@@ -77,33 +77,33 @@ def junk(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [truncate, empty, remove, flip, junk])
 @pytest.mark.parametrize("name", [checkpoint.TENSORS, checkpoint.PROGRESS])
-def test_a_damaged_state_is_named_and_the_one_before_it_used(tmp_path: Path, name: str, damage: object) -> None:
+def test_a_damaged_state_is_named_and_the_previous_one_is_used(tmp_path: Path, name: str, damage: object) -> None:
     save(tmp_path, 5)
     path = save(tmp_path, 9) / name
     damage(path)  # type: ignore[operator]
-    with pytest.warns(RuntimeWarning, match=f"state-00000009/{name} must .* The state before it is used"):
-        found = checkpoint.latest(tmp_path)
-    assert found is not None and found[0].step == 5
+    with pytest.warns(RuntimeWarning, match=f"state-00000009/{name} must .* The previous state is used"):
+        state = checkpoint.latest(tmp_path)
+    assert state is not None and state[0].step == 5
 
 
-def test_when_all_are_damaged_nothing_is_guessed(tmp_path: Path) -> None:
+def test_only_damaged_states_raise(tmp_path: Path) -> None:
     for step in (5, 9):
         truncate(save(tmp_path, step) / checkpoint.TENSORS)
     with (
         pytest.warns(RuntimeWarning, match="state-0000000"),
-        pytest.raises(ValueError, match=r"must have a state that is whole; got 2, all damaged\."),
+        pytest.raises(ValueError, match=r"must have an undamaged state; got 2, all damaged\."),
     ):
         checkpoint.latest(tmp_path)
 
 
-def test_another_number_of_threads_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_number_of_threads_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, 5)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    with pytest.warns(RuntimeWarning, match=r"threads 1, .*here it is .*threads 64, .*last bits may differ"):
+    with pytest.warns(RuntimeWarning, match=r"threads 1, .*this process has .*threads 64, .*last bits may differ"):
         checkpoint.latest(tmp_path)
 
 
-def test_a_state_of_other_fields_is_found_out(tmp_path: Path) -> None:
+def test_a_state_with_other_fields_is_damaged(tmp_path: Path) -> None:
     path = save(tmp_path, 5) / checkpoint.PROGRESS
     path.write_bytes(json_bytes({"progress": {"step": 5}, "environment": checkpoint.environment()}))
     with pytest.raises(Damaged, match="must have the fields of this version"):
@@ -111,12 +111,12 @@ def test_a_state_of_other_fields_is_found_out(tmp_path: Path) -> None:
 
 
 def full(path: Path, data: bytes) -> None:
-    """A disk with room for half of it."""
+    """Simulate a disk that fills up halfway."""
     path.write_bytes(data[: len(data) // 2])
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_existing_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, 5)
     save(tmp_path, 9)
     write(tmp_path / "file", b"before")
@@ -132,14 +132,14 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
         write(tmp_path / "file", b"after")
     assert sorted(tmp_path.rglob("*")) == before
     assert (tmp_path / "file").read_bytes() == b"before"
-    found = checkpoint.latest(tmp_path)
-    assert found is not None and found[0].step == 9
+    state = checkpoint.latest(tmp_path)
+    assert state is not None and state[0].step == 9
 
 
-def test_a_limit_of_the_system_on_file_size(tmp_path: Path) -> None:
+def test_a_file_size_limit_raises(tmp_path: Path) -> None:
     save(tmp_path, 5)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # the states of the generators alone are larger
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # the generator states alone exceed it
     try:
         with pytest.raises(Unwritable, match="File too large"):
             save(tmp_path, 9)
@@ -148,7 +148,7 @@ def test_a_limit_of_the_system_on_file_size(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["state-00000005"]
 
 
-def test_half_written_things_are_cleared(tmp_path: Path) -> None:
+def test_incomplete_files_are_removed(tmp_path: Path) -> None:
     save(tmp_path, 5)
     (tmp_path / ".state-00000009.part").mkdir()
     (tmp_path / ".state-00000009.part" / checkpoint.TENSORS).write_bytes(b"half")
@@ -158,14 +158,14 @@ def test_half_written_things_are_cleared(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["state-00000005"]
 
 
-def test_files_of_others_are_read_without_a_digest(tmp_path: Path) -> None:
+def test_files_of_other_programs_are_read_without_a_digest(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file({"a": torch.ones(2)}, tmp_path / "a.safetensors")
     assert torch.equal(read_tensors(tmp_path / "a.safetensors")["a"], torch.ones(2))
 
 
-def test_json_without_a_digest_is_not_ours(tmp_path: Path) -> None:
+def test_json_without_a_digest_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("[1, 2]")
     with pytest.raises(Damaged, match=r"a\.json must be complete JSON"):
         read_json(tmp_path / "a.json")

@@ -1,4 +1,4 @@
-"""Settings: every error at once, with its value and what to do."""
+"""Training settings: all errors are reported at once, with values and suggestions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from regard.training.config import CHOICES, RULES, device_of, mixed
 GOOD = Training(steps=1000)
 
 
-def test_every_error_is_told_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     wrong = Training(steps=0, learning_rate=-1.0, clip=float("nan"), schedule="square", device="abacus", accumulate=0)  # type: ignore[arg-type]
     with pytest.raises(ValueError) as caught:
         wrong.check()
     assert str(caught.value).splitlines() == [
-        "training: steps (0) must be above 0 and finite; got 0. Leave it out for no such limit.",
+        "training: steps (0) must be above 0 and finite; got 0. Omit it for no limit.",
         "training: learning_rate (-1.0) must be above 0 and finite; got -1.0. Try 1e-3.",
         "training: clip (nan) must be 0 or more and finite; got nan. Try 1, or 0 for no clipping.",
         "training: accumulate (0) must be 1 or more; got 0. Try 1.",
         "training: schedule (square) must be one of cosine, linear, inverse_sqrt, constant; got square. Try cosine.",
-        "training: device (abacus) must be one that torch knows; got abacus. Try cpu or auto.",
+        "training: device (abacus) must be a torch device; got abacus. Try cpu or auto.",
     ]
 
 
@@ -57,18 +57,18 @@ def test_a_number_out_of_range_is_named_with_its_rule(name: str, value: Any) -> 
     assert error == f"training: {name} ({value}) must {rule}; got {value}. {remedy}"
 
 
-def test_every_rule_and_choice_is_of_a_setting() -> None:
+def test_every_rule_and_choice_belongs_to_a_setting() -> None:
     names = {item.name for item in dataclasses.fields(Training)}
     assert RULES.keys() <= names and CHOICES.keys() <= names
     assert GOOD.errors() == []
 
 
-def test_settings_that_are_wrong_together() -> None:
+def test_invalid_combinations_of_settings() -> None:
     (error,) = Training(steps=1000, save_seconds=0.0).errors()
     assert error.startswith("training: save_every (0) and save_seconds (0) must not both be 0")
     (error,) = Training(steps=100).errors()
     assert error == (
-        "training: warmup (400) must not be longer than steps (100); got a learning rate that never gets there. "
+        "training: warmup (400) must not be longer than steps (100); the learning rate would never reach its peak. "
         "Try warmup 10."
     )
     (error,) = Training().errors()
@@ -76,9 +76,9 @@ def test_settings_that_are_wrong_together() -> None:
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="for a machine without an accelerator")
-def test_a_device_must_be_here() -> None:
+def test_a_device_must_be_available() -> None:
     (error,) = Training(steps=1000, device="cuda").errors()
-    assert error == "training: device (cuda) must be on this machine; got one beside cpu. Try auto."
+    assert error == "training: device (cuda) must be available on this machine, which has cpu. Try auto."
     assert device_of("auto") == torch.device("cpu")
 
 

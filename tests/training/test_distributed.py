@@ -1,4 +1,4 @@
-"""Two processes under torchrun against one."""
+"""Training in two processes compared with one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CONFIG = dataclasses.replace(SHORT, average="last", accumulate=2, evaluate_every
 
 
 def pair(folder: Path, config: Training, *options: str) -> str:
-    """What torchrun does, without its time to start; the output of both."""
+    """Start two processes like torchrun, but faster, and return the output of both."""
     with socket.socket() as free:
-        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ours to the end: nobody else is given it
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # keeps the port reserved for these processes
         free.bind(("localhost", 0))
-        place = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
-        commands = [Command(folder, config, *options, RANK=rank, LOCAL_RANK=rank, **place) for rank in "01"]
+        environment = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+        commands = [Command(folder, config, *options, RANK=rank, LOCAL_RANK=rank, **environment) for rank in "01"]
         assert [command.end() for command in commands] == [0, 0], commands[0].text()
     return commands[0].text()
 
@@ -41,7 +41,7 @@ def torchrun(folder: Path, config: Training, *options: str, restarts: int) -> st
     return done.stdout
 
 
-def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
+def test_two_processes_compute_the_same_as_one(tmp_path: Path) -> None:
     output = pair(tmp_path / "two", CONFIG, "--dropout", "0.0")
     fit(Toy(), CONFIG, tmp_path / "one", recipe={"toy": {"dropout": 0.0}}, display=Silent())
     assert output.count("finished by steps") == 1, "the first process alone speaks"
@@ -51,16 +51,16 @@ def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
         assert (a["event"], a["step"], a.get("tokens")) == (b["event"], b["step"], b.get("tokens"))
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
         assert a.get("gradient_norm", 0) == pytest.approx(b.get("gradient_norm", 0), rel=1e-4)
-    found = [checkpoint.latest(tmp_path / name) for name in ("one", "two")]
-    assert found[0] is not None and found[1] is not None
-    for name, value in checkpoint.part(found[0][1], "model").items():
-        torch.testing.assert_close(found[1][1][f"model/{name}"], value, rtol=1e-4, atol=1e-6)
-    assert not torch.equal(found[1][1]["random/0/torch"], found[1][1]["random/1/torch"])
+    states = [checkpoint.latest(tmp_path / name) for name in ("one", "two")]
+    assert states[0] is not None and states[1] is not None
+    for name, value in checkpoint.part(states[0][1], "model").items():
+        torch.testing.assert_close(states[1][1][f"model/{name}"], value, rtol=1e-4, atol=1e-6)
+    assert not torch.equal(states[1][1]["random/0/torch"], states[1][1]["random/1/torch"])
 
 
-def test_a_killed_worker_is_survived(tmp_path: Path) -> None:
-    """The second process kills itself in the ninth step; all start again, from the sixth, and end as if nothing was."""
+def test_training_survives_a_killed_worker(tmp_path: Path) -> None:
+    """The second process kills itself in step 9. All restart from step 6 and end like an uninterrupted run."""
     output = torchrun(tmp_path / "broken", CONFIG, "--dropout", "0.1", "--die", "17", restarts=1)
-    assert "going on after step 6" in output
+    assert "resuming after step 6" in output
     pair(tmp_path / "unbroken", CONFIG, "--dropout", "0.1")
     assert same_runs(tmp_path / "unbroken", tmp_path / "broken")

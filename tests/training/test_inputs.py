@@ -1,4 +1,4 @@
-"""A run is trained on what its settings say, whatever happened before; weights belong to the files beside them."""
+"""A run never uses other data, settings or vocabularies than those it was started with."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The inputs, and a finished run of each recipe."""
+    """Folder with the inputs and a finished run of each recipe."""
     folder = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -52,15 +52,15 @@ def copied(trained: Path, recipe: str) -> Path:
 
 
 def change(path: Path) -> None:
-    """Other contents of the same size."""
+    """Change the contents of a file, but not its size."""
     target = path / "train-images-idx3-ubyte" if path.is_dir() else path
     data = bytearray(target.read_bytes())
-    place = len(data) - 8 if path.is_dir() else data.rindex(b"a", 0, -9)
-    data[place] ^= 3
+    index = len(data) - 8 if path.is_dir() else data.rindex(b"a", 0, -9)
+    data[index] ^= 3
     target.write_bytes(data)
 
 
-def go_on(recipe: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def resume(recipe: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     capsys.readouterr()
     status = main(["train", "classify" if recipe == "images" else recipe, recipe, "--steps", "8"])
     return status, capsys.readouterr().err
@@ -72,7 +72,7 @@ def contents(run: Path) -> dict[str, bytes]:
 
 
 def test_after_a_failed_start_other_files_are_read(capsys: pytest.CaptureFixture[str]) -> None:
-    """The first command fails after its vocabulary was trained; the second must not use it."""
+    """The first command fails after it has trained a vocabulary. The second must not use that vocabulary."""
     _runs.write_inputs(Path())
     Path("bad.tsv").write_text("no tab here\n")
     Path("other.tsv").write_text("".join(f"uno {n} dos\tein {n} zwei\n" for n in range(30)))
@@ -93,14 +93,14 @@ def test_an_input_rewritten_in_place_is_refused_by_name(
     before = contents(run)
     change(Path(INPUTS[recipe]))
     for _ in range(2):
-        status, error = go_on(recipe, capsys)
+        status, error = resume(recipe, capsys)
         assert status == 1, error
-        assert f"data: {INPUTS[recipe]} must be as it was when the run in {recipe} was begun" in error
-        assert "Restore it to go on with the run, or train on the new contents in another folder." in error
+        assert f"data: {INPUTS[recipe]} must be unchanged since the run in {recipe} was started" in error
+        assert "Restore it to resume the run, or train on the new contents in another folder." in error
     assert contents(run) == before
     shutil.copytree(trained / "squares", "squares", dirs_exist_ok=True)
     shutil.copy(trained / INPUTS[recipe], ".") if recipe != "images" else None
-    assert go_on(recipe, capsys)[0] == 0
+    assert resume(recipe, capsys)[0] == 0
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -113,19 +113,19 @@ def test_prepared_files_that_changed_are_refused_by_name(
         data = bytearray((run / name).read_bytes())
         data[len(data) // 2] ^= 1
         (run / name).write_bytes(data)
-        status, error = go_on(recipe, capsys)
-        assert status == 1 and f"{run / name} must be as it was prepared; got other contents" in error
-        (run / "data/prepared.json").rename("record")  # the states know them, too
-        status, error = go_on(recipe, capsys)
+        status, error = resume(recipe, capsys)
+        assert status == 1 and f"{run / name} must be unchanged since it was prepared; got other contents" in error
+        (run / "data/prepared.json").rename("record")  # the states have digests of them, too
+        status, error = resume(recipe, capsys)
         assert status == 1 and Path(name).name in error, error
         Path("record").rename(run / "data/prepared.json")
         data[len(data) // 2] ^= 1
         (run / name).write_bytes(data)
-    assert go_on(recipe, capsys)[0] == 0
+    assert resume(recipe, capsys)[0] == 0
 
 
 def edited(run: Path, digest: bool, **changes: object) -> None:
-    """config.json with other settings of the model: with its old digest, or without, as a careful user would."""
+    """Write a config.json with other model settings, with its old digest or without any."""
     config = json.loads((run / "config.json").read_text())
     config["model"].update(changes)
     if not digest:
@@ -143,12 +143,12 @@ def test_edited_settings_are_refused(
     assert main(["translate", str(run), "the cat"]) == 1
     error = capsys.readouterr().err
     if digest:
-        assert f"{run}/config.json must have the digest written into it; got another" in error
+        assert f"{run}/config.json must match the digest written into it; got another" in error
     else:
         assert (
-            f"must be those that {run}/model.safetensors was trained with; got others: config.json (changed)" in error
+            f"must be those that {run}/model.safetensors was trained with; these differ: config.json (changed)" in error
         )
-    status, error = go_on("translate", capsys)
+    status, error = resume("translate", capsys)
     assert status == 1 and "config.json" in error
 
 
@@ -157,18 +157,18 @@ def test_weights_beside_other_files_are_refused(trained: Path, recipe: str) -> N
     run = copied(trained, recipe)
     name = PREPARED[recipe]
     text = (run / name).read_text()
-    if recipe in ("translate", "pretrain"):  # two ids change places
+    if recipe in ("translate", "pretrain"):  # swap two ids
         changed = text.replace(": 8,", ": X,").replace(": 9,", ": 8,").replace(": X,", ": 9,")
     else:
         changed = text.replace("0", "1", 1) if recipe == "images" else text.replace("bad", "bed")
     assert changed != text
     (run / name).write_text(changed)
     with pytest.raises(
-        ValueError, match=rf"model\.safetensors was trained with; got others: {name} \(changed\)\. Rest"
+        ValueError, match=rf"model\.safetensors was trained with; these differ: {name} \(changed\)\. Rest"
     ):
         damage.answers(recipe, run)
     (run / name).unlink()
-    with pytest.raises(ValueError, match=rf"got others: {name} \(missing\)"):
+    with pytest.raises(ValueError, match=rf"these differ: {name} \(missing\)"):
         damage.answers(recipe, run)
 
 
@@ -179,14 +179,14 @@ def test_a_run_can_be_used_without_its_data(trained: Path) -> None:
         assert damage.answers(recipe, Path(recipe)) == before
 
 
-def test_a_state_of_another_step_is_found_out(trained: Path) -> None:
+def test_a_state_with_tensors_of_another_step_is_damaged(trained: Path) -> None:
     run = copied(trained, "translate")
     shutil.copy(run / "state-00000004" / checkpoint.TENSORS, run / "state-00000006")
-    with pytest.raises(Damaged, match=r"tensors\.safetensors must be of step 6; got those of step 4"):
+    with pytest.raises(Damaged, match=r"tensors\.safetensors must belong to step 6; got tensors of step 4"):
         checkpoint.load(run / "state-00000006")
 
 
-def test_metadata_are_part_of_the_digest(tmp_path: Path) -> None:
+def test_the_digest_covers_the_metadata(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     data = tensor_bytes({"a": torch.ones(2)}, {"fingerprints": '{"config.json": "12"}'})
     path.write_bytes(data)
@@ -209,7 +209,7 @@ def earlier(tmp_path: Path) -> Path:
     return Path("run")
 
 
-def test_a_run_of_an_earlier_version_is_used_and_goes_on(earlier: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_an_earlier_version_loads_and_resumes(earlier: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "sha256" not in json.loads((earlier / "config.json").read_text())
     assert len(read_weights(earlier)) == 47
     assert main(["translate", str(earlier), "the cat sees"]) == 0
@@ -219,17 +219,17 @@ def test_a_run_of_an_earlier_version_is_used_and_goes_on(earlier: Path, capsys: 
     assert checkpoint.load(earlier / "state-00000014")[0].step == 14
     assert main(["translate", str(earlier), "the cat sees"]) == 0
     (earlier / "config.json").write_text((earlier / "config.json").read_text().replace('"heads": 2', '"heads": 4'))
-    assert main(["translate", str(earlier), "the cat sees"]) == 1  # from now on it is bound
+    assert main(["translate", str(earlier), "the cat sees"]) == 1  # digests are checked from now on
 
 
 @pytest.mark.parametrize(
     ("mutate", "count", "recipes"),
     [(damage.mutate_bytes, 40, ("translate", "classify")), (damage.flip_bit, 40, ("pretrain", "images"))],
 )
-def test_damage_is_refused_in_words_or_has_no_effect(
+def test_damage_raises_a_clear_error_or_has_no_effect(
     mutate: damage.Mutate, count: int, recipes: tuple[str, ...]
 ) -> None:
-    """`python -m bench damage` makes thousands of such changes to runs of every recipe."""
+    """`python -m bench damage` makes thousands of such changes, for every recipe."""
     counted = damage.campaign(count, mutate, seed=7, recipes=recipes)
     assert counted["silent"] == counted["crash"] == 0 and counted["refused"] > count // 3, counted
 

@@ -1,4 +1,4 @@
-"""The loop on the toy task: what it computes, when it ends, how it goes on."""
+"""The training loop on the toy task: its computation, limits and resumption."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(folder: Path, config: Training = SHORT, task: Toy | None = None, **optio
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    """The metrics without what the clock decides."""
+    """Return the metrics without timings."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in record.items() if k not in ("seconds", "tokens_per_second")} for record in records]
 
@@ -54,24 +54,24 @@ def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
 
 
 def same_runs(a: Path, b: Path) -> bool:
-    """To the bit: the last states with all that is in them, the best weights, the metrics."""
-    found = [checkpoint.latest(folder) for folder in (a, b)]
-    assert found[0] is not None and found[1] is not None
-    places = [dataclasses.replace(at, seconds=0.0, metrics=0, window={}) for at, _ in found]
+    """Return whether the last states, the best weights and the metrics of two runs are bit-identical."""
+    states = [checkpoint.latest(folder) for folder in (a, b)]
+    assert states[0] is not None and states[1] is not None
+    positions = [dataclasses.replace(at, seconds=0.0, metrics=0, window={}) for at, _ in states]
     best = [read_tensors(folder / "model.safetensors") for folder in (a, b)]
-    return places[0] == places[1] and same(found[0][1], found[1][1]) and same(*best) and lines(a) == lines(b)
+    return positions[0] == positions[1] and same(states[0][1], states[1][1]) and same(*best) and lines(a) == lines(b)
 
 
-def test_it_learns_and_leaves_everything_in_the_folder(tmp_path: Path) -> None:
-    seen: list[Mapping[str, Any]] = []
+def test_it_learns_and_writes_all_files(tmp_path: Path) -> None:
+    records: list[Mapping[str, Any]] = []
     config = dataclasses.replace(SHORT, steps=120, average="exponential", average_decay=0.9)
     task = Toy(dropout=0.1)
-    outcome = fit(task, config, tmp_path, recipe={"toy": {"dropout": 0.1}}, hooks=[seen.append], display=Silent())
+    outcome = fit(task, config, tmp_path, recipe={"toy": {"dropout": 0.1}}, hooks=[records.append], display=Silent())
     assert (outcome.reason, outcome.step, outcome.epoch, outcome.trained) == ("steps", 120, 20, True)
     first, last = lines(tmp_path)[0], lines(tmp_path)[-1]
     assert first["loss"] > 1.0 and last["loss"] < 0.25 and last["accuracy"] > 0.9
-    assert [record["step"] for record in seen] == [record["step"] for record in lines(tmp_path)]
-    assert {record["event"] for record in seen} == {"train", "evaluate"}
+    assert [record["step"] for record in records] == [record["step"] for record in lines(tmp_path)]
+    assert {record["event"] for record in records} == {"train", "evaluate"}
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {".lock", "config.json", "curves.png", "metrics.jsonl", "model.safetensors", "samples.txt"} | {
         "state-00000117",
@@ -79,7 +79,7 @@ def test_it_learns_and_leaves_everything_in_the_folder(tmp_path: Path) -> None:
         "tokenizer.json",
     }
     assert read_config(tmp_path)["toy"] == {"dropout": 0.1}
-    assert "= what [it] made" in (tmp_path / "samples.txt").read_text()
+    assert "= the [model] output" in (tmp_path / "samples.txt").read_text()
 
 
 def test_the_saved_weights_are_the_best_evaluated_ones(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_the_saved_weights_are_the_best_evaluated_ones(tmp_path: Path) -> None:
 
 
 def reference(config: Training, task: Toy, group: int) -> Tensor:
-    """Plain PyTorch: weights after the steps, batches taken `group` at a time and divided by their tokens."""
+    """Return the weights after training in plain PyTorch, with `group` batches per step."""
     parameters = list(task.model.parameters())
     decays = [{"params": [p], "weight_decay": config.weight_decay * (p.ndim > 1)} for p in parameters]
     optimizer = torch.optim.AdamW(decays, lr=1.0, betas=config.betas, eps=config.epsilon)
@@ -114,17 +114,17 @@ def reference(config: Training, task: Toy, group: int) -> Tensor:
 
 @pytest.mark.parametrize("clip", [0.0, 0.2])
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_a_step_is_that_of_plain_pytorch(tmp_path: Path, clip: float, accumulate: int) -> None:
+def test_a_step_equals_plain_pytorch(tmp_path: Path, clip: float, accumulate: int) -> None:
     config = dataclasses.replace(
         SHORT, steps=10, clip=clip, accumulate=accumulate, schedule="constant", weight_decay=0.5
     )
     task = run(tmp_path, config, Toy())
-    found = torch.cat([p.detach().flatten() for p in task.model.parameters()])
-    torch.testing.assert_close(found, reference(config, Toy(), accumulate), rtol=1e-4, atol=1e-6)
+    weights = torch.cat([p.detach().flatten() for p in task.model.parameters()])
+    torch.testing.assert_close(weights, reference(config, Toy(), accumulate), rtol=1e-4, atol=1e-6)
 
 
 class Joined(Toy):
-    """The batches of the toy, two at a time in one."""
+    """The toy task with every two batches joined into one."""
 
     def batches(self, epoch: int, *, start: int, rank: int, world: int) -> Any:
         parts = list(super().batches(epoch, start=0, rank=rank, world=world))
@@ -135,7 +135,7 @@ class Joined(Toy):
         return self.many // 2
 
 
-def test_accumulated_batches_are_one_large_batch(tmp_path: Path) -> None:
+def test_accumulated_batches_equal_one_large_batch(tmp_path: Path) -> None:
     small = run(tmp_path / "a", dataclasses.replace(SHORT, accumulate=2), Toy())
     large = run(tmp_path / "b", SHORT, Joined())
     for name, value in weights_of(small.model).items():
@@ -144,7 +144,7 @@ def test_accumulated_batches_are_one_large_batch(tmp_path: Path) -> None:
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-5) and a["step"] == b["step"]
 
 
-def test_a_step_never_reaches_over_the_end_of_an_epoch(tmp_path: Path) -> None:
+def test_a_step_never_crosses_the_end_of_an_epoch(tmp_path: Path) -> None:
     config = dataclasses.replace(SHORT, steps=None, epochs=3, accumulate=4, evaluate_every=0)
     task = run(tmp_path, config)
     assert [r["step"] for r in lines(tmp_path) if r["event"] == "evaluate"] == [2, 4, 6], "4 batches, then 2"
@@ -152,7 +152,7 @@ def test_a_step_never_reaches_over_the_end_of_an_epoch(tmp_path: Path) -> None:
 
 
 def interrupt_at(step: int) -> Any:
-    """A hook that does what Ctrl-C does."""
+    """Return a hook that sends Ctrl-C."""
 
     def hook(record: Mapping[str, Any]) -> None:
         if record["step"] == step:
@@ -162,24 +162,24 @@ def interrupt_at(step: int) -> Any:
 
 
 @pytest.mark.parametrize("average", ["none", "exponential", "last"])
-def test_an_interrupted_run_ends_as_an_unbroken_one(tmp_path: Path, average: Any) -> None:
+def test_an_interrupted_run_ends_like_an_uninterrupted_one(tmp_path: Path, average: Any) -> None:
     config = dataclasses.replace(SHORT, accumulate=2, average=average, average_every=2)
     run(tmp_path / "unbroken", config)
     for step in (4, 12):
         with pytest.raises(Interrupted, match=rf"stopped after step {step + 1}; saved: .*state-0+{step + 1}\. Run the"):
             run(tmp_path / "broken", config, hooks=[interrupt_at(step)])
-    seed_all(1234)  # another process has another past
+    seed_all(1234)  # another process has other generator states
     run(tmp_path / "broken", config, Toy(dropout=0.1, seed=0))
     assert same_runs(tmp_path / "unbroken", tmp_path / "broken")
 
 
-def test_how_often_one_evaluates_changes_nothing(tmp_path: Path) -> None:
+def test_the_evaluation_interval_does_not_change_training(tmp_path: Path) -> None:
     often = run(tmp_path / "a", dataclasses.replace(SHORT, evaluate_every=1, average="last"))
     never = run(tmp_path / "b", dataclasses.replace(SHORT, evaluate_every=1000))
     assert same(weights_of(often.model), weights_of(never.model))
 
 
-def test_ctrl_c_breaks_off_an_evaluation_which_is_made_up_for(tmp_path: Path) -> None:
+def test_ctrl_c_aborts_an_evaluation_which_is_repeated(tmp_path: Path) -> None:
     class Asked(Toy):
         def evaluate(self) -> dict[str, float]:
             if self.evaluations == 1:
@@ -194,13 +194,13 @@ def test_ctrl_c_breaks_off_an_evaluation_which_is_made_up_for(tmp_path: Path) ->
     assert same_runs(tmp_path / "unbroken", tmp_path / "broken")
 
 
-def test_signals_are_as_before_afterwards(tmp_path: Path) -> None:
+def test_signal_handlers_are_restored(tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     run(tmp_path)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_a_finished_run_says_so_and_takes_no_step(tmp_path: Path) -> None:
+def test_a_finished_run_takes_no_step(tmp_path: Path) -> None:
     run(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     task = Toy(dropout=0.1)
@@ -214,11 +214,11 @@ def test_limits_may_be_raised(tmp_path: Path) -> None:
     run(tmp_path / "a", config)
     run(tmp_path / "a", dataclasses.replace(config, steps=35))
     longer = run(tmp_path / "b", dataclasses.replace(config, steps=35))
-    found = checkpoint.latest(tmp_path / "a")
-    assert found is not None and found[0].step == 35
-    assert same(checkpoint.part(found[1], "model"), weights_of(longer.model))
+    state = checkpoint.latest(tmp_path / "a")
+    assert state is not None and state[0].step == 35
+    assert same(checkpoint.part(state[1], "model"), weights_of(longer.model))
     assert read_config(tmp_path / "a")["training"]["steps"] == 35
-    with pytest.raises(ValueError, match=r"got other ones: training.minutes \(None there, 1.0 here\)\."):
+    with pytest.raises(ValueError, match=r"these differ: training.minutes \(None there, 1.0 here\)\."):
         run(tmp_path / "a", dataclasses.replace(config, steps=None, minutes=1.0))
 
 
@@ -229,9 +229,9 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError) as caught:
         run(tmp_path, changed, recipe={"model": {"width": 6}})
     assert str(caught.value) == (
-        f"training: settings must be those of the run in {tmp_path}; got other ones: model.width (5 there, 6 here), "
+        f"training: settings must be those of the run in {tmp_path}; these differ: model.width (5 there, 6 here), "
         "training.clip (1.0 there, 2.0 here), training.steps (20 there, 10 here). Only the limits (steps, epochs, "
-        "minutes) may be raised. Give the same settings to go on, or another folder."
+        "minutes) may be raised. Give the same settings to resume, or another folder."
     )
     assert (tmp_path / "config.json").read_bytes() == before
 
@@ -252,17 +252,15 @@ def test_early_stopping(tmp_path: Path) -> None:
     assert (again.trained, again.reason) == (False, "patience")
 
 
-def test_a_goal_must_be_among_the_figures(tmp_path: Path) -> None:
+def test_a_goal_must_be_among_the_metrics(tmp_path: Path) -> None:
     task = Toy()
     task.goal = ("bleu", "max")
-    with pytest.raises(
-        ValueError, match=r"goal \(bleu, max\) must be a name that evaluate gives, .*got loss, accuracy"
-    ):
+    with pytest.raises(ValueError, match=r"goal \(bleu, max\) must be a metric of evaluate .*got loss, accuracy"):
         run(tmp_path, SHORT, task)
 
 
 class Exploding(Toy):
-    """A loss that is no number from a step on."""
+    """The toy task with a loss that becomes non-finite."""
 
     def __init__(self, at: int, value: float) -> None:
         super().__init__()
@@ -270,27 +268,27 @@ class Exploding(Toy):
 
     def batch_loss(self, batch: Batch) -> Loss:
         self.calls += self.model.training
-        found = super().batch_loss(batch)
-        return Loss(found.total * (self.value if self.calls >= self.at else 1.0), found.count, found.extras)
+        loss = super().batch_loss(batch)
+        return Loss(loss.total * (self.value if self.calls >= self.at else 1.0), loss.count, loss.extras)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("at", [8, 10, 11])
-def test_a_loss_that_is_no_number_stops_with_its_step(tmp_path: Path, at: int, value: float) -> None:
+def test_a_non_finite_loss_raises_with_its_step(tmp_path: Path, at: int, value: float) -> None:
     with pytest.raises(Diverged) as caught:
         run(tmp_path, SHORT, Exploding(at, value))
     assert re.fullmatch(
         rf"training: loss and gradient must stay finite; got NaN or ∞ at step {at}, at a learning rate of 0\.00\d+\. "
         r"Try a lower one \(0\.003\), a longer warm-up \(now 3 steps\) or a clip below 1, in another folder\. The last "
-        r"state is whole, .*",
+        r"state is undamaged, .*",
         str(caught.value),
     )
-    found = checkpoint.latest(tmp_path)
-    assert found is not None and found[0].step == (at - 1) // 3 * 3
-    assert all(value.isfinite().all() for name, value in found[1].items() if name.startswith("model/"))
+    state = checkpoint.latest(tmp_path)
+    assert state is not None and state[0].step == (at - 1) // 3 * 3
+    assert all(value.isfinite().all() for name, value in state[1].items() if name.startswith("model/"))
 
 
-def test_weights_that_are_no_numbers_get_into_no_state(tmp_path: Path) -> None:
+def test_non_finite_weights_are_never_saved(tmp_path: Path) -> None:
     class Broken(Toy):
         def evaluate(self) -> dict[str, float]:
             next(iter(self.model.parameters())).data[0] = float("inf")
@@ -301,7 +299,7 @@ def test_weights_that_are_no_numbers_get_into_no_state(tmp_path: Path) -> None:
     assert checkpoint.states(tmp_path) == []
 
 
-def test_a_full_disk_stops_the_run_which_then_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_stops_the_run_which_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path / "unbroken")
     through = files.write_bytes
 
@@ -331,51 +329,51 @@ def test_a_damaged_state_costs_only_its_interval(tmp_path: Path) -> None:
     assert same_runs(tmp_path / "unbroken", tmp_path / "broken")
 
 
-def test_time_used_before_counts(tmp_path: Path) -> None:
+def test_the_time_limit_includes_earlier_sessions(tmp_path: Path) -> None:
     config = dataclasses.replace(SHORT, steps=None, minutes=1000.0)
     with pytest.raises(Interrupted):
         run(tmp_path, config, hooks=[interrupt_at(4)])
     state = checkpoint.states(tmp_path)[-1]
     at, tensors = checkpoint.load(state)
-    at.seconds = 59_999.8  # nearly all of it
+    at.seconds = 59_999.8  # nearly the limit
     checkpoint.save(tmp_path, at, tensors)
-    seen: list[Mapping[str, Any]] = []
-    outcome = fit(Toy(dropout=0.1), config, tmp_path, hooks=[seen.append], display=Silent())
+    records: list[Mapping[str, Any]] = []
+    outcome = fit(Toy(dropout=0.1), config, tmp_path, hooks=[records.append], display=Silent())
     assert outcome.reason == "minutes" and outcome.seconds >= 60_000
-    assert all(record["seconds"] >= 59_999.8 for record in seen if record["event"] == "train")
+    assert all(record["seconds"] >= 59_999.8 for record in records if record["event"] == "train")
 
 
-def test_one_run_at_a_time_in_a_folder(tmp_path: Path) -> None:
+def test_a_folder_is_locked_during_a_run(tmp_path: Path) -> None:
     def second(record: Mapping[str, Any]) -> None:
-        with pytest.raises(ValueError, match=r"must be used by one run at a time; got a second\."):
+        with pytest.raises(ValueError, match=r"must be used by one process at a time; got a second one\."):
             run(tmp_path)
 
     run(tmp_path, hooks=[second])
 
 
 @pytest.mark.parametrize(("claimed", "got"), [(7, 6), (0, 0)])
-def test_an_epoch_has_the_batches_it_claims(tmp_path: Path, claimed: int, got: int) -> None:
+def test_an_epoch_must_have_the_declared_number_of_batches(tmp_path: Path, claimed: int, got: int) -> None:
     task = Toy()
     task.batches_in = lambda epoch: claimed  # type: ignore[method-assign]
-    told = rf"batches_in\(0\) \({claimed}\) must be how many batches\(0\) yields; got {got}\."
-    with pytest.raises(ValueError, match=told):
+    message = rf"batches_in\(0\) \({claimed}\) must be the number of batches that batches\(0\) yields; got {got}\."
+    with pytest.raises(ValueError, match=message):
         run(tmp_path, SHORT, task)
 
 
 def test_a_model_without_parameters_is_refused(tmp_path: Path) -> None:
     task = Toy()
     task.model.requires_grad_(False)
-    with pytest.raises(ValueError, match=r"model \(0 parameters\) must have some that want gradients"):
+    with pytest.raises(ValueError, match=r"model \(0 parameters\) must have trainable parameters"):
         run(tmp_path, SHORT, task)
 
 
-def test_wrong_settings_touch_nothing(tmp_path: Path) -> None:
+def test_invalid_settings_write_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"clip \(-1\)"):
         run(tmp_path / "x", dataclasses.replace(SHORT, clip=-1))
     assert not (tmp_path / "x").exists()
 
 
-def test_bfloat16_by_choice(tmp_path: Path) -> None:
+def test_bfloat16_can_be_selected(tmp_path: Path) -> None:
     class Peeking(Toy):
         def batch_loss(self, batch: Batch) -> Loss:
             if self.model.training:
@@ -388,7 +386,7 @@ def test_bfloat16_by_choice(tmp_path: Path) -> None:
     assert {p.dtype for p in task.model.parameters()} == {torch.float32}
 
 
-def test_compile_by_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_can_be_selected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(nn.Module, "compile", lambda self: asked.append(type(self).__name__))
     run(tmp_path / "a", dataclasses.replace(SHORT, compile=True))
@@ -396,6 +394,6 @@ def test_compile_by_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert asked == ["Labeller"]
 
 
-def test_curves_are_a_picture(tmp_path: Path, drawing: None) -> None:
+def test_curves_are_drawn(tmp_path: Path, drawing: None) -> None:
     run(tmp_path)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""Preparation: done once, keyed by settings and inputs, checked on every start."""
+"""Data preparation: done once for the same settings and inputs, and verified on every start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.training.recipes.preparation import INPUTS, RECORD, prepare_once
 
 
 class Job:
-    """Copies its input in capitals, and counts how often it has to."""
+    """Prepares data by converting its input to upper case, and counts how often it does so."""
 
     def __init__(self, folder: Path) -> None:
         self.input, self.run, self.size, self.calls = folder / "input", folder / "run", 3, 0
@@ -33,7 +33,7 @@ class Job:
         (self.run / "data/train/ids").write_bytes(b"12")
 
     def begin(self) -> None:
-        """As training does: from now on, other data are refused."""
+        """Mark the run as started, as training does. From then on, other data are refused."""
         (self.run / "config.json").write_text("{}")
 
 
@@ -52,7 +52,7 @@ def test_it_is_done_once(job: Job, begun: bool) -> None:
 
 
 def change_input(job: Job) -> None:
-    job.input.write_text("abd")  # of the same size
+    job.input.write_text("abd")  # the same size
 
 
 def change_settings(job: Job) -> None:
@@ -72,16 +72,16 @@ def remove_corpus(job: Job) -> None:
 
 
 CHANGES = {
-    change_input: "input must be as it was when the run in .* was begun; got other contents",
-    change_settings: r"settings of .* \(size\) must be those its data were prepared by",
-    change_output: "run/output must be as it was prepared; got other contents",
-    change_corpus: "data/train/ids must be as it was prepared; got other contents",
-    remove_corpus: "data/train/ids must be as it was prepared; got no such file",
+    change_input: "input must be unchanged since the run in .* was started; got other contents",
+    change_settings: r"settings of .* \(size\) must be those its data were prepared with",
+    change_output: "run/output must be unchanged since it was prepared; got other contents",
+    change_corpus: "data/train/ids must be unchanged since it was prepared; got other contents",
+    remove_corpus: "data/train/ids must be unchanged since it was prepared; got no such file",
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_before_a_run_has_begun_what_changed_is_made_again(job: Job, change: object) -> None:
+def test_changes_before_the_start_of_a_run_prepare_again(job: Job, change: object) -> None:
     job.prepare()
     change(job)  # type: ignore[operator]
     job.prepare()
@@ -91,7 +91,7 @@ def test_before_a_run_has_begun_what_changed_is_made_again(job: Job, change: obj
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_of_a_run_that_was_begun_it_is_refused_by_name(job: Job, change: object) -> None:
+def test_changes_after_the_start_of_a_run_are_refused_by_name(job: Job, change: object) -> None:
     job.prepare()
     job.begin()
     change(job)  # type: ignore[operator]
@@ -101,7 +101,7 @@ def test_of_a_run_that_was_begun_it_is_refused_by_name(job: Job, change: object)
     assert job.calls == 1
 
 
-def test_a_failure_leaves_nothing_that_is_taken_for_done(job: Job) -> None:
+def test_a_failed_preparation_is_repeated(job: Job) -> None:
     job.make, make = lambda: (make(), 1 / 0), job.make  # type: ignore[method-assign,assignment]
     with pytest.raises(ZeroDivisionError):
         job.prepare()
@@ -117,24 +117,24 @@ def test_an_input_that_changes_while_it_is_read_is_refused(job: Job) -> None:
         job.prepare()
 
 
-def test_files_of_unknown_origin_stay(job: Job) -> None:
+def test_files_of_unknown_origin_are_kept(job: Job) -> None:
     job.run.mkdir()
     (job.run / "output").write_text("not ours")
     with pytest.raises(
-        ValueError, match="must be a new folder, or that of a run; got one with output of unknown origin"
+        ValueError, match="must be a new folder or the folder of a run; got one with output of unknown origin"
     ):
         job.prepare()
     assert (job.run / "output").read_text() == "not ours"
 
 
-def test_a_run_of_an_earlier_version_is_recorded_as_it_is(job: Job) -> None:
+def test_a_run_of_an_earlier_version_gets_a_record(job: Job) -> None:
     job.prepare()
     job.begin()
     (job.run / RECORD).unlink()
     job.prepare()
     assert job.calls == 1
     change_input(job)
-    with pytest.raises(ValueError, match="input must be as it was"):
+    with pytest.raises(ValueError, match="input must be unchanged"):
         job.prepare()
 
 
@@ -151,7 +151,7 @@ def test_a_damaged_record(job: Job, begun: bool) -> None:
         job.prepare()
 
 
-def test_a_folder_is_digested_by_its_folders(tmp_path: Path) -> None:
+def test_digests_of_a_folder_include_its_subfolders(tmp_path: Path) -> None:
     for name in ("a/1", "a/2", "b/1"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)

@@ -1,4 +1,4 @@
-"""What is seen of a run, in a terminal and in a file."""
+"""The progress display, in a terminal and in a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def shown(terminal: bool) -> str:
     return text.getvalue()
 
 
-def test_plain_lines_where_there_is_no_terminal() -> None:
+def test_plain_lines_without_a_terminal() -> None:
     assert shown(terminal=False).splitlines() == [
         "step 1,200 · epoch 3.5 · loss 2.346 · padding 8 % · 1,543 tokens/s",
         "step 1,200 · epoch 3.5 · loss 2.346 · padding 8 % · 1,543 tokens/s · 2 min left",
@@ -38,7 +38,7 @@ def test_a_bar_in_a_terminal() -> None:
     assert "evaluated: bleu 38.61" in text
 
 
-def test_nothing_is_known_before_the_first_steps() -> None:
+def test_the_remaining_time_is_unknown_before_the_first_steps() -> None:
     text = io.StringIO()
     with Display(Console(file=text)) as display:
         display.report(TRAIN)

@@ -1,4 +1,4 @@
-"""Killed, stopped, terminated: real processes, and what is left of them."""
+"""Resuming after real processes were killed, interrupted or terminated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from bench import kills
 from regard.training import Silent, checkpoint, fit
-from regard.training.signals import SAME, Signals
+from regard.training.signals import DEBOUNCE_SECONDS, Signals
 from tests.training.processes import Command
 from tests.training.test_loop import SHORT, lines, same_runs
 from tests.training.toy import Settings, Slow
@@ -35,16 +35,16 @@ def wait(until: Callable[[], bool], limit: float = 300.0) -> None:
 
 
 def saved(folder: Path) -> int:
-    """The step of the newest state."""
-    found = checkpoint.states(folder)
-    return int(found[-1].name.removeprefix("state-")) if found else 0
+    """Return the step of the newest state."""
+    states = checkpoint.states(folder)
+    return int(states[-1].name.removeprefix("state-")) if states else 0
 
 
-def test_killed_at_random_moments_it_ends_as_an_unbroken_run(tmp_path: Path) -> None:
-    """Every step writes a state, so that some kills hit a write."""
+def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
+    """Every step writes a state, so that some kills happen during a write."""
     folder, moments = tmp_path / "broken", random.Random(3)
     for after in (3, 9, 15, 21, 27):
-        left = CONFIG.accumulate * (CONFIG.steps - 2 - saved(folder))  # batches: it never ends by itself
+        left = CONFIG.accumulate * (CONFIG.steps - 2 - saved(folder))  # batches, so that it never finishes
         command = Command(folder, CONFIG, "--sleep", "0.01", "--stay", str(left))
         wait(lambda after=after: saved(folder) >= after)  # type: ignore[misc]
         time.sleep(moments.uniform(0, 0.05))
@@ -52,12 +52,12 @@ def test_killed_at_random_moments_it_ends_as_an_unbroken_run(tmp_path: Path) -> 
         assert command.end() == -signal.SIGKILL
     command = Command(folder, CONFIG)
     assert command.end() == 0, command.text()
-    assert "going on after step" in command.text() and "finished by steps after 40 steps" in command.text()
+    assert "resuming after step" in command.text() and "finished by steps after 40 steps" in command.text()
     assert same_runs(unbroken(tmp_path / "unbroken"), folder)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_saves_and_prints_how_to_resume(tmp_path: Path, number: signal.Signals) -> None:
     config = dataclasses.replace(CONFIG, save_every=0, save_seconds=1000.0)
     command = Command(tmp_path, config, "--hold", "9")  # in the fifth step
     wait(lambda: "step 4 " in command.text())
@@ -67,35 +67,35 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path: Path, number: signal.Sig
     (state,) = checkpoint.states(tmp_path)
     step = checkpoint.load(state)[0].step
     assert step == 5
-    assert f"stopped after step {step}; saved: {state}. Run the same command again to go on." in command.text()
+    assert f"stopped after step {step}; saved: {state}. Run the same command again to resume." in command.text()
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert lines(tmp_path)[0]["step"] == 4
 
 
-def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
     command = Command(tmp_path, dataclasses.replace(CONFIG, evaluate_every=1000), "--stay", "0")
     wait(lambda: "training from step 0" in command.text())
 
     def ends() -> bool:
         if command.process.is_alive():
             command.send(signal.SIGINT)
-        command.process.join(1.5 * SAME)
+        command.process.join(1.5 * DEBOUNCE_SECONDS)
         return command.process.exitcode is not None
 
     assert not ends(), "the first signal waits for the step"
-    wait(ends)  # the second does not: this step never ends
+    wait(ends)  # only a second signal can end this step
     assert command.process.exitcode != 0
     assert checkpoint.states(tmp_path) == []
 
 
-def test_a_second_signal_too_soon_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun sends two, and so does a key that is held."""
-    clock = iter([10.0, 10.0 + 0.9 * SAME, 10.0 + 1.1 * SAME])
+def test_a_second_signal_within_the_debounce_time_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun and a held key send more than one signal."""
+    clock = iter([10.0, 10.0 + 0.9 * DEBOUNCE_SECONDS, 10.0 + 1.1 * DEBOUNCE_SECONDS])
     monkeypatch.setattr("regard.training.signals.time.monotonic", lambda: next(clock))
     with Signals() as signals:
         for _ in range(2):
             signal.raise_signal(signal.SIGINT)
-            assert signals.asked
+            assert signals.stop_requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 

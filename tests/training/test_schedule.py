@@ -1,4 +1,4 @@
-"""The schedule against its formulas."""
+"""The learning rate schedule compared with its formulas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.training.optimizer import Schedule
 
 @pytest.mark.parametrize("kind", ["cosine", "linear", "inverse_sqrt", "constant"])
 @pytest.mark.parametrize("warmup", [0, 1, 7])
-def test_the_rate_rises_by_equal_steps_to_the_highest(kind: str, warmup: int) -> None:
+def test_the_warm_up_is_linear(kind: str, warmup: int) -> None:
     schedule = Schedule(kind, warmup, steps=100)
     for step in range(1, warmup + 1):
         assert schedule(step) == pytest.approx(step / warmup)
@@ -42,7 +42,7 @@ def test_linear_by_steps() -> None:
     assert [schedule(step) for step in (5, 10, 60, 110, 500)] == pytest.approx([0.5, 1.0, 0.6, 0.2, 0.2])
 
 
-def test_a_warm_up_that_is_a_share_of_the_run() -> None:
+def test_a_warm_up_as_a_fraction_of_the_run() -> None:
     by_steps = Schedule("linear", 0.1, steps=200)
     assert [by_steps(step) for step in (1, 10, 20, 110)] == pytest.approx([0.05, 0.5, 1.0, 0.5])
     by_time = Schedule("constant", 0.25, seconds=80.0)
@@ -61,6 +61,6 @@ def test_constant() -> None:
     assert Schedule("constant", 4)(1000, 1e6) == 1.0
 
 
-def test_a_schedule_of_settings() -> None:
-    found = Schedule.of(Training(minutes=2.0, warmup=5, final_rate=0.2), steps=math.inf)
-    assert found == Schedule("cosine", 5, math.inf, 120.0, 0.2)
+def test_a_schedule_from_settings() -> None:
+    schedule = Schedule.of(Training(minutes=2.0, warmup=5, final_rate=0.2), steps=math.inf)
+    assert schedule == Schedule("cosine", 5, math.inf, 120.0, 0.2)

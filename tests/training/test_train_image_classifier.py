@@ -1,4 +1,4 @@
-"""The recipe of images: trained, interrupted, loaded, drawn; ViT and CNN."""
+"""The image classification recipe: training, resuming, loading and drawing, for ViT and CNN."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from tests.training.test_loop import same_runs
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Dark squares left or right: a class for each side, in folders of train and test."""
+    """Folder of train and test images with a dark square on the left or right, one class for each side."""
     folder, random = tmp_path_factory.mktemp("squares"), np.random.default_rng(0)
     for part, count in (("train", 60), ("test", 20)):
         for number in range(count):
@@ -53,26 +53,26 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_learns_and_tells(run: Path, data: Path) -> None:
+def test_it_learns_and_reports_metrics(run: Path, data: Path) -> None:
     classifier = load_image_classifier(run)
     assert isinstance(classifier.model, ViT) and classifier.model.config.image == (8, 8)
     files = sorted((data / "test").rglob("*.png"))
-    found = classifier.classify(files)
-    assert np.mean([one.name == file.parent.name for one, file in zip(found, files, strict=True)]) >= 0.9
-    told = json.loads((run / "confusion.json").read_text())
-    assert told["names"] == ["left", "right"] and sum(map(sum, told["matrix"])) == 20 and told["accuracy"] >= 0.9
+    labels = classifier.classify(files)
+    assert np.mean([one.name == file.parent.name for one, file in zip(labels, files, strict=True)]) >= 0.9
+    saved = json.loads((run / "confusion.json").read_text())
+    assert saved["names"] == ["left", "right"] and sum(map(sum, saved["matrix"])) == 20 and saved["accuracy"] >= 0.9
     assert (run / "confusion.png").stat().st_size > 1000
     assert "held-out image 0" in (run / "samples.txt").read_text()
     assert stored(run) == recipe(data)
 
 
-def test_an_interrupted_run_ends_in_the_weights_of_an_unbroken_one(
+def test_an_interrupted_run_ends_with_the_same_weights(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(recipe(data, 20), tmp_path / "whole", Silent())
     with monkeypatch.context() as patch:
         patch.setattr(
-            train_image_classifier, "ClassifyImages", lambda *given, **named: Broken(ClassifyImages(*given, **named), 7)
+            train_image_classifier, "ClassifyImages", lambda *args, **kwargs: Broken(ClassifyImages(*args, **kwargs), 7)
         )
         with pytest.raises(Interrupted):
             train(recipe(data, 20), tmp_path / "broken", Silent())
@@ -86,7 +86,7 @@ def test_the_commands(
     sizes = ["--width", "16", "--heads", "2", "--hidden", "32", "--layers", "1", "--steps", "2", "--warmup", "0"]
     folder = str(tmp_path / "run")
     assert main(["train", "classify", folder, "--images", str(data), *sizes]) == 0
-    assert main(["train", "classify", folder]) == 0  # goes on: it is done
+    assert main(["train", "classify", folder]) == 0  # already finished
     files = [str(data / f"test/{side}/{number}.png") for number, side in enumerate(("left", "right"))]
     capsys.readouterr()
     assert main(["classify", str(run), "--plot", str(tmp_path / "seen.png"), *files]) == 0
@@ -94,13 +94,13 @@ def test_the_commands(
     assert (tmp_path / "seen.png").exists() and (tmp_path / "seen-2.png").exists()
     save_vit(load_image_classifier(run).model, tmp_path / "hf", ["left", "right"])
     normal = load_image_classifier(run).normal
-    told = {"image_mean": normal.mean, "image_std": normal.deviation}
+    preprocessor = {"image_mean": normal.mean, "image_std": normal.deviation}
     for wrong in (5, "x", [0.5, 0.5], ["a"], [True], {}):
-        (tmp_path / "hf/preprocessor_config.json").write_text(json.dumps({**told, "image_mean": wrong}))
+        (tmp_path / "hf/preprocessor_config.json").write_text(json.dumps({**preprocessor, "image_mean": wrong}))
         if wrong:
             with pytest.raises(ValueError, match=r"image_mean \(.*\) of .* must be 1 numbers, one for each channel"):
                 load_image_classifier(tmp_path / "hf")
-    (tmp_path / "hf/preprocessor_config.json").write_text(json.dumps(told))
+    (tmp_path / "hf/preprocessor_config.json").write_text(json.dumps(preprocessor))
     assert main(["classify", str(tmp_path / "hf"), "--all", files[0]]) == 0
     assert capsys.readouterr().out.startswith("left\t")
     (tmp_path / "no.png").write_text("text")
@@ -108,26 +108,31 @@ def test_the_commands(
     assert "no.png" in capsys.readouterr().err
 
 
-def test_a_network_of_convolutions(data: Path, tmp_path: Path) -> None:
-    made = CNNRecipe(
+def test_a_convolutional_network(data: Path, tmp_path: Path) -> None:
+    cnn_recipe = CNNRecipe(
         Pictures(data, batch=16), Training(steps=4, warmup=1, device="cpu"), model=CNNConfig(widths=(4, 8), blocks=1)
     )
-    train(made, tmp_path, Silent())
-    assert stored(tmp_path) == made and load_image_classifier(tmp_path).look(np.zeros((8, 8), np.uint8)) is None
+    train(cnn_recipe, tmp_path, Silent())
+    assert stored(tmp_path) == cnn_recipe and load_image_classifier(tmp_path).look(np.zeros((8, 8), np.uint8)) is None
 
 
 def test_the_command_line(data: Path) -> None:
-    found = parse(KINDS["vit"], ["--images", str(data), "--width", "64", "--epochs", "3", "--crop", "1"], flat=True)
-    assert isinstance(found, ImagesRecipe)
-    assert (found.data.images, found.model.width, found.training.epochs, found.data.crop) == (data, 64, 3, 1)
+    settings = parse(KINDS["vit"], ["--images", str(data), "--width", "64", "--epochs", "3", "--crop", "1"], flat=True)
+    assert isinstance(settings, ImagesRecipe)
+    assert (settings.data.images, settings.model.width, settings.training.epochs, settings.data.crop) == (
+        data,
+        64,
+        3,
+        1,
+    )
     assert isinstance(parse(KINDS["cnn"], ["--images", str(data), "--widths", "4", "8"], flat=True), CNNRecipe)
-    with pytest.raises(ValueError, match=r"data: images \(nowhere\) must be a folder"):
+    with pytest.raises(ValueError, match=r"data: images \(nowhere\) must be an existing folder"):
         parse(KINDS["vit"], ["--images", "nowhere"], flat=True)
 
 
-def test_runs_that_do_not_fit(run: Path, data: Path, tmp_path: Path) -> None:
+def test_mismatched_runs_are_refused(run: Path, data: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"recipe": "translate", "kind": "vit"}')
-    with pytest.raises(ValueError, match="must be a run of a classifier of images; got another"):
+    with pytest.raises(ValueError, match="must be a run of an image classifier; got another"):
         load_image_classifier(tmp_path)
     with pytest.raises(ValueError, match=re.escape("vit: image (8×8) must be divisible by the patch (5)")):
         train(
@@ -145,20 +150,20 @@ def test_runs_that_do_not_fit(run: Path, data: Path, tmp_path: Path) -> None:
         weights.write_bytes(whole)
 
 
-def test_the_picture_of_what_was_looked_at(run: Path, data: Path, tmp_path: Path) -> None:
+def test_the_attention_overlay_is_drawn(run: Path, data: Path, tmp_path: Path) -> None:
     classifier, file = load_image_classifier(run), data / "test/left/0.png"
-    seen = classifier.look(file)
-    assert seen is not None and seen.shape == (2, 2)
+    attention = classifier.look(file)
+    assert attention is not None and attention.shape == (2, 2)
     for image in (np.asarray(Image.open(file)), np.zeros((3, 8, 8), np.uint8), np.zeros((8, 8, 3), np.uint8)):
-        overlay(image, seen, tmp_path / "seen.png", title="left $1$")
+        overlay(image, attention, tmp_path / "seen.png", title="left $1$")
         assert Image.open(tmp_path / "seen.png").size[0] > 500
     with pytest.raises(ValueError, match=r"overlay: weights \(4,\) must be"):
-        overlay(np.zeros((8, 8), np.uint8), seen.flatten(), tmp_path / "seen.png")
+        overlay(np.zeros((8, 8), np.uint8), attention.flatten(), tmp_path / "seen.png")
     with pytest.raises(ValueError, match=r"overlay: image \(float64 \(8, 8\)\) must be bytes"):
-        overlay(np.zeros((8, 8)), seen, tmp_path / "seen.png")
+        overlay(np.zeros((8, 8)), attention, tmp_path / "seen.png")
 
 
-def test_loading_reads_no_settings_but_those_of_the_model(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_reads_only_the_model_settings(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {**loading.read_config(run), "data": "gone", "training": None}
     monkeypatch.setattr(loading, "read_config", lambda folder: config)
     assert load_image_classifier(run).classes == ["left", "right"]

@@ -1,4 +1,4 @@
-"""Averages against an explicit mean of the states they saw."""
+"""Weight averages compared with an explicit mean of the states."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.models.weights import load_weights, weights_of
 from regard.training import Training
-from regard.training.weight_average import Average, Exponential, Last, applied, average_of
+from regard.training.weight_average import Average, Exponential, Last, average_of, averaged_weights
 
 
 def model_of() -> nn.Module:
@@ -17,8 +17,8 @@ def model_of() -> nn.Module:
 
 
 def moved(model: nn.Module) -> dict[str, Tensor]:
-    """A training step of a kind; returns the weights after it."""
-    model(torch.randn(7, 3))  # moves the running statistics
+    """Change the weights like a training step, and return them."""
+    model(torch.randn(7, 3))  # updates the running statistics
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p))
@@ -28,16 +28,16 @@ def moved(model: nn.Module) -> dict[str, Tensor]:
 def test_exponential_is_the_weighted_sum_of_all_states() -> None:
     model, decay = model_of(), 0.4
     average = Exponential(model, decay)
-    seen = []
+    states = []
     for _ in range(9):
-        seen.append(moved(model))
+        states.append(moved(model))
         average.update()
     for name, value in average.weights().items():
         if not value.is_floating_point():
-            assert torch.equal(value, seen[-1][name]), "a counter is that of the last step"
+            assert torch.equal(value, states[-1][name]), "a counter is that of the last step"
             continue
-        wanted = seen[0][name].double()
-        for n, state in enumerate(seen[1:], 1):
+        wanted = states[0][name].double()
+        for n, state in enumerate(states[1:], 1):
             d = min(decay, (1 + n) / (10 + n))
             wanted = d * wanted + (1 - d) * state[name].double()
         torch.testing.assert_close(value.double(), wanted, rtol=1e-5, atol=1e-6)
@@ -47,20 +47,20 @@ def test_exponential_is_the_weighted_sum_of_all_states() -> None:
 def test_last_is_the_mean_of_the_last_three(updates: int) -> None:
     model = model_of()
     average = Last(model, 3)
-    seen = []
+    states = []
     for _ in range(updates):
-        seen.append(moved(model))
+        states.append(moved(model))
         average.update()
     for name, value in average.weights().items():
         if value.is_floating_point():
-            wanted = torch.stack([state[name].double() for state in seen[-3:]]).mean(0)
+            wanted = torch.stack([state[name].double() for state in states[-3:]]).mean(0)
             torch.testing.assert_close(value.double(), wanted, rtol=1e-5, atol=1e-6)
         else:
-            assert torch.equal(value, seen[-1][name])
+            assert torch.equal(value, states[-1][name])
 
 
 @pytest.mark.parametrize("kind", ["exponential", "last", "none"])
-def test_a_state_goes_on_to_the_bit(kind: str) -> None:
+def test_a_restored_average_continues_exactly(kind: str) -> None:
     config = Training(average=kind, average_decay=0.5, average_states=3)  # type: ignore[arg-type]
     model = model_of()
     unbroken = average_of(config, model)
@@ -75,14 +75,14 @@ def test_a_state_goes_on_to_the_bit(kind: str) -> None:
         assert torch.equal(value, broken.weights()[name])
 
 
-def test_applied_only_for_a_while() -> None:
+def test_averaged_weights_are_applied_temporarily() -> None:
     model = model_of()
     average = Exponential(model, 0.9)
     for _ in range(4):
         before = moved(model)
         average.update()
     inside, wanted = {}, average.weights()
-    with pytest.raises(KeyboardInterrupt), applied(average, model):
+    with pytest.raises(KeyboardInterrupt), averaged_weights(average, model):
         inside = {name: value.clone() for name, value in weights_of(model).items()}
         raise KeyboardInterrupt
     assert all(torch.equal(inside[name], wanted[name]) for name in wanted)
@@ -90,7 +90,7 @@ def test_applied_only_for_a_while() -> None:
     assert not torch.equal(inside["0.weight"], before["0.weight"])
 
 
-def test_tied_weights_have_one_name_and_come_back_tied() -> None:
+def test_tied_weights_have_one_name_and_stay_tied() -> None:
     model = nn.ModuleDict({"a": nn.Embedding(4, 3), "b": nn.Linear(3, 4, bias=False)})
     model["b"].weight = model["a"].weight
     held = {name: value + 1 for name, value in weights_of(model).items()}

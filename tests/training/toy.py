@@ -1,4 +1,4 @@
-"""A small task: label every place of short sequences. Also a command, for the tests that kill it:
+"""A small task: label every position of short sequences. Also a command, for the tests that kill it:
 
 python -m tests.training.toy --folder F --training.steps 30
 """
@@ -47,7 +47,7 @@ class Labeller(nn.Module):
 
 
 class Toy(Task):
-    """Sequences whose labels a fixed random layer decides."""
+    """Sequences labelled by a fixed random layer."""
 
     goal = ("loss", "min")
 
@@ -85,12 +85,12 @@ class Toy(Task):
     def evaluate(self) -> dict[str, float]:
         assert not self.model.training and not torch.is_grad_enabled()
         self.evaluations += 1
-        torch.rand(3)  # an evaluation may draw numbers: training goes on as if it had not
-        found = self.loss(self.batch(77, 40))
-        return {"loss": float(found.total) / found.count, "accuracy": float(found.extras["accuracy"])}
+        torch.rand(3)  # an evaluation may draw random numbers without changing training
+        loss = self.loss(self.batch(77, 40))
+        return {"loss": float(loss.total) / loss.count, "accuracy": float(loss.extras["accuracy"])}
 
     def samples(self) -> list[tuple[str, str, str]]:
-        return [("an input", "what [it] made", "what was wanted")]
+        return [("an input", "the [model] output", "the reference")]
 
     def save(self, folder: Path) -> None:
         (folder / "tokenizer.json").write_text("{}\n")
@@ -98,41 +98,41 @@ class Toy(Task):
 
 @dataclass(frozen=True)
 class Settings:
-    """The toy as a command."""
+    """Settings of the toy command."""
 
     folder: Path
-    """Of the run."""
+    """Folder of the run."""
     training: Training = field(default_factory=Training)
-    """How to train."""
+    """Training settings."""
     dropout: float = 0.1
-    """Share of units left out."""
+    """Dropout rate."""
     sleep: float = 0.0
-    """Seconds that each batch takes besides."""
+    """Extra seconds per batch."""
     hold: int = -1
-    """Batch at which it waits until the file `go` is in the folder."""
+    """Batch at which it waits for the file `go` in the folder."""
     die: int = -1
-    """Batch at which the last process kills itself in its first life."""
+    """Batch at which the last process kills itself, unless it was restarted."""
     stay: int = -1
-    """Batch at which it stays until it is killed."""
+    """Batch at which it hangs until it is killed."""
     hang: float = 0.0
-    """Seconds that an evaluation takes besides."""
+    """Extra seconds per evaluation."""
 
 
 class Slow(Toy):
-    """The toy, with time to kill it."""
+    """A slow variant of the toy task, which can be killed in time."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings.dropout)
-        self.settings, self.seen = settings, 0
+        self.settings, self.count = settings, 0  # batches so far
 
     def batch_loss(self, batch: Batch) -> Loss:
-        time.sleep(3600 if self.seen == self.settings.stay else self.settings.sleep)
-        while self.seen == self.settings.hold and not (self.settings.folder / "go").exists():
+        time.sleep(3600 if self.count == self.settings.stay else self.settings.sleep)
+        while self.count == self.settings.hold and not (self.settings.folder / "go").exists():
             time.sleep(0.005)
         life, rank = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ.get("RANK", "0")
-        if self.seen == self.settings.die and life == "0" and rank == "1":
+        if self.count == self.settings.die and life == "0" and rank == "1":
             os.kill(os.getpid(), signal.SIGKILL)
-        self.seen += 1
+        self.count += 1
         return super().batch_loss(batch)
 
     def evaluate(self) -> dict[str, float]:
@@ -156,9 +156,9 @@ def main(arguments: list[str]) -> int:
 
 
 def settings_of(training: Training) -> list[str]:
-    """A command line that says the same."""
-    given = {name: value for name, value in asdict(training).items() if value is not None and name != "compile"}
-    words = {name: " ".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in given.items()}
+    """Return the command-line options of these settings."""
+    values = {name: value for name, value in asdict(training).items() if value is not None and name != "compile"}
+    words = {name: " ".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in values.items()}
     return [word for name, text in words.items() for word in (f"--training.{name.replace('_', '-')}", *text.split())]
 
 

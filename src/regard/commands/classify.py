@@ -1,4 +1,4 @@
-"""`regard classify RUN [TEXT…]`: texts in, labels and probabilities out; of a run on images, files in."""
+"""`regard classify RUN [TEXT…]`: print the labels and probabilities of texts or image files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..tasks.image_classifier import ImageClassifier
 
 CHUNK = 512
-"""Lines that are read before the first is written: texts of like length are read together."""
+"""Number of lines read before results are written, so that texts of similar length can be batched."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,31 +22,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folder", metavar="RUN", type=Path, help="the folder of a trained classifier, or a model directory"
     )
     parser.add_argument(
-        "texts", metavar="TEXT", nargs="*", help="texts, or files of images (default: lines of the standard input)"
+        "texts", metavar="TEXT", nargs="*", help="texts or image files (default: lines of the standard input)"
     )
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--top", type=int, default=1, metavar="N", help="the N likeliest labels (default: %(default)s)")
-    shown.add_argument("--all", action="store_true", help="every label")
+    shown.add_argument(
+        "--top", type=int, default=1, metavar="N", help="print the N most likely labels (default: %(default)s)"
+    )
+    shown.add_argument("--all", action="store_true", help="print every label")
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="images: what was looked at, over the picture: .png, .svg or .pdf"
+        "--plot", type=Path, metavar="FILE", help="draw the attention over each image: .png, .svg or .pdf"
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Classify texts, images or lines of the standard input: a line each of LABEL TAB PROBABILITY, likeliest first."""
+    """Classify texts, images or lines of the standard input; print LABEL TAB PROBABILITY, most likely first."""
     if options.top < 1:
-        raise ValueError(f"top ({options.top}) must be at least 1, the labels of a text.")
-    given = read_texts(options)
-    if _of_images(options.folder):
-        return _images(options, given)
+        raise ValueError(f"top ({options.top}) must be at least 1.")
+    inputs = read_texts(options)
+    if _is_image_classifier(options.folder):
+        return _classify_images(options, inputs)
     if options.plot:
-        raise ValueError(f"plot ({options.plot}) must come with a classifier of images; {options.folder} reads texts.")
+        raise ValueError(f"plot ({options.plot}) needs an image classifier; {options.folder} classifies texts.")
     from ..tasks.loading import load_text_classifier
 
     classifier = load_text_classifier(options.folder)
     count = len(classifier.labels) if options.all else options.top
     done = 0
-    for texts in chunks(given, CHUNK):
+    for texts in chunks(inputs, CHUNK):
         _refuse_empty(texts, done, bool(options.texts))
         for row in classifier.probabilities(texts).tolist():
             print(_line(row, classifier.labels, count))
@@ -56,25 +58,25 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _line(row: Sequence[float], labels: Sequence[str], count: int) -> str:
-    best = sorted(range(len(row)), key=lambda place: -row[place])[:count]
-    return "\t".join(f"{labels[place]}\t{row[place]:.4f}" for place in best)
+    best = sorted(range(len(row)), key=lambda index: -row[index])[:count]
+    return "\t".join(f"{labels[index]}\t{row[index]:.4f}" for index in best)
 
 
-def _refuse_empty(texts: Sequence[str], done: int, given: bool) -> None:
+def _refuse_empty(texts: Sequence[str], done: int, from_arguments: bool) -> None:
     for number, text in enumerate(texts, done + 1):
         if not text.strip():
-            where = "argument" if given else "line"
-            raise ValueError(f"text ({where} {number}) must hold something to read; got none. Leave it out.")
+            where = "argument" if from_arguments else "line"
+            raise ValueError(f"text ({where} {number}) must not be empty. Leave it out.")
 
 
-def _of_images(folder: Path) -> bool:
+def _is_image_classifier(folder: Path) -> bool:
     from ..training import read_config
 
-    found = read_config(folder)
-    return found.get("recipe") == "images" or found.get("model_type") == "vit"
+    config = read_config(folder)
+    return config.get("recipe") == "images" or config.get("model_type") == "vit"
 
 
-def _images(options: argparse.Namespace, files: Iterable[str]) -> int:
+def _classify_images(options: argparse.Namespace, files: Iterable[str]) -> int:
     from ..tasks.loading import load_image_classifier
 
     classifier = load_image_classifier(options.folder)
@@ -96,5 +98,5 @@ def _draw(classifier: ImageClassifier, image: Path, title: str, path: Path) -> N
 
     weights = classifier.look(image)
     if weights is None:
-        raise ValueError(f"plot ({path}) needs a model that looks; this one has no attention.")
+        raise ValueError(f"plot ({path}) needs a model with attention; this one has none.")
     overlay(decode(image, classifier.shape), weights, path, title)

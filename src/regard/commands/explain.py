@@ -1,4 +1,4 @@
-"""`regard explain MECHANISM`: a flowchart of what really runs, with its numbers, as a page or a drawing."""
+"""`regard explain MECHANISM`: write a flowchart of an actual computation, with its values, as a page or drawing."""
 
 from __future__ import annotations
 
@@ -14,28 +14,36 @@ NAMES = (
     *("encoder-decoder", "bahdanau", "dot", "scaled-dot", "cosine", "bilinear", "additive", "mlp", "soft", "hard"),
     *("self-attention", "masked", "multi-head", "encoder-block", "transformer", "bert", "vit"),
 )
-"""Written out, so that the command line need not load PyTorch to know them."""
+"""Listed here so that the command line does not have to import PyTorch."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("mechanism", metavar="MECHANISM", choices=NAMES, help=f"one of {', '.join(NAMES)}")
-    parser.add_argument("--text", help="what it reads, a few words (default: the cat sat on it)")
-    parser.add_argument("--run", dest="folder", type=Path, metavar="RUN", help="a trained model, not a random one")
-    parser.add_argument("--image", type=Path, metavar="FILE", help="what a trained Vision Transformer looks at")
-    parser.add_argument("--step", type=int, default=1, metavar="I", help="the decoder's step shown first (%(default)s)")
+    parser.add_argument("--text", help="input text, a few words (default: the cat sat on it)")
+    parser.add_argument(
+        "--run", dest="folder", type=Path, metavar="RUN", help="use the trained model of a run instead of a random one"
+    )
+    parser.add_argument("--image", type=Path, metavar="FILE", help="input image of a trained Vision Transformer")
+    parser.add_argument(
+        "--step", type=int, default=1, metavar="I", help="decoder step to show first (default: %(default)s)"
+    )
     parser.add_argument(
         "--open",
         action="append",
         metavar="PART",
-        help="a part that is open at first, not the usual ones: GRU, 'forward > place 2', all, none; repeatable",
+        help="part to expand instead of the default ones: GRU, 'forward > place 2', all, none; repeatable",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="a page (.html) or a drawing (.svg)")
-    parser.add_argument("--theme", choices=("light", "dark"), default="light", help="of a drawing (%(default)s)")
-    parser.add_argument("--language", choices=("en", "zh"), default="en", help="of a drawing (%(default)s)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write a page (.html) or a drawing (.svg)")
+    parser.add_argument(
+        "--theme", choices=("light", "dark"), default="light", help="theme of a drawing (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--language", choices=("en", "zh"), default="en", help="language of a drawing (default: %(default)s)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the chart to a file; without one, print its boxes."""
+    """Write the chart to a file, or print its boxes if no file is given."""
     from ..explain import chart_files
 
     if options.out is not None:
@@ -48,20 +56,20 @@ def run(options: argparse.Namespace) -> int:
         chart.unfold(options.open)
     if options.out is None:
         print(outline(chart, options.step))
-        print(f"to look at it: {_again(options)}")
+        print(f"to view it: {_page_command(options)}")
         return 0
-    told = {**chart.told(), "step": options.step}
-    print(chart_files.write(told, options.out, theme=options.theme, language=options.language))
+    content = {**chart.told(), "step": options.step}
+    print(chart_files.write(content, options.out, theme=options.theme, language=options.language))
     return 0
 
 
-def _again(options: argparse.Namespace) -> str:
-    """The same command with a page to write."""
-    wishes = {"--text": options.text, "--run": options.folder, "--image": options.image}
-    wishes |= {"--step": options.step if options.step > 1 else None, "--out": f"{options.mechanism}.html"}
+def _page_command(options: argparse.Namespace) -> str:
+    """Return the same command with a page as its output."""
+    values = {"--text": options.text, "--run": options.folder, "--image": options.image}
+    values |= {"--step": options.step if options.step > 1 else None, "--out": f"{options.mechanism}.html"}
     opened = [word for part in options.open or [] for word in ("--open", part)]
-    given = [word for name, value in wishes.items() if value is not None for word in (name, str(value))]
-    return shlex.join(["regard", "explain", options.mechanism, *opened, *given])
+    others = [word for name, value in values.items() if value is not None for word in (name, str(value))]
+    return shlex.join(["regard", "explain", options.mechanism, *opened, *others])
 
 
 def _chart(options: argparse.Namespace) -> Chart:
@@ -84,7 +92,7 @@ def _chart(options: argparse.Namespace) -> Chart:
 
 
 def outline(chart: Chart, step: int = 1) -> str:
-    """The boxes as lines: name, equation, shape in letters and in numbers.
+    """Return one line per box: name, equation, and shape in letters and in numbers.
 
     >>> from regard.explain import explain
     >>> print(outline(explain("dot")))  # doctest: +NORMALIZE_WHITESPACE

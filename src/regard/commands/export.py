@@ -1,4 +1,4 @@
-"""`regard export RUN`: a trained model in the format of another program."""
+"""`regard export RUN`: write a trained model in the format of another program."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", type=Path, help="the folder of a trained Transformer or BERT")
     parser.add_argument(
-        "--to", choices=("ctranslate2", "huggingface"), default="ctranslate2", help="(default: %(default)s)"
+        "--to", choices=("ctranslate2", "huggingface"), default="ctranslate2", help="format (default: %(default)s)"
     )
-    parser.add_argument("--out", type=Path, help="folder (default: RUN/ctranslate2 or RUN/huggingface)")
+    parser.add_argument("--out", type=Path, help="output folder (default: RUN/ctranslate2 or RUN/huggingface)")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the folder and print its name."""
+    """Write the model and print the name of its folder."""
     out: Path = options.out or options.folder / options.to
     if options.to == "huggingface":
         to_huggingface(options.folder, out)
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def to_huggingface(run: Path, out: Path) -> None:
-    """Write the best model of a run, a BERT, as a directory that `transformers` opens."""
+    """Write the best model of a BERT run as a directory that `transformers` can load."""
     from ..data.wordpiece import WordPiece
     from ..models.huggingface_bert import save_bert
     from ..tasks.loading import best

@@ -1,4 +1,4 @@
-"""`regard info`: what is built and in use, and which backend serves a call and why."""
+"""`regard info`: print versions and kernels, and which backend is chosen for a call and why."""
 
 from __future__ import annotations
 
@@ -31,16 +31,20 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--shape", metavar="B,H,T,D", help="leading sizes, queries and width of a call, as 1,8,8192,64")
-    parser.add_argument("--keys", metavar="N", help="number of keys (default: that of queries)")
-    parser.add_argument("--causal", action="store_true", help="under a causal mask")
-    parser.add_argument("--similarity", default="scaled_dot", help="such as additive (default: %(default)s)")
-    parser.add_argument("--dtype", default="float32", help="such as bfloat16 (default: %(default)s)")
+    parser.add_argument(
+        "--shape", metavar="B,H,T,D", help="batch sizes, queries and width of a call, such as 1,8,8192,64"
+    )
+    parser.add_argument("--keys", metavar="N", help="number of keys (default: number of queries)")
+    parser.add_argument("--causal", action="store_true", help="use a causal mask")
+    parser.add_argument(
+        "--similarity", default="scaled_dot", help="similarity, such as additive (default: %(default)s)"
+    )
+    parser.add_argument("--dtype", default="float32", help="data type, such as bfloat16 (default: %(default)s)")
     parser.add_argument("--grad", action="store_true", help="with gradients")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what there is, and then the choice for one call or for some that are common."""
+    """Print versions and kernels, then the choice of backend for one call or for common calls."""
     if options.shape is None and options.keys is not None:
         raise ValueError(f"keys ({options.keys}) must come with the shape of a call. Try --shape 1,8,8192,64.")
     request = None if options.shape is None else _request(options)
@@ -61,23 +65,23 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _request(options: argparse.Namespace) -> Request:
-    """The call that the options describe. The choice depends on what is asked, not on the numbers: there are none."""
+    """Return the request that the options describe, with meta tensors: the choice does not depend on values."""
     *lead, queries, width = _sizes(options.shape)
     keys = queries if options.keys is None else _size("keys", options.keys)
     for name, known in (("similarity", SIMILARITIES), ("dtype", DTYPES)):
-        given = getattr(options, name)
-        if given not in known:
-            raise ValueError(f"{name} ({given!r}) must be one of {', '.join(known)}.")
+        value = getattr(options, name)
+        if value not in known:
+            raise ValueError(f"{name} ({value!r}) must be one of {', '.join(known)}.")
 
-    def made(*shape: int) -> torch.Tensor:
+    def tensor(*shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=getattr(torch, options.dtype), device="meta", requires_grad=options.grad)
 
     similarity: Any = options.similarity
     if similarity == "additive":
-        similarity = Additive(made(width))
+        similarity = Additive(tensor(width))
     elif similarity == "bilinear":
-        similarity = Bilinear(made(width, width))
-    q, k, v = made(*lead, queries, width), made(*lead, keys, width), made(*lead, keys, width)
+        similarity = Bilinear(tensor(width, width))
+    q, k, v = tensor(*lead, queries, width), tensor(*lead, keys, width), tensor(*lead, keys, width)
     return Request.of(q, k, v, is_causal=options.causal, similarity=similarity)
 
 
@@ -86,17 +90,17 @@ def _show_call(console: Console, request: Request, options: argparse.Namespace) 
     causal, grad = ["causal"] * options.causal, "with gradients" if options.grad else "forward"
     sizes = f"{shape(request.q)}, {request.k.shape[-2]} keys"
     console.print(", ".join([sizes, options.similarity, *causal, options.dtype, grad]), highlight=False)
-    console.print(f"auto takes {choice.backend.name}: {choice.why}.", highlight=False)
+    console.print(f"auto chooses {choice.backend.name}: {choice.why}.", highlight=False)
     for name, backend in BACKENDS.items():
         refusal = backend.refusal(request)
-        console.print(f"  {name:<9}  {'serves it' if refusal is None else f'no: {refusal}'}", highlight=False)
+        console.print(f"  {name:<9}  {'supported' if refusal is None else f'no: {refusal}'}", highlight=False)
 
 
 def _sizes(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if len(parts) < 2:
         raise ValueError(
-            f"shape ({text!r}) must be two or more sizes, the last of them queries and width; got {len(parts)}. "
+            f"shape ({text!r}) must be two or more sizes that end with queries and width; got {len(parts)}. "
             "Try --shape 1,8,8192,64."
         )
     return [_size("shape", part, text) for part in parts]

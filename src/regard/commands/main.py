@@ -13,59 +13,59 @@ from . import classify, data, demo, embed, explain, export, info, train, transla
 from .options import decode_argument
 
 COMMANDS: dict[str, tuple[Any, str]] = {
-    "demo": (demo, "train two translators of dates in a minute or two; one shows where it looks"),
+    "demo": (demo, "train two translators of dates in a minute or two, with and without attention"),
     "train": (train, "train a model by a recipe: regard train --help"),
     "translate": (translate, "translate sentences with a trained model"),
-    "classify": (classify, "name the class of texts, or of images"),
-    "embed": (embed, "sentence embeddings by a BERT of Hugging Face"),
-    "view": (view, "a page that shows what a model looks at, at any size"),
-    "explain": (explain, "a flowchart of a mechanism, from what really ran"),
+    "classify": (classify, "classify texts or images"),
+    "embed": (embed, "compute sentence embeddings with a Hugging Face BERT"),
+    "view": (view, "show attention maps of any size on a web page"),
+    "explain": (explain, "draw a flowchart of a mechanism from an actual computation"),
     "export": (export, "write a trained model in the format of another program"),
-    "data": (data, "fetch and prepare text and images to learn from"),
-    "info": (info, "what is built and in use, and which backend serves a call and why"),
+    "data": (data, "fetch and prepare text and images for training"),
+    "info": (info, "print versions and kernels, and which backend is chosen for a call and why"),
 }
-"""Modules with `add_arguments` and `run`, and their lines in the help; `train` parses its options itself."""
+"""Modules with `add_arguments` and `run`, and their help texts. `train` parses its options itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the result is the process's exit status.
+    """Run a command and return the exit status.
 
-    0: done; 1: refused, with a message on the standard error; 2: wrong options; 130: stopped by Ctrl-C.
+    0: success; 1: error, with a message on the standard error; 2: invalid options; 130: stopped by Ctrl-C.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     _prepare_streams()
-    name = " ".join(["regard", *given[:1]])
+    name = " ".join(["regard", *words[:1]])
     try:
         try:
-            return _run(given)
+            return _run(words)
         finally:  # also after --help, which ends the process
             sys.stdout.flush()
     except KeyboardInterrupt:
         print("\nregard: stopped.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of the output has enough: `regard … | head`
+    except BrokenPipeError:  # the reader closed the pipe: `regard … | head`
         _discard_output()
         return 0
     except (OSError, ValueError) as error:
-        print(f"{name}: {str(error).removeprefix(f'{given[0]}: ' if given else '')}", file=sys.stderr)
+        print(f"{name}: {str(error).removeprefix(f'{words[0]}: ' if words else '')}", file=sys.stderr)
         _discard_output()
         return 1
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):
             raise
-        print(f"{name}: memory must hold the model and a batch; got too little. Make either smaller.", file=sys.stderr)
+        print(f"{name}: out of memory. Use a smaller model or a smaller batch.", file=sys.stderr)
         return 1
 
 
-def _run(given: Sequence[str]) -> int:
-    if given[:1] == ["train"]:  # its options depend on the recipe, which reads them itself
-        return train.run(given[1:])
-    options = _parsed(given)
+def _run(words: Sequence[str]) -> int:
+    if words[:1] == ["train"]:  # its options depend on the recipe, which parses them itself
+        return train.run(words[1:])
+    options = _parse(words)
     return int(options.run(options))
 
 
 def _prepare_streams() -> None:
-    """Make the standard streams usable: none is missing, and output is UTF-8 whatever the locale."""
+    """Replace closed standard streams, and make output UTF-8 in any locale."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:  # closed by the caller: `regard … >&-`
@@ -75,7 +75,7 @@ def _prepare_streams() -> None:
 
 
 def _discard_output() -> None:
-    """Drop output that cannot be written: otherwise Python would try again when the process ends, and complain."""
+    """Discard output that cannot be written. Otherwise Python would retry at exit and print an error."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -86,16 +86,16 @@ def _out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
 
 
-def _parsed(given: Sequence[str]) -> argparse.Namespace:
+def _parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the options of a command.
 
-    Texts may stand before and after options, where argparse alone takes only one group of them; after `--` every
+    Texts may come before and after options, although argparse accepts only one group of them. After `--`, every
     argument is a text.
     """
-    cut = list(given).index("--") if "--" in given else len(given)
+    cut = list(words).index("--") if "--" in words else len(words)
     parser = _parser()
-    options, rest = parser.parse_known_args(translate.complete_alignments(given[:cut]))
-    last = [*given[cut + 1 :]]
+    options, rest = parser.parse_known_args(translate.complete_alignments(words[:cut]))
+    last = [*words[cut + 1 :]]
     if ((rest or last) and not hasattr(options, "texts")) or any(word.startswith("-") for word in rest):
         parser.error(f"unrecognized arguments: {' '.join(rest + last)}")
     if hasattr(options, "texts"):

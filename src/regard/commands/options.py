@@ -1,4 +1,4 @@
-"""What commands share: texts from arguments and the standard input, in chunks, and the names of numbered files."""
+"""Helpers shared by commands: reading texts from arguments and the standard input, and naming numbered files."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 LONGEST_LINE = 2**22
-"""Bytes of a line of the standard input."""
+"""Maximum number of bytes in a line of the standard input."""
 
 
 def decode_argument(argument: str, name: str) -> str:
-    """Return a command-line argument as UTF-8 text, whatever the locale that Python decoded it by.
+    """Decode a command-line argument as UTF-8, independently of the locale.
 
     Raises:
-        ValueError: for an argument that is not UTF-8.
+        ValueError: if the argument is not UTF-8.
 
     >>> decode_argument("Grüße", "TEXT")
     'Grüße'
     """
     try:
         return os.fsencode(argument).decode("utf-8")
-    except UnicodeEncodeError:  # text that no bytes stand for, given by a caller in Python
+    except UnicodeEncodeError:  # a lone surrogate, passed by a caller in Python
         raise ValueError(f"{name} ({argument!r}) must be text; got half of a surrogate pair.") from None
     except UnicodeDecodeError as error:
         raise _not_utf8(name, error) from None
 
 
 def read_lines(stream: TextIO | IO[bytes] | GzipFile, name: str = "the standard input") -> Iterator[str]:
-    """Yield the lines of a stream without their ends, decoded as UTF-8; a byte order mark is dropped.
+    """Yield the lines of a stream, decoded as UTF-8, without line ends and byte order mark.
 
     Raises:
-        ValueError: for a line that is not UTF-8 or longer than `LONGEST_LINE`, by its number.
+        ValueError: if a line is not UTF-8 or longer than `LONGEST_LINE`; the message gives its number.
     """
-    if isinstance(stream, StringIO):  # text that is decoded already, as in a test
+    if isinstance(stream, StringIO):  # already decoded, as in a test
         yield from (line.rstrip("\r\n") for line in stream)
         return
     source: Any = getattr(stream, "buffer", stream)
@@ -56,13 +56,13 @@ def read_lines(stream: TextIO | IO[bytes] | GzipFile, name: str = "the standard 
 
 
 def read_texts(options: argparse.Namespace) -> Iterable[str]:
-    """Return the texts that were given as arguments, or the lines of the standard input."""
+    """Return the texts of the arguments, or the lines of the standard input if there are none."""
     texts: list[str] = options.texts
     return texts or read_lines(sys.stdin)
 
 
 def chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Yield lists of at most `size` lines: texts of similar length within one are computed together.
+    """Yield lists of at most `size` lines, within which texts of similar length are batched.
 
     >>> list(chunks("abcde", 2))
     [['a', 'b'], ['c', 'd'], ['e']]
@@ -73,7 +73,7 @@ def chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def numbered(path: Path, number: int) -> Path:
-    """Return the path of picture `number`, counted from 0: the first has the given name, the others a number.
+    """Return the path of picture `number`, counted from 0. The first has the given name, the others a number.
 
     >>> [numbered(Path("a.png"), n).name for n in (0, 1)]
     ['a.png', 'a-2.png']

@@ -1,4 +1,4 @@
-"""`regard view TARGET`: a page that shows what a model looks at, served from this machine to this machine."""
+"""`regard view TARGET`: show attention maps on a web page, by default served to this machine only."""
 
 from __future__ import annotations
 
@@ -21,28 +21,32 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "target", metavar="TARGET", type=Path, help="a capture, a run, or a model directory of Hugging Face"
+        "target", metavar="TARGET", type=Path, help="a capture, a run, or a Hugging Face model directory"
     )
-    given = parser.add_mutually_exclusive_group()
-    given.add_argument("--text", help="what a model is to read")
-    given.add_argument("--file", type=Path, metavar="FILE", help="the same, from a text file in UTF-8")
-    given.add_argument("--image", type=Path, metavar="FILE", help="what a model of images is to look at")
-    parser.add_argument("--batch", type=int, default=0, metavar="N", help="the entry of a captured batch (%(default)s)")
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (%(default)s: this machine only)")
-    parser.add_argument("--port", type=int, default=0, help="(default: any that is free)")
+    inputs = parser.add_mutually_exclusive_group()
+    inputs.add_argument("--text", help="input text of the model")
+    inputs.add_argument("--file", type=Path, metavar="FILE", help="read the input text from a UTF-8 file")
+    inputs.add_argument("--image", type=Path, metavar="FILE", help="input image of the model")
     parser.add_argument(
-        "--open", action=argparse.BooleanOptionalAction, help="open the browser (default: where there is a screen)"
+        "--batch", type=int, default=0, metavar="N", help="index in a captured batch (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)"
+    )
+    parser.add_argument("--port", type=int, default=0, help="port (default: any free port)")
+    parser.add_argument(
+        "--open", action=argparse.BooleanOptionalAction, help="open the browser (default: if there is a screen)"
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until Ctrl-C; the result is an exit status."""
+    """Serve until Ctrl-C and return an exit status."""
     from ..core.process import limit_arenas
     from ..server.open_target import open_target
 
     limit_arenas(1)  # before any thread starts
     if not 0 <= options.port < 2**16:
-        raise ValueError(f"port ({options.port}) must lie in 0…65535; 0 takes any that is free.")
+        raise ValueError(f"port ({options.port}) must lie in 0…65535; 0 selects any free port.")
     text = _text(options.file) if options.file else options.text
     target = open_target(options.target, text, options.image, options.batch)
     with _listening(options.host, options.port) as listening:
@@ -58,35 +62,33 @@ def _text(path: Path) -> str:
 
 def _listening(host: str, port: int) -> socket.socket:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
         raise ValueError(f"host ({host}) must be an address of this machine; got {error}. Try 127.0.0.1.") from None
-    listening = socket.socket(found[0], socket.SOCK_STREAM)
+    listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(found[4])
+        listening.bind(address)
     except OSError as error:
         listening.close()
-        raise ValueError(
-            f"port ({port}) of host ({host}) must be free to listen at; got {error.strerror}. Try --port 0."
-        ) from None
+        raise ValueError(f"port ({port}) of host ({host}) must be free; got {error.strerror}. Try --port 0.") from None
     return listening
 
 
 def serve(target: Target, host: str, listening: socket.socket, open_browser: bool) -> int:
-    """Serve a target at a socket until Ctrl-C."""
+    """Serve a target on a socket until Ctrl-C."""
     server = server_of(target, host, listening)
     address = _address(host, listening.getsockname()[1])
-    print(f"{target.shown.title}: {address} (Ctrl-C ends)", flush=True)
+    print(f"{target.shown.title}: {address} (press Ctrl-C to stop)", flush=True)
     if open_browser:
         threading.Timer(0.3, webbrowser.open, [address]).start()
-    with suppress(KeyboardInterrupt):  # how uvicorn passes the signal on when it has ended
+    with suppress(KeyboardInterrupt):  # uvicorn re-raises the signal after it has shut down
         server.run(sockets=[listening])
     return 0
 
 
 def server_of(target: Target, host: str, listening: socket.socket) -> uvicorn.Server:
-    """What answers at a socket once it is run. Says what people should know before."""
+    """Return a server for a socket, after printing warnings about access and a missing page."""
     import uvicorn
 
     from ..server.connection import Connection
@@ -99,9 +101,9 @@ def server_of(target: Target, host: str, listening: socket.socket) -> uvicorn.Se
     names = {*LOOPBACK, host.lower(), *([socket.gethostname()] if wide else [])}
     app = create(target, names=names, wide=wide, page=page)
     if wide:
-        print(f"regard view: everybody who reaches {host} can look at this and use the model.", file=sys.stderr)
+        print(f"regard view: anyone who can reach {host} can see these maps and use the model.", file=sys.stderr)
     if not page.built:
-        print("regard view: the page is not built; the address says how.", file=sys.stderr)
+        print("regard view: the page is not built; open the address for instructions.", file=sys.stderr)
     config = uvicorn.Config(
         app,
         http=Connection,
@@ -118,12 +120,12 @@ def server_of(target: Target, host: str, listening: socket.socket) -> uvicorn.Se
 
 
 def _address(host: str, port: int) -> str:
-    """Where a browser on this machine finds it."""
-    anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-    shown = anywhere.get(host, host)
+    """Return the URL for a browser on this machine."""
+    wildcards = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+    shown = wildcards.get(host, host)
     return f"http://[{shown}]:{port}/" if ":" in shown else f"http://{shown}:{port}/"
 
 
 def _screen() -> bool:
-    """Whether a browser would open a window, and not take over the terminal."""
+    """Return whether a browser can open a window instead of taking over the terminal."""
     return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,1 +1,1 @@
-"""Tasks: data, model, loss and metric put together, in the shape that the training loop takes."""
+"""Tasks: each combines data, a model, a loss and a metric behind the interface that the training loop expects."""

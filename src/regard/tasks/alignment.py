@@ -1,11 +1,11 @@
-"""Word alignments read off attention: which source word each target word came from.
+"""Word alignments from attention weights: the source word that each target word was translated from.
 
-    weights (Tt pieces, Ts pieces)  →  words × words  →  links  →  "0-0 1-2 2-1" (Pharaoh format: source-target)
+    weights (Tt tokens, Ts tokens)  →  words × words  →  links  →  "0-0 1-2 2-1" (Pharaoh format: source-target)
 
-Two conventions tell which step of the decoder speaks of a target piece:
+Two conventions assign a decoder step to a target token:
 
-    "output"   the step that wrote it:               row i for piece i
-    "input"    the step after, which has read it:    row i + 1 for piece i  (Chen et al. 2020, "shift")
+    "output"   the step that wrote the token:              row i for token i
+    "input"    the next step, which reads the token:       row i + 1 for token i  (Chen et al. 2020, "shift")
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ Link = tuple[int, int]
 
 
 def links(weights: Tensor) -> list[Link]:
-    """Each target word with the source word it looked at most: (target words, source words) → pairs."""
+    """Link each target word to the source word with the highest weight: (target words, source words) → pairs."""
     if not weights.numel():
         return []
     return sorted((source, target) for target, source in enumerate(weights.argmax(1).tolist()))
 
 
 def agreement(forward: Tensor, backward: Tensor) -> Tensor:
-    """Weights that two models agree on, one for each direction: (Tt, Ts) and (Ts, Tt) words → (Tt, Ts).
+    """Combine the word weights of two models, one per direction: (Tt, Ts) and (Ts, Tt) words → (Tt, Ts).
 
         g = forward ⊙ backwardᵀ;   agreement = g / Σ of its row + g / Σ of its column
 
-    A model looks at words that tell much, whatever it is about to write, and says little of the small ones beside them.
-    The other one has to write those, so it looks for where they came from; and in the second term a word that is looked
-    at by many counts less for each.
+    A single model attends mostly to content words and gives little weight to the function words beside them. The model
+    of the other direction has to produce those function words, so it attends to their origin. The second term reduces
+    the weight of a source word that many target words attend to.
 
-    >>> forward = torch.tensor([[0.1, 0.9], [0.2, 0.8]])      # both words look at the second
-    >>> backward = torch.tensor([[0.9, 0.1], [0.1, 0.9]])     # the other way each has its own
+    >>> forward = torch.tensor([[0.1, 0.9], [0.2, 0.8]])      # both target words attend to the second source word
+    >>> backward = torch.tensor([[0.9, 0.1], [0.1, 0.9]])     # in the other direction, each attends to its own
     >>> links(forward), links(agreement(forward, backward))
     ([(1, 0), (1, 1)], [(0, 0), (1, 1)])
     """
     if forward.shape != backward.T.shape:
         raise ValueError(
-            f"alignment: backward {tuple(backward.shape)} must be over the words of forward "
-            f"{tuple(forward.shape)}, the other way round."
+            f"alignment: backward {tuple(backward.shape)} must have the transposed shape of forward "
+            f"{tuple(forward.shape)}."
         )
     both = forward * backward.T  # (Tt, Ts)
-    least = torch.finfo(both.dtype).tiny
-    return both / both.sum(1, keepdim=True).clamp_min(least) + both / both.sum(0).clamp_min(least)
+    smallest = torch.finfo(both.dtype).tiny
+    return both / both.sum(1, keepdim=True).clamp_min(smallest) + both / both.sum(0).clamp_min(smallest)
 
 
-def pharaoh(found: Iterable[Link]) -> str:
-    """Links as one line of text.
+def pharaoh(pairs: Iterable[Link]) -> str:
+    """Return links as one line in Pharaoh format.
 
     >>> pharaoh([(0, 0), (2, 1)])
     '0-0 2-1'
     """
-    return " ".join(f"{source}-{target}" for source, target in sorted(found))
+    return " ".join(f"{source}-{target}" for source, target in sorted(pairs))
 
 
 def parse_pharaoh(line: str) -> set[Link]:
-    """The links of a line in Pharaoh format.
+    """Parse the links of a line in Pharaoh format.
 
     >>> sorted(parse_pharaoh("0-0 2-1"))
     [(0, 0), (2, 1)]
@@ -75,7 +75,8 @@ def parse_pharaoh(line: str) -> set[Link]:
 
 
 def error_rate(pairs: Iterable[tuple[Collection[Link], Collection[Link], Collection[Link]]]) -> float:
-    """Alignment error rate over sentences of (found A, sure S, possible P ⊇ S) (Och & Ney 2003, section 4.2).
+    """Return the alignment error rate over sentences, each given as sets of predicted (A), sure (S) and possible
+    (P ⊇ S) links (Och & Ney 2003, section 4.2).
 
         AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|)
 
@@ -83,10 +84,10 @@ def error_rate(pairs: Iterable[tuple[Collection[Link], Collection[Link], Collect
     0.33333333333333337
     """
     hits = total = 0
-    for found, sure, possible in pairs:
-        a, s = set(found), set(sure)
+    for predicted, sure, possible in pairs:
+        a, s = set(predicted), set(sure)
         hits += len(a & s) + len(a & (set(possible) | s))
         total += len(a) + len(s)
     if not total:
-        raise ValueError("alignment: error rate must have links to count; got none, found or sure.")
+        raise ValueError("alignment: error rate needs at least one predicted or sure link; got none.")
     return 1 - hits / total

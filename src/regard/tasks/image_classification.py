@@ -1,4 +1,4 @@
-"""Classification of images as a task: a batch of images → loss; held-out ones → accuracy and F1; a file → its class."""
+"""The image classification task: loss of a batch of images, accuracy and F1 on held-out images."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ SAMPLES = 8
 
 
 class ClassifyImages(Task):
-    """What the training loop trains: `training.fit(ClassifyImages(…), …)`.
+    """Task of training an image classifier: `training.fit(ClassifyImages(…), …)`.
 
     Args:
-        classifier: the model, and how images are brought to it.
-        train: images to learn from.
+        classifier: the model, with the shape and normalization of its images.
+        train: training images.
         valid: held-out images.
-        batch: images of a batch.
-        augmentation: how images are changed at random.
-        smoothing: share of the probability that all classes have in the loss.
-        seed: of the order.
+        batch: batch size.
+        augmentation: random augmentation of the training images.
+        smoothing: label smoothing.
+        seed: seed of the shuffled order.
     """
 
     goal = ("accuracy", "max")
@@ -50,10 +50,10 @@ class ClassifyImages(Task):
         self.valid = ImageBatches(valid, 2 * batch, shuffle=False)
 
     def batch_loss(self, batch: ImageBatch) -> Loss:
-        """Cross-entropy summed over the images, changed at random; of a mixture, over both classes by their shares."""
+        """Return the cross-entropy summed over augmented images. With mixup, both labels count by their share."""
         changes = self.augmentation
         pixels = augment.crop(augment.flip(batch.images, changes.flip), changes.crop)
-        images = augment.erase(self.classifier.normal(pixels), changes.erase)  # 0 is the mean: grey
+        images = augment.erase(self.classifier.normal(pixels), changes.erase)  # 0 is the mean color
         mixed = augment.mixup(images, batch.labels, changes.mixup)
         logits = self.model(mixed.images)  # (B, classes)
         total = self._total(logits, mixed.labels, mixed.share)
@@ -66,23 +66,23 @@ class ClassifyImages(Task):
         return (each * share).sum()
 
     def evaluate(self) -> dict[str, float]:
-        """Loss per image without smoothing, accuracy, and F1 as the mean over classes."""
+        """Return the loss per image without label smoothing, the accuracy, and the macro F1."""
         return figures(*predicted(self.classifier, self.valid))
 
     def samples(self) -> list[tuple[str, str, str]]:
         images = self.valid.images
-        shares = self.classifier.logits(images.take(np.arange(min(SAMPLES, len(images))))).softmax(-1)
-        ours = [self.classifier._label(row) for row in shares]
+        probabilities = self.classifier.logits(images.take(np.arange(min(SAMPLES, len(images))))).softmax(-1)
+        ours = [self.classifier._label(row) for row in probabilities]
         wanted = [images.classes[label] for label in images.labels[:SAMPLES].tolist()]
         return [(f"held-out image {n}", str(one), name) for n, (one, name) in enumerate(zip(ours, wanted, strict=True))]
 
     def save(self, folder: Path) -> None:
-        """Classes, shape and scale; the weights are the loop's."""
+        """Write the classes, shape and normalization of the images. The training loop writes the weights."""
         self.classifier.save(folder)
 
 
 def predicted(classifier: ImageClassifier, batches: ImageBatches) -> tuple[Tensor, Tensor]:
-    """Logits (N, classes) and labels (N,) of all images."""
-    found = [(classifier.logits(batch.images), batch.labels) for batch in batches.epoch(0)]
-    logits, labels = zip(*found, strict=True)
+    """Return the logits (N, classes) and labels (N,) of all images."""
+    results = [(classifier.logits(batch.images), batch.labels) for batch in batches.epoch(0)]
+    logits, labels = zip(*results, strict=True)
     return torch.cat(logits), torch.cat(labels)

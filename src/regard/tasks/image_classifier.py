@@ -1,4 +1,4 @@
-"""A classifier of images and what it needs besides weights."""
+"""An image classifier: a model with its class names and image normalization."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ..models.beam_search import evaluating
 from ..models.vit import ViT
 
 FILE = "images.json"
-"""In the folder of a run: classes, shape and scale of the images."""
+"""File in the folder of a run with the classes, shape and normalization of the images."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """What an image was taken for."""
+    """The predicted class of an image."""
 
     name: str
     probability: float
@@ -37,70 +37,74 @@ class Label:
 
 
 class ImageClassifier:
-    """A model of images and what it needs besides weights: names of classes, shape and scale of images."""
+    """An image model with its class names and the shape and normalization of its images."""
 
     def __init__(self, model: nn.Module, classes: Sequence[str], shape: Shape, normal: Normal) -> None:
         self.model, self.classes, self.shape, self.normal = model, list(classes), shape, normal
 
     def classify(self, images: Sequence[Any], batch: int = 256) -> list[Label]:
-        """The class of each image: files, images of Pillow, or arrays of bytes (H, W) or (H, W, 3).
+        """Predict the class of each image: a file, a Pillow image, or a uint8 array (H, W) or (H, W, 3).
 
         Raises:
-            ValueError: for a file that is not an image, by its name.
+            ValueError: if a file is not an image; the message names it.
         """
         if isinstance(images, str | os.PathLike):
-            raise ValueError(f"images: images ({images}) must be a list, even of one file. Try classify([{images!r}]).")
-        found = []
+            raise ValueError(
+                f"images: images ({images}) must be a list, even for a single file. Try classify([{images!r}])."
+            )
+        labels = []
         for start in range(0, len(images), batch):
             pixels = torch.stack([decode(image, self.shape) for image in images[start : start + batch]])
-            shares = self.logits(pixels).softmax(-1)  # (B, classes)
-            found += [self._label(row) for row in shares]
-        return found
+            probabilities = self.logits(pixels).softmax(-1)  # (B, classes)
+            labels += [self._label(row) for row in probabilities]
+        return labels
 
-    def _label(self, shares: Tensor) -> Label:
-        best = int(shares.argmax())
-        return Label(self.classes[best], float(shares[best]), shares)
+    def _label(self, probabilities: Tensor) -> Label:
+        best = int(probabilities.argmax())
+        return Label(self.classes[best], float(probabilities[best]), probabilities)
 
     @torch.no_grad()
     def logits(self, pixels: Tensor) -> Tensor:
-        """pixels (B, C, H, W) of bytes → (B, classes), on the CPU; the model evaluates."""
+        """Return logits (B, classes) on the CPU for uint8 pixels (B, C, H, W). The model runs in evaluation mode."""
         with evaluating(self.model):
             logits: Tensor = self.model(self.normal(pixels.to(next(self.model.parameters()).device)))
         return logits.cpu()
 
     @torch.no_grad()
     def look(self, image: Any) -> Tensor | None:
-        """What the class token attends to: the mean over the heads of the last block, (rows, columns) of patches.
+        """Return the mean attention of the last block's heads from the class token to the patches, (rows, columns).
 
-        With mean pooling, what all patches attend to. None for a model that does not attend.
+        With mean pooling, return the mean attention of all patches. Return None for a model without attention.
         """
         model = self.model
         if not isinstance(model, ViT):
             return None
         pixels = decode(image, self.shape)[None].to(next(model.parameters()).device)
-        with evaluating(model):  # a look leaves the mode of the model as it was
+        with evaluating(model):  # restores the training mode afterwards
             _, maps = model(self.normal(pixels), return_maps=True)
         last = maps[-1]
         weights = last[0, :, :1, 1:].mean((0, 1)) if model.first is not None else last[0].mean((0, 1))  # (N,)
         return weights.reshape(model.config.grid).cpu()
 
     def save(self, folder: Path) -> None:
-        """All but the weights."""
+        """Write everything but the weights."""
         write_about(folder, self.classes, self.shape, self.normal)
 
 
 def write_about(folder: Path, classes: Sequence[str], shape: Shape, normal: Normal) -> None:
-    """Write classes, shape and scale of the images of a run."""
+    """Write the classes, shape and normalization of the images of a run."""
     about = {"classes": list(classes), "shape": asdict(shape), "normal": asdict(normal)}
     write_text(folder / FILE, json.dumps(about, ensure_ascii=False, indent=2) + "\n")
 
 
 def read_about(folder: Path) -> tuple[list[str], Shape, Normal]:
-    """Classes, shape and scale of the images of a run."""
+    """Read the classes, shape and normalization of the images of a run."""
     path = folder / FILE
     try:
-        told = parse_json(path.read_bytes())
-        normal = Normal(*(tuple(told["normal"][name]) for name in ("mean", "deviation")))
-        return list(told["classes"]), Shape(**told["shape"]), normal
+        metadata = parse_json(path.read_bytes())
+        normal = Normal(*(tuple(metadata["normal"][name]) for name in ("mean", "deviation")))
+        return list(metadata["classes"]), Shape(**metadata["shape"]), normal
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"images: {path} must tell classes, shape and scale of a run; got {error!r}.") from error
+        raise ValueError(
+            f"images: {path} must hold the classes, shape and normalization of a run; got {error!r}."
+        ) from error

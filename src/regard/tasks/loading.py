@@ -1,7 +1,6 @@
-"""From the folder of a run, or a Hugging Face directory, to a trained model.
+"""Load a trained model from the folder of a run or a Hugging Face directory.
 
-Of the settings of a run only those of its model are read: no recipe is built, and the data it was trained on may be
-gone.
+Only the model settings of a run are read. No recipe is built, and the training data need not exist any more.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ def load_translator(folder: str | os.PathLike[str]) -> Translator:
     """Load the best model of a run of `regard train translate`.
 
     Raises:
-        ValueError: where the folder holds none, or a damaged one, with the file named.
+        ValueError: if the folder holds no model, or a damaged one; the message names the file.
     """
     folder = Path(folder)
     config = read_recipe_config(folder, "translate", TRANSLATOR_CONFIGS, "a translator")
     settings = from_values(TRANSLATOR_CONFIGS[config["kind"]], config.get("model"), "model.")
-    weights = read_weights(folder)  # first: it checks the files that are read below
+    weights = read_weights(folder)  # first, because it verifies the files that are read below
     source, target = (load_vocabulary(folder / name) for name in (SOURCE, TARGET))
     settings = replace(settings, source_vocabulary=len(source), target_vocabulary=len(target))
     model = _with_weights(TRANSLATORS[type(settings)](settings), weights, folder)
@@ -63,16 +62,16 @@ def load_translator(folder: str | os.PathLike[str]) -> Translator:
 
 
 def load_text_classifier(folder: str | os.PathLike[str]) -> Classifier:
-    """Load the best model of a run of `regard train classify`, or that of a Hugging Face directory.
+    """Load the best model of a run of `regard train classify`, or the model of a Hugging Face directory.
 
     Raises:
-        ValueError: where the folder holds none, or a damaged one, with the file named.
+        ValueError: if the folder holds no model, or a damaged one; the message names the file.
     """
     folder = Path(folder)
     if not is_run(folder):
         model = load_bert(folder, SequenceClassifier)
         return Classifier(model, WordPiece.load(folder), model.bert.config.positions)
-    config = read_recipe_config(folder, "classify", TEXT_CLASSIFIERS, "a classifier of texts")
+    config = read_recipe_config(folder, "classify", TEXT_CLASSIFIERS, "a text classifier")
     texts = config.get("texts")
     longest = texts.get("longest") if isinstance(texts, dict) else None
     if not isinstance(longest, int) or isinstance(longest, bool):
@@ -82,17 +81,17 @@ def load_text_classifier(folder: str | os.PathLike[str]) -> Classifier:
 
 
 def load_image_classifier(folder: str | os.PathLike[str]) -> ImageClassifier:
-    """Load the best model of a run of `regard train classify --images`, or that of a Hugging Face directory.
+    """Load the best model of a run of `regard train classify --images`, or the model of a Hugging Face directory.
 
     Raises:
-        ValueError: where the folder holds none, or a damaged one, with the file named.
+        ValueError: if the folder holds no model, or a damaged one; the message names the file.
     """
     folder = Path(folder)
     if not is_run(folder):
         return _image_classifier_from_huggingface(folder)
-    config = read_recipe_config(folder, "images", IMAGE_CONFIGS, "a classifier of images")
+    config = read_recipe_config(folder, "images", IMAGE_CONFIGS, "an image classifier")
     settings = from_values(IMAGE_CONFIGS[config["kind"]], config.get("model"), "model.")
-    weights = read_weights(folder)  # first: it checks the files that are read below
+    weights = read_weights(folder)  # first, because it verifies the files that are read below
     classes, shape, normal = read_about(folder)
     model = _with_weights(image_model(settings, classes, shape), weights, folder)
     return ImageClassifier(model, classes, shape, normal)
@@ -102,14 +101,16 @@ def _image_classifier_from_huggingface(folder: Path) -> ImageClassifier:
     model = load_vit(folder)
     config = model.config
     if not config.classes:
-        raise ValueError(f"images: {folder} must hold a model with a classifier; got one that gives features alone.")
+        raise ValueError(
+            f"images: {folder} must hold a model with a classification head; got a model that only returns features."
+        )
     labels = labels_of(folder) or [str(number) for number in range(config.classes)]
     normal = Normal(*scale_of(folder, config.channels))
     return ImageClassifier(model.eval(), labels, Shape(*config.image, config.channels), normal)
 
 
 def image_model(config: ViTConfig | CNNConfig, classes: list[str], shape: Shape) -> nn.Module:
-    """A model of these settings for these classes and images of this shape."""
+    """Build an image model for the given classes and image shape."""
     changes: dict[str, Any] = {"classes": len(classes), "channels": shape.channels}
     if isinstance(config, ViTConfig):
         changes["image"] = (shape.height, shape.width)
@@ -119,7 +120,11 @@ def image_model(config: ViTConfig | CNNConfig, classes: list[str], shape: Shape)
 def read_recipe_config(
     folder: str | os.PathLike[str], recipe: str, kinds: Collection[str], what: str
 ) -> dict[str, Any]:
-    """The settings of a run of a recipe; ValueError for a run of another, or of a kind of model that is not known."""
+    """Read the settings of a run of `recipe`.
+
+    Raises:
+        ValueError: if it is a run of another recipe, or its kind of model is unknown.
+    """
     config = read_config(folder)
     if config.get("recipe") != recipe or str(config.get("kind", "")) not in kinds:
         raise ValueError(f"{recipe}: {Path(folder)} must be a run of {what}; got another. Give its folder.")
@@ -127,26 +132,28 @@ def read_recipe_config(
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is a run of ours; else it may be a directory of Hugging Face."""
+    """Return whether a folder is a run of regard, as opposed to a Hugging Face directory."""
     return "recipe" in read_config(folder)
 
 
 def config_of(folder: Path) -> BertConfig:
-    """The configuration of the BERT of a run."""
+    """Read the configuration of the BERT of a run."""
     path = folder / CONFIG
     if not path.exists():
-        raise ValueError(f"training: {path} must exist; got a run without. Train there first, or give another folder.")
+        raise ValueError(
+            f"training: {path} must exist; got a run without it. Train there first, or give another folder."
+        )
     return from_json(BertConfig, path.read_text(encoding="utf-8"))
 
 
 def positions(folder: Path) -> int:
-    """Ids of the longest text that the BERT of a run or of a Hugging Face directory reads."""
+    """Return the maximum number of tokens that the BERT of a run or of a Hugging Face directory can read."""
     return config_of(folder).positions if is_run(folder) else config_from(read_config(folder), folder).positions
 
 
 def pretrained(folder: Path) -> MaskedTokens | Pretraining:
-    """The best model of a run of `regard train pretrain`."""
-    weights = read_weights(folder)  # first: it checks the files that are read below
+    """Load the best model of a run of `regard train pretrain`."""
+    weights = read_weights(folder)  # first, because it verifies the files that are read below
     texts = read_config(folder).get("texts")
     if not isinstance(texts, dict) or not isinstance(texts.get("next_sentence"), bool):
         raise ValueError(f"training: {folder} must be a run of pretrain; its config.json has no texts.next_sentence.")
@@ -157,8 +164,8 @@ def pretrained(folder: Path) -> MaskedTokens | Pretraining:
 
 
 def classifier(folder: Path) -> SequenceClassifier:
-    """The best model of a run of `regard train classify` on texts."""
-    weights = read_weights(folder)  # first: it checks the files that are read below
+    """Load the best model of a run of `regard train classify` on texts."""
+    weights = read_weights(folder)  # first, because it verifies the files that are read below
     return _with_weights(SequenceClassifier(Bert(config_of(folder)), read_labels(folder)), weights, folder)
 
 
@@ -171,7 +178,7 @@ MODELS = {"pretrain": pretrained, "classify": classifier}
 
 
 def best(folder: str | os.PathLike[str]) -> nn.Module:
-    """The best model of a run with a BERT."""
+    """Load the best model of a run that trains a BERT."""
     folder = Path(folder)
     recipe = str(read_config(folder).get("recipe"))
     if recipe not in MODELS or not (folder / CONFIG).exists():
@@ -183,7 +190,7 @@ LABELS = "labels.json"
 
 
 def read_labels(folder: Path) -> list[str]:
-    """The labels of a run."""
+    """Read the labels of a run."""
     path = folder / LABELS
     labels = read_json_object(path, "the labels of a run", "Train it again.", where="labelled").get("labels")
     if not isinstance(labels, list) or not labels or not all(isinstance(label, str) for label in labels):

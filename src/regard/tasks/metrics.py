@@ -1,4 +1,4 @@
-"""How good a classifier is: accuracy, F1, and which classes it takes for which.
+"""Metrics of classifiers: accuracy, F1 and the confusion matrix.
 
 confusion[i, j] = |{n : wantedₙ = i and predictedₙ = j}|       rows: true; columns: predicted
 """
@@ -13,16 +13,16 @@ from torch.nn import functional as F
 
 
 class F1(NamedTuple):
-    """F1 of a classifier."""
+    """F1 scores of a classifier."""
 
     macro: float
-    """The mean over the classes that occur, in what is so or in what was said."""
+    """Mean over the classes that occur among the labels or the predictions."""
     each: Tensor
-    """(classes,) float64; 0 for a class that does not occur."""
+    """F1 of each class, (classes,) float64; 0 for a class that does not occur."""
 
 
 def accuracy(predicted: Tensor, wanted: Tensor) -> float:
-    """The share of predictions that are right: (N,), (N,) → number.
+    """Return the fraction of correct predictions: (N,), (N,) → number.
 
     >>> accuracy(torch.tensor([0, 1, 1, 2]), torch.tensor([0, 1, 2, 2]))
     0.75
@@ -32,10 +32,10 @@ def accuracy(predicted: Tensor, wanted: Tensor) -> float:
 
 
 def confusion(predicted: Tensor, wanted: Tensor, classes: int) -> Tensor:
-    """How often class i was taken for class j: (N,), (N,) → (classes, classes) int64.
+    """Count how often class i was predicted as class j: (N,), (N,) → (classes, classes) int64.
 
     Raises:
-        ValueError: for other shapes, no prediction at all, or a class beyond 0 … classes − 1.
+        ValueError: if the shapes differ, there are no predictions, or a class is outside 0 … classes − 1.
 
     >>> confusion(torch.tensor([0, 1, 1, 2]), torch.tensor([0, 1, 2, 2]), 3)
     tensor([[1, 0, 0],
@@ -43,20 +43,19 @@ def confusion(predicted: Tensor, wanted: Tensor, classes: int) -> Tensor:
             [0, 1, 1]])
     """
     _check(predicted, wanted)
-    for name, given in (("predicted", predicted), ("wanted", wanted)):
-        low, high = int(given.min()), int(given.max())
+    for name, labels in (("predicted", predicted), ("wanted", wanted)):
+        low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= classes:
-            raise ValueError(
-                f"metrics: {name} ({low} … {high}) must lie in 0 … {classes - 1}, the classes; got one beyond."
-            )
+            raise ValueError(f"metrics: {name} ({low} … {high}) must be in the range of classes, 0 … {classes - 1}.")
     cells = wanted.long() * classes + predicted.long()  # (N,)
     return torch.bincount(cells, minlength=classes * classes).view(classes, classes).cpu()
 
 
 def f1(predicted: Tensor, wanted: Tensor, classes: int) -> F1:
-    """F1 = 2·precision·recall / (precision + recall) = 2·hits / (times it is so + times it was said), of each class.
+    """Return F1 = 2·precision·recall / (precision + recall) = 2·correct / (true + predicted) of each class.
 
-    Raises ValueError as `confusion` does.
+    Raises:
+        ValueError: under the same conditions as `confusion`.
 
     >>> macro, each = f1(torch.tensor([0, 1, 1, 2]), torch.tensor([0, 1, 2, 2]), 3)
     >>> round(macro, 4), [round(value, 4) for value in each.tolist()]
@@ -66,7 +65,7 @@ def f1(predicted: Tensor, wanted: Tensor, classes: int) -> F1:
 
 
 def f1_of(matrix: Tensor) -> F1:
-    """F1 from a confusion matrix, (classes, classes).
+    """Return the F1 scores of a confusion matrix (classes, classes).
 
     >>> f1_of(torch.tensor([[3, 0], [0, 5]])).macro
     1.0
@@ -77,7 +76,7 @@ def f1_of(matrix: Tensor) -> F1:
 
 
 def figures(logits: Tensor, wanted: Tensor) -> dict[str, float]:
-    """Loss, accuracy and macro F1 of logits (N, C) for classes (N,).
+    """Return the loss, accuracy and macro F1 of logits (N, C) for labels (N,).
 
     >>> figures(torch.eye(2), torch.tensor([0, 0]))["accuracy"]
     0.5
@@ -91,8 +90,8 @@ def figures(logits: Tensor, wanted: Tensor) -> dict[str, float]:
 def _check(predicted: Tensor, wanted: Tensor) -> None:
     if predicted.shape != wanted.shape or predicted.ndim != 1:
         raise ValueError(
-            f"metrics: predicted {tuple(predicted.shape)} and wanted {tuple(wanted.shape)} must both be (N,), class "
-            "numbers. `logits.argmax(-1)` makes them of logits."
+            f"metrics: predicted {tuple(predicted.shape)} and wanted {tuple(wanted.shape)} must both be class "
+            "indices (N,). Use `logits.argmax(-1)` to convert logits."
         )
     if not len(wanted):
         raise ValueError("metrics: predicted (0,) must hold at least one prediction; got none.")

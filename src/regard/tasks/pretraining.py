@@ -1,4 +1,4 @@
-"""Pretraining as a task: pieces of a text are hidden, and said from what is around them; does a sentence follow?
+"""The BERT pretraining task: masked language modelling and, optionally, next sentence prediction.
 
 Devlin et al. 2019, section 3.1.
 """
@@ -22,15 +22,15 @@ SAMPLES = 4
 
 
 class Pretrain(Task):
-    """What the training loop trains: `training.fit(Pretrain(…), …)`.
+    """Task of pretraining a BERT: `training.fit(Pretrain(…), …)`.
 
-        loss = 1/M Σₘ −log p(pieceₘ)  +  1/B Σ_b −log p(follows_b)        the second where there are pairs
+        loss = 1/M Σₘ −log p(tokenₘ)  +  1/B Σ_b −log p(follows_b)        the second term only for pairs
 
     Args:
-        model: a `MaskedTokens`, or for batches of pairs a `Pretraining`.
-        words: what the ids mean.
-        train: batches to learn from.
-        valid: batches of held-out text, not shuffled: the same places are hidden at every evaluation.
+        model: a `MaskedTokens`, or a `Pretraining` for batches of pairs.
+        words: the vocabulary.
+        train: training batches.
+        valid: batches of held-out text, not shuffled, so that every evaluation masks the same positions.
     """
 
     train: MaskedBatches
@@ -42,7 +42,7 @@ class Pretrain(Task):
         if train.pairs != valid.pairs or train.pairs != isinstance(model, Pretraining):
             raise ValueError(
                 f"pretrain: model ({type(model).__name__}) must be a Pretraining for batches of pairs, a MaskedTokens "
-                f"for others; got pairs {train.pairs} to learn from and {valid.pairs} held out."
+                f"for others; got train.pairs {train.pairs} and valid.pairs {valid.pairs}."
             )
         self.model: nn.Module = model
         self.head = model.masked if isinstance(model, Pretraining) else model
@@ -50,22 +50,25 @@ class Pretrain(Task):
         self.words, self.train, self.valid = words, train, valid
 
     def batch_loss(self, batch: MaskedBatch) -> Loss:
-        """Cross-entropy over the chosen places alone, summed; a pair weighs as much as the places of an entry."""
+        """Return the cross-entropy summed over the masked positions, plus that of the next sentence, if predicted.
+
+        The next-sentence loss of an entry has the weight of the masked positions of an entry.
+        """
         hidden = self._hidden(batch)  # (B, T, W)
         last = self.head.vocabulary
-        said = self.head.transform(hidden[batch.chosen])  # (M, W)
-        total = cross_entropy(said, last.weight, last.bias, batch.wanted)
+        features = self.head.transform(hidden[batch.chosen])  # (M, W)
+        total = cross_entropy(features, last.weight, last.bias, batch.wanted)
         extras: dict[str, float | Tensor] = {"padding": batch.padding}
         if self.next is not None:
-            extras["masked_loss"] = total.detach() / len(said)
+            extras["masked_loss"] = total.detach() / len(features)
             logits = self.next(self.head.bert.pool(hidden, batch.lengths)).float()  # (B, 2)
             total = total + batch.each * F.cross_entropy(logits, batch.other, reduction="sum")
             extras["next_accuracy"] = (logits.argmax(1) == batch.other).float().mean()
         return Loss(total, len(batch.wanted), extras)
 
     def evaluate(self) -> dict[str, float]:
-        """Of the hidden pieces of held-out text: loss, and the share said right; of pairs, the share told right."""
-        total = right = count = told = pairs = 0.0
+        """Return the loss and accuracy on masked tokens of held-out text, and the accuracy on next sentences."""
+        total = right = count = next_right = pairs = 0.0
         for batch in self.valid.epoch(0):
             batch = batch.to(self.device)
             hidden = self._hidden(batch)
@@ -74,32 +77,34 @@ class Pretrain(Task):
                 right += int((logits.argmax(1) == wanted).sum())
             count += len(batch.wanted)
             if self.next is not None:
-                told += int((self.next(self.head.bert.pool(hidden, batch.lengths)).argmax(1) == batch.other).sum())
+                next_right += int(
+                    (self.next(self.head.bert.pool(hidden, batch.lengths)).argmax(1) == batch.other).sum()
+                )
                 pairs += len(batch)
         figures = {"loss": total / max(1, count), "accuracy": right / max(1, count)}
-        return figures | ({"next_accuracy": told / pairs} if pairs else {})
+        return figures | ({"next_accuracy": next_right / pairs} if pairs else {})
 
     def samples(self) -> list[tuple[str, str, str]]:
-        """Some held-out passages as the model meets them, with what it says filled in, and as they are."""
+        """Return a few held-out passages: masked, with the model's predictions filled in, and the original."""
         batch = next(self.valid.epoch(0)).to(self.device)
-        said = torch.cat([logits.argmax(1) for logits, _ in self._logits(self._hidden(batch), batch)])
-        filled, real = (batch.ids.masked_scatter(batch.chosen, ids) for ids in (said, batch.wanted))
+        predictions = torch.cat([logits.argmax(1) for logits, _ in self._logits(self._hidden(batch), batch)])
+        filled, real = (batch.ids.masked_scatter(batch.chosen, ids) for ids in (predictions, batch.wanted))
         rows = zip(batch.ids.tolist(), filled.tolist(), real.tolist(), strict=True)
         texts = [tuple(self.words.decode(ids) for ids in row) for row in rows]
         return [(shown, ours, wanted) for shown, ours, wanted in texts[:SAMPLES]]
 
     def save(self, folder: Path) -> None:
-        """The vocabulary; the weights are the loop's."""
+        """Write the vocabulary. The training loop writes the weights."""
         self.words.save(folder)
 
     def _hidden(self, batch: MaskedBatch) -> Tensor:
-        """(B, T, W)."""
-        found: Tensor = self.head.bert(batch.ids, batch.lengths, batch.segments if self.train.pairs else None)
-        return found
+        """Return the hidden states (B, T, W)."""
+        hidden: Tensor = self.head.bert(batch.ids, batch.lengths, batch.segments if self.train.pairs else None)
+        return hidden
 
     def _logits(self, hidden: Tensor, batch: MaskedBatch) -> Iterator[tuple[Tensor, Tensor]]:
-        """Logits of some places at a time (n, V), and what is wanted there (n,)."""
-        said = self.head.transform(hidden[batch.chosen])  # (M, W)
-        for start in range(0, len(said), ROWS):
+        """Yield logits (n, V) and targets (n,) for successive chunks of masked positions."""
+        features = self.head.transform(hidden[batch.chosen])  # (M, W)
+        for start in range(0, len(features), ROWS):
             rows = slice(start, start + ROWS)
-            yield self.head.vocabulary(said[rows]).float(), batch.wanted[rows]
+            yield self.head.vocabulary(features[rows]).float(), batch.wanted[rows]

@@ -1,4 +1,4 @@
-"""The settings and the best weights in the folder of a run, checked when read."""
+"""Read and verify the settings and the best weights in the folder of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..models.weights import load_weights
 
 
 def read_fingerprints(metadata: Mapping[str, str], path: Path) -> dict[str, str]:
-    """The digests in the metadata of a tensor file; earlier versions wrote none."""
+    """Return the digests in the metadata of a tensor file. Earlier versions wrote none."""
     try:
         return dict(json.loads(metadata.get("fingerprints", "{}")))
     except (ValueError, TypeError) as error:
@@ -27,32 +27,32 @@ def read_fingerprints(metadata: Mapping[str, str], path: Path) -> dict[str, str]
 
 
 def compare_fingerprints(expected: Mapping[str, str], current: Mapping[str, str], path: Path) -> None:
-    """Raise ValueError that names every file that is not as it was when the weights in `path` were written."""
+    """Raise ValueError that names every file that changed since the weights in `path` were written."""
     changed = [name for name in expected if current.get(name) != expected[name]]
     if changed:
         listed = few([f"{name} ({'changed' if name in current else 'missing'})" for name in changed])
         raise ValueError(
-            f"training: files of the run must be those that {path} was trained with; got others: {listed}. "
+            f"training: files of the run must be those that {path} was trained with; these differ: {listed}. "
             "Restore them from a copy, or train in another folder."
         )
 
 
 LIMITS = ("steps", "epochs", "minutes")
-"""What may be raised on a run that exists; everything else belongs to its identity."""
+"""Settings that may be raised on an existing run. All other settings identify the run and must not change."""
 
 
 CONFIG = "config.json"
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The settings of a run."""
+    """Read the settings of a run and verify their digest."""
     path = Path(folder) / "config.json"
     config = read_json_object(path, "the settings of a run", "Give another folder.", where="training")
     digest = config.pop("sha256", None)  # earlier versions wrote none
     if digest is not None and json_digest(config) != digest:
         raise Damaged(
-            f"training: {path} must have the digest written into it; got another: its contents changed. Restore it; "
-            "settings are given on the command line."
+            f"training: {path} must match the digest written into it; got another digest, so the file was edited. "
+            "Restore it, and change settings on the command line."
         )
     return config
 
@@ -62,37 +62,38 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
-    """The digest of all settings but the limits, which may be raised, and those that are not given."""
+    """Return the digest of all settings except the limits, which may be raised, and settings that are None."""
     limits = {f"training.{name}" for name in LIMITS}
     settings = flat(_plain(config))
     return json_digest({k: v for k, v in settings.items() if k not in limits and v is not None})
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted names.
+    """Flatten nested settings to dotted names.
 
     >>> flat({"training": {"steps": 3}, "task": "dates"})
     {'training.steps': 3, 'task': 'dates'}
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
+        result |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return result
 
 
 def read_weights(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The best weights of a run.
+    """Read the best weights of a run.
 
-    Raises ValueError if there are none, if they are damaged, and if the settings or the vocabularies beside them are
-    not those they were trained with.
+    Raises:
+        ValueError: if there are no weights, if they are damaged, or if the settings or vocabularies changed since they
+            were trained.
     """
     folder = Path(folder)
     path = folder / "model.safetensors"
     if not path.exists():
-        raise ValueError(f"training: {path} must exist; got a folder without. Train there first, or give another.")
+        raise ValueError(f"training: {path} must exist; got a folder without it. Train there first, or give another.")
     tensors, metadata = read_tensors_and_metadata(path)
     expected = read_fingerprints(metadata, path)
-    names = [name for name in expected if name != CONFIG and not name.startswith("data/")]  # data may be left behind
+    names = [name for name in expected if name != CONFIG and not name.startswith("data/")]  # the data may be absent
     current = {name: file_digest(folder / name) for name in names if (folder / name).is_file()}
     if CONFIG in expected:
         current[CONFIG] = config_digest(read_config(folder))
@@ -101,5 +102,5 @@ def read_weights(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def load_best(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
-    """Give a model the best weights of a run."""
+    """Load the best weights of a run into a model."""
     load_weights(model, read_weights(folder), str(Path(folder) / "model.safetensors"))

@@ -1,4 +1,4 @@
-"""What the training loop trains: data, a model, its loss and the metric that decides which weights are best."""
+"""The interface of a task: data, a model, its loss and the metric that selects the best weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Loss:
     """The loss of a batch."""
 
     total: Tensor
-    """Sum over the tokens, or whatever is counted: ()."""
+    """Sum over the tokens (or other units counted by `count`): ()."""
     count: int
     """Number of tokens in this share of the batch."""
     extras: Mapping[str, float | Tensor] = field(default_factory=dict)
@@ -46,14 +46,14 @@ class Task(ABC):
         return next(self.model.parameters()).device
 
     def batches(self, epoch: int, *, start: int, rank: int, world: int) -> Iterator[Any]:
-        """Iterate over the batches of an epoch from number `start` on; a process gets entries rank::world of each.
+        """Iterate over the batches of an epoch from index `start`. A process gets entries rank::world of each batch.
 
-        The batches are a function of the arguments and of the task's seed alone: this makes resuming exact.
+        The batches depend only on the arguments and the task's seed, which makes resuming exact.
         """
         return self.train.epoch(epoch, start=start, rank=rank, world=world)
 
     def batches_in(self, epoch: int) -> int:
-        """Return the number of batches of an epoch."""
+        """Return the number of batches in an epoch."""
         return self.train.count(epoch)
 
     def loss(self, batch: Any) -> Loss:

@@ -1,4 +1,4 @@
-"""Classification of texts as a task: a batch of texts with labels → loss; held-out texts → accuracy and F1."""
+"""The text classification task: loss of a batch of labelled texts, accuracy and F1 on held-out texts."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ SAMPLES = 8
 
 
 class Classify(Task):
-    """What the training loop trains: `training.fit(Classify(…), …)`.
+    """Task of training a text classifier: `training.fit(Classify(…), …)`.
 
         loss = 1/B Σ_b −log p(label_b | text_b)
 
     Args:
         classifier: the model and its vocabulary.
-        train: batches to learn from.
-        valid: batches of the held-out texts, not shuffled.
-        smoothing: share of the probability that all classes have in the loss, in training only.
-        layer_decay: each layer learns at so much of the rate of the one above it; 1: all alike.
+        train: training batches.
+        valid: batches of held-out texts, not shuffled.
+        smoothing: label smoothing, in training only.
+        layer_decay: ratio of the learning rate of each layer to that of the layer above it; 1 for equal rates.
     """
 
     goal = ("accuracy", "max")
@@ -46,36 +46,36 @@ class Classify(Task):
         self.rates = layer_rates(self.model, layer_decay)
 
     def batch_loss(self, batch: TextBatch) -> Loss:
-        """Cross-entropy summed over the texts."""
+        """Return the cross-entropy summed over the texts."""
         logits = self.model(batch.ids, batch.lengths).float()  # (B, C)
         total = F.cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=self.smoothing)
         right = (logits.argmax(1) == batch.labels).float().mean()
         return Loss(total, len(batch), {"accuracy": right})
 
     def evaluate(self) -> dict[str, float]:
-        """Of the held-out texts: loss, accuracy, macro F1."""
+        """Return the loss, accuracy and macro F1 on the held-out texts."""
         return figures(*self._held_out())
 
     def confusion(self) -> Tensor:
-        """Of the held-out texts, how often one class was taken for another: (C, C)."""
+        """Return the confusion matrix (C, C) of the held-out texts."""
         logits, wanted = self._held_out()
         return confusion(logits.argmax(1), wanted, logits.shape[1])
 
     def samples(self) -> list[tuple[str, str, str]]:
-        """Some held-out texts, what the model says of them and how surely, and what they are."""
+        """Return a few held-out texts, the predicted label with its probability, and the true label."""
         corpus, words, labels = self.valid.corpus, self.classifier.words, self.classifier.labels
         first = range(min(SAMPLES, len(corpus)))
         batch = self.valid.batch(torch.arange(len(first)).numpy()).to(self.device)
         best = self.model(batch.ids, batch.lengths).float().softmax(1).max(1)
-        said = [f"{labels[place]} ({value:.2f})" for value, place in zip(*(x.tolist() for x in best), strict=True)]
-        return [(words.decode(corpus[n][0]), said[n], labels[int(corpus[n][1][0])]) for n in first]
+        ours = [f"{labels[index]} ({value:.2f})" for value, index in zip(*(x.tolist() for x in best), strict=True)]
+        return [(words.decode(corpus[n][0]), ours[n], labels[int(corpus[n][1][0])]) for n in first]
 
     def save(self, folder: Path) -> None:
-        """The vocabulary; the weights are the loop's."""
+        """Write the vocabulary. The training loop writes the weights."""
         self.classifier.words.save(folder)
 
     def _held_out(self) -> tuple[Tensor, Tensor]:
-        """Logits (N, C) and labels (N,) of the held-out texts."""
+        """Return the logits (N, C) and labels (N,) of the held-out texts."""
         logits, wanted = [], []
         for batch in self.valid.epoch(0):
             batch = batch.to(self.device)
@@ -85,9 +85,9 @@ class Classify(Task):
 
 
 def layer_rates(model: nn.Module, decay: float) -> dict[str, float]:
-    """The share of the learning rate of each parameter of a BERT with a head: dᵏ, k layers below the head.
+    """Return the learning rate factor of each parameter of a BERT with a head: dᵏ for k layers below the head.
 
-    Lower layers hold what every text has in common; they change less (Howard & Ruder 2018, section 3.2).
+    Lower layers hold more general features and should change less (Howard & Ruder 2018, section 3.2).
 
     >>> from ..models.bert import Bert, BertConfig
     >>> from ..models.bert_heads import SequenceClassifier
@@ -97,7 +97,7 @@ def layer_rates(model: nn.Module, decay: float) -> dict[str, float]:
     [1.0, 0.5, 0.125]
     """
     if not 0 < decay <= 1:
-        raise ValueError(f"classify: layer decay ({decay}) must lie in (0, 1]; 1 for one rate for all.")
+        raise ValueError(f"classify: layer decay ({decay}) must lie in (0, 1]. Use 1 for equal rates.")
     layers = 1 + max((_layer(name) for name, _ in model.named_parameters()), default=-1)
     rates = {}
     for name, _ in model.named_parameters():

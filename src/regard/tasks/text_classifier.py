@@ -1,4 +1,4 @@
-"""A classifier: a model that names the class of a text, and its vocabulary, from text to probabilities."""
+"""A text classifier: a model and its vocabulary, from texts to class probabilities."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..models.bert_heads import SequenceClassifier
 
 @dataclass(frozen=True)
 class Classifier:
-    """A model and what its ids mean.
+    """A classification model and its vocabulary.
 
-    Texts are read in batches of like length, and come back in the order they were given.
+    Texts are classified in batches of similar length. Results are in the order of the inputs.
     """
 
     model: SequenceClassifier
     words: WordPiece
     longest: int = 512
-    """Ids of a text; the end of a longer one is not read."""
+    """Maximum number of tokens of a text. Longer texts are truncated."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -31,20 +31,20 @@ class Classifier:
 
     @torch.inference_mode()
     def probabilities(self, texts: str | Sequence[str], *, tokens: int = 4096) -> Tensor:
-        """p(class | text), (N, C), in the order of `labels`; (C,) for a single string.
+        """Return p(class | text), (N, C), in the order of `labels`; (C,) for a single string.
 
         Raises:
-            ValueError: for an empty text, by its number.
+            ValueError: if a text is empty; the message gives its number.
         """
         if isinstance(texts, str):
             return self.probabilities([texts], tokens=tokens)[0]
         for number, text in enumerate(texts, 1):
             if not text.strip():
-                raise ValueError(f"classify: text {number} ({text!r}) must hold something to read; got none.")
+                raise ValueError(f"classify: text {number} ({text!r}) must not be empty.")
         device = next(self.model.parameters()).device
-        ids = [found.ids for found in self.words.encode_all(list(texts), longest=self.longest)]
-        found = torch.empty(len(ids), len(self.labels))
-        for places in padded_batches([len(one) for one in ids], tokens):
-            rows, lengths = padded_rows([ids[place] for place in places], self.words.pad, device)  # (B, T), (B,)
-            found[places] = self.model(rows, lengths).float().softmax(1).cpu()
-        return found
+        ids = [encoding.ids for encoding in self.words.encode_all(list(texts), longest=self.longest)]
+        probabilities = torch.empty(len(ids), len(self.labels))
+        for indices in padded_batches([len(sequence) for sequence in ids], tokens):
+            rows, lengths = padded_rows([ids[index] for index in indices], self.words.pad, device)  # (B, T), (B,)
+            probabilities[indices] = self.model(rows, lengths).float().softmax(1).cpu()
+        return probabilities

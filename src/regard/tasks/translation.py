@@ -1,4 +1,4 @@
-"""Translation as a task: a batch of pairs → loss; held-out pairs → BLEU, chrF and the share of exact translations."""
+"""The translation task: loss of a batch of pairs, BLEU, chrF and exact matches on held-out pairs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from .translator import Translator
 
 SAMPLES = 8
 EVALUATION = "evaluation.json"
-"""The file of a run that keeps the tokenizer of BLEU and the signatures of the scores."""
+"""File in the folder of a run with the BLEU tokenizer and the signatures of the scores."""
 
 
 class Translate(Task):
-    """What the training loop trains: `training.fit(Translate(…), …)`.
+    """Task of training a translator: `training.fit(Translate(…), …)`.
 
     Args:
         translator: the model and its vocabularies.
-        train: batches to learn from.
-        valid: batches of the held-out pairs, not shuffled.
+        train: training batches.
+        valid: batches of held-out pairs, not shuffled.
         texts: the held-out pairs as texts.
-        smoothing: of the labels, in training only.
-        longest: ids of a translation when evaluating.
-        tokenizer: sacreBLEU's, for BLEU; default: the one that fits the script of the held-out targets.
+        smoothing: label smoothing, in training only.
+        longest: maximum number of tokens of a translation during evaluation.
+        tokenizer: sacreBLEU tokenizer; by default, chosen by the script of the held-out targets.
     """
 
     goal = ("bleu", "max")
@@ -49,18 +49,20 @@ class Translate(Task):
         tokenizer: str | None = None,
     ) -> None:
         if not texts:
-            raise ValueError("translate: texts (0 pairs) must hold some pairs; got none. They tell how good it is.")
+            raise ValueError(
+                "translate: texts (0 pairs) must hold at least one pair; got none. They are needed for evaluation."
+            )
         self.translator, self.model = translator, cast(nn.Module, translator.model)
         self.train, self.valid, self.texts = train, valid, texts
         self.smoothing, self.longest = smoothing, longest
         self.references = References([target for _, target in texts], tokenizer)
 
     def batch_loss(self, batch: Batch) -> Loss:
-        """Cross-entropy summed over the tokens to be written; padding takes no part."""
+        """Return the cross-entropy summed over the target tokens, without padding."""
         return Loss(self._total(batch, self.smoothing), batch.tokens, {"padding": batch.padding})
 
     def evaluate(self) -> dict[str, float]:
-        """Loss per token without smoothing; of greedy translations BLEU, chrF and the share that is exact."""
+        """Return the loss per token without smoothing, and BLEU, chrF and exact matches of greedy translations."""
         total = count = 0.0
         for batch in self.valid.epoch(0):
             total += float(self._total(batch.to(self.device), 0.0))
@@ -78,32 +80,32 @@ class Translate(Task):
         return [(source, text, wanted) for (source, wanted), text in zip(self.texts, ours, strict=False)]
 
     def save(self, folder: Path) -> None:
-        """Write the vocabularies and how BLEU and chrF are computed; the loop writes the weights."""
+        """Write the vocabularies and the evaluation settings. The training loop writes the weights."""
         self.translator.source.save(folder / "source.json")
         self.translator.target.save(folder / "target.json")
         self.save_evaluation(folder)
 
     def save_evaluation(self, folder: Path) -> None:
-        """Write how BLEU and chrF are computed, so that every evaluation of a run is computed alike."""
-        described = {"tokenizer": self.references.tokenizer, **self.references.signatures}
-        write_text(folder / EVALUATION, json.dumps(described, indent=2) + "\n")
+        """Write how BLEU and chrF are computed, so that all evaluations of a run are comparable."""
+        evaluation = {"tokenizer": self.references.tokenizer, **self.references.signatures}
+        write_text(folder / EVALUATION, json.dumps(evaluation, indent=2) + "\n")
 
     def _translated(self, first: int | None = None) -> list[str]:
         sources = [source for source, _ in self.texts[:first]]
-        return [found[0].text for found in self.translator.translate(sources, size=1, longest=self.longest)]
+        return [best.text for best, *_ in self.translator.translate(sources, size=1, longest=self.longest)]
 
     def _total(self, batch: Batch, smoothing: float) -> Tensor:
         model = self.translator.model
         memory = model.encode(batch.source, batch.source_lengths)
         hidden = model.decode(batch.target[:, :-1], memory, lengths=batch.target_lengths)  # (B, T, W)
         steps = torch.arange(hidden.shape[1], device=hidden.device)
-        there = steps < batch.target_lengths.unsqueeze(1)  # (B, T)
+        inside = steps < batch.target_lengths.unsqueeze(1)  # (B, T)
         last = model.vocabulary
-        return cross_entropy(hidden[there], last.weight, last.bias, batch.target[:, 1:][there], smoothing)
+        return cross_entropy(hidden[inside], last.weight, last.bias, batch.target[:, 1:][inside], smoothing)
 
 
 def exact(ours: Sequence[str], wanted: Sequence[str]) -> float:
-    """The share of texts without a mistake.
+    """Return the fraction of texts that match exactly.
 
     >>> exact(["2012-05-03", "2012-05-04"], ["2012-05-03", "2012-05-05"])
     0.5

@@ -1,4 +1,4 @@
-"""A translator: a model and its two vocabularies, from text to text."""
+"""A translator: a model with its source and target vocabularies, from text to text."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from ..models.fast_inference import fast_decoder
 from .alignment import Link, Step, links, word_weights
 
 BATCHES, ROWS = 8, 1024
-"""Of a search: batches there should be, and hypotheses of one at most."""
-LAID = 16
-"""Sentences from which weights are copied for a search."""
+"""Desired number of batches in a search, and maximum number of hypotheses in a batch."""
+CONTIGUOUS_FROM = 16
+"""Number of sentences from which copying the weights into a contiguous layout pays off."""
 
 
 @dataclass(frozen=True)
 class Translation:
-    """A sentence that was translated."""
+    """A translated sentence."""
 
     source: str
     text: str
     score: float
     """Log-probability, divided by the length penalty."""
     read: tuple[int, ...] = field(repr=False)
-    """Ids of the source, EOS at the end."""
+    """Token ids of the source, with EOS at the end."""
     written: tuple[int, ...] = field(repr=False)
-    """Ids of the translation, without EOS."""
+    """Token ids of the translation, without EOS."""
 
 
 Translations = Translation | Sequence[Translation] | Sequence[Sequence[Translation]]
-"""One, several, or what `Translator.translate` returns."""
+"""One translation, several, or the result of `Translator.translate`."""
 Maps = Sequence[AttentionMap] | Sequence[Sequence[AttentionMap]]
-"""What `Translator.look` returns, or `Translator.translate` with `return_maps`."""
+"""Maps as returned by `Translator.look`, or by `Translator.translate` with `return_maps`."""
 
 
 class SearchOptions(TypedDict, total=False):
@@ -66,7 +66,7 @@ class AlignOptions(TypedDict, total=False):
 
 
 class Alignment(NamedTuple):
-    """Which source words the words of a translation came from."""
+    """Word alignment of a translation with its source."""
 
     links: list[Link]
     weights: Tensor
@@ -75,9 +75,9 @@ class Alignment(NamedTuple):
 
 @dataclass(frozen=True)
 class Translator:
-    """A model and what its ids mean.
+    """A translation model and its vocabularies.
 
-    Sentences are translated in batches of like length, and come back in the order they were given.
+    Sentences are translated in batches of similar length. Results are in the order of the inputs.
     """
 
     model: EncoderDecoder
@@ -86,7 +86,7 @@ class Translator:
 
     @property
     def attends(self) -> bool:
-        """Whether the model attends to its source, so that it has maps and alignments."""
+        """Whether the model attends to its source. Only then are there maps and alignments."""
         return self.model.attends
 
     @overload
@@ -108,19 +108,20 @@ class Translator:
     def translate(
         self, texts: str | Sequence[str], *, return_maps: bool = False, **options: Unpack[SearchOptions]
     ) -> Any:
-        """Return the n best translations of each text, best first; for a single string, those of that string.
+        """Return the n best translations of each text, best first. For a single string, return its translations.
 
         Args:
-            texts: sentences; of an empty one the model reads EOS alone, and writes what it will.
-            size: hypotheses kept at each step; 1 is greedy.
+            texts: sentences. For an empty sentence, the model reads only EOS and its output is arbitrary.
+            size: beam size; 1 for greedy search.
             length_penalty: α of score / length^α.
-            n_best: at most `size`.
-            longest: ids of a translation.
-            tokens: source cells of a batch, times the size, at most; of few texts fewer, so that every thread has some.
-            return_maps: also return the map of each translation, as `look` does; `align` can read alignments off them.
+            n_best: number of translations of each text, at most `size`.
+            longest: maximum number of tokens of a translation.
+            tokens: maximum of source tokens in a batch, including padding, times `size`. With few texts, batches are
+                smaller, so that every thread gets work.
+            return_maps: also return the attention map of each translation, as `look` does. `align` accepts these maps.
         """
         listed = [texts] if isinstance(texts, str) else list(texts)
-        ids = [(*found, EOS) for found in self.source.encode_all(listed)]
+        ids = [(*tokens, EOS) for tokens in self.source.encode_all(listed)]
         translations = [
             [Translation(text, self.target.decode(one.tokens), one.score, read, one.tokens) for one in best]
             for text, read, best in zip(listed, ids, self.search(ids, **options), strict=True)
@@ -140,41 +141,44 @@ class Translator:
         longest: int = 128,
         tokens: int = 16384,
     ) -> list[list[Hypothesis]]:
-        """The n best hypotheses for each sequence of ids, which ends with EOS. Arguments as `translate` has them."""
+        """Return the n best hypotheses for each sequence of ids. Sequences end with EOS.
+
+        The arguments are those of `translate`.
+        """
         lengths_read = [len(read) for read in ids]
         cells = min(tokens, max(tokens // 4, sum(lengths_read) * size // BATCHES)) // size
         batches = list(padded_batches(lengths_read, max(1, cells), max(1, ROWS // size)))
 
-        model = fast_decoder(self.model, contiguous=len(ids) >= LAID)
+        model = fast_decoder(self.model, contiguous=len(ids) >= CONTIGUOUS_FROM)
 
-        def found(places: list[int]) -> list[list[Hypothesis]]:
-            source, lengths = self._batch([ids[place] for place in places])
-            how: dict[str, Any] = {"longest": longest, "length_penalty": length_penalty}
+        def search_batch(indices: list[int]) -> list[list[Hypothesis]]:
+            source, lengths = self._batch([ids[index] for index in indices])
+            options: dict[str, Any] = {"longest": longest, "length_penalty": length_penalty}
             if size == 1:
-                return [[one] for one in greedy(model, source, lengths, **how)]
-            return beam(model, source, lengths, size=size, n_best=n_best, **how)
+                return [[hypothesis] for hypothesis in greedy(model, source, lengths, **options)]
+            return beam(model, source, lengths, size=size, n_best=n_best, **options)
 
-        done: list[list[Hypothesis]] = [[] for _ in ids]
-        with evaluating(self.model):  # for all batches: one that is done must not end it for another
-            every = run_in_threads(found, batches) if self._device.type == "cpu" else map(found, batches)
-            for places, best in zip(batches, every, strict=True):
-                for place, one in zip(places, best, strict=True):
-                    done[place] = one
-        return done
+        hypotheses: list[list[Hypothesis]] = [[] for _ in ids]
+        with evaluating(self.model):  # around all batches, because the threads share the model's mode
+            results = run_in_threads(search_batch, batches) if self._device.type == "cpu" else map(search_batch, batches)
+            for indices, batch in zip(batches, results, strict=True):
+                for index, best in zip(indices, batch, strict=True):
+                    hypotheses[index] = best
+        return hypotheses
 
     def look(self, translations: Translations, *, layer: int = -1) -> list[AttentionMap]:
-        """What the model looks at while it writes each translation: maps (H, steps, source) with tokens.
+        """Return the cross-attention map (H, steps, source) of each translation, with its tokens.
 
-        One step for each id that was written, and one for the end of the sentence. Empty for a model without attention.
+        There is one step for each output token, and one for EOS. The list is empty for a model without attention.
 
         Args:
-            translations: one, several, or what `translate` returned: those of each text, one after the other.
-            layer: of the decoder.
+            translations: one translation, several, or the result of `translate`, which is flattened.
+            layer: decoder layer.
         """
         if not self.attends:
             return []
         return [
-            self._seen([one], layer).at(0).tokens(self.target.pieces((*one.written, EOS)), self.source.pieces(one.read))
+            self._map([one], layer).at(0).tokens(self.target.pieces((*one.written, EOS)), self.source.pieces(one.read))
             for one in _flat(translations)
         ]
 
@@ -194,51 +198,56 @@ class Translator:
         tokens: int = 4096,
         maps: Maps | None = None,
     ) -> Alignment | list[Alignment]:
-        """Links between the words of each translation, and the weights between words that they are read off.
+        """Return the word alignment of each translation, with the word weights from which its links were derived.
 
-        Empty for a model without attention.
+        The list is empty for a model without attention.
 
         Args:
-            translations: one, for one alignment; several, or what `translate` returned, for a list.
-            step: which step speaks of a word: the one that wrote it (output) or that has read it (input).
-            layer: of the decoder.
-            head: one of the layer's; default the mean of all.
-            tokens: cells of a batch: sentences of like length are read together.
-            maps: those that `look` or `translate(…, return_maps=True)` returned for these translations, of the layer
-                that they were asked for; the model is not run again.
+            translations: one translation, for one alignment; several, or the result of `translate`, for a list.
+            step: decoder step that represents a word: the one that wrote it ("output") or the one that read it
+                ("input").
+            layer: decoder layer.
+            head: attention head; by default, the mean of all heads.
+            tokens: maximum number of tokens in a batch, including padding.
+            maps: maps of these translations from `look` or `translate(…, return_maps=True)`. They are used instead of
+                running the model again, and `layer` is ignored.
         """
         listed, single = _flat(translations), isinstance(translations, Translation)
         if not self.attends:
             if single:
-                raise ValueError("align: model must have attention; this one has a fixed context, and aligns nothing.")
+                raise ValueError(
+                    "align: model must have attention; got one with a fixed context, which has no alignment."
+                )
             return []
-        done: dict[int, Alignment] = {}
+        alignments: dict[int, Alignment] = {}
         for indices, weights in self._weights(listed, layer, head, tokens, maps):
             for index, rows in zip(indices, weights, strict=True):
-                done[index] = self._aligned(listed[index], rows, step)
-        return done[0] if single else [done[index] for index in range(len(listed))]
+                alignments[index] = self._aligned(listed[index], rows, step)
+        return alignments[0] if single else [alignments[index] for index in range(len(listed))]
 
     def _weights(
         self, translations: Sequence[Translation], layer: int, head: int | None, tokens: int, maps: Maps | None
     ) -> Iterator[tuple[Sequence[int], Tensor]]:
-        """Weights (B, steps, Ts) of one head, or their mean over heads, with the indices of their translations."""
+        """Yield the indices of translations with their weights (B, steps, Ts): those of one head, or the mean."""
 
         def of_head(dense: Tensor) -> Tensor:  # (B, H, steps, Ts) → (B, steps, Ts)
             return dense.float().mean(1) if head is None else dense.float()[:, head]
 
         if maps is not None:
-            flat = [one for some in maps for one in ([some] if isinstance(some, AttentionMap) else some)]
+            flat = [one for item in maps for one in ([item] if isinstance(item, AttentionMap) else item)]
             if len(flat) != len(translations):
-                raise ValueError(f"align: maps ({len(flat)}) must be as many as translations ({len(translations)}).")
-            for index, seen in enumerate(flat):
-                yield [index], of_head(seen.dense()[None])
+                raise ValueError(
+                    f"align: number of maps ({len(flat)}) must equal the number of translations ({len(translations)})."
+                )
+            for index, attention in enumerate(flat):
+                yield [index], of_head(attention.dense()[None])
             return
         lengths = [max(len(one.read), len(one.written) + 1) for one in translations]
         for indices in padded_batches(lengths, tokens):
-            yield indices, of_head(self._seen([translations[index] for index in indices], layer).dense())
+            yield indices, of_head(self._map([translations[index] for index in indices], layer).dense())
 
     def known(self, source: str, target: str) -> Translation:
-        """A pair of sentences as if the model had written the second, to look at or to align; its score is NaN."""
+        """Return a `Translation` for an existing pair of sentences, to pass to `look` or `align`. Its score is NaN."""
         (read,), (written,) = self.source.encode_all([source]), self.target.encode_all([target])
         return Translation(source, target, math.nan, (*read, EOS), tuple(written))
 
@@ -248,25 +257,25 @@ class Translator:
         return Alignment(links(merged), merged)
 
     @torch.inference_mode()
-    def _seen(self, translations: Sequence[Translation], layer: int) -> AttentionMap:
-        """The map of a batch, (B, H, steps, source), of a layer of the decoder."""
+    def _map(self, translations: Sequence[Translation], layer: int) -> AttentionMap:
+        """Return the map (B, H, steps, source) of a batch at a decoder layer."""
         source, lengths = self._batch([one.read for one in translations])
         written, steps = self._batch([(BOS, *one.written) for one in translations])
-        with evaluating(self.model):  # looking drops nothing, and draws no random numbers
-            _, seen = self.model.decode(written, self.model.encode(source, lengths), lengths=steps, return_maps=True)
-        return seen[layer]
+        with evaluating(self.model):  # no dropout, and no random numbers are drawn
+            _, maps = self.model.decode(written, self.model.encode(source, lengths), lengths=steps, return_maps=True)
+        return maps[layer]
 
     @property
     def _device(self) -> torch.device:
         return next(self.model.parameters()).device
 
     def _batch(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Ids (B, T), PAD beyond each, and lengths (B,)."""
+        """Return padded ids (B, T) and lengths (B,)."""
         return padded_rows(rows, PAD, self._device)
 
 
 def _flat(translations: Translations) -> list[Translation]:
-    """One translation, several, or several of each text, as one list."""
+    """Flatten one translation, several, or several per text into one list."""
     if isinstance(translations, Translation):
         return [translations]
     flat: list[Translation] = []
@@ -275,8 +284,8 @@ def _flat(translations: Translations) -> list[Translation]:
     for one in flat:
         if not isinstance(one, Translation):
             raise ValueError(
-                f"translator: translations must be of `translate` or `known`; got a {type(one).__name__}. For a pair "
-                "of texts take known(source, target)."
+                f"translator: translations must come from `translate` or `known`; got a {type(one).__name__}. For a "
+                "pair of texts, use known(source, target)."
             )
     return flat
 

@@ -1,4 +1,4 @@
-"""Training: one loop for every task, with states that resume to the bit, in one process or several."""
+"""Training: one loop for every task, in one process or several, with checkpoints that resume bit for bit."""
 
 from ..core.digests import Damaged
 from ..core.files import Unwritable

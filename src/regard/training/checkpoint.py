@@ -1,8 +1,8 @@
-"""Training states: all that a run needs to go on as if it had never stopped.
+"""Training states: everything that a run needs to continue as if it had never stopped.
 
-A state is a folder, `state-00001200/`: `progress.json` says where the run is, `tensors.safetensors` holds weights,
-moments, averages, running sums and the states of the random generators. The last two are kept; one that is damaged is
-named in a warning, and the one before it is used.
+A state is a folder such as `state-00001200/`. Its `progress.json` holds the position of the run, and
+`tensors.safetensors` holds the weights, optimizer moments, weight averages and random generator states. The last two
+states are kept. If the newest one is damaged, a warning names it and the previous one is used.
 """
 
 from __future__ import annotations
@@ -30,48 +30,52 @@ TENSORS, PROGRESS = "tensors.safetensors", "progress.json"
 
 @dataclass
 class Progress:
-    """Where a run is; plain numbers, equal in every process."""
+    """Position of a run, as plain numbers that are equal in every process."""
 
     step: int = 0
-    """Optimiser steps taken."""
+    """Number of optimizer steps taken."""
     epoch: int = 0
-    """Of the next batch, from 0 on."""
+    """Epoch of the next batch, counted from 0."""
     batch: int = 0
-    """Number of the next batch within its epoch."""
+    """Index of the next batch within its epoch."""
     tokens: int = 0
-    """Seen so far, over all processes."""
+    """Number of tokens seen so far, over all processes."""
     seconds: float = 0.0
-    """Time used so far, by the clock of the first process, over all its lives."""
+    """Training time so far, measured by the first process and including earlier sessions."""
     evaluated: int = 0
-    """The step last evaluated."""
+    """Step of the last evaluation."""
     best: float | None = None
-    """The best value of the goal."""
+    """Best value of the goal."""
     best_step: int = 0
     misses: int = 0
-    """Evaluations since the best one."""
+    """Number of evaluations since the best one."""
     finished: str = ""
-    """The limit that ended the run: steps, epochs, minutes or patience; empty while it goes on."""
+    """Limit that ended the run: steps, epochs, minutes or patience. Empty while the run continues."""
     metrics: int = 0
-    """Length of metrics.jsonl in bytes: what lies beyond was written after this state."""
+    """Length of metrics.jsonl in bytes. Anything beyond it was written after this state."""
     window: dict[str, Any] = field(default_factory=dict)
-    """Sums since the last line of metrics."""
+    """Sums since the last record in metrics.jsonl."""
     world: int = 1
     """Number of processes."""
 
 
 def environment() -> dict[str, Any]:
-    """What the last bits of a result depend on besides the settings."""
+    """Return the properties of the machine that can change the last bits of a result."""
     return {"torch": str(torch.__version__), "threads": torch.get_num_threads(), "machine": platform.machine()}
 
 
 def save(
     folder: Path, progress: Progress, tensors: Mapping[str, Tensor], fingerprints: Mapping[str, str] | None = None
 ) -> Path:
-    """Write the state of a run, and drop those older than the last two. On failure all of them stay.
+    """Write the state of a run and remove all but the last two. If writing fails, no state is removed.
 
-    fingerprints: digests of the settings and of the data, by name: a state is refused where they are others.
+    Args:
+        folder: folder of the run.
+        progress: position of the run.
+        tensors: tensors of the state, by name.
+        fingerprints: digests of the settings and the data, by name. `load` rejects a state with other fingerprints.
     """
-    path = place(folder, progress.step)
+    path = state_path(folder, progress.step)
     metadata = {"step": str(progress.step), "fingerprints": json.dumps(dict(fingerprints or {}))}
     files = {
         TENSORS: tensor_bytes(tensors, metadata),
@@ -83,32 +87,37 @@ def save(
     return path
 
 
-def place(folder: Path, step: int) -> Path:
-    """Where the state of a step lies."""
+def state_path(folder: Path, step: int) -> Path:
+    """Return the path of the state of a step."""
     return folder / f"state-{step:08d}"
 
 
 def states(folder: Path) -> list[Path]:
-    """The states of a run, oldest first; none that is half-written."""
+    """Return the complete states of a run, oldest first."""
     return sorted(path for path in folder.glob("state-*") if path.is_dir())
 
 
 def load(path: Path, fingerprints: Mapping[str, str] | None = None) -> tuple[Progress, dict[str, Tensor]]:
-    """A state; raises `Damaged` where it is not what was written, ValueError where `fingerprints` are others."""
+    """Load a state.
+
+    Raises:
+        Damaged: if a file of the state was changed or truncated.
+        ValueError: if the state has other fingerprints.
+    """
     record = read_json(path / PROGRESS)
     names = {item.name for item in fields(Progress)}
     if set(record.get("progress", ())) != names:
-        raise Damaged(f"training: {path / PROGRESS} must have the fields of this version; got others.")
+        raise Damaged(f"training: {path / PROGRESS} must have the fields of this version; got different fields.")
     tensors, metadata = read_tensors_and_metadata(path / TENSORS)
     step = record["progress"]["step"]
     if metadata.get("step", str(step)) != str(step):
-        raise Damaged(f"training: {path / TENSORS} must be of step {step}; got those of step {metadata['step']}.")
+        raise Damaged(f"training: {path / TENSORS} must belong to step {step}; got tensors of step {metadata['step']}.")
     if fingerprints is not None:
         compare_fingerprints(read_fingerprints(metadata, path / TENSORS), fingerprints, path)
     if record["environment"] != environment():
         warnings.warn(
-            f"training: {path} was written with {_told(record['environment'])}; here it is {_told(environment())}. "
-            "The run goes on, but its last bits may differ from those of an unbroken one.",
+            f"training: {path} was written with {_format(record['environment'])}; this process has "
+            f"{_format(environment())}. The run continues, but its last bits may differ from an uninterrupted run.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -116,23 +125,23 @@ def load(path: Path, fingerprints: Mapping[str, str] | None = None) -> tuple[Pro
 
 
 def latest(folder: Path, fingerprints: Mapping[str, str] | None = None) -> tuple[Progress, dict[str, Tensor]] | None:
-    """The newest state that is whole, or None where there is none at all. `fingerprints` as for `load`."""
-    found = states(folder)
-    for path in reversed(found):
+    """Load the newest undamaged state. Return None if the run has no state. `fingerprints` are those of `load`."""
+    paths = states(folder)
+    for path in reversed(paths):
         try:
             return load(path, fingerprints)
         except Damaged as error:
-            warnings.warn(f"{error} The state before it is used, if there is one.", RuntimeWarning, stacklevel=2)
-    if found:
+            warnings.warn(f"{error} The previous state is used, if there is one.", RuntimeWarning, stacklevel=2)
+    if paths:
         raise ValueError(
-            f"training: {folder} must have a state that is whole; got {len(found)}, all damaged. Its model.safetensors "
-            "may still be good; to train from the start, give another folder."
+            f"training: {folder} must have an undamaged state; got {len(paths)}, all damaged. Its model.safetensors "
+            "may still be usable. To train from the start, give another folder."
         )
     return None
 
 
 def clear(folder: Path) -> None:
-    """Remove what a killed process left half-written; names that end in .part are those of earlier versions."""
+    """Remove incomplete files of a killed process. Earlier versions gave them names that end in .part."""
     remove_stale(folder)
     for path in folder.glob(".*.part"):
         if path.is_dir():
@@ -142,7 +151,7 @@ def clear(folder: Path) -> None:
 
 
 def part(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """The tensors under a name.
+    """Return the tensors below a name, without that prefix.
 
     >>> list(part({"model/a.b": torch.ones(1), "other/c": torch.ones(1)}, "model"))
     ['a.b']
@@ -151,9 +160,9 @@ def part(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
 
 
 def parts(**named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The reverse: one flat record of several."""
+    """Combine several groups of tensors into one flat dictionary; the inverse of `part`."""
     return {f"{name}/{key}": value for name, tensors in named.items() for key, value in tensors.items()}
 
 
-def _told(values: Mapping[str, Any]) -> str:
+def _format(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())

@@ -1,4 +1,4 @@
-"""The settings of training. Their docstrings are the `--help` of every command that trains."""
+"""Training settings. Their docstrings are the `--help` texts of every command that trains."""
 
 from __future__ import annotations
 
@@ -15,74 +15,76 @@ from ..tasks.run_files import LIMITS
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is trained: limits, optimiser, schedule, averaging, intervals.
+    """Settings of training: limits, optimizer, schedule, weight averaging and intervals.
 
     >>> Training(steps=1000, schedule="inverse_sqrt").check().warmup
     400
     """
 
     steps: int | None = None
-    """Stop after so many optimiser steps. Of several limits the first that is reached counts; one must be given."""
+    """Stop after this many optimizer steps. At least one limit is required; the first one reached ends the run."""
     epochs: int | None = None
-    """Stop after so many passes over the data."""
+    """Stop after this many passes over the data."""
     minutes: float | None = None
-    """Stop after so much time, evaluations and what was used before an interruption included."""
+    """Stop after this many minutes, including evaluations and the time before an interruption."""
 
     learning_rate: float = 1e-3
-    """The highest learning rate, reached at the end of the warm-up."""
+    """Peak learning rate, reached at the end of the warm-up."""
     warmup: float = 400
-    """Steps over which the learning rate rises from 0; below 1, the share of the run."""
+    """Steps over which the learning rate rises from 0. A value below 1 is a fraction of the run."""
     schedule: Literal["cosine", "linear", "inverse_sqrt", "constant"] = "cosine"
-    """After the warm-up: cosine and linear fall until the run's limit (steps, epochs, minutes), inverse_sqrt with
-    1/√step."""
+    """Schedule after the warm-up. cosine and linear decay until the run's limit (steps, epochs, minutes), inverse_sqrt
+    decays as 1/√step."""
     final_rate: float = 0.0
-    """Where cosine and linear end, as a share of the learning rate."""
+    """Final value of cosine and linear, as a fraction of the learning rate."""
     betas: tuple[float, float] = (0.9, 0.98)
-    """AdamW: decay of the running means of gradients and of their squares."""
+    """AdamW: decay of the running means of gradients and squared gradients."""
     epsilon: float = 1e-8
-    """AdamW: added to the denominator."""
+    """AdamW: term added to the denominator."""
     weight_decay: float = 0.01
-    """AdamW: decay of the weights; vectors (biases, gains of norms) are left alone."""
+    """AdamW: weight decay. Vectors (biases, gains of norms) are not decayed."""
     clip: float = 1.0
-    """The highest norm of the gradient; 0 turns clipping off."""
+    """Maximum gradient norm; 0 disables clipping."""
     accumulate: int = 1
-    """Batches whose gradients are summed for one step. The last step of an epoch may have fewer."""
+    """Batches whose gradients are accumulated for one step. The last step of an epoch may have fewer."""
 
     average: Literal["none", "exponential", "last"] = "none"
-    """Weights to evaluate and to save: those of the step, their exponential mean, or the mean of the last states."""
+    """Weights to evaluate and save: the current ones, their exponential moving average, or the mean of the last
+    states."""
     average_decay: float = 0.999
-    """Decay of the exponential mean; at the start min(this, (1 + n) / (10 + n)) after n states."""
+    """Decay of the exponential moving average. It is limited to (1 + n) / (10 + n) after n states."""
     average_states: int = 5
-    """How many states the mean of the last ones takes. Each costs memory, and room in the training state."""
+    """Number of states in the mean of the last states. Each takes memory, and space in the training state."""
     average_every: int = 1
-    """Steps from one state that enters the average to the next."""
+    """Number of steps between states that enter the average."""
 
     evaluate_every: int = 0
-    """Steps from one evaluation to the next; 0: at the end of each epoch. The last step is always evaluated."""
+    """Steps between evaluations; 0 evaluates at the end of each epoch. The last step is always evaluated."""
     patience: int = 0
-    """Stop after so many evaluations in a row without a better one; 0: never."""
+    """Stop after this many consecutive evaluations without improvement; 0 disables early stopping."""
     log_every: int = 50
-    """Steps from one line in metrics.jsonl to the next. The loss is read, and checked, no more often."""
+    """Steps between lines in metrics.jsonl. The loss is read and checked at this interval."""
     save_every: int = 0
-    """Steps from one training state to the next; 0: by time alone."""
+    """Steps between training states; 0 saves by time only."""
     save_seconds: float = 60.0
-    """Seconds from one training state to the next; 0: by steps alone."""
+    """Seconds between training states; 0 saves by steps only."""
 
     seed: int = 0
-    """Of everything random."""
+    """Seed of all random number generators."""
     device: str = "auto"
-    """Such as cpu or cuda; auto: the accelerator if there is one."""
+    """Device such as cpu or cuda; auto selects the accelerator if there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the arithmetic in training; weights stay float32. auto: bfloat16 on a GPU that has it, float32 elsewhere."""
+    """Precision of computations in training; weights stay float32. auto selects bfloat16 on a GPU that supports it,
+    otherwise float32."""
     compile: bool = False
     """Compile the model with torch.compile."""
 
     def errors(self) -> list[str]:
-        """Everything that is wrong with these settings, a sentence each."""
+        """Return one message for each invalid setting."""
         return [*_limits(self), *_numbers(self), *_names(self), *_together(self)]
 
     def check(self) -> Training:
-        """Itself; raises ValueError that names every error at once."""
+        """Return these settings, or raise a ValueError that lists all errors."""
         refuse(self.errors())
         return self
 
@@ -96,7 +98,7 @@ def _not_negative(value: float) -> bool:
 
 
 Rule = tuple[Callable[[Any], bool], str, str]
-"""A test, its words, and what to try."""
+"""A predicate, the rule in words, and a suggestion."""
 
 RULES: Mapping[str, Rule] = {
     "learning_rate": (_above_zero, "be above 0 and finite", "Try 1e-3."),
@@ -113,9 +115,9 @@ RULES: Mapping[str, Rule] = {
     "evaluate_every": (_not_negative, "be 0 or more", "Try 500, or 0 for every epoch."),
     "patience": (_not_negative, "be 0 or more", "Try 5, or 0 for no early stopping."),
     "log_every": (lambda value: value >= 1, "be 1 or more", "Try 50."),
-    "save_every": (_not_negative, "be 0 or more", "Try 1000, or 0 for states by time alone."),
-    "save_seconds": (_not_negative, "be 0 or more and finite", "Try 60, or 0 for states by steps alone."),
-    "seed": (lambda value: 0 <= value < 2**32, "be from 0 to 2³² − 1, as numpy wants", "Try 0."),
+    "save_every": (_not_negative, "be 0 or more", "Try 1000, or 0 to save by time only."),
+    "save_seconds": (_not_negative, "be 0 or more and finite", "Try 60, or 0 to save by steps only."),
+    "seed": (lambda value: 0 <= value < 2**32, "be from 0 to 2³² − 1, the range of NumPy seeds", "Try 0."),
 }
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -124,12 +126,12 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 
 
 def _limits(config: Training) -> Iterator[str]:
-    given = {name: value for name in LIMITS if (value := getattr(config, name)) is not None}
-    if not given:
+    limits = {name: value for name in LIMITS if (value := getattr(config, name)) is not None}
+    if not limits:
         yield "training: steps, epochs and minutes (None) must set a limit; got none. Try --steps 10000."
-    for name, value in given.items():
+    for name, value in limits.items():
         if not _above_zero(value):
-            yield f"training: {name} ({value}) must be above 0 and finite; got {value}. Leave it out for no such limit."
+            yield f"training: {name} ({value}) must be above 0 and finite; got {value}. Omit it for no limit."
 
 
 def _numbers(config: Training) -> Iterator[str]:
@@ -145,32 +147,32 @@ def _names(config: Training) -> Iterator[str]:
         if value not in choices:
             yield f"training: {name} ({value}) must be one of {', '.join(choices)}; got {value}. Try {choices[0]}."
     try:
-        found = device_of(config.device)
+        device = device_of(config.device)
     except RuntimeError:
-        yield f"training: device ({config.device}) must be one that torch knows; got {config.device}. Try cpu or auto."
+        yield f"training: device ({config.device}) must be a torch device; got {config.device}. Try cpu or auto."
         return
-    present = torch.accelerator.current_accelerator()  # None where there is none
-    if found.type != "cpu" and (present is None or found.type != present.type):
-        here = "cpu" if present is None else f"cpu and {present.type}"
-        yield f"training: device ({config.device}) must be on this machine; got one beside {here}. Try auto."
+    present = torch.accelerator.current_accelerator()  # None on a machine without one
+    if device.type != "cpu" and (present is None or device.type != present.type):
+        available = "cpu" if present is None else f"cpu and {present.type}"
+        yield f"training: device ({config.device}) must be available on this machine, which has {available}. Try auto."
 
 
 def _together(config: Training) -> Iterator[str]:
-    """What is right by itself and wrong in company."""
+    """Check combinations of settings that are valid on their own."""
     if not config.save_every and not config.save_seconds:
         yield (
-            "training: save_every (0) and save_seconds (0) must not both be 0; got no interval at which to save. "
+            "training: save_every (0) and save_seconds (0) must not both be 0; got no saving interval. "
             "Try save_seconds 60."
         )
     if config.steps is not None and 0 < config.steps < config.warmup:
         yield (
-            f"training: warmup ({config.warmup}) must not be longer than steps ({config.steps}); got a learning rate "
-            f"that never gets there. Try warmup {config.steps // 10}."
+            f"training: warmup ({config.warmup}) must not be longer than steps ({config.steps}); the learning rate "
+            f"would never reach its peak. Try warmup {config.steps // 10}."
         )
 
 
 def device_of(name: str) -> torch.device:
-    """The device a name stands for.
+    """Return the device of a name; "auto" selects the accelerator, or the CPU if there is none.
 
     >>> device_of("cpu")
     device(type='cpu')
@@ -181,9 +183,9 @@ def device_of(name: str) -> torch.device:
 
 
 def mixed(precision: str, device: torch.device) -> bool:
-    """Whether to compute in bfloat16.
+    """Return whether to train in mixed precision with bfloat16.
 
-    On a CPU only by explicit choice: without bfloat16 instructions it is slower than float32.
+    "auto" never selects bfloat16 on a CPU, because it is slower than float32 without bfloat16 instructions.
 
     >>> mixed("auto", torch.device("cpu")), mixed("bfloat16", torch.device("cpu"))
     (False, True)

@@ -1,7 +1,7 @@
-"""Several processes as one: `torchrun --nproc-per-node N …`.
+"""Distributed training in several processes: `torchrun --nproc-per-node N …`.
 
-Each process takes its share of every batch. Gradients are sums over tokens; they are added up over the processes and
-divided by the tokens of all, so that N processes compute what one would with the whole batch, whatever the lengths.
+Each process takes its share of every batch. Gradients are sums over tokens. They are summed over the processes and
+divided by the total number of tokens, so N processes compute the same as one process with the whole batch.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-PATIENCE = timedelta(hours=4)
-"""How long processes wait while the first one evaluates. One that dies is noticed at once, by its closed connection."""
+TIMEOUT = timedelta(hours=4)
+"""Time that processes wait while the first one evaluates. A dead process is noticed by its closed connection."""
 
 _groups: list[dist.ProcessGroup | None] = []
-"""Groups that were left are kept, so that DistributedDataParallel is never the last to hold one. It would take the
-group down with the interpreter's lock in hand, and wait for a thread of gloo that may be waiting for that lock, for
-ever (seen several times with torch 2.13). Python takes it down without the lock."""
+"""References to all process groups, so that DistributedDataParallel never holds the last one. It would destroy the
+group while holding the GIL and wait for a gloo thread that may itself wait for the GIL: a deadlock, seen several times
+with torch 2.13. Python destroys the group without the GIL."""
 
 
 def is_first_process() -> bool:
-    """Whether this process writes the files of a run: the only one, or the first of those that torchrun started."""
+    """Return whether this process writes the files of a run: the only process, or rank 0 of torchrun."""
     return os.environ.get("RANK", "0") == "0"
 
 
 class Group:
-    """The processes that train together; one process is a group too."""
+    """The group of processes that train together. A single process is a group as well."""
 
     def __init__(self, rank: int, world: int, device: torch.device) -> None:
         self.rank, self.world, self.device = rank, world, device
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes."""
+        """Whether this is the process that writes files."""
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """Added up over the processes."""
+        """Return `values` summed over the processes."""
         if self.world > 1:
             dist.all_reduce(values)
         return values
 
-    def agree(self, *values: float) -> list[float]:
-        """What the first process says, everywhere."""
+    def broadcast(self, *values: float) -> list[float]:
+        """Return the values of the first process in every process."""
         if self.world == 1:
             return list(values)
-        told = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.broadcast(told, 0)
-        return told.tolist()
+        shared = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.broadcast(shared, 0)
+        return shared.tolist()
 
     def gather(self, value: Tensor) -> list[Tensor]:
-        """The tensors of all processes, in order, in all of them."""
+        """Return the tensors of all processes, in rank order, in every process."""
         if self.world == 1:
             return [value]
         rows = [torch.empty_like(value, device=self.device) for _ in range(self.world)]
@@ -64,21 +64,21 @@ class Group:
         return [row.cpu() for row in rows]
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """The module with gradients that become means over the processes in the backward pass."""
+        """Wrap a module so that its backward pass averages gradients over the processes."""
         return module if self.world == 1 else DistributedDataParallel(module)
 
-    def summed(self, loss: Tensor) -> Tensor:
-        """The loss whose gradients, once they are means over the processes, are sums."""
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        """Scale a loss so that averaging its gradients over the processes gives their sum."""
         return loss * self.world if self.world > 1 else loss
 
-    def quiet(self, module: nn.Module, on: bool) -> AbstractContextManager[None]:
-        """Gradients that stay here while more batches are to come."""
-        return module.no_sync() if on and isinstance(module, DistributedDataParallel) else nullcontext()
+    def no_sync(self, module: nn.Module, enabled: bool) -> AbstractContextManager[None]:
+        """Return a context that accumulates gradients locally, without synchronizing them, if `enabled`."""
+        return module.no_sync() if enabled and isinstance(module, DistributedDataParallel) else nullcontext()
 
 
 @contextmanager
 def group(device: torch.device) -> Iterator[Group]:
-    """The group that torchrun started this process in, or this process alone."""
+    """Enter the group of processes that torchrun started, or a group of this process only."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1 and not dist.is_initialized():
         yield Group(0, 1, device)
@@ -86,16 +86,16 @@ def group(device: torch.device) -> Iterator[Group]:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-    ours = not dist.is_initialized()
-    if ours:
-        store, rank, world = next(dist.rendezvous("env://", timeout=PATIENCE))
-        # torchrun restarts with the same store, which holds the addresses of the dead: each life has names of its own
+    created = not dist.is_initialized()
+    if created:
+        store, rank, world = next(dist.rendezvous("env://", timeout=TIMEOUT))
+        # torchrun restarts with the same store, which still has the addresses of dead processes: prefix the keys
         store = dist.PrefixStore(f"life-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
         _groups.append(dist.group.WORLD)
     try:
         yield Group(dist.get_rank(), dist.get_world_size(), device)
     finally:
-        if ours:
+        if created:
             dist.destroy_process_group()

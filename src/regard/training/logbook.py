@@ -1,4 +1,4 @@
-"""What is kept and seen of a run: its folder, the screen, hooks. Of several processes only the first writes."""
+"""The outputs of a run: its folder, the display and hooks. Only the first process writes."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from ..tasks.task import Task
 from . import checkpoint
 from .distributed import Group
 from .progress import Display, Silent
-from .random_state import undisturbed
+from .random_state import preserve_rng_states
 from .run_folder import Run
 from .session import Session
-from .signals import Abandoned, Interrupted
-from .weight_average import applied
+from .signals import Aborted, Interrupted
+from .weight_average import averaged_weights
 
 Hook = Callable[[Mapping[str, Any]], None]
-"""Gets each record that goes into metrics.jsonl: for logging and looking."""
+"""Called with each record of metrics.jsonl, for example to log it elsewhere."""
 DRAW_SECONDS = 60.0
-"""From one drawing of the curves to the next; the last one is always made."""
+"""Minimum time between drawings of the curves. The final one is always drawn."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """Result of a run."""
 
     folder: Path
     reason: str
-    """steps, epochs, minutes or patience."""
+    """Limit that ended the run: steps, epochs, minutes or patience."""
     step: int
     epoch: int
     seconds: float
     best: float | None
-    """The best value of the goal."""
+    """Best value of the goal."""
     best_step: int
     trained: bool
-    """Whether any step was taken now; not where the run had ended before."""
+    """Whether this call took any step. False if the run was already finished."""
 
 
 class Logbook:
-    """The side of a run that outlives it."""
+    """Writes everything that persists after a run: metrics, states, the best weights and curves."""
 
     def __init__(self, folder: Path, group: Group, hooks: Sequence[Hook], display: Display) -> None:
         self.folder, self.group, self.hooks = folder, group, hooks
@@ -74,7 +74,10 @@ class Logbook:
         return self._run
 
     def begin(self, task: Task, settings: Mapping[str, Any], digests: Mapping[str, str]) -> None:
-        """Open the folder: a new run, or one with the same settings. With digests of its files, they are there."""
+        """Open the folder of a new run, or of an existing one with the same settings.
+
+        `digests` are those of files that already exist in the folder. Without them, the task writes its files.
+        """
         self.fingerprints = {CONFIG: config_digest(settings), **digests}
         refused: Exception | None = None
         try:
@@ -85,38 +88,38 @@ class Logbook:
                 self._run.begin(settings)
         except (OSError, ValueError) as error:
             refused = error
-        (failed,) = self.group.agree(float(refused is not None))  # or the others would wait for ever
+        (failed,) = self.group.broadcast(float(refused is not None))  # otherwise the other processes would hang
         if refused is not None:
             raise refused
         if failed:
-            raise ValueError("training: the first process could not begin, and says why.")
+            raise ValueError("training: the first process could not start; see its error message.")
 
-    def take_up(self, session: Session) -> None:
-        """Give the session the last good state, if there is one."""
-        found = checkpoint.latest(self.folder, self.fingerprints) if self.group.first else None
-        (step,) = self.group.agree(-1.0 if found is None else float(found[0].step))
+    def resume(self, session: Session) -> None:
+        """Restore the last undamaged state into the session, if there is one."""
+        state = checkpoint.latest(self.folder, self.fingerprints) if self.group.first else None
+        (step,) = self.group.broadcast(-1.0 if state is None else float(state[0].step))
         if step >= 0:
-            progress, tensors = found or checkpoint.load(checkpoint.place(self.folder, int(step)))
+            progress, tensors = state or checkpoint.load(checkpoint.state_path(self.folder, int(step)))
             session.restore(progress, tensors)
         at = session.progress
         self._saved = (at.step, at.seconds)
         if self.group.first:
-            self.run.cut(at.metrics)
+            self.run.truncate_metrics(at.metrics)
             for path in checkpoint.states(self.folder):
-                if path > checkpoint.place(self.folder, at.step):  # damaged, and named as such
+                if path > checkpoint.state_path(self.folder, at.step):  # damaged; `latest` warned about it
                     shutil.rmtree(path)
         if not at.finished:
-            self.display.say(f"{'going on after' if at.step else 'training from'} step {at.step:,}: {self.folder}")
+            self.display.say(f"{'resuming after' if at.step else 'training from'} step {at.step:,}: {self.folder}")
 
     def advance(self, session: Session) -> None:
-        """After each step: the screen; at its interval, a line of metrics."""
+        """Update the display after a step, and write a record of metrics if one is due."""
         at, minutes = session.progress, session.config.minutes
         done = max(at.step / session.total, at.seconds / (60 * minutes) if minutes else 0.0)
         self.display.advance(at.step, min(1.0, done), at.seconds)
         if at.step % session.config.log_every == 0:
-            self._line(session)
+            self._log_training(session)
 
-    def _line(self, session: Session) -> None:
+    def _log_training(self, session: Session) -> None:
         session.check()
         at = session.progress
         self._record(
@@ -139,44 +142,45 @@ class Logbook:
                 hook(record)
 
     def evaluate(self, session: Session) -> None:
-        """Evaluate the averaged weights in the first process; the others learn what came of it."""
+        """Evaluate the averaged weights in the first process and share the result with the others."""
         session.check()
         at, stopping = session.progress, False
         if self.group.first:
             try:
-                figures, samples = _evaluated(session)
-            except Abandoned:
+                metrics, samples = _evaluated(session)
+            except Aborted:
                 stopping = True
             else:
-                self._judge(session, figures)
+                self._update_best(session, metrics)
                 self.run.samples(at.step, samples)
                 if time.monotonic() - self._drawn > DRAW_SECONDS:
                     self._draw(session)
-        told = (math.nan if at.best is None else at.best, at.best_step, at.misses, at.evaluated, stopping)
-        best, *counts = self.group.agree(*told)
+        values = (math.nan if at.best is None else at.best, at.best_step, at.misses, at.evaluated, stopping)
+        best, *counts = self.group.broadcast(*values)
         at.best = None if math.isnan(best) else best
         at.best_step, at.misses, at.evaluated = map(int, counts[:3])
         session.stopping |= bool(counts[3])
 
-    def _judge(self, session: Session, figures: Mapping[str, float]) -> None:
-        """Is it the best so far? Then its weights are kept."""
+    def _update_best(self, session: Session, metrics: Mapping[str, float]) -> None:
+        """Record an evaluation, and save the weights if it is the best so far."""
         at, (goal, direction) = session.progress, session.task.goal
-        if goal not in figures or direction not in ("max", "min"):
+        if goal not in metrics or direction not in ("max", "min"):
             raise ValueError(
-                f'training: goal ({goal}, {direction}) must be a name that evaluate gives, and "max" or "min"; got '
-                f"{', '.join(figures)}. Change the task's goal."
+                f'training: goal ({goal}, {direction}) must be a metric of evaluate and "max" or "min"; got '
+                f"{', '.join(metrics)}. Change the task's goal."
             )
-        value = float(figures[goal])
-        ahead = at.best is None or (value > at.best if direction == "max" else value < at.best)
-        if ahead and not math.isnan(value):
+        value = float(metrics[goal])
+        better = at.best is None or (value > at.best if direction == "max" else value < at.best)
+        if better and not math.isnan(value):
             at.best, at.best_step, at.misses = value, at.step, 0
-            self.run.keep(session.average.weights(), self.fingerprints, step=at.step, goal=goal, value=value)
+            self.run.save_weights(session.average.weights(), self.fingerprints, step=at.step, goal=goal, value=value)
         else:
             at.misses += 1
         at.evaluated = at.step
-        self._record({"event": "evaluate", "step": at.step, "epoch": session.epochs, **figures})
+        self._record({"event": "evaluate", "step": at.step, "epoch": session.epochs, **metrics})
 
     def saving_due(self, session: Session) -> bool:
+        """Return whether a state is due, by steps or by time."""
         at, config = session.progress, session.config
         step, seconds = self._saved
         by_steps = config.save_every > 0 and at.step % config.save_every == 0
@@ -184,45 +188,45 @@ class Logbook:
         return at.step > step and (by_steps or by_time)
 
     def save(self, session: Session) -> Path:
-        """Write the state; nothing that is no number gets into one."""
+        """Write the state. Raise `Diverged` instead if the loss or a weight is not finite."""
         session.check()
         at = session.progress
         at.window = session.window.values()
         tensors = session.tensors()
         if self.group.first:
-            at.metrics = self.run.settle()
+            at.metrics = self.run.sync_metrics()
             checkpoint.save(self.folder, at, tensors, self.fingerprints)
         self._saved = (at.step, at.seconds)
-        return checkpoint.place(self.folder, at.step)
+        return checkpoint.state_path(self.folder, at.step)
 
     def stop(self, session: Session) -> NoReturn:
-        """Save, say how to go on, and leave."""
+        """Save the state, print how to resume, and raise `Interrupted`."""
         path = self.save(session)
         if self.group.first:
             self._draw(session)
-        words = f"stopped after step {session.progress.step:,}; saved: {path}. Run the same command again to go on."
-        self.display.say(words)
-        raise Interrupted(words)
+        message = f"stopped after step {session.progress.step:,}; saved: {path}. Run the same command again to resume."
+        self.display.say(message)
+        raise Interrupted(message)
 
     def end(self, session: Session) -> None:
-        """The last line of metrics and the last state."""
+        """Write the last record of metrics and the last state."""
         if session.window.sums.steps:
-            self._line(session)
+            self._log_training(session)
         session.progress.finished = reached(session)
         self.save(session)
 
     def conclude(self, session: Session, trained: bool) -> Outcome:
-        """Draw, and say how it ended and where the result is."""
+        """Draw the curves, print the result and its path, and return the outcome."""
         at, goal = session.progress, session.task.goal[0]
         best = "" if at.best is None else f"; best {goal} {at.best:.4g} at step {at.best_step:,}"
         if self.group.first:
             if not (self.folder / "model.safetensors").exists():  # no evaluation gave a number
-                self.run.keep(session.average.weights(), self.fingerprints, step=at.step)
+                self.run.save_weights(session.average.weights(), self.fingerprints, step=at.step)
             if trained or not (self.folder / "curves.png").exists():
                 self._draw(session)
-            began = "finished" if trained else "finished before"
+            finished = "finished" if trained else "already finished"
             after = f"{at.step:,} steps and {at.seconds / 60:.1f} min"
-            self.display.say(f"{began} by {at.finished} after {after}{best}: {self.folder / 'model.safetensors'}")
+            self.display.say(f"{finished} by {at.finished} after {after}{best}: {self.folder / 'model.safetensors'}")
         return Outcome(self.folder, at.finished, at.step, at.epoch, at.seconds, at.best, at.best_step, trained)
 
     def _draw(self, session: Session) -> None:
@@ -231,20 +235,22 @@ class Logbook:
 
 
 def _evaluated(session: Session) -> tuple[dict[str, float], list[tuple[str, str, str]]]:
-    """Figures and samples of the averaged weights. A signal breaks off the evaluation, never what puts back the weights
-    of training: hence the order of the contexts."""
+    """Return metrics and samples of the averaged weights.
+
+    A signal may abort the evaluation, but never the restoration of the training weights: hence the order of contexts.
+    """
     model, task = session.model, session.task
-    with applied(session.average, model), undisturbed(), torch.no_grad():
+    with averaged_weights(session.average, model), preserve_rng_states(), torch.no_grad():
         model.eval()
         try:
-            with session.signals.droppable():
+            with session.signals.abortable():
                 return task.evaluate(), task.samples()
         finally:
             model.train()
 
 
 def reached(session: Session) -> str:
-    """The limit that ends the run, or nothing."""
+    """Return the limit that ends the run, or an empty string."""
     at, config = session.progress, session.config
     limits = {
         "steps": config.steps is not None and at.step >= config.steps,
@@ -256,7 +262,7 @@ def reached(session: Session) -> str:
 
 
 def evaluation_due(session: Session) -> bool:
-    """At its interval and at the end; once for each step, also after an interruption."""
+    """Return whether an evaluation is due: at its interval and at the end, but only once for each step."""
     at, every = session.progress, session.config.evaluate_every
     if at.step == at.evaluated:
         return False

@@ -1,16 +1,16 @@
-"""The loop that trains every model here.
+"""The training loop of all tasks.
 
-    take up the last good state, or begin
+    restore the last undamaged state, or start from the beginning
     until a limit is reached:
-        a step: gradients of some batches, summed over batches and processes, divided by their tokens; clip; AdamW
-                at the learning rate of the schedule; average the weights
-        now and then: write a line of metrics; stop if the loss is no number
-        now and then: evaluate the averaged weights; keep them if they are the best; count misses
-        now and then, and when asked to stop: save the state
-    save, draw, say where everything is
+        step: sum gradients over batches and processes, divide them by the number of tokens, clip; AdamW step at the
+              scheduled learning rate; update the weight average
+        every `log_every` steps: write a record of metrics; raise if the loss is not finite
+        every `evaluate_every` steps: evaluate the averaged weights; save them if they are the best so far
+        every `save_every` steps or `save_seconds`, and on a signal: save the state
+    save the state, draw the curves, print where the results are
 
-A run that is limited in steps or epochs is a function of its settings: interrupted and taken up again, however often,
-it ends in the same weights to the bit. One that is limited in minutes is not, as its schedule follows the clock.
+A run limited by steps or epochs depends only on its settings. However often it is interrupted and resumed, its final
+weights are bit-identical. A run limited by minutes is not reproducible, because its schedule follows the clock.
 """
 
 from __future__ import annotations
@@ -41,13 +41,25 @@ def fit(
     hooks: Sequence[Hook] = (),
     display: Display | None = None,
 ) -> Outcome:
-    """Train until a limit is reached; on a folder that holds a run, go on with it. `recipe` holds the settings besides
-    `config`, by name (model, data, …): config.json has them beside {"training": config}; others are refused. `digests`
-    are those of files in the folder that the weights depend on (vocabularies, corpora), by name: they are stored with
-    weights and states, which are refused beside other files. With them, `task.save` is not called.
+    """Train until a limit is reached. If the folder holds a run, resume it.
 
-    Raises `Interrupted` (a KeyboardInterrupt) after Ctrl-C or SIGTERM, once the state is saved; `Diverged` (a
-    ValueError) when the loss is no number; `Unwritable` (an OSError) on a full disk; ValueError for wrong settings.
+    Args:
+        task: data, model, loss and metric.
+        config: training settings.
+        folder: folder of the run.
+        recipe: further settings by name (model, data, …). They are stored in config.json beside
+            {"training": config}. A run cannot be resumed with other settings.
+        digests: digests of files in the folder that the weights depend on (vocabularies, corpora), by name. They are
+            stored with weights and states, which cannot be loaded beside other files. With digests, `task.save` is not
+            called.
+        hooks: functions called with each record of metrics.
+        display: progress display; by default, the terminal.
+
+    Raises:
+        Interrupted: after Ctrl-C or SIGTERM, once the state is saved (a KeyboardInterrupt).
+        Diverged: if the loss is not finite (a ValueError).
+        Unwritable: if the disk is full (an OSError).
+        ValueError: if a setting is invalid.
     """
     config.check()
     keep_freed()
@@ -57,7 +69,7 @@ def fit(
         log = stack.enter_context(Logbook(Path(folder), processes, hooks, display or Display()))
         log.begin(task, {"training": asdict(config), **(recipe or {})}, digests or {})
         session = Session(task, config, processes, signals)
-        log.take_up(session)
+        log.resume(session)
         if session.progress.finished and reached(session):
             return log.conclude(session, trained=False)
         steps = session.batches()

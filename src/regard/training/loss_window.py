@@ -1,4 +1,4 @@
-"""Sums since the last line of metrics, read from the device no more often than needed."""
+"""Running sums since the last record of metrics, read from the device only when needed."""
 
 from __future__ import annotations
 
@@ -12,45 +12,49 @@ from torch import Tensor
 
 
 class Diverged(ValueError):
-    """The loss or the gradient is no longer a number."""
+    """Raised if the loss, a gradient or a weight is not finite."""
 
 
 @dataclass
 class Sums:
-    """Plain numbers: JSON gives them back to the bit."""
+    """Running sums as plain numbers, which JSON restores exactly."""
 
     loss: float = 0.0
     norm: float = 0.0
-    """Of the gradients, before clipping."""
+    """Sum of gradient norms before clipping."""
     tokens: int = 0
     steps: int = 0
     since: float = 0.0
-    """Seconds of training at which the window began."""
+    """Training time in seconds at the start of the window."""
     extras: dict[str, float] = field(default_factory=dict)
-    """Weighted by `weight`, the tokens of this process alone."""
+    """Sums of additional metrics, weighted by the tokens of this process. `weight` is the total weight."""
     weight: int = 0
 
 
 class Window:
-    """Losses stay on the device until somebody asks; then all of them are read at once, and checked."""
+    """Accumulates losses on the device. `read` transfers all of them at once and checks that they are finite."""
 
     def __init__(self, values: dict[str, Any] | None = None) -> None:
         self.sums = Sums(**(values or {}))
         self._unread: list[tuple[Tensor, Tensor]] = []  # loss and norm of each step
-        self._extras: list[tuple[Mapping[str, float | Tensor], int]] = []  # of each batch, and its tokens
+        self._extras: list[tuple[Mapping[str, float | Tensor], int]] = []  # extras of each batch, and its tokens
 
     def add(self, loss: Tensor, norm: Tensor, tokens: int) -> None:
-        """What a step gave: the sum of its loss over its tokens, (), and the norm of its gradient, ()."""
+        """Add a step: its loss summed over tokens, (), and the norm of its gradient, ()."""
         self._unread.append((loss.detach(), norm.detach()))
         self.sums.tokens += tokens
         self.sums.steps += 1
 
     def add_extras(self, extras: Mapping[str, float | Tensor], tokens: int) -> None:
-        """What a batch gave besides."""
+        """Add the additional metrics of a batch."""
         self._extras.append((extras, tokens))
 
     def read(self) -> int | None:
-        """Read what was added; the number of steps ago, from 0 on, at which something was no number, or None."""
+        """Transfer and check the added values.
+
+        Return None if all are finite, otherwise how many steps ago the first non-finite value occurred (0 for the last
+        step).
+        """
         for extras, tokens in self._extras:
             for name, value in extras.items():
                 self.sums.extras[name] = self.sums.extras.get(name, 0.0) + float(value) * tokens
@@ -68,12 +72,12 @@ class Window:
         return None
 
     def values(self) -> dict[str, Any]:
-        """What a training state keeps; `read` comes first."""
+        """Return the sums for a training state. Call `read` first."""
         assert not self._unread
         return asdict(self.sums)
 
     def line(self, seconds: float) -> dict[str, float]:
-        """The means for a line of metrics after `seconds` of training; a new window begins."""
+        """Return the means for a record of metrics after `seconds` of training, and start a new window."""
         sums = self.sums
         means = {
             "loss": sums.loss / max(1, sums.tokens),

@@ -1,4 +1,4 @@
-"""How far a run is: a bar in a terminal, plain lines elsewhere."""
+"""Progress of a run: a progress bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 
 class Display:
-    """What is seen of a run: `advance` at each step, `report` at each line of metrics, `say` for words."""
+    """Shows the progress of a run: `advance` at each step, `report` for each record of metrics, `say` for messages."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
@@ -20,13 +20,13 @@ class Display:
         self._bar: TaskID | None = None
         self._start: tuple[float, float] | None = None
         self._left = math.inf
-        self._told = ""
+        self._status = ""
 
     def __enter__(self) -> Display:
         if self.console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"))
             self._progress = Progress(*columns, console=self.console, transient=True, refresh_per_second=4)
-            self._bar = self._progress.add_task("training", total=1.0, told="")
+            self._bar = self._progress.add_task("training", total=1.0, status="")
             self._progress.start()
         return self
 
@@ -35,40 +35,40 @@ class Display:
             self._progress.stop()
 
     def advance(self, step: int, done: float, seconds: float) -> None:
-        """After a step: `done` is the share of the run that is over, `seconds` its time so far."""
+        """Update after a step. `done` is the completed fraction of the run, `seconds` its time so far."""
         if self._start is None:
             self._start = (done, seconds)
         before, since = self._start
         self._left = (seconds - since) * (1 - done) / (done - before) if done > before else math.inf
         if self._progress is not None and self._bar is not None:
-            told = " · ".join(filter(None, (self._told, clock(self._left))))
-            self._progress.update(self._bar, completed=done, description=f"step {step:,}", told=told)
+            status = " · ".join(filter(None, (self._status, clock(self._left))))
+            self._progress.update(self._bar, completed=done, description=f"step {step:,}", status=status)
 
     def report(self, record: Mapping[str, Any]) -> None:
-        """A line of metrics. An evaluation stays on the screen; a terminal shows the others in the bar."""
-        told = describe(record)
+        """Show a record of metrics. Evaluations are printed; a terminal shows other records in the progress bar."""
+        metrics = describe(record)
         if record["event"] == "train" and self._progress is not None:
-            self._told = told
+            self._status = metrics
         elif record["event"] == "train":
             left = clock(self._left)
-            self.say(f"step {record['step']:,} · epoch {record['epoch']:.4g} · {told}{' · ' + left if left else ''}")
+            self.say(f"step {record['step']:,} · epoch {record['epoch']:.4g} · {metrics}{' · ' + left if left else ''}")
         else:
-            self.say(f"step {record['step']:,} · evaluated: {told}")
+            self.say(f"step {record['step']:,} · evaluated: {metrics}")
 
     def say(self, words: str) -> None:
-        """A line for people."""
+        """Print a message."""
         self.console.print(escape(words), soft_wrap=True)
 
 
 class Silent(Display):
-    """Nothing is seen."""
+    """A display that shows nothing."""
 
     def __init__(self) -> None:
         super().__init__(Console(quiet=True))
 
 
 def describe(record: Mapping[str, Any]) -> str:
-    """The measured part of a record in words.
+    """Format the metrics of a record for people.
 
     >>> describe({"event": "train", "step": 9, "loss": 2.34567, "tokens_per_second": 1543.2, "padding": 0.081})
     'loss 2.346 · 1,543 tokens/s · padding 8 %'
@@ -86,7 +86,7 @@ def _one(name: str, value: Any) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Time left, in words; nothing where nobody knows.
+    """Format the remaining time; empty if it is unknown.
 
     >>> clock(42.0), clock(754.0), clock(7500.0), clock(math.inf)
     ('42 s left', '13 min left', '2 h 05 left', '')

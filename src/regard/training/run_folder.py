@@ -1,9 +1,10 @@
 """The folder of a run.
 
-config.json          every setting, spelled out        metrics.jsonl   a line per interval and per evaluation
-model.safetensors    the best weights, averaged        curves.png      the same, drawn
-state-00001200/ …    the last two training states      samples.txt     what the model makes of a few inputs
-and what the task adds, such as its tokenizer
+config.json          all settings                      metrics.jsonl   one line per interval and per evaluation
+model.safetensors    the best weights, averaged        curves.png      a chart of the metrics
+state-00001200/ …    the last two training states      samples.txt     model outputs for a few inputs
+
+A task adds files of its own, such as its tokenizer.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from .checkpoint import clear
 
 try:
     import fcntl
-except ImportError:  # not on Windows: there two processes in one folder are not told apart
+except ImportError:  # Windows has no fcntl: two processes in one folder are not detected there
     fcntl = None  # type: ignore[assignment]
 
 
 class Run:
-    """The files of one run; only the first process has one."""
+    """The files of a run. Only the first process has an instance."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,11 +45,11 @@ class Run:
         self.metrics = folder / "metrics.jsonl"
 
     def close(self) -> None:
-        """Let another process use the folder."""
+        """Release the lock on the folder."""
         self._lock.close()
 
     def _locked(self) -> IO[str]:
-        """A lock that the system takes back when the process ends, however it ends."""
+        """Lock the folder. The system releases the lock when the process ends for any reason."""
         file = (self.folder / ".lock").open("w")
         try:
             if fcntl is not None:
@@ -56,28 +57,28 @@ class Run:
         except OSError as error:
             file.close()
             raise ValueError(
-                f"training: {self.folder} must be used by one run at a time; got a second. Wait for the first, end it, "
-                "or give another folder."
+                f"training: {self.folder} must be used by one process at a time; got a second one. Wait for the first, "
+                "stop it, or give another folder."
             ) from error
         return file
 
     @property
     def exists(self) -> bool:
-        """Whether training was begun here."""
+        """Whether the folder holds a run."""
         return (self.folder / "config.json").exists()
 
     def begin(self, config: Mapping[str, Any]) -> None:
-        """Write the settings; on a run that exists, refuse other ones, but for limits that were raised."""
+        """Write the settings. For an existing run, raise ValueError if they differ, except for raised limits."""
         check_settings(self.folder, config)
         write(self.folder / "config.json", json_bytes(_plain(config)))
 
-    def cut(self, length: int) -> None:
-        """Drop the metrics of steps that will be taken again, and a line that was torn off."""
+    def truncate_metrics(self, length: int) -> None:
+        """Remove the metrics of steps that will be repeated, and an incomplete last line."""
         if self.metrics.exists() and self.metrics.stat().st_size > length:
             os.truncate(self.metrics, length)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add a line to the metrics."""
+        """Append a record to the metrics."""
         line = (json.dumps(record, ensure_ascii=False) + "\n").encode()
         try:
             with self.metrics.open("ab") as file:
@@ -85,29 +86,29 @@ class Run:
         except OSError as error:
             raise unwritable(self.metrics, len(line), error) from error
 
-    def settle(self) -> int:
-        """Wait until the disk has the metrics; returns their length, which a state remembers."""
+    def sync_metrics(self) -> int:
+        """Flush the metrics to disk and return the length of the file in bytes."""
         if not self.metrics.exists():
             return 0
         with self.metrics.open("rb") as file:
             os.fsync(file.fileno())
             return os.fstat(file.fileno()).st_size
 
-    def keep(self, weights: Mapping[str, Tensor], fingerprints: Mapping[str, str], **told: object) -> None:
-        """Write model.safetensors, with digests of what gives the weights their meaning, and more metadata."""
-        metadata = {name: str(value) for name, value in told.items()}
+    def save_weights(self, weights: Mapping[str, Tensor], fingerprints: Mapping[str, str], **details: object) -> None:
+        """Write model.safetensors with metadata: digests of the settings and data, and `details`."""
+        metadata = {name: str(value) for name, value in details.items()}
         metadata["fingerprints"] = json.dumps(dict(fingerprints))
         write(self.folder / "model.safetensors", tensor_bytes(weights, metadata))
 
     def samples(self, step: int, samples: Sequence[tuple[str, str, str]]) -> None:
-        """Write samples.txt: input, ours, reference."""
+        """Write samples.txt: input, model output and reference."""
         if not samples:
             return
         blocks = [f"  {source}\n= {ours}\n  {reference}\n" for source, ours, reference in samples]
         write(self.folder / "samples.txt", "\n".join([f"step {step}: input, = ours, reference\n", *blocks]).encode())
 
     def records(self) -> list[dict[str, Any]]:
-        """The lines of the metrics."""
+        """Return the records of metrics.jsonl."""
         if not self.metrics.exists():
             return []
         return list(_records(self.metrics))
@@ -122,27 +123,27 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
         if isinstance(record, dict) and "event" in record and "step" in record:
             yield record
         else:
-            message = f"training: {path}, line {number}, must be a record of metrics; got another. It is left out."
+            message = f"training: {path}, line {number}, must be a record of metrics. The line is ignored."
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 def check_settings(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse settings other than those of the run in a folder, if there is one; limits may be raised."""
+    """Raise ValueError if the folder holds a run with other settings. Limits may be raised."""
     if not (folder / "config.json").exists():
         return
     before, after = flat(read_config(folder)), flat(_plain(config))
     changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
     wrong = [key for key in changed if not _raised(key, before.get(key), after.get(key))]
     if wrong:
-        told = ", ".join(f"{key} ({before.get(key)} there, {after.get(key)} here)" for key in wrong)
+        differences = ", ".join(f"{key} ({before.get(key)} there, {after.get(key)} here)" for key in wrong)
         raise ValueError(
-            f"training: settings must be those of the run in {folder}; got other ones: {told}. Only the limits "
-            f"({', '.join(LIMITS)}) may be raised. Give the same settings to go on, or another folder."
+            f"training: settings must be those of the run in {folder}; these differ: {differences}. Only the limits "
+            f"({', '.join(LIMITS)}) may be raised. Give the same settings to resume, or another folder."
         )
 
 
 def _raised(key: str, old: float | None, new: float | None) -> bool:
-    """None is no limit, the highest of all."""
+    """Return whether a setting is a limit that was raised. None means no limit."""
     if key not in {f"training.{name}" for name in LIMITS}:
         return False
     return new is None or (old is not None and new >= old)

@@ -1,4 +1,4 @@
-"""A run in memory: model, optimiser, average, place in the data; one step of it, and its state."""
+"""The in-memory state of a run: model, optimizer, weight average and position in the data."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from .config import Training, mixed
 from .distributed import Group
 from .loss_window import Diverged, Window
 from .optimizer import Optimizer, Schedule
-from .random_state import randomness, restore, seed_all
+from .random_state import restore, rng_states, seed_all
 from .signals import Signals
 from .weight_average import average_of
 
 
 class Objective(nn.Module):
-    """The task's loss as a module, so that it is this that several processes wrap and the task meets a bare model."""
+    """The task's loss as a module. Distributed training wraps this module, so the task's own model stays unwrapped."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
-        self.model = task.model  # its parameters are those of this module
+        self.model = task.model  # registers its parameters
         self.loss = task.loss
 
     def forward(self, batch: Any) -> tuple[Tensor, int, Mapping[str, float | Tensor]]:
-        found = self.loss(batch)
-        return found.total, found.count, found.extras
+        loss = self.loss(batch)
+        return loss.total, loss.count, loss.extras
 
 
 class Session:
-    """A run in memory."""
+    """The in-memory state of a run."""
 
     def __init__(self, task: Task, config: Training, group: Group, signals: Signals) -> None:
         self.task, self.config, self.group, self.signals = task, config, group, signals
@@ -55,44 +55,44 @@ class Session:
         self.window = Window()
         self.rate = 0.0
         self.stopping = False
-        """Whether an end was asked for, in any process."""
+        """Whether any process was asked to stop."""
         seed_all(config.seed, group.rank)
         self._began = time.monotonic()
 
     @property
     def epochs(self) -> float:
-        """Passes over the data so far."""
+        """Number of passes over the data so far."""
         return round(self.progress.epoch + self.progress.batch / self.task.batches_in(self.progress.epoch), 4)
 
     def batches(self) -> Iterator[Sequence[Any]]:
-        """The batches of each step, for ever. A step never reaches over the end of an epoch."""
+        """Iterate endlessly over the batches of each step. A step never crosses the end of an epoch."""
         at = self.progress
         while True:
-            epoch, many = at.epoch, self.task.batches_in(at.epoch)
+            epoch, count = at.epoch, self.task.batches_in(at.epoch)
             stream = self.task.batches(epoch, start=at.batch, rank=self.group.rank, world=self.group.world)
             while at.epoch == epoch:
-                wanted = min(self.config.accumulate, many - at.batch)
-                taken = list(islice(stream, wanted))
-                if len(taken) < max(1, wanted):
+                size = min(self.config.accumulate, count - at.batch)
+                batches = list(islice(stream, size))
+                if len(batches) < max(1, size):
                     raise ValueError(
-                        f"training: batches_in({epoch}) ({many}) must be how many batches({epoch}) yields; got "
-                        f"{at.batch + len(taken)}. Count what is yielded, and yield at least one."
+                        f"training: batches_in({epoch}) ({count}) must be the number of batches that batches({epoch}) "
+                        f"yields; got {at.batch + len(batches)}. An epoch needs at least one batch."
                     )
-                yield taken  # and `step` moves on
+                yield batches  # `step` advances the position
 
     def step(self, batches: Sequence[Any]) -> None:
-        """Gradients of the batches, summed over them and over the processes; then a step of the optimiser."""
+        """Accumulate gradients over the batches and the processes, then take an optimizer step."""
         at, total, tokens = self.progress, torch.zeros((), device=self.group.device), 0
         for number, batch in enumerate(batches):
             batch = batch.to(self.group.device) if hasattr(batch, "to") else batch
             more = number + 1 < len(batches)
-            with self.group.quiet(self.objective, more):  # gradients travel once a step
+            with self.group.no_sync(self.objective, more):  # gradients are synchronized once per step
                 with torch.autocast(self.group.device.type, torch.bfloat16, enabled=self.mixed):
                     loss, count, extras = self.objective(batch)
-                self.group.summed(loss).backward()
+                self.group.scale_loss(loss).backward()
             total, tokens = total + loss.detach(), tokens + count
             self.window.add_extras(extras, count)
-        total, tokens = self._shared(total, tokens)
+        total, tokens = self._all_reduce(total, tokens)
         at.step, at.batch, at.tokens = at.step + 1, at.batch + len(batches), at.tokens + tokens
         if at.batch == self.task.batches_in(at.epoch):
             at.epoch, at.batch = at.epoch + 1, 0
@@ -102,25 +102,28 @@ class Session:
             self.average.update()
         self.window.add(total, norm, tokens)
 
-    def _shared(self, total: Tensor, tokens: int) -> tuple[Tensor, int]:
-        """Loss and tokens of all processes; the time of the first; whether anybody was asked to stop."""
-        seconds, asked = time.monotonic() - self._began, self.signals.asked
-        if self.group.world == 1:  # nothing is waited for
-            self.progress.seconds, self.stopping = seconds, asked
+    def _all_reduce(self, total: Tensor, tokens: int) -> tuple[Tensor, int]:
+        """Return the loss and tokens summed over processes.
+
+        Also update the training time, measured by the first process, and whether any process was asked to stop.
+        """
+        seconds, requested = time.monotonic() - self._began, self.signals.stop_requested
+        if self.group.world == 1:  # no synchronization with the device
+            self.progress.seconds, self.stopping = seconds, requested
             return total, tokens
-        mine = [float(tokens), float(asked), seconds if self.group.first else 0.0]
-        told = torch.tensor([float(total), *mine], dtype=torch.float64, device=self.group.device)
-        loss, count, stopping, seconds = self.group.sum(told).tolist()
+        local = [float(tokens), float(requested), seconds if self.group.first else 0.0]
+        sums = torch.tensor([float(total), *local], dtype=torch.float64, device=self.group.device)
+        loss, count, stopping, seconds = self.group.sum(sums).tolist()
         self.progress.seconds, self.stopping = seconds, stopping > 0
         return torch.tensor(loss, dtype=torch.float64), round(count)
 
     def check(self) -> None:
-        """Raise `Diverged` if the loss or a gradient since the last check was no number."""
+        """Raise `Diverged` if the loss or a gradient since the last check was not finite."""
         ago = self.window.read()
         if ago is not None:
-            self._refuse(self.progress.step - ago, "loss and gradient")
+            self._raise_diverged(self.progress.step - ago, "loss and gradient")
 
-    def _refuse(self, step: int, what: str) -> None:
+    def _raise_diverged(self, step: int, what: str) -> None:
         config = self.config
         rate = config.learning_rate * self.schedule(step, self.progress.seconds)
         warmup = f"{config.warmup:.0%} of the run" if 0 < config.warmup < 1 else f"{config.warmup:g} steps"
@@ -128,18 +131,18 @@ class Session:
         raise Diverged(
             f"training: {what} must stay finite; got NaN or ∞ at step {step}, at a learning rate of {rate:.3g}. Try a "
             f"lower one ({config.learning_rate / 3:.1g}), a longer warm-up (now {warmup}) or {clip}, in "
-            "another folder. The last state is whole, and model.safetensors holds the best weights so far."
+            "another folder. The last state is undamaged, and model.safetensors holds the best weights so far."
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors of a state; the processes meet here, to bring the states of their generators."""
-        random = {name: self.group.gather(value) for name, value in randomness().items()}
+        """Return all tensors of a state in the first process. All processes must call it, to gather RNG states."""
+        random = {name: self.group.gather(value) for name, value in rng_states().items()}
         if not self.group.first:
             return {}
         weights = weights_of(self.model)
         floats = [value for value in weights.values() if value.is_floating_point()]
         if not math.isfinite(get_total_norm(floats)):
-            self._refuse(self.progress.step, "weights")
+            self._raise_diverged(self.progress.step, "weights")
         return parts(
             model=weights,
             optimizer=self.optimizer.state(),
@@ -148,12 +151,12 @@ class Session:
         )
 
     def restore(self, progress: Progress, tensors: Mapping[str, Tensor]) -> None:
-        """Become what `tensors` and `progress` were taken of."""
+        """Restore the state saved in `tensors` and `progress`."""
         load_weights(self.model, part(tensors, "model"), "training")
         self.optimizer.load(part(tensors, "optimizer"))
         self.average.load(part(tensors, "average"))
         random = part(tensors, f"random/{self.group.rank}")
-        if random:  # more processes than before: the new ones keep their seeds
+        if random:  # missing for a rank that the saved run did not have: it keeps its seed
             restore(random)
         progress.world = self.group.world
         self.progress, self.window = progress, Window(progress.window)
@@ -161,7 +164,7 @@ class Session:
 
 
 def total_steps(task: Task, config: Training) -> float:
-    """Steps after which `steps` or `epochs` end the run; ∞ where only time does."""
+    """Return the number of steps after which `steps` or `epochs` end the run; ∞ if only time does."""
     limits = [math.inf if config.steps is None else float(config.steps)]
     if config.epochs is not None:
         limits.append(sum(math.ceil(task.batches_in(epoch) / config.accumulate) for epoch in range(config.epochs)))

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks for an orderly end, the second ends at once."""
+"""Ctrl-C and SIGTERM: the first signal requests an orderly stop, the second one stops at once."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-SAME = 0.5
-"""Seconds within which a second signal counts as the first: torchrun, and a held key, send more than one."""
+DEBOUNCE_SECONDS = 0.5
+"""A second signal within this time is ignored, because torchrun and a held key send more than one."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was stopped by a signal and can go on. A command that ends so has exit status 130."""
+    """Raised after a signal stopped training; the run can be resumed. The exit status of the command is 130."""
 
 
-class Abandoned(KeyboardInterrupt):
-    """What can be done again was left off."""
+class Aborted(KeyboardInterrupt):
+    """Raised to abort work that is repeated after resuming."""
 
 
 class Signals:
-    """Watches for signals while it is entered, in the main thread; elsewhere there are none to watch for."""
+    """Context manager that handles signals in the main thread. In other threads it does nothing."""
 
     def __init__(self) -> None:
-        self.asked = False
-        """Whether an end was asked for."""
+        self.stop_requested = False
+        """Whether a signal requested to stop."""
         self._when = 0.0
-        self._droppable = False
+        self._abortable = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Signals:
@@ -44,20 +44,20 @@ class Signals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if self.asked and now - self._when >= SAME:
+        if self.stop_requested and now - self._when >= DEBOUNCE_SECONDS:
             raise KeyboardInterrupt
-        if not self.asked:
-            self.asked, self._when = True, now
-            if self._droppable:
-                raise Abandoned
+        if not self.stop_requested:
+            self.stop_requested, self._when = True, now
+            if self._abortable:
+                raise Aborted
 
     @contextmanager
-    def droppable(self) -> Iterator[None]:
-        """Inside, the first signal raises `Abandoned` at once, as the work is done again after resuming."""
-        if self.asked:
-            raise Abandoned
-        self._droppable = True
+    def abortable(self) -> Iterator[None]:
+        """Within this context, the first signal raises `Aborted` at once. The work is repeated after resuming."""
+        if self.stop_requested:
+            raise Aborted
+        self._abortable = True
         try:
             yield
         finally:
-            self._droppable = False
+            self._abortable = False

@@ -1,4 +1,4 @@
-"""Means of the weights over the course of training: what is evaluated and saved."""
+"""Averages of the weights during training, which are evaluated and saved."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Tensors = dict[str, Tensor]
 
 
 def average_of(config: Training, model: nn.Module) -> Average:
-    """The average that the settings ask for. It reads the tensors of the model where they are."""
+    """Return the average that the settings select. It refers to the model's tensors without copying them."""
     if config.average == "exponential":
         return Exponential(model, config.average_decay)
     return Last(model, config.average_states if config.average == "last" else 0)
 
 
 class Exponential:
-    """mean ← d·mean + (1 − d)·weights, with d = min(decay, (1 + n) / (10 + n)) at update n, so that a short run does
-    not drag its first steps along.
+    """Exponential moving average: mean ← d·mean + (1 − d)·weights, with d = min(decay, (1 + n) / (10 + n)) at update n.
 
-    Whole numbers, such as counters in a normalisation, are those of the last step.
+    The smaller decay at the start keeps the first steps from dominating a short run. Integer tensors, such as counters
+    in a normalization, are those of the last step.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -38,7 +38,7 @@ class Exponential:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the weights as they are now."""
+        """Add the current weights to the average."""
         if not self.mean:
             self.mean = {name: value.clone() for name, value in self.current.items()}
             return
@@ -50,15 +50,15 @@ class Exponential:
             self.mean[name].copy_(self.current[name])
 
     def weights(self) -> Tensors:
-        """The mean so far, by name; the model's own weights where nothing was averaged."""
+        """Return the mean by name, or the model's own weights before the first update."""
         return self.mean or self.current
 
     def state(self) -> Tensors:
-        """What a training state keeps of it."""
+        """Return the tensors for a training state."""
         return {"updates": torch.tensor(self.updates)} | {f"mean/{name}": value for name, value in self.mean.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Become what `state` gave."""
+        """Restore what `state` returned."""
         self.updates = int(tensors["updates"])
         self.mean = {
             name: tensors[f"mean/{name}"].to(value.device)
@@ -68,7 +68,7 @@ class Exponential:
 
 
 class Last:
-    """The mean of the last k states: a ring in which the newest takes the place of the oldest. With k = 0, no mean."""
+    """Mean of the last k states, kept in a ring buffer. With k = 0, no average."""
 
     def __init__(self, model: nn.Module, states: int) -> None:
         self.current = weights_of(model)
@@ -80,12 +80,12 @@ class Last:
     def update(self) -> None:
         if not self.states:
             return
-        place = self.updates % self.states
+        slot = self.updates % self.states
         self.updates += 1
-        if place == len(self.ring):
+        if slot == len(self.ring):
             self.ring.append({name: value.clone() for name, value in self.current.items()})
         else:
-            _copy(self.current, self.ring[place])
+            _copy(self.current, self.ring[slot])
 
     def weights(self) -> Tensors:
         if not self.ring:
@@ -97,14 +97,14 @@ class Last:
         }
 
     def state(self) -> Tensors:
-        kept = {f"{place}/{name}": value for place, state in enumerate(self.ring) for name, value in state.items()}
-        return kept | {"updates": torch.tensor(self.updates)}
+        states = {f"{slot}/{name}": value for slot, state in enumerate(self.ring) for name, value in state.items()}
+        return states | {"updates": torch.tensor(self.updates)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         self.updates = int(tensors["updates"])
         self.ring = [
-            {name: tensors[f"{place}/{name}"].to(value.device) for name, value in self.current.items()}
-            for place in range(min(self.updates, self.states))
+            {name: tensors[f"{slot}/{name}"].to(value.device) for name, value in self.current.items()}
+            for slot in range(min(self.updates, self.states))
         ]
 
 
@@ -112,18 +112,18 @@ Average = Exponential | Last
 
 
 @contextmanager
-def applied(average: Average, model: nn.Module) -> Iterator[None]:
-    """The model with averaged weights, and then, bit by bit, as it was."""
+def averaged_weights(average: Average, model: nn.Module) -> Iterator[None]:
+    """Give the model the averaged weights, and restore its own weights exactly on exit."""
     current, mean = weights_of(model), average.weights()
     if all(mean[name].data_ptr() == value.data_ptr() for name, value in current.items()):
         yield
         return
-    kept = {name: value.clone() for name, value in current.items()}
+    saved = {name: value.clone() for name, value in current.items()}
     try:
         _copy(mean, current)
         yield
     finally:
-        _copy(kept, current)
+        _copy(saved, current)
 
 
 @torch.no_grad()

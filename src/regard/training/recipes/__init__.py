@@ -1,1 +1,1 @@
-"""Recipes: data settings, their preparation, and the training of one kind of model."""
+"""Recipes: each has the data settings, the data preparation and the training of one kind of model."""

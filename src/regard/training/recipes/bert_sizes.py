@@ -1,4 +1,4 @@
-"""What recipes of BERTs share: sizes, and a start from a run or from a Hugging Face directory."""
+"""Shared parts of the BERT recipes: model sizes, and initialization from a run or a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -22,63 +22,65 @@ from ..distributed import is_first_process
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a BERT that starts anew."""
+    """Sizes of a BERT that is trained from scratch."""
 
     vocabulary: int = 8000
-    """Pieces of the vocabulary, at most; they are found in the text."""
+    """Maximum size of the vocabulary, which is learned from the text."""
     width: int = 256
-    """Of embeddings and of every block."""
+    """Width of the embeddings and of every block."""
     heads: int = 4
-    """Of every attention; the width is divisible by them."""
+    """Number of attention heads. The width must be divisible by it."""
     hidden: int = 1024
-    """Of the feed-forward layers, inside."""
+    """Hidden width of the feed-forward layers."""
     layers: int = 4
-    """Blocks."""
+    """Number of blocks."""
     positions: int = 512
-    """Pieces of the longest text that it can ever read."""
+    """Maximum number of tokens of a text."""
     dropout: float = 0.1
-    """Share of embeddings and of each part's output dropped in training."""
+    """Dropout of the embeddings and of the output of each sublayer."""
     attention_dropout: float = 0.0
-    """Share of attention weights dropped in training; the fast kernels have none."""
+    """Dropout of attention weights. The fast kernels do not support it."""
     pool: Literal["first", "mean"] = "first"
-    """What a text is classified by, and next sentences are told by: its first token, [CLS], or the mean of all."""
+    """Pooling for classification and next sentence prediction: the first token, [CLS], or the mean of all tokens."""
 
     def errors(self) -> list[str]:
-        """Everything that is wrong, a sentence each."""
+        """Return one message for each invalid setting."""
         return BertConfig(**asdict(self)).errors("model")
 
     def config(self, words: WordPiece) -> BertConfig:
-        """Those of a BERT that reads these pieces."""
+        """Return the configuration of a BERT with this vocabulary."""
         return BertConfig(**{**asdict(self), "vocabulary": len(words), "pad": words.pad})
 
 
-def begun(folder: Path) -> bool:
-    """Whether a run has a state to go on from: then its first weights are not asked for."""
+def has_state(folder: Path) -> bool:
+    """Return whether a run has a state to resume from, so that initial weights are not needed."""
     return bool(states(folder))
 
 
-def keep_config(folder: Path, config: BertConfig) -> dict[str, str]:
-    """Write the configuration beside the weights to be (of several processes the first does); returns its digest."""
+def write_config(folder: Path, config: BertConfig) -> dict[str, str]:
+    """Write the configuration to the folder of the run, in the first process only. Return its digest by file name."""
     text = to_json(config)
     if is_first_process():
         write(folder / CONFIG, text.encode())
     return {CONFIG: text_digest(text)}
 
 
-def start(folder: Path, labels: list[str], **changes: Any) -> SequenceClassifier:
-    """A classifier on the BERT of a run or of a Hugging Face directory; layers that it lacks start anew.
+def initial_classifier(folder: Path, labels: list[str], **changes: Any) -> SequenceClassifier:
+    """Build a classifier on the BERT of a run or of a Hugging Face directory. Missing layers are initialized at random.
 
-    changes: settings of its `BertConfig` that are to be others.
+    Args:
+        folder: the run or Hugging Face directory.
+        labels: names of the classes.
+        changes: settings that replace those of its `BertConfig`.
     """
     if not is_run(folder):
         return load_bert(folder, SequenceClassifier, fresh=True, classes=labels, **changes).train()
-    source = best(folder)
-    found = source.bert
-    assert isinstance(found, Bert)
-    made = SequenceClassifier(Bert(replace(found.config, **changes)), labels)
-    weights = found.state_dict()
+    source = best(folder).bert
+    assert isinstance(source, Bert)
+    model = SequenceClassifier(Bert(replace(source.config, **changes)), labels)
+    weights = source.state_dict()
     with torch.no_grad():
-        for name, value in made.bert.state_dict().items():
-            if name in weights:  # all but the pooler, which masked pieces have no use for
+        for name, value in model.bert.state_dict().items():
+            if name in weights:  # all but the pooler, which a masked language model does not have
                 value.copy_(weights[name])
-    return made
+    return model

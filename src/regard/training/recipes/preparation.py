@@ -1,8 +1,8 @@
-"""Preparation of data in the folder of a run, the same for every recipe: done once, and checked on every start.
+"""Data preparation in the folder of a run, shared by all recipes: done once, and verified on every start.
 
-`data/prepared.json` records the settings, a digest of each input file, and a digest of each file that was made of them.
-Before a run has begun (there is no config.json), data of other settings or other inputs are prepared anew. Afterwards
-they are refused: a run never goes on with other data than it was begun with.
+`data/prepared.json` records the settings, a digest of each input file, and a digest of each prepared file. Before a run
+has started (there is no config.json), changed settings or inputs cause the data to be prepared again. Afterwards they
+are an error: a run never continues with other data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...core.files import exclusive_lock, remove_stale, replacing
 Say = Callable[[str], None]
 RECORD = "data/prepared.json"
 INPUTS = "data/inputs"
-"""The name of the digest of all inputs together."""
+"""Name of the combined digest of all inputs."""
 
 
 def prepare_once(
@@ -30,89 +30,89 @@ def prepare_once(
     outputs: Sequence[str],
     make: Callable[[], None],
 ) -> dict[str, str]:
-    """Call `make` unless the folder holds what it made before, by the same settings of the same inputs.
+    """Call `make` unless the folder already holds its outputs for the same settings and inputs.
 
-    Of several processes one makes the files; the others wait.
+    If there are several processes, one prepares the files and the others wait.
 
     Args:
-        folder: of the run.
-        settings: all that the result depends on besides the inputs.
-        inputs: files and folders that are read.
+        folder: folder of the run.
+        settings: everything besides the inputs that the result depends on.
+        inputs: files and folders to read.
         outputs: names of the files and folders that `make` writes, relative to `folder`.
-        make: writes them, each atomically.
+        make: function that writes the outputs, each atomically.
 
     Returns:
-        A digest of each output file by its name, and of all inputs together, under `INPUTS`.
+        The digest of each output file by name, and the combined digest of all inputs under `INPUTS`.
 
     Raises:
-        ValueError: if a run was begun here with other inputs, or a file that was prepared has changed; by its name.
+        ValueError: if the run was started with other inputs, or a prepared file was changed; the message names it.
     """
     paths = list(inputs)
     current = {"settings": json.loads(json.dumps(settings, default=str)), "inputs": input_digests(paths)}
     with exclusive_lock(folder / "data"):
-        for place in (folder, folder / "data"):
-            remove_stale(place)
+        for path in (folder, folder / "data"):
+            remove_stale(path)
         if (folder / "config.json").exists():
-            record = _of_begun(folder, current, outputs)
+            record = _verified(folder, current, outputs)
         else:
             record = _prepared(folder, current, outputs) or _make(folder, current, outputs, paths, make)
     return {**record["outputs"], INPUTS: json_digest(record["inputs"])}
 
 
 Record = Mapping[str, Any]
-"""Settings, inputs and outputs; of inputs and outputs the digests by their names."""
+"""Settings, and the digests of inputs and outputs by name."""
 
 
-def _of_begun(folder: Path, current: Record, outputs: Sequence[str]) -> Record:
-    """The record of a run that was begun; refuses whatever differs from it.
+def _verified(folder: Path, current: Record, outputs: Sequence[str]) -> Record:
+    """Return the record of a started run, or raise ValueError if the current data differ from it.
 
-    Inputs that are not given any more, such as the model that finetuning began with, are not compared.
+    Inputs that are no longer given, such as the model that finetuning started from, are not compared.
     """
-    found = _digests(folder, outputs)
-    if not (folder / RECORD).exists():  # a run of an earlier version: it is recorded as it is
-        return _write(folder, {**current, "outputs": found})
+    digests = _digests(folder, outputs)
+    if not (folder / RECORD).exists():  # a run of an earlier version: record its current data
+        return _write(folder, {**current, "outputs": digests})
     try:
         record = read_json(folder / RECORD)
     except Damaged as error:
-        raise ValueError(f"{error} Restore it. If you delete it, the data count as unchanged.") from error
-    _refuse_inputs(folder, record, current)
+        raise ValueError(f"{error} Restore it. If you delete it, the data are assumed to be unchanged.") from error
+    _check_inputs(folder, record, current)
     if "outputs" not in record:
-        raise ValueError(f"data: {folder / RECORD} must list what was prepared; got an incomplete record. Restore it.")
-    wrong = [name for name, digest in record["outputs"].items() if found.get(name) != digest]
+        raise ValueError(f"data: {folder / RECORD} must list the prepared files; got an incomplete record. Restore it.")
+    wrong = [name for name, digest in record["outputs"].items() if digests.get(name) != digest]
     if wrong:
         raise ValueError(
-            f"data: {folder / wrong[0]} must be as it was prepared; got {_state(folder / wrong[0])}. Restore it from a "
-            "copy, or train in another folder."
+            f"data: {folder / wrong[0]} must be unchanged since it was prepared; got {_state(folder / wrong[0])}. "
+            "Restore it from a copy, or train in another folder."
         )
     return record
 
 
-def _refuse_inputs(folder: Path, record: Record, current: Record) -> None:
+def _check_inputs(folder: Path, record: Record, current: Record) -> None:
     if record.get("settings") != current["settings"]:
         old, new = record.get("settings", {}), current["settings"]
         names = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
         raise ValueError(
-            f"data: settings of {folder} ({', '.join(names)}) must be those its data were prepared by; got others. "
+            f"data: settings of {folder} ({', '.join(names)}) must be those its data were prepared with; got others. "
             "Restore config.json, or train in another folder."
         )
     before = record.get("inputs", {})
     for path, digest in current["inputs"].items():
         if before.get(path) != digest:
             raise ValueError(
-                f"data: {path} must be as it was when the run in {folder} was begun; got other contents. Restore it to "
-                "go on with the run, or train on the new contents in another folder."
+                f"data: {path} must be unchanged since the run in {folder} was started; got other contents. Restore it "
+                "to resume the run, or train on the new contents in another folder."
             )
 
 
 def _prepared(folder: Path, current: Record, outputs: Sequence[str]) -> Record | None:
-    """The record of what was prepared by the same settings of the same inputs, if all of it is as it was."""
+    """Return the record of the folder if its settings, inputs and outputs are unchanged, else None."""
     try:
         record = read_json(folder / RECORD)
     except Damaged:
         return None
     same = all(record.get(name) == current[name] for name in ("settings", "inputs"))
-    found = _digests(folder, outputs)
-    return record if same and found and found == record.get("outputs") else None
+    digests = _digests(folder, outputs)
+    return record if same and digests and digests == record.get("outputs") else None
 
 
 def _make(
@@ -125,19 +125,17 @@ def _make(
     present = [name for name in outputs if (folder / name).exists()]
     if present and not (folder / RECORD).exists():
         raise ValueError(
-            f"data: {folder} must be a new folder, or that of a run; got one with {', '.join(present)} of unknown "
-            "origin. Move them away, or give another folder."
+            f"data: {folder} must be a new folder or the folder of a run; got one with {', '.join(present)} of unknown "
+            "origin. Move these files, or give another folder."
         )
-    _write(folder, current)  # from here on, what is in the folder may be removed
+    _write(folder, current)  # from here on, the outputs in the folder may be removed
     for name in present:
         shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
     before = _stamps(inputs)
     make()
     for path, stamp in _stamps(inputs).items():
         if before.get(path) != stamp:
-            raise ValueError(
-                f"data: {path} must not change while it is read; got a change. Run the same command again."
-            )
+            raise ValueError(f"data: {path} must not change while it is read, but it did. Run the same command again.")
     return _write(folder, {**current, "outputs": _digests(folder, outputs)})
 
 
@@ -152,12 +150,12 @@ def _digests(folder: Path, outputs: Sequence[str]) -> dict[str, str]:
 
 
 def _stamps(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    """Size and time of the last change: enough to notice a change within seconds."""
-    return {path: ((found := path.stat()).st_size, found.st_mtime_ns) for path in _files(paths)}
+    """Return the size and modification time of each file, which reveal a change while it is read."""
+    return {path: ((status := path.stat()).st_size, status.st_mtime_ns) for path in _files(paths)}
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files among paths, and those within the folders among them."""
+    """Yield the files among paths, and the files within the folders among them."""
     for path in paths:
         if path.is_dir():
             yield from sorted(file for file in path.rglob("*") if file.is_file())

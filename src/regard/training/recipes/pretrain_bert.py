@@ -1,6 +1,6 @@
-"""The recipe of `regard train pretrain`: plain text → a BERT that has learnt to say what is hidden.
+"""The recipe of `regard train pretrain`: trains a BERT on plain text with masked language modelling.
 
-From top to bottom: settings of the data, vocabulary and passages prepared from them, settings of the recipe, training.
+From top to bottom: data settings, preparation of vocabulary and passages, recipe settings, training.
 """
 
 from __future__ import annotations
@@ -26,72 +26,79 @@ from ..config import Training
 from ..logbook import Outcome
 from ..loop import fit
 from ..progress import Display
-from .bert_sizes import Sizes, keep_config
+from .bert_sizes import Sizes, write_config
 from .preparation import Say, prepare_once
-from .recipe_settings import checked_settings, no_files, no_share, outside, read_recipe, too_long
+from .recipe_settings import (
+    checked_settings,
+    fraction_errors,
+    length_errors,
+    missing_files,
+    range_errors,
+    read_recipe,
+)
 
 TRAIN, VALID = "data/train", "data/valid"
 
 
 @dataclass(frozen=True)
 class Plain:
-    """The text to learn from, and what is hidden of it."""
+    """Settings of the training text and its masking."""
 
     text: tuple[Path, ...]
-    """Text files to learn from; plain or gzip."""
+    """Training text files, plain or gzip."""
     valid: tuple[Path, ...] = ()
-    """Held-out text that tells how good it is; without, some of the documents are held out."""
+    """Held-out text files for evaluation. By default, a fraction of the documents is held out."""
     hold_out: float = 0.02
-    """The share of documents that is held out where no file is given."""
+    """Fraction of documents to hold out if no validation file is given."""
     documents: Documents = "blank"
-    """What ends a document: a blank line, every line, the end of its file."""
+    """Document separator: a blank line, every line, or the end of the file."""
     lower: bool = True
-    """Read capitals as small letters, and letters without their accents."""
+    """Convert text to lower case and remove accents."""
     longest: int = 128
-    """Pieces of a passage, [CLS] and [SEP] counted."""
+    """Maximum number of tokens of a passage, including [CLS] and [SEP]."""
     tokens: int = 4096
-    """Pieces of a batch, padding counted."""
+    """Maximum number of tokens in a batch, including padding."""
     mask: float = 0.15
-    """The share of pieces that is to be said: of these 80 % are hidden, 10 % exchanged, 10 % left as they are."""
+    """Fraction of tokens to predict: 80 % of them are masked, 10 % replaced at random, 10 % left unchanged."""
     whole_words: bool = False
-    """All pieces of a word are to be said, or none."""
+    """Mask whole words: all tokens of a word, or none."""
     next_sentence: bool = False
-    """Also tell whether the second part of a passage follows the first, or comes from another document."""
+    """Also predict whether the second part of a passage follows the first or comes from another document."""
     badly_encoded: float | None = None
-    """Share of lines that may be badly encoded (not UTF-8) and are left out; more are refused. Default 0.01."""
+    """Maximum fraction of lines that are not valid UTF-8. They are skipped; more are an error. Default 0.01."""
 
     def errors(self) -> list[str]:
-        """Everything that is wrong, a sentence each."""
-        found = [] if self.text else ["data: text (0 files) must be at least one file."]
+        """Return one message for each invalid setting."""
+        errors = [] if self.text else ["data: text (0 files) must be at least one file."]
         for name, paths in (("text", self.text), ("valid", self.valid)):
-            found += no_files(name, paths)
-        found += no_share("hold_out", self.hold_out, 0.02)
+            errors += missing_files(name, paths)
+        errors += fraction_errors("hold_out", self.hold_out, 0.02)
         if not 0 < self.mask <= 1:
-            found.append(f"data: mask ({self.mask}) must lie in (0, 1]. Try 0.15.")
-        found += [*outside("longest", self.longest, 5, 2**20), *outside("tokens", self.tokens, 1, 2**30)]
-        return found + check_share(self.badly_encoded)
+            errors.append(f"data: mask ({self.mask}) must lie in (0, 1]. Try 0.15.")
+        errors += [*range_errors("longest", self.longest, 5, 2**20), *range_errors("tokens", self.tokens, 1, 2**30)]
+        return errors + check_share(self.badly_encoded)
 
 
 class Prepared(NamedTuple):
-    """What is in the folder."""
+    """Prepared data in the folder of a run."""
 
     words: WordPiece
     train: Corpus
     valid: Corpus
     digests: Mapping[str, str]
-    """Of each file that was prepared, by its name, and of the inputs."""
+    """Digests of the prepared files by name, and of the inputs."""
 
     def batches(self, config: Plain, seed: int) -> tuple[MaskedBatches, MaskedBatches]:
-        """Those to learn from, and the held-out ones, of which the same places are hidden in every run."""
-        how = {"share": config.mask, "whole_words": config.whole_words, "pairs": config.next_sentence}
+        """Return the training and validation batches. Validation masks the same positions in every run."""
+        options = {"share": config.mask, "whole_words": config.whole_words, "pairs": config.next_sentence}
         return (
-            MaskedBatches(self.train, self.words, config.tokens, seed=seed, **how),  # type: ignore[arg-type]
-            MaskedBatches(self.valid, self.words, config.tokens, shuffle=False, **how),  # type: ignore[arg-type]
+            MaskedBatches(self.train, self.words, config.tokens, seed=seed, **options),  # type: ignore[arg-type]
+            MaskedBatches(self.valid, self.words, config.tokens, shuffle=False, **options),  # type: ignore[arg-type]
         )
 
 
 def prepare(config: Plain, folder: Path, vocabulary: int, seed: int, say: Say = print) -> Prepared:
-    """Vocabulary (of at most so many pieces) and passages, from the folder if they are there, else made."""
+    """Return the vocabulary (of at most `vocabulary` tokens) and passages. Prepare them if the folder lacks them."""
     digests = prepare_once(
         folder,
         settings={**asdict(config), "vocabulary": vocabulary, "seed": seed},
@@ -106,7 +113,7 @@ def _make(config: Plain, folder: Path, vocabulary: int, seed: int, say: Say) -> 
     lines = (sentence for document in _documents(config, seed, False) for sentence in document)
     words = WordPiece.train(lines, vocabulary, lower=config.lower)
     words.save(folder)
-    say(f"vocabulary: {len(words):,} pieces")
+    say(f"vocabulary: {len(words):,} tokens")
     for name in (TRAIN, VALID):
         _write_corpus(config, folder / name, words, seed, say)
 
@@ -122,13 +129,13 @@ def _write_corpus(config: Plain, path: Path, words: WordPiece, seed: int, say: S
             raise
         raise ValueError(
             f"data: {'held-out' if held else 'training'} text must hold at least one passage; got {report}. Give "
-            "--valid FILE, another --hold-out, or say what ends a document (--documents line)."
+            "--valid FILE, another --hold-out, or another document separator (--documents line)."
         ) from error
-    say(f"{path.name}: {report}; {len(corpus):,} passages, {corpus.totals[0]:,} pieces")
+    say(f"{path.name}: {report}; {len(corpus):,} passages, {corpus.totals[0]:,} tokens")
 
 
 def _documents(config: Plain, seed: int, held: bool, report: Report | None = None) -> Iterator[list[str]]:
-    """Documents to learn from, or those held out."""
+    """Yield the training documents, or the held-out ones."""
     share = allowed(config.badly_encoded)
     if config.valid:
         paths = config.valid if held else config.text
@@ -150,7 +157,7 @@ NAME = "pretrain"
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainRecipe:
-    """A BERT from plain text. Its vocabulary is found on the way."""
+    """Pretrain a BERT on plain text. Its vocabulary is learned from the text."""
 
     texts: Plain
     model: Sizes = field(default_factory=Sizes)
@@ -159,30 +166,30 @@ class PretrainRecipe:
     )
 
     def errors(self) -> list[str]:
-        """Everything that is wrong, a sentence each."""
-        return too_long(self.texts.longest, self.model.positions)
+        """Return one message for each invalid setting."""
+        return length_errors(self.texts.longest, self.model.positions)
 
 
 KINDS = {"bert": PretrainRecipe}
-"""For the command line; config.json of a run has no kind."""
+"""Kinds for the command line. The config.json of a run has no kind."""
 
 
 def train(recipe: PretrainRecipe, folder: str | os.PathLike[str], display: Display | None = None) -> Outcome:
-    """Prepare the text, build the model, train; on a folder that holds the run, go on with it."""
+    """Prepare the text, build the model and train it. If the folder holds the run, resume it."""
     folder = Path(folder)
     display = display or Display()
     seed = recipe.training.seed
     settings = checked_settings(recipe, folder, NAME)
     prepared = prepare(recipe.texts, folder, recipe.model.vocabulary, seed, display.say)
     config = recipe.model.config(prepared.words)
-    torch.manual_seed(seed)  # of the first weights
+    torch.manual_seed(seed)  # seeds the initial weights
     paired = recipe.texts.next_sentence
     model = Pretraining(Bert(config)) if paired else MaskedTokens(Bert(config, pooler=False))
-    digests = {**prepared.digests, **keep_config(folder, config)}
+    digests = {**prepared.digests, **write_config(folder, config)}
     task = Pretrain(model, prepared.words, *prepared.batches(recipe.texts, seed))
     return fit(task, recipe.training, folder, recipe=settings, digests=digests, display=display)
 
 
 def stored(folder: str | os.PathLike[str]) -> PretrainRecipe:
-    """The recipe of a run."""
+    """Read the recipe of a run."""
     return read_recipe(folder, NAME, {"": PretrainRecipe}, "pretraining")

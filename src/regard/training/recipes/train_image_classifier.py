@@ -1,6 +1,6 @@
-"""The recipe of `regard train classify --images`: images and a kind of model → a run.
+"""The recipe of `regard train classify --images`: trains an image classifier.
 
-From top to bottom: settings of the data, images read by them, settings of the recipe, training, test.
+From top to bottom: data settings, reading of the images, recipe settings, training, test.
 """
 
 from __future__ import annotations
@@ -29,70 +29,70 @@ from ..logbook import Outcome
 from ..loop import fit
 from ..progress import Display
 from .preparation import prepare_once
-from .recipe_settings import checked_settings, outside, read_recipe, wrong_smoothing
+from .recipe_settings import checked_settings, range_errors, read_recipe, smoothing_errors
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """The images to learn from, and how they are changed at random."""
+    """Settings of the images and their augmentation."""
 
     images: Path
-    """A folder of idx files, a folder of classes (or with train and test in it), or an .npz of arrays."""
+    """A folder of idx files, a folder with one subfolder per class (or with train and test), or an .npz of arrays."""
     held_out: float = 0.05
-    """Share of the images to learn from that is held out, by lot: it tells which weights are best."""
+    """Fraction of the training images held out at random, to select the best weights."""
     size: int = 0
-    """Height and width that images are brought to; 0: those of the first image."""
+    """Height and width to resize images to; 0 uses the size of the first image."""
     colour: Literal["auto", "grey", "colour"] = "auto"
-    """What images are brought to; auto: what the first image is."""
+    """Convert images to greyscale or color; auto uses the mode of the first image."""
     batch: int = 128
-    """Images of a batch."""
+    """Batch size."""
     flip: float = 0.5
-    """Share of images whose left and right are exchanged. Set it to 0 where that changes the class: letters, digits."""
+    """Probability of a horizontal flip. Set it to 0 if flipping changes the class, as with letters and digits."""
     crop: int = 2
-    """Pixels by which images are moved at most, each way."""
+    """Maximum shift of a random crop, in pixels."""
     erase: float = 0.25
-    """Share of images in which a rectangle is wiped out."""
+    """Probability of erasing a random rectangle."""
     mixup: float = 0.0
-    """How much two images are mixed: α of Beta(α, α); 0 for not at all."""
+    """Strength of mixup: α of Beta(α, α); 0 disables it."""
 
     def errors(self) -> list[str]:
-        """Everything that is wrong, a sentence each."""
-        found = []
+        """Return one message for each invalid setting."""
+        errors = []
         if not self.images.exists():
-            found.append(f"data: images ({self.images}) must be a folder or an .npz file; got none there.")
+            errors.append(f"data: images ({self.images}) must be an existing folder or .npz file.")
         for name in ("flip", "erase"):
             if not 0 <= getattr(self, name) <= 1:
-                found.append(f"data: {name} ({getattr(self, name)}) must lie in [0, 1].")
+                errors.append(f"data: {name} ({getattr(self, name)}) must lie in [0, 1].")
         for name, low, high in (("size", 0, 2**14), ("crop", 0, 2**14), ("mixup", 0, 2**10), ("batch", 1, 2**20)):
-            found += outside(name, getattr(self, name), low, high)
+            errors += range_errors(name, getattr(self, name), low, high)
         if not 0 < self.held_out < 1:
-            found.append(f"data: held_out ({self.held_out}) must lie in (0, 1). Try 0.05.")
-        return found
+            errors.append(f"data: held_out ({self.held_out}) must lie in (0, 1). Try 0.05.")
+        return errors
 
     @property
     def augmentation(self) -> augment.Augmentation:
-        """How images are changed at random."""
+        """Random augmentation of the training images."""
         return augment.Augmentation(self.flip, self.crop, self.erase, self.mixup)
 
     @property
     def shape(self) -> Shape:
-        """What images are brought to; 0 where the first image tells."""
+        """Shape of the images; 0 for a dimension given by the first image."""
         return Shape(self.size, self.size, {"auto": 0, "grey": 1, "colour": 3}[self.colour])
 
 
 class Prepared(NamedTuple):
-    """Images to learn from, held-out ones, those of the test where there are any, and how they are scaled."""
+    """Training, validation and test images (if any), and their normalization."""
 
     train: Images
     valid: Images
     test: Images | None
     normal: Normal
     digests: Mapping[str, str]
-    """Of images.json and of the inputs."""
+    """Digests of images.json and of the inputs."""
 
 
 def prepare(data: Pictures, folder: Path, seed: int = 0) -> Prepared:
-    """Read the images; write their classes, shape and scale to the folder of the run, or check those that are there."""
+    """Read the images. Write their classes, shape and normalization to the folder of the run, or verify them."""
     read: list[tuple[Images, Images, Images | None, Normal]] = []
 
     def make() -> None:
@@ -106,22 +106,22 @@ def prepare(data: Pictures, folder: Path, seed: int = 0) -> Prepared:
 
 
 def _read(data: Pictures, seed: int) -> tuple[Images, Images, Images | None, Normal]:
-    everything = read_images(data.images, shape=data.shape)
-    if everything is None:
-        raise ValueError(f"images: {data.images} must hold images to learn from (train); got others alone.")
-    train, valid = split(everything, data.held_out, seed)
-    test = read_images(data.images, "test", shape=everything.shape, classes=everything.classes)
+    images = read_images(data.images, shape=data.shape)
+    if images is None:
+        raise ValueError(f"images: {data.images} must hold training images (train); got only others.")
+    train, valid = split(images, data.held_out, seed)
+    test = read_images(data.images, "test", shape=images.shape, classes=images.classes)
     return train, valid, test, Normal.of(train)
 
 
 NAME = "images"
 PICTURE = "confusion.png"
-"""Of the test images, or of the held-out ones where there are none."""
+"""Picture of the confusion matrix of the test images, or of the held-out images if there are no test images."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What every classifier of images is trained by."""
+    """Settings shared by all image classifiers."""
 
     data: Pictures
     training: Training = field(
@@ -130,23 +130,23 @@ class Recipe:
         )
     )
     smoothing: float = 0.1
-    """Share of the probability that all classes have in the loss, so that the model is never wholly sure."""
+    """Label smoothing: probability that the loss spreads over all classes."""
 
     def errors(self) -> list[str]:
-        """Everything that is wrong, a sentence each."""
-        return wrong_smoothing(NAME, self.smoothing)
+        """Return one message for each invalid setting."""
+        return smoothing_errors(NAME, self.smoothing)
 
 
 @dataclass(frozen=True)
 class ImagesRecipe(Recipe):
-    """A Vision Transformer from images by class."""
+    """Train a Vision Transformer on labelled images."""
 
     model: ViTConfig = field(default_factory=ViTConfig)
 
 
 @dataclass(frozen=True)
 class CNNRecipe(Recipe):
-    """A residual network of convolutions from images by class."""
+    """Train a residual convolutional network on labelled images."""
 
     model: CNNConfig = field(default_factory=CNNConfig)
 
@@ -155,14 +155,14 @@ KINDS: dict[str, type[ImagesRecipe] | type[CNNRecipe]] = {"vit": ImagesRecipe, "
 
 
 def train(recipe: ImagesRecipe | CNNRecipe, folder: str | os.PathLike[str], display: Display | None = None) -> Outcome:
-    """Read the images, build the model, train, test; on a folder that holds the run, go on with it."""
+    """Read the images, build the model, train and test it. If the folder holds the run, resume it."""
     folder = Path(folder)
     display = display or Display()
     seed = recipe.training.seed
     settings = checked_settings(recipe, folder, NAME, KINDS)
     images, valid, test, normal, digests = prepare(recipe.data, folder, seed)
     display.say(f"train: {images}; held out: {len(valid):,}" + ("" if test is None else f"; test: {len(test):,}"))
-    torch.manual_seed(seed)  # of the first weights
+    torch.manual_seed(seed)  # seeds the initial weights
     model = image_model(recipe.model, images.classes, images.shape)
     classifier = ImageClassifier(model, images.classes, images.shape, normal)
     data = recipe.data
@@ -176,14 +176,14 @@ def train(recipe: ImagesRecipe | CNNRecipe, folder: str | os.PathLike[str], disp
 
 
 def report(classifier: ImageClassifier, images: Images, folder: Path, part: str, display: Display) -> None:
-    """How good the best weights are: a line of figures, and the confusion matrix as a picture."""
+    """Print accuracy and F1 of the best weights, and save the confusion matrix as a picture."""
     logits, labels = predicted(classifier, ImageBatches(images, 256, shuffle=False))
     matrix = confusion(logits.argmax(-1), labels, len(classifier.classes))
     save_confusion(matrix, classifier.classes, f1_of(matrix).each.tolist(), folder / PICTURE)
-    told = figures(logits, labels)
-    display.say(f"{part}: accuracy {told['accuracy']:.4f}, F1 {told['f1']:.4f}: {folder / PICTURE}")
+    metrics = figures(logits, labels)
+    display.say(f"{part}: accuracy {metrics['accuracy']:.4f}, F1 {metrics['f1']:.4f}: {folder / PICTURE}")
 
 
 def stored(folder: str | os.PathLike[str]) -> ImagesRecipe | CNNRecipe:
-    """The recipe of a run."""
-    return read_recipe(folder, NAME, KINDS, "a classifier of images")
+    """Read the recipe of a run."""
+    return read_recipe(folder, NAME, KINDS, "an image classifier")

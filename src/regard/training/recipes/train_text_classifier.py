@@ -1,7 +1,7 @@
-"""The recipe of `regard train classify` on texts: labelled text and maybe a pretrained BERT → a run.
+"""The recipe of `regard train classify` on texts: trains a text classifier, from scratch or on a pretrained BERT.
 
-From top to bottom: settings of the data, vocabulary, labels and corpora prepared from them, settings of the recipe,
-training, confusion matrix.
+From top to bottom: data settings, preparation of vocabulary, labels and corpora, recipe settings, training, confusion
+matrix.
 """
 
 from __future__ import annotations
@@ -41,10 +41,18 @@ from ..loop import fit
 from ..progress import Display
 from . import bert_sizes
 from .preparation import Say, prepare_once
-from .recipe_settings import checked_settings, no_files, no_share, outside, read_recipe, too_long, wrong_smoothing
+from .recipe_settings import (
+    checked_settings,
+    fraction_errors,
+    length_errors,
+    missing_files,
+    range_errors,
+    read_recipe,
+    smoothing_errors,
+)
 
 Vocabulary = Callable[[Iterable[str]], WordPiece]
-"""Makes the vocabulary, given the texts to learn from."""
+"""Function that returns the vocabulary for the given training texts."""
 
 
 TRAIN, VALID = "data/train", "data/valid"
@@ -52,31 +60,32 @@ TRAIN, VALID = "data/train", "data/valid"
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts to learn from, and how much of each is read."""
+    """Settings of the labelled texts."""
 
     data: Path
-    """Texts with labels: .tsv (text TAB label), .csv, .jsonl; plain or gzip."""
+    """Texts with labels: .tsv (text TAB label), .csv or .jsonl; plain or gzip."""
     valid: Path | None = None
-    """Held-out texts that tell how good it is, in the same form; without, some of the data are held out."""
+    """Held-out texts for evaluation, in the same format. By default, a fraction of the data is held out."""
     hold_out: float = 0.1
-    """The share of texts that is held out where no file is given."""
+    """Fraction of texts to hold out if no validation file is given."""
     text_column: str = ""
-    """The column of the text; by default the one named text or sentence."""
+    """Column of the text; by default the one named text or sentence."""
     label_column: str = ""
-    """The column of the label; by default the one named label."""
+    """Column of the label; by default the one named label."""
     longest: int = 128
-    """Pieces of a text that are read, [CLS] and [SEP] counted; the end of a longer one is not."""
+    """Maximum number of tokens of a text, including [CLS] and [SEP]. Longer texts are truncated."""
     tokens: int = 1000
-    """Pieces of a batch."""
+    """Maximum number of tokens in a batch."""
     badly_encoded: float | None = None
-    """Share of lines that may be badly encoded (not UTF-8) and are left out; more are refused. Default 0.01."""
+    """Maximum fraction of lines that are not valid UTF-8. They are skipped; more are an error. Default 0.01."""
 
     def errors(self) -> list[str]:
-        """Everything that is wrong, a sentence each."""
-        found = [*no_files("data", [self.data]), *no_files("valid", [] if self.valid is None else [self.valid])]
-        found += no_share("hold_out", self.hold_out, 0.1)
-        found += [*outside("longest", self.longest, 3, 2**20), *outside("tokens", self.tokens, 1, 2**30)]
-        return found + check_share(self.badly_encoded)
+        """Return one message for each invalid setting."""
+        valid = [] if self.valid is None else [self.valid]
+        errors = [*missing_files("data", [self.data]), *missing_files("valid", valid)]
+        errors += fraction_errors("hold_out", self.hold_out, 0.1)
+        errors += [*range_errors("longest", self.longest, 3, 2**20), *range_errors("tokens", self.tokens, 1, 2**30)]
+        return errors + check_share(self.badly_encoded)
 
     @property
     def columns(self) -> Columns:
@@ -84,17 +93,17 @@ class Texts:
 
 
 class Prepared(NamedTuple):
-    """What is in the folder."""
+    """Prepared data in the folder of a run."""
 
     words: WordPiece
     labels: list[str]
     train: Corpus
     valid: Corpus
     digests: Mapping[str, str]
-    """Of each file that was prepared, by its name, and of the inputs."""
+    """Digests of the prepared files by name, and of the inputs."""
 
     def batches(self, tokens: int, seed: int) -> tuple[TextBatches, TextBatches]:
-        """Those to learn from, and the held-out ones."""
+        """Return the training and validation batches."""
         valid = TextBatches(self.valid, tokens, pad=self.words.pad, shuffle=False)
         return TextBatches(self.train, tokens, pad=self.words.pad, seed=seed), valid
 
@@ -102,9 +111,15 @@ class Prepared(NamedTuple):
 def prepare(
     config: Texts, folder: Path, vocabulary: Vocabulary, seed: int, say: Say = print, *, sources: Sequence[Path] = ()
 ) -> Prepared:
-    """Vocabulary, labels and corpora, from the folder if they are there, else made; `say` reports what was left out.
+    """Return the vocabulary, labels and corpora. Prepare them if the folder lacks them.
 
-    sources: files that `vocabulary` reads, if it reads any.
+    Args:
+        config: data settings.
+        folder: folder of the run.
+        vocabulary: function that returns the vocabulary for the training texts.
+        seed: seed of the split into training and validation texts.
+        say: called with messages, such as the number of skipped texts.
+        sources: files that `vocabulary` reads, if any.
     """
     digests = prepare_once(
         folder,
@@ -126,20 +141,20 @@ def _make(config: Texts, folder: Path, vocabulary: Vocabulary, seed: int, say: S
     for name, examples, of in zip(("train", "valid"), (learn, held), numbers, strict=True):
         cut = Report()
         Corpus.write(folder / "data" / name, _encoded(examples, of, words, config.longest, cut))
-        most = cut.left_out.get("cut", 0)
-        say(f"{name}: {len(examples):,} texts{_counts(of, labels)}{f'; the ends of {most:,} are cut' * bool(most)}")
+        truncated = cut.left_out.get("cut", 0)
+        say(f"{name}: {len(examples):,} texts{_counts(of, labels)}{f'; {truncated:,} truncated' * bool(truncated)}")
     write_text(folder / LABELS, json.dumps({"labels": labels}, ensure_ascii=False) + "\n")
 
 
 def _sides(config: Texts, seed: int, say: Say) -> tuple[list[Example], list[Example]]:
-    """What is learnt from, and what is held out."""
-    found, share = [], allowed(config.badly_encoded)
+    """Return the training and the held-out examples."""
+    sides, share = [], allowed(config.badly_encoded)
     for path in (config.data, config.valid):
         if path is not None:
             report = Report(what="texts")
-            found.append(list(read_labelled(path, report, columns=config.columns, badly_encoded=share)))
+            sides.append(list(read_labelled(path, report, columns=config.columns, badly_encoded=share)))
             say(f"{path.name}: {report}")
-    return (found[0], found[1]) if len(found) == 2 else split(found[0], config.hold_out, seed)
+    return (sides[0], sides[1]) if len(sides) == 2 else split(sides[0], config.hold_out, seed)
 
 
 def _encoded(
@@ -157,7 +172,7 @@ def _encoded(
 def _counts(numbers: Sequence[int], labels: Sequence[str]) -> str:
     if len(labels) > 10:
         return f" of {len(labels):,} classes"
-    return ", " + ", ".join(f"{numbers.count(place):,} {label}" for place, label in enumerate(labels))
+    return ", " + ", ".join(f"{numbers.count(number):,} {label}" for number, label in enumerate(labels))
 
 
 NAME = "classify"
@@ -165,31 +180,31 @@ NAME = "classify"
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What every classifier of texts is trained by."""
+    """Settings shared by all text classifiers."""
 
     texts: Texts
     smoothing: float = 0.0
-    """Share of the probability that all classes have in the loss, so that the model is never wholly sure."""
+    """Label smoothing: probability that the loss spreads over all classes."""
 
     def errors(self) -> list[str]:
-        """Everything that is wrong, a sentence each."""
-        return wrong_smoothing(NAME, self.smoothing)
+        """Return one message for each invalid setting."""
+        return smoothing_errors(NAME, self.smoothing)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneRecipe(Recipe):
-    """A classifier from labelled text, on a BERT that was trained before."""
+    """Finetune a pretrained BERT as a classifier of labelled texts."""
 
     start: Annotated[Path, tyro.conf.arg(name="from")]
-    """What to begin with: a run of ours (pretrain, classify), or a model directory of Hugging Face."""
+    """Model to start from: a run of regard (pretrain, classify) or a Hugging Face model directory."""
     layer_decay: float = 1.0
-    """Each layer learns at so much of the rate of the one above it; 1: all alike."""
+    """Ratio of the learning rate of each layer to that of the layer above it; 1 for equal rates."""
     dropout: float | None = None
-    """Share of embeddings and of each part's output dropped in training; without, as much as it was trained with."""
+    """Dropout of the embeddings and of the output of each sublayer. By default, that of the pretrained model."""
     attention_dropout: float = 0.0
-    """Share of attention weights dropped in training; the fast kernels have none."""
+    """Dropout of attention weights. The fast kernels do not support it."""
     pool: Literal["first", "mean"] | None = None
-    """What a text is classified by: its first token, [CLS], or the mean of all; without, what it was made for."""
+    """Pooling: the first token, [CLS], or the mean of all tokens. By default, that of the pretrained model."""
     training: Training = field(
         default_factory=lambda: Training(
             epochs=3, learning_rate=5e-5, warmup=0.1, schedule="linear", betas=(0.9, 0.999), weight_decay=0.01
@@ -197,34 +212,34 @@ class FinetuneRecipe(Recipe):
     )
 
     def errors(self) -> list[str]:
-        found = super().errors()
+        errors = super().errors()
         if not 0 < self.layer_decay <= 1:
-            found.append(f"classify: layer_decay ({self.layer_decay}) must lie in (0, 1]. Try 0.9, or 1 for none.")
+            errors.append(f"classify: layer_decay ({self.layer_decay}) must lie in (0, 1]. Try 0.9, or 1 for none.")
         for name, value in (("dropout", self.dropout or 0.0), ("attention_dropout", self.attention_dropout)):
             if not 0 <= value < 1:
-                found.append(f"classify: {name} ({value}) must lie in [0, 1). Try 0.")
-        return found
+                errors.append(f"classify: {name} ({value}) must lie in [0, 1). Try 0.")
+        return errors
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The settings of the BERT that are to be others than those it was trained with."""
-        asked = {"dropout": self.dropout, "attention_dropout": self.attention_dropout, "pool": self.pool}
-        return {name: value for name, value in asked.items() if value is not None}
+        """Settings that replace those of the pretrained BERT."""
+        settings = {"dropout": self.dropout, "attention_dropout": self.attention_dropout, "pool": self.pool}
+        return {name: value for name, value in settings.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScratchRecipe(Recipe):
-    """A classifier from labelled text alone. Its vocabulary is found on the way."""
+    """Train a classifier on labelled texts from scratch. Its vocabulary is learned from the texts."""
 
     model: bert_sizes.Sizes = field(default_factory=bert_sizes.Sizes)
     lower: bool = True
-    """Read capitals as small letters, and letters without their accents."""
+    """Convert text to lower case and remove accents."""
     training: Training = field(
         default_factory=lambda: Training(epochs=10, learning_rate=5e-4, warmup=0.1, weight_decay=0.01)
     )
 
     def errors(self) -> list[str]:
-        return super().errors() + too_long(self.texts.longest, self.model.positions)
+        return super().errors() + length_errors(self.texts.longest, self.model.positions)
 
 
 KINDS: dict[str, type[FinetuneRecipe] | type[ScratchRecipe]] = {"finetune": FinetuneRecipe, "scratch": ScratchRecipe}
@@ -233,9 +248,9 @@ KINDS: dict[str, type[FinetuneRecipe] | type[ScratchRecipe]] = {"finetune": Fine
 def train(
     recipe: FinetuneRecipe | ScratchRecipe, folder: str | os.PathLike[str], display: Display | None = None
 ) -> Outcome:
-    """Prepare the texts, build the model, train; on a folder that holds the run, go on with it.
+    """Prepare the texts, build the model and train it. If the folder holds the run, resume it.
 
-    At the end confusion.png and confusion.json tell which classes of the held-out texts the best model takes for which.
+    At the end, write the best model's confusion matrix on the held-out texts to confusion.png and confusion.json.
     """
     folder = Path(folder)
     display = display or Display()
@@ -243,16 +258,16 @@ def train(
     settings = checked_settings(recipe, folder, NAME, KINDS)
     sources: list[Path] = []
     if isinstance(recipe, FinetuneRecipe):
-        known = folder if bert_sizes.begun(folder) else recipe.start
-        refuse(too_long(recipe.texts.longest, positions(known)))
-        if not bert_sizes.begun(folder):  # afterwards it may be gone
+        model_folder = folder if bert_sizes.has_state(folder) else recipe.start
+        refuse(length_errors(recipe.texts.longest, positions(model_folder)))
+        if not bert_sizes.has_state(folder):  # a resumed run does not need the pretrained model any more
             names = (TOKENIZER, CONFIG, PLAIN)
             sources = [recipe.start / name for name in names if (recipe.start / name).is_file()]
     vocabulary = partial(_vocabulary, recipe)
     prepared = prepare(recipe.texts, folder, vocabulary, training.seed, display.say, sources=sources)
-    torch.manual_seed(training.seed)  # of the first weights
+    torch.manual_seed(training.seed)  # seeds the initial weights
     model = _model(recipe, folder, prepared)
-    digests = {**prepared.digests, **bert_sizes.keep_config(folder, model.bert.config)}
+    digests = {**prepared.digests, **bert_sizes.write_config(folder, model.bert.config)}
     task = Classify(
         Classifier(model, prepared.words, recipe.texts.longest),
         *prepared.batches(recipe.texts.tokens, training.seed),
@@ -261,32 +276,32 @@ def train(
     )
     outcome = fit(task, training, folder, recipe=settings, digests=digests, display=display)
     if is_first_process() and (outcome.trained or not (folder / "confusion.png").exists()):
-        _conclude(task, folder)
+        _save_confusion(task, folder)
     return outcome
 
 
 def stored(folder: str | os.PathLike[str]) -> FinetuneRecipe | ScratchRecipe:
-    """The recipe of a run."""
-    return read_recipe(folder, NAME, KINDS, "a classifier of texts")
+    """Read the recipe of a run."""
+    return read_recipe(folder, NAME, KINDS, "a text classifier")
 
 
 def _vocabulary(recipe: FinetuneRecipe | ScratchRecipe, texts: Iterable[str]) -> WordPiece:
-    """That of what is begun with, or one found in the texts."""
+    """Return the vocabulary of the pretrained model, or learn one from the texts."""
     if isinstance(recipe, FinetuneRecipe):
         return WordPiece.load(recipe.start)
     return WordPiece.train(texts, recipe.model.vocabulary, lower=recipe.lower)
 
 
 def _model(recipe: FinetuneRecipe | ScratchRecipe, folder: Path, prepared: Prepared) -> SequenceClassifier:
-    if bert_sizes.begun(folder):  # the state has its weights: what it began with may be gone
+    if bert_sizes.has_state(folder):  # the state has the weights: the pretrained model is not needed
         return SequenceClassifier(Bert(config_of(folder)), prepared.labels)
     if isinstance(recipe, FinetuneRecipe):
-        return bert_sizes.start(recipe.start, prepared.labels, **recipe.changes)
+        return bert_sizes.initial_classifier(recipe.start, prepared.labels, **recipe.changes)
     return SequenceClassifier(Bert(recipe.model.config(prepared.words)), prepared.labels)
 
 
 @torch.no_grad()
-def _conclude(task: Classify, folder: Path) -> None:
+def _save_confusion(task: Classify, folder: Path) -> None:
     load_best(task.model, folder)
     task.model.eval()
     matrix = task.confusion()

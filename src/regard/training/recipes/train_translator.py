@@ -1,6 +1,6 @@
-"""The recipe of `regard train translate`: parallel text and a kind of model → a run.
+"""The recipe of `regard train translate`: trains a translator on parallel text.
 
-From top to bottom: settings of the data, vocabularies and corpora prepared from them, settings of the recipe, training.
+From top to bottom: data settings, preparation of vocabularies and corpora, recipe settings, training.
 """
 
 from __future__ import annotations
@@ -25,67 +25,67 @@ from ..logbook import Outcome
 from ..loop import fit
 from ..progress import Display
 from .preparation import Say, prepare_once
-from .recipe_settings import checked_settings, no_files, outside, read_recipe, wrong_smoothing
+from .recipe_settings import checked_settings, missing_files, range_errors, read_recipe, smoothing_errors
 
 TRAIN, VALID = "data/train", "data/valid"
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """The texts to learn from, and what they are cut into."""
+    """Settings of the parallel text and its tokenization."""
 
     train: tuple[Path, ...]
-    """Pairs to learn from: two files with a sentence a line, or one of SOURCE TAB TARGET lines; plain or gzip."""
+    """Training pairs: two files with one sentence per line, or one file of SOURCE TAB TARGET lines; plain or gzip."""
     valid: tuple[Path, ...]
-    """Held-out pairs that tell how good it is, in the same form."""
+    """Held-out pairs for evaluation, in the same format."""
     vocabulary: int = 8000
-    """Subwords of a vocabulary, at most."""
+    """Maximum size of a vocabulary."""
     subwords: Literal["bpe", "unigram", "characters"] = "bpe"
-    """How subwords are found; characters: each is a token, whatever the size of the vocabulary."""
+    """Tokenization: BPE or unigram subwords, or characters, which ignore the maximum size of the vocabulary."""
     joint: bool = True
-    """One vocabulary for both languages, or one for each."""
+    """Use one vocabulary for both languages."""
     longest: int = 100
-    """Subwords of a sentence; pairs with a longer one are left out of training."""
+    """Maximum number of tokens of a sentence. Pairs with a longer one are skipped in training."""
     tokens: int = 1500
-    """Subwords of a batch, padding counted, of source and of target alike."""
+    """Maximum number of tokens in a batch, including padding, for source and target each."""
     badly_encoded: float | None = None
-    """Share of lines that may be badly encoded (not UTF-8) and are left out; more are refused. Default 0.01."""
+    """Maximum fraction of lines that are not valid UTF-8. They are skipped; more are an error. Default 0.01."""
 
     def errors(self) -> list[str]:
-        """Everything that is wrong, a sentence each."""
-        found = []
+        """Return one message for each invalid setting."""
+        errors = []
         for name, paths in (("train", self.train), ("valid", self.valid)):
             if not 1 <= len(paths) <= 2:
-                found.append(f"data: {name} ({len(paths)} files) must be two files of lines, or one TSV.")
-            found += no_files(name, paths)
+                errors.append(f"data: {name} ({len(paths)} files) must be two files of lines, or one TSV.")
+            errors += missing_files(name, paths)
         return [
-            *found,
-            *outside("vocabulary", self.vocabulary, 16, 2**20),
-            *outside("longest", self.longest, 1, 2**20),
-            *outside("tokens", self.tokens, 1, 2**30),
+            *errors,
+            *range_errors("vocabulary", self.vocabulary, 16, 2**20),
+            *range_errors("longest", self.longest, 1, 2**20),
+            *range_errors("tokens", self.tokens, 1, 2**30),
             *check_share(self.badly_encoded),
         ]
 
 
 class Prepared(NamedTuple):
-    """What is in the folder."""
+    """Prepared data in the folder of a run."""
 
     source: Vocabulary
     target: Vocabulary
     train: Corpus
     valid: Corpus
     texts: list[tuple[str, str]]
-    """The held-out pairs as they are written."""
+    """The held-out pairs as texts."""
     digests: Mapping[str, str]
-    """Of each file that was prepared, by its name, and of the inputs."""
+    """Digests of the prepared files by name, and of the inputs."""
 
     def batches(self, tokens: int, seed: int) -> tuple[Batches, Batches]:
-        """Those to learn from, and the held-out ones."""
+        """Return the training and validation batches."""
         return Batches(self.train, tokens, seed=seed), Batches(self.valid, tokens, shuffle=False)
 
 
 def prepare(config: Parallel, folder: Path, say: Say = print) -> Prepared:
-    """Vocabularies and corpora, from the folder if they are there, else made; `say` reports what was left out."""
+    """Return the vocabularies and corpora. Prepare them if the folder lacks them; `say` reports skipped pairs."""
     digests = prepare_once(
         folder,
         settings=asdict(config),
@@ -105,7 +105,7 @@ def _make(config: Parallel, folder: Path, say: Say) -> None:
     source.save(folder / SOURCE)
     target.save(folder / TARGET)
     say(f"vocabulary: {len(source):,} subwords for both" if config.joint else _sizes(source, target))
-    # held-out pairs are never left out for their length: what is hard counts too
+    # long held-out pairs are not skipped, so that the evaluation includes hard sentences
     for name, paths, longest in ((TRAIN, config.train, config.longest), (VALID, config.valid, None)):
         report = Report()
         pairs = _pairs(config, paths, report)
@@ -136,7 +136,7 @@ NAME = "translate"
 
 @dataclass(frozen=True)
 class Recipe:
-    """What every translator is trained by."""
+    """Settings shared by all translators."""
 
     data: Parallel
     training: Training = field(
@@ -145,23 +145,23 @@ class Recipe:
         )
     )
     smoothing: float = 0.1
-    """Share of the probability that all subwords have in the loss, so that the model is never wholly sure."""
+    """Label smoothing: probability that the loss spreads over all tokens."""
 
     def errors(self) -> list[str]:
-        """Everything that is wrong, a sentence each."""
-        return wrong_smoothing(NAME, self.smoothing)
+        """Return one message for each invalid setting."""
+        return smoothing_errors(NAME, self.smoothing)
 
 
 @dataclass(frozen=True)
 class TransformerRecipe(Recipe):
-    """A Transformer from parallel text."""
+    """Train a Transformer on parallel text."""
 
     model: TransformerConfig = field(default_factory=lambda: TransformerConfig(dropout=0.3, tie="all"))
 
 
 @dataclass(frozen=True)
 class RecurrentRecipe(Recipe):
-    """A recurrent encoder and decoder from parallel text, with attention or with one fixed vector between them."""
+    """Train a recurrent encoder-decoder on parallel text, with attention or a fixed context vector."""
 
     model: Seq2SeqConfig = field(default_factory=lambda: Seq2SeqConfig(dropout=0.3))
 
@@ -175,13 +175,13 @@ KINDS: dict[str, type[TransformerRecipe] | type[RecurrentRecipe]] = {
 def train(
     recipe: TransformerRecipe | RecurrentRecipe, folder: str | os.PathLike[str], display: Display | None = None
 ) -> Outcome:
-    """Prepare the data, build the model, train; on a folder that holds the run, go on with it."""
+    """Prepare the data, build the model and train it. If the folder holds the run, resume it."""
     folder = Path(folder)
     display = display or Display()
     settings = checked_settings(recipe, folder, NAME, KINDS)
     prepared = prepare(recipe.data, folder, display.say)
     config = replace(recipe.model, source_vocabulary=len(prepared.source), target_vocabulary=len(prepared.target))
-    torch.manual_seed(recipe.training.seed)  # of the first weights
+    torch.manual_seed(recipe.training.seed)  # seeds the initial weights
     translator = Translator(TRANSLATORS[type(config)](config), prepared.source, prepared.target)
     task = Translate(
         translator,
@@ -198,16 +198,19 @@ def train(
 
 
 def _tokenizer(folder: Path) -> str | None:
-    """The tokenizer that the BLEU of a run is computed with; None for a new run, or one of an earlier version."""
+    """Return the BLEU tokenizer of a run, or None for a new run or one of an earlier version."""
     path = folder / EVALUATION
     if not path.exists():
         return None
     stored = read_json_object(
-        path, "how a run is evaluated", "Delete it to choose by the references.", where="translate"
+        path,
+        "the evaluation settings of a run",
+        "Delete it to choose a tokenizer by the references.",
+        where="translate",
     )
     return str(stored.get("tokenizer"))
 
 
 def stored(folder: str | os.PathLike[str]) -> TransformerRecipe | RecurrentRecipe:
-    """The recipe of a run."""
+    """Read the recipe of a run."""
     return read_recipe(folder, NAME, KINDS, "a translator")
