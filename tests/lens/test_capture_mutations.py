@@ -21,7 +21,7 @@ from regard.attention.similarity import Additive, Dot
 from regard.core.tensor_files import digest
 from regard.lens import captures
 from regard.lens.patch_weights import Patches
-from regard.lens.recorded_call import Call, Found, Plain
+from regard.lens.recorded_call import Call, Record, StoredRequest
 from regard.lens.seen import Seen
 from regard.server.target import Capture
 from tests.server.conftest import asked
@@ -46,7 +46,10 @@ def example() -> Seen:
         ),
         Request.of_parts(q, full, None, Dot(0.5), lead=(1, 4), mask=Mask(torch.ones(3, 5).tril(2) > 0)),
     ]
-    calls = [Call(f"layer.{i}", Found(Plain(r), torch.zeros(4, 1) if i == 4 else None)) for i, r in enumerate(requests)]
+    calls = [
+        Call(f"layer.{i}", Record(StoredRequest(r), torch.zeros(4, 1) if i == 4 else None))
+        for i, r in enumerate(requests)
+    ]
     seen = Seen(calls, missed=["layer.9: a reason"])
     seen.calls[0].query_tokens, seen.calls[0].key_tokens = ["a", SECRET, "c"], list("vwxyz")
     seen.image = torch.arange(12, dtype=torch.uint8).reshape(2, 2, 3)

@@ -96,7 +96,7 @@ def test_a_similarity_that_is_code_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_captures(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="there is none"):
+    with pytest.raises(FileNotFoundError, match="it does not exist"):
         regard.load_capture(tmp_path / "x.safetensors")
     path = seen_of({}).save(tmp_path / "x.safetensors")
     whole = path.read_bytes()
@@ -116,9 +116,9 @@ def test_files_that_are_no_captures(tmp_path: Path) -> None:
         return tmp_path / "other"
 
     save_file(tensors, tmp_path / "foreign", {"format": "pt"})
-    with pytest.raises(ValueError, match=r"must be a file that Seen.save wrote"):
+    with pytest.raises(ValueError, match=r"must be a file written by Seen.save"):
         regard.load_capture(tmp_path / "foreign")
-    with pytest.raises(ValueError, match=r"must be of version 2 or before; got 3. Upgrade regard."):
+    with pytest.raises(ValueError, match=r"must have version 2 or earlier; got 3. Upgrade regard."):
         regard.load_capture(changed(version=3))
     (call,) = json.loads(metadata["regard"])["calls"]
     for wrong in ({"q": "9"}, {"lead": [3, 4]}, {"kind": "odd"}, {"query_tokens": 0}, {"similarity": {"kind": "x"}}):

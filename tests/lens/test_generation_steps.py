@@ -257,8 +257,8 @@ def test_lengths_that_are_counted_up_in_place(x: Tensor) -> None:
 
 
 def test_a_sink_that_differs_is_another_map(x: Tensor) -> None:
-    from regard.lens.recorded_call import Found
-    from regard.lens.recorders import kept
+    from regard.lens.recorded_call import Record
+    from regard.lens.recorders import stored_request
 
     def attends(q: Tensor, k: Tensor, sink: Tensor | None) -> Tensor:
         if torch.overrides.has_torch_function_variadic(q, k):
@@ -269,8 +269,8 @@ def test_a_sink_that_differs_is_another_map(x: Tensor) -> None:
         def forward(self, q: Tensor, k: Tensor, sink: Tensor | None) -> Tensor:
             return attends(q, k, sink)
 
-    def recorder(q: Tensor, k: Tensor, sink: Tensor | None) -> Found:
-        return Found(kept(regard.attention.request.Request.of(q, k, k)), sink)
+    def recorder(q: Tensor, k: Tensor, sink: Tensor | None) -> Record:
+        return Record(stored_request(regard.attention.request.Request.of(q, k, k)), sink)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(recorders.RECORDERS, attends, recorder)

@@ -215,7 +215,7 @@ def test_a_notebook_shows_maps_and_what_was_seen(seen, monkeypatch):
         (lambda s: s.grid(scale="cubic"), "grid: scale ('cubic') must be one of linear, log"),
         (lambda s: s.grid(reduce="min"), "grid: reduce ('min') must be one of max, mean, sum"),
         (lambda s: s.grid(heads=3), "grid: heads (3) must lie in 0…2"),
-        (lambda s: s.grid(layers="lstm"), "grid: layers ('lstm') must be some of the 2 that were seen: layers.0"),
+        (lambda s: s.grid(layers="lstm"), "grid: layers ('lstm') must select some of the 2 recorded layers: layers.0"),
         (lambda s: s.grid(tokens=slice(20, 30)), "grid: tokens (slice(20, 30, None)) must be a stretch of the 10"),
         (lambda s: s.grid(side=3), "grid: side (3) must lie in 8…1024"),
         (lambda s: Seen().grid(), "seen: there is no map"),
@@ -225,9 +225,9 @@ def test_a_notebook_shows_maps_and_what_was_seen(seen, monkeypatch):
         (lambda s: s.links(query=0, top=0), "links: top (0) must be at least 1"),
         (lambda s: s.links(query=0, head="max"), "links: head ('max') must be a number in 0…2 or 'mean'"),
         (lambda s: alignment_matrix.alignment(a_map()), "alignment: tokens (None) must be known on both sides"),
-        (lambda s: s.overlay(), "overlay: seen.image (None) must be the picture"),
+        (lambda s: s.overlay(), "overlay: seen.image (None) must be the input image"),
         (lambda s: s.patch_weights(query=(3, 0)), "overlay: query (3, 0) must lie in 3 rows × 3 columns"),
-        (lambda s: s.patch_weights(residual=0.1), "overlay: residual must come with rollout=True"),
+        (lambda s: s.patch_weights(residual=0.1), "overlay: residual must be passed with rollout=True"),
     ],
 )
 def test_bad_input_is_named(seen, draw, message):

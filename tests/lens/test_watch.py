@@ -70,7 +70,7 @@ def test_a_user_of_sdpa_is_seen_by_name_and_its_result_untouched(x: Tensor) -> N
     assert "blocks.9" not in seen
     with pytest.raises(KeyError, match=r"'blocks' must name one module; got blocks.0"):
         seen["blocks"]
-    with pytest.raises(KeyError, match=r"must name a module that attended; got blocks.0"):
+    with pytest.raises(KeyError, match=r"must name an attention module; got blocks.0"):
         seen["head"]
 
 
@@ -85,12 +85,12 @@ class Told(nn.Module):
 def test_what_a_module_says_of_itself() -> None:
     """By its class, a property or an attribute of its own; a number that is not True says nothing."""
     plain = nn.Linear(1, 1)
-    assert watching._says(Told(), "is_causal") and watching._says(Told(), "is_cross_attention")
-    assert not watching._says(plain, "is_causal")
+    assert watching._is_true(Told(), "is_causal") and watching._is_true(Told(), "is_cross_attention")
+    assert not watching._is_true(plain, "is_causal")
     plain.is_causal = 1
-    assert not watching._says(plain, "is_causal")
+    assert not watching._is_true(plain, "is_causal")
     plain.is_causal = True
-    assert watching._says(plain, "is_causal")
+    assert watching._is_true(plain, "is_causal")
 
 
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}, {"is_causal": True, "scale": 2.0}])
@@ -269,7 +269,7 @@ def test_what_the_model_overwrites_is_copied_before(x: Tensor) -> None:
     with regard.watch(model := Attention()) as seen:
         model(x)
     seen.calls[0].request.q.mul_(2)
-    with pytest.raises(RuntimeError, match=r"a tensor of Attention .* overwritten in place since"):
+    with pytest.raises(RuntimeError, match=r"a tensor of Attention .* overwritten in place"):
         seen[0]
 
 
@@ -297,8 +297,8 @@ def test_layers_heads_and_keep_bound_what_is_kept(x: Tensor) -> None:
     torch.testing.assert_close(seen[1].dense(), whole[2].dense()[:, [2, 0]], atol=1e-2, rtol=0)
     with regard.watch(nn.MultiheadAttention(12, 3, batch_first=True), heads=1) as seen, pytest.raises(RuntimeError):
         raise RuntimeError
-    for wrong, words in (({"heads": []}, "heads"), ({"keep": torch.int8}, "keep"), ({"layers": 1.5}, "layers")):
-        with pytest.raises(ValueError, match=f"watch: {words} "):
+    for wrong, name in (({"heads": []}, "heads"), ({"keep": torch.int8}, "keep"), ({"layers": 1.5}, "layers")):
+        with pytest.raises(ValueError, match=f"watch: {name} "):
             regard.watch(model, **wrong)
     with pytest.warns(UserWarning, match=r"heads \(9,\) must lie in 0…2"), regard.watch(model, heads=9) as seen:
         model(x)
@@ -327,8 +327,8 @@ def test_a_function_met_before_is_watched_for_what_it_writes(x: Tensor) -> None:
     with torch.no_grad(), regard.watch(model := Negates()) as seen:
         model(x.clone(), x.clone())
     torch.testing.assert_close(seen[0].dense()[:, 0], wanted)
-    assert torch.neg in function_mode._indifferent
-    assert not function_mode._indifferent & {*record.RECORDERS, Tensor.dim, Tensor.mul_, Tensor.__setitem__}
+    assert torch.neg in function_mode._ignored
+    assert not function_mode._ignored & {*record.RECORDERS, Tensor.dim, Tensor.mul_, Tensor.__setitem__}
 
 
 def test_what_was_seen_goes_with_its_last_holder(x: Tensor) -> None:
@@ -363,7 +363,7 @@ def test_only_the_watched_model_in_this_thread_and_only_in_the_block(x: Tensor) 
     assert seen.names == ["blocks.0"] and inner.names == ["blocks.0"]
     assert not torch.equal(seen[0].dense(), inner[0].dense())
     with (
-        pytest.raises(IndexError, match=r"spelled out as matmul and softmax cannot be seen"),
+        pytest.raises(IndexError, match=r"computed by matmul and softmax cannot be recorded"),
         regard.watch(model) as seen,
     ):
         seen[0]
@@ -465,7 +465,10 @@ def test_flex_attention_notices_writes_to_tensors_of_its_mask(x: Tensor, kind: s
         if not noticed:
             torch.testing.assert_close(seen[0].dense(), wanted)
             return
-        with pytest.raises(RuntimeError, match=r"a tensor of .*\(7\) must stay as it was .* overwritten in place"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"a tensor of .*\(7\) must not change after the call was recorded; it was overwritten in place",
+        ):
             seen[0].dense()
     finally:
         documents.copy_(before)

@@ -74,7 +74,7 @@ def test_a_teacher_is_recorded_where_it_is_part_of_the_model(x: Tensor) -> None:
     with regard.watch(model := Trains(Attention(), registered=False)) as seen:
         model.training_step(x).backward()
     assert seen.names == ["student"] and not seen.missed  # another model, which a method of this one ran
-    words = r"Trains: it calls a Attention which attends and is none of the model's modules; register it"
+    words = r"Trains: it calls a Attention, which attends and is not a submodule of the model; register it"
     with pytest.warns(UserWarning, match=words), regard.watch(model) as seen:
         model(x).backward()  # inside the forward pass: part of what the model computes, and not to be left out silently
     assert seen.names == ["student"] and len(seen.missed) == 1
@@ -164,13 +164,13 @@ def test_a_recorder_that_raises_does_not_reach_the_model(
         monkeypatch.setattr(function_mode, "RECORDERS", {**recorders.RECORDERS, function: raises})
     with torch.no_grad():
         plain = model(x)
-        with pytest.warns(UserWarning, match="could not be kept"), regard.watch(model) as seen:
+        with pytest.warns(UserWarning, match="could not be recorded"), regard.watch(model) as seen:
             watched = model(x)
     assert torch.equal(plain, watched) and not seen.names
     assert len(seen.missed) == 1 and (str(error) or "AssertionError") in seen.missed[0]
 
 
-@pytest.mark.parametrize("name", ["_add", "_caller", "_refer", "writes"])
+@pytest.mark.parametrize("name", ["_add", "_caller", "_track", "before_write"])
 @pytest.mark.parametrize("kind", attending())
 def test_a_watch_that_fails_does_not_reach_the_model(
     kind: str, name: str, x: Tensor, monkeypatch: pytest.MonkeyPatch
@@ -187,7 +187,7 @@ def test_a_watch_that_fails_does_not_reach_the_model(
     assert torch.equal(plain, watched) and any("broken" in words for words in seen.missed)
 
 
-@pytest.mark.parametrize("name", ["settle", "own"])
+@pytest.mark.parametrize("name", ["resolve", "copy_storage"])
 def test_what_cannot_be_copied_in_time_is_listed_and_not_seen(
     name: str, x: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +198,7 @@ def test_what_cannot_be_copied_in_time_is_listed_and_not_seen(
     model = nn.MultiheadAttention(12, 3, batch_first=True)
     with pytest.warns(UserWarning, match="no copy"), regard.watch(model) as seen:
         model(x, x, x)
-        if name == "own":
+        if name == "copy_storage":
             with torch.no_grad():
                 model.in_proj_weight.mul_(2)
     assert not seen.names and seen.missed == ["MultiheadAttention: no copy"]
@@ -294,7 +294,7 @@ def test_what_was_freed_raises_when_it_is_looked_at(x: Tensor) -> None:
     with torch.no_grad(), regard.watch(model := nn.MultiheadAttention(12, 3, batch_first=True)) as seen:
         model(x, x, x)
     model.in_proj_weight.untyped_storage().resize_(0)
-    with pytest.raises(RuntimeError, match=r"a tensor of MultiheadAttention .* it was freed since"):
+    with pytest.raises(RuntimeError, match=r"a tensor of MultiheadAttention .* it was freed"):
         seen[0]
 
 

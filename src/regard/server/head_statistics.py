@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..attention.cells import Cells, split
-from ..lens.head_profile import MEASURES, ahead_of, totals
+from ..lens.head_profile import MEASURES, first_position, totals
 from .head_views import Head, Mean
 from .target import Layer
 from .work_queue import Task
@@ -27,7 +27,7 @@ def received(head: Head | Mean, task: Task) -> tuple[int, Tensor]:
 
 def profile(head: Head, task: Task) -> Tensor:
     """The figures of `regard.lens.head_profile`, band by band: (5,)"""
-    ahead = ahead_of(head.request)
+    ahead = first_position(head.request)
     found = torch.zeros(len(MEASURES), dtype=torch.float64)
     for start, _, part in head.parts(task):
         found += totals(part, ahead + start)
