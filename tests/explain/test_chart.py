@@ -153,7 +153,7 @@ def test_the_mask_hides_what_comes_after() -> None:
 
 def test_a_chart_is_json_and_small() -> None:
     for name, most in (("multi-head", 20_000), ("bert", 90_000)):
-        told = json.dumps(explain(name).told(), allow_nan=False)
+        told = json.dumps(explain(name).to_dict(), allow_nan=False)
         assert len(told) < most
 
 
@@ -208,9 +208,9 @@ def test_errors_name_the_value() -> None:
         explain("bert", "word " * 25)
     for name in MECHANISMS.keys() - {"vit"}:
         for nothing in ("", " "):
-            with pytest.raises(ValueError, match=r"text \(0 words\) must have 1 to 24.*Give --text WORDS"):
+            with pytest.raises(ValueError, match=r"text \(0 words\) must have 1 to 24.*Pass --text WORDS"):
                 explain(name, nothing)
-    with pytest.raises(ValueError, match=r"text \('a cat'\) must be left out: vit looks at an image"):
+    with pytest.raises(ValueError, match=r"text \('a cat'\) must be omitted: vit processes an image"):
         explain("vit", "a cat")
 
 
@@ -244,7 +244,7 @@ def test_no_letter_stands_for_a_size_and_a_matrix() -> None:
 def test_weights_are_painted_from_zero_to_one(mechanism: str) -> None:
     """Else equal weights of 0.1 would have the strongest color."""
     chart = explain(mechanism)
-    drawn = chart.told()["values"]
+    drawn = chart.to_dict()["values"]
     weights = [node.value for node in chart.nodes if node.name["en"] in ("weighting", "hard weighting")]
     assert weights and all(drawn[value]["scale"] == 1.0 for value in weights if value is not None)
     others = [value for value in drawn if value["scale"] != 1.0]

@@ -38,7 +38,7 @@ def letters(chart: Chart) -> list[tuple[str, str]]:
     ]
 
 
-POSITIONS = ("position", "mask", "places", "equal?")
+POSITIONS = ("position", "mask", "positions", "equal?")
 """Boxes computed from `arange(n)`, of which only the size is known: they may show a number in place of a letter."""
 
 

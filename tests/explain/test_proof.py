@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from regard.explain import MECHANISMS, Chart, Explained, draw, explain
-from regard.explain.chart import FULL
-from regard.explain.operation_recorder import Recorder, glimpse
+from regard.explain.chart import MAX_CODE
+from regard.explain.operation_recorder import Recorder, first_cells
 from regard.explain.recording import MOVES
 from regard.models import greedy
 
@@ -30,17 +30,17 @@ def charted(name: str) -> Chart:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_was_recorded_runs_again_from_the_inputs_alone_to_the_bit(name: str) -> None:
     found = explained(name)
-    again = torch.cat([output.flatten() for output in found.recorder.found.replay()])
+    again = torch.cat([output.flatten() for output in found.recorder.result.replay()])
     assert torch.equal(again, found.output.flatten())
-    assert found.recorder.found.orphans() == []
+    assert found.recorder.result.orphans() == []
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_operation_is_in_one_box_or_part_of_an_edge(name: str) -> None:
-    chart, recording = charted(name), explained(name).recorder.found
+    chart, recording = charted(name), explained(name).recorder.result
     boxed = [number for node in chart.nodes for number in node.operations]
     assert len(boxed) == len(set(boxed))
-    assert sorted([*boxed, *chart.moves]) == [operation.number for operation in recording.kept()]
+    assert sorted([*boxed, *chart.moves]) == [operation.number for operation in recording.relevant_operations()]
     for number in chart.moves:
         assert recording.operations[number].function.overloadpacket.__name__ in MOVES
 
@@ -48,7 +48,7 @@ def test_every_operation_is_in_one_box_or_part_of_an_edge(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_edges_are_all_that_flowed(name: str) -> None:
     """What an operation of a box needs comes from the same box, or by an edge, perhaps through moves."""
-    chart, recording = charted(name), explained(name).recorder.found
+    chart, recording = charted(name), explained(name).recorder.result
     box_of = {number: node.number for node in chart.nodes for number in node.operations}
     edges = {(first, second) for first, second, _ in chart.edges}
 
@@ -57,7 +57,7 @@ def test_edges_are_all_that_flowed(name: str) -> None:
             return {box_of[number]}
         return set().union(*(origins(need) for need in recording.operations[number].needs), set())
 
-    for operation in recording.kept():
+    for operation in recording.relevant_operations():
         if operation.number in box_of:
             box = box_of[operation.number]
             for need in operation.needs:
@@ -74,7 +74,7 @@ def test_the_last_box_is_the_output_of_the_model(name: str) -> None:
     assert len(outputs) == len(rows) if len(outputs) > 1 else chart.nodes[-1] is outputs[-1]
     for node, wanted in zip(outputs, rows, strict=True):
         shown = chart.values[node.value]
-        assert torch.equal(shown.values, glimpse(wanted.reshape(shown.shape)))
+        assert torch.equal(shown.values, first_cells(wanted.reshape(shown.shape)))
         (box,) = [first for first, second, _ in chart.edges if second == node.number]
         assert torch.equal(chart.values[chart.nodes[box].value].values.flatten(), shown.values.flatten())
 
@@ -82,8 +82,8 @@ def test_the_last_box_is_the_output_of_the_model(name: str) -> None:
 @pytest.mark.parametrize("name", ["scaled-dot", "masked", "hard", "encoder-block"])
 def test_leaving_out_any_operation_that_computes_is_noticed(name: str) -> None:
     found = explained(name)
-    recording, wanted = found.recorder.found, found.output.flatten()
-    computing = [operation for operation in recording.kept() if not operation.moves]
+    recording, wanted = found.recorder.result, found.output.flatten()
+    computing = [operation for operation in recording.relevant_operations() if not operation.moves]
     missed = []
     for operation in computing:
         try:
@@ -97,10 +97,10 @@ def test_leaving_out_any_operation_that_computes_is_noticed(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_chart_never_shows_uninitialized_memory(name: str) -> None:
-    expected = explain(name).told()
+    expected = explain(name).to_dict()
     torch.use_deterministic_algorithms(True)  # fills uninitialized memory with NaN or the largest integer
     try:
-        assert explain(name).told() == expected
+        assert explain(name).to_dict() == expected
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -111,15 +111,15 @@ def test_an_operation_that_hides_is_an_orphan() -> None:
     with Recorder(None, {"x": (x, "N W")}).recording() as recorder:
         hidden = torch.from_numpy(x.numpy() * 2)
         recorder.output(hidden + 1)
-    assert any("(3, 4)" in line for line in recorder.found.orphans())
+    assert any("(3, 4)" in line for line in recorder.result.orphans())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_numbers_are_those_of_the_fast_path(name: str) -> None:
     """Explained by the reference backend; run by whatever serves, the result is the same within rounding."""
     found = explained(name)
-    model, inputs = found.recorder._model, {name: tensor for tensor, name in found.recorder.found.inputs.items()}
-    tensors = {name: found.recorder.found.tensors[number] for name, number in inputs.items()}
+    model, inputs = found.recorder._model, {name: tensor for tensor, name in found.recorder.result.inputs.items()}
+    tensors = {name: found.recorder.result.tensors[number] for name, number in inputs.items()}
     with torch.no_grad():
         if name in ("bahdanau", "encoder-decoder", "transformer"):
             steps = [tensors[f"y{step}"] for step in range(len(found.output))]
@@ -135,7 +135,7 @@ def test_the_numbers_are_those_of_the_fast_path(name: str) -> None:
 
 def test_a_decoder_explains_the_tokens_that_the_search_finds() -> None:
     found = explained("transformer")
-    recording = found.recorder.found
+    recording = found.recorder.result
     source = recording.tensors[next(n for n, name in recording.inputs.items() if name == "source")]
     (best,) = greedy(found.recorder._model, source, torch.tensor([source.shape[1]]), longest=len(found.written) - 1)
     assert [int(row.argmax()) for row in found.output][: len(best.tokens)] == list(best.tokens)
@@ -147,11 +147,14 @@ def test_cells_are_kept_to_a_30000th_of_the_largest() -> None:
     import numpy as np
 
     chart = charted("masked")
-    for value, told in zip(chart.values, chart.told()["values"], strict=True):
+    for value, told in zip(chart.values, chart.to_dict()["values"], strict=True):
         codes = np.frombuffer(base64.b64decode(told["data"]), "<i2").astype(float)
         cells = value.values.flatten().numpy()
         finite = np.isfinite(cells)
-        assert np.abs(codes[finite] / FULL * told["largest"] - cells[finite]).max(initial=0) <= told["largest"] / 60_000
+        assert (
+            np.abs(codes[finite] / MAX_CODE * told["largest"] - cells[finite]).max(initial=0)
+            <= told["largest"] / 60_000
+        )
         assert (codes[cells == -np.inf] == -32768).all()
 
 

@@ -91,7 +91,7 @@ def test_a_translator_with_two_layers_is_explained_as_it_runs(cell: Any) -> None
     named = lambda ids: [str(n) for n in ids]  # noqa: E731
     source, written = [4, 5, 6, 3], [7, 8, 3]
     found = translator(model, source, written, named, named, "")
-    recording = found.recorder.found
+    recording = found.recorder.result
     assert recording.orphans() == []
     assert torch.equal(torch.cat(recording.replay()), found.output)
     with torch.no_grad():

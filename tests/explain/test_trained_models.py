@@ -48,9 +48,9 @@ def test_a_classifier_of_texts(text_run: Path, fails: Fails) -> None:
     with torch.no_grad():
         assert torch.allclose(run.model(torch.tensor([ids])), found.output, atol=1e-5)
     assert found.tokens["T"][0] == "[CLS]" and draw(found).nodes[-1].kind == "output"
-    assert "run must be given a text to read. Give --text TEXT" in fails("bert", "--run", text_run)
-    assert "must be given a text" in fails("bert", "--run", text_run, "--text", " \t")
-    assert "image (x.png) must be left out: run reads a text" in fails(
+    assert "run must be run on a text. Pass --text TEXT" in fails("bert", "--run", text_run)
+    assert "must be run on a text" in fails("bert", "--run", text_run, "--text", " \t")
+    assert "image (x.png) must be omitted: run is a text model" in fails(
         "bert", "--run", text_run, "--text", "a", "--image", "x.png"
     )
     said = fails("transformer", "--run", text_run, "--text", "a")
@@ -63,26 +63,30 @@ def test_a_classifier_of_images(image_run: tuple[Path, Path], fails: Fails) -> N
     run: Any = load(folder)
     assert mechanism_of(run) == "vit"
     found = explain_run(run, None, picture, "sides")
-    ((pixels, _),) = ((found.recorder.found.tensors[n], name) for n, name in found.recorder.found.inputs.items())
+    ((pixels, _),) = ((found.recorder.result.tensors[n], name) for n, name in found.recorder.result.inputs.items())
     with torch.no_grad():
         assert torch.allclose(run.model(pixels), found.output, atol=1e-5)
     assert found.tokens["K"] == ["left", "right"] and len(found.tokens["P"]) == 6
-    assert "must be given an image to look at. Give --image FILE" in fails("vit", "--run", folder)
-    assert "text ('a') must be left out" in fails("vit", "--run", folder, "--text", "a")
+    assert "must be run on an image. Pass --image FILE" in fails("vit", "--run", folder)
+    assert "text ('a') must be omitted" in fails("vit", "--run", folder, "--text", "a")
     assert "none.png) must exist" in fails("vit", "--run", folder, "--image", folder / "none.png")
     assert "config.json) must be an image" in fails("vit", "--run", folder, "--image", folder / "config.json")
 
 
 def test_a_folder_that_holds_something_else(tmp_path: Path, fails: Fails) -> None:
     missing = tmp_path / "none"
-    assert f"RUN ({missing}) must be a folder with a trained model; there is none" in fails("bert", "--run", missing)
+    assert f"RUN ({missing}) must be a folder with a trained model; it does not exist" in fails(
+        "bert", "--run", missing
+    )
     (tmp_path / "config.json").write_text(json.dumps({"recipe": "pretrain"}))
     said = fails("bert", "--run", tmp_path)
     assert f"RUN ({tmp_path}) must be a run of translate, classify or images" in said and "got pretrain" in said
 
 
 def test_a_model_without_attention() -> None:
-    with pytest.raises(ValueError, match=r"must hold a model with attention; got a Linear. Try one trained as a ViT"):
+    with pytest.raises(
+        ValueError, match=r"must contain a model with attention; got a Linear. Try one trained as a ViT"
+    ):
         mechanism_of(SimpleNamespace(model=torch.nn.Linear(1, 1)))  # type: ignore[arg-type]
 
 

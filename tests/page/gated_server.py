@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from torch import Tensor
 
 from regard.commands.view import _listening, server_of
-from regard.server.guard import Refused, refusal
+from regard.server.guard import RequestError, error_response
 from regard.server.routes import App, create
 from regard.server.target import Target
 from regard.server.work_queue import Task
@@ -67,7 +67,7 @@ class Gate:
         while not self.open.is_set():
             await asyncio.sleep(POLL)
         if self.refuse is not None and "/query/" in path:
-            await refusal(Refused(404, self.refuse))(scope, receive, send)
+            await error_response(RequestError(404, self.refuse))(scope, receive, send)
         else:
             await self.app(inner, receive, send)
         if newest and int(visit) == self.visit:
@@ -80,7 +80,7 @@ class GatedServer:
     def __init__(self, targets: Mapping[str, Target]) -> None:
         self.targets = targets
         self._pretended: list[Task] = []
-        self._shown = {name: target.shown for name, target in targets.items()}
+        self._shown = {name: target.snapshot for name, target in targets.items()}
         apps = {name: create(target) for name, target in targets.items()}
         self.apps: dict[str, App] = {name: app.state.app for name, app in apps.items()}
         self.gate = Gate(Starlette(routes=[Mount(f"/{name}", app) for name, app in apps.items()]))
@@ -89,9 +89,9 @@ class GatedServer:
     def restore(self) -> None:
         """Show what was shown at first, and work on nothing."""
         for name, target in self.targets.items():
-            target.shown = self._shown[name]
-            desk = self.apps[name].desk
-            desk._tasks = [task for task in desk._tasks if task not in self._pretended]
+            target.snapshot = self._shown[name]
+            queue = self.apps[name].queue
+            queue._tasks = [task for task in queue._tasks if task not in self._pretended]
 
     def pretend_to_work(self, name: str, *labels: str) -> list[Task]:
         """Add tasks that the server reports as its progress."""
@@ -99,14 +99,14 @@ class GatedServer:
         for task in tasks:
             task.started = True
         self._pretended += tasks
-        self.apps[name].desk._tasks += tasks
+        self.apps[name].queue._tasks += tasks
         return tasks
 
     def row(self, name: str, map: int, head: str, query: int) -> Tensor:
-        return self.targets[name].shown.layers[map].head(head).row(query, Task())
+        return self.targets[name].snapshot.layers[map].head(head).row(query, Task())
 
     def column(self, name: str, map: int, head: str, key: int) -> Tensor:
-        return self.targets[name].shown.layers[map].head(head).column(key, Task())
+        return self.targets[name].snapshot.layers[map].head(head).column(key, Task())
 
     @contextmanager
     def serving(self) -> Iterator[GatedServer]:
@@ -116,7 +116,7 @@ class GatedServer:
             with running(server, listening) as self.url:
                 yield self
         for app in self.apps.values():
-            app.desk.close()
+            app.queue.close()
 
 
 @contextmanager

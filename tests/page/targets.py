@@ -13,7 +13,7 @@ from torch import Tensor
 
 import regard
 from regard.lens.patch_weights import Patches
-from regard.server.target import Capture, Shown, Target, shown
+from regard.server.target import Capture, Snapshot, Target, snapshot
 
 ROOT = Path(__file__).parents[2]
 LEXICON = {"the": "die", "cat": "Katze", "sits": "sitzt", "on": "auf", "mat": "Matte", "a": "eine", "red": "rote"}
@@ -59,8 +59,8 @@ class Rerunnable(Capture):
 
     can = ("run",)
 
-    def run(self, text: str) -> Shown:
-        return replace(self.shown, title=text, version="rerun")
+    def run(self, text: str) -> Snapshot:
+        return replace(self.snapshot, title=text, version="rerun")
 
 
 def capture(length: int, layers: int = 2, heads: int = 3) -> Target:
@@ -83,7 +83,7 @@ def images() -> Target:
     names = [f"encoder.layers.{layer}.attention" for layer in range(3)]
     target = Target()
     seen = _seen(names, ["self"] * 3, maps, _photograph(), Patches(14, 14, 1))
-    target.shown = shown(seen, "images", "a made-up images")
+    target.snapshot = snapshot(seen, "images", "a made-up images")
     return target
 
 
@@ -104,7 +104,7 @@ class Translator(Target):
     """Translates word for word, the last word first, so that links cross."""
 
     can = ("translate",)
-    shown = Shown("translator", "a made-up translator", [])
+    snapshot = Snapshot("translator", "a made-up translator", [])
 
     def translate(self, text: str, beam: int, n_best: int) -> dict[str, Any]:
         return {"hypotheses": [_hypothesis(text.split(), place) for place in range(n_best)]}

@@ -49,7 +49,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Any]]:
         app = create(made[name])
         task = Task("a task")
         task.started = True
-        app.state.app.desk._tasks.append(task)
+        app.state.app.queue._tasks.append(task)
         client = TestClient(app, base_url="http://127.0.0.1")
         found += [(type, client.get(address).json()) for address, type in answers.items()]
     with pytest.MonkeyPatch.context() as patch:

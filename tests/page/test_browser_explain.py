@@ -108,7 +108,7 @@ def test_another_text_and_chinese(visit: Open) -> None:
 
 
 def test_a_file_is_the_page_with_nothing_from_elsewhere(chromium: Any, tmp_path: Path) -> None:
-    path = chart_files.write(explain("encoder-block").told(), tmp_path / "block.html")
+    path = chart_files.write(explain("encoder-block").to_dict(), tmp_path / "block.html")
     context = chromium.new_context(viewport={"width": 390, "height": 844})
     asked: list[str] = []
     errors: list[str] = []

@@ -43,7 +43,7 @@ def real(chromium: Any) -> Iterator[Callable[[Target], Open]]:
 
 
 def row(target: Target, map: int, head: int | str, query: int) -> torch.Tensor:
-    return target.shown.layers[map].head(str(head)).row(query, Task())
+    return target.snapshot.layers[map].head(str(head)).row(query, Task())
 
 
 def test_a_translator_translates_and_shows_every_map_behind_it(real: Any, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_an_image_under_patch_rollout_and_another_head(real: Any, tmp_path: Path
 
 def test_a_classifier_of_texts_reads_one_and_another(real: Any, tmp_path: Path) -> None:
     target = open_target(runs.text_classifier(tmp_path), "the film was truly fine")
-    tokens = target.shown.layers[0].key_tokens
+    tokens = target.snapshot.layers[0].key_tokens
     assert tokens is not None and tokens[0] == "[CLS]" and tokens[-1] == "[SEP]"
     page = real(target)("#text?map=1&head=1")
     expect(page.locator("header .brand")).to_contain_text(re.compile(r"run: (good|bad) \([01]\.\d\d\): the film was"))
@@ -123,7 +123,7 @@ def test_a_classifier_of_texts_reads_one_and_another(real: Any, tmp_path: Path) 
     page.get_by_role("button", name="Run").click()
     expect(page.locator("header .brand")).to_contain_text(": a film")
     expect(page.locator("dialog")).to_have_count(0)
-    another = target.shown.layers[0].key_tokens
+    another = target.snapshot.layers[0].key_tokens
     assert another is not None and len(another) != len(tokens)
     expect(page.locator("[data-token]")).to_have_count(len(another))
 

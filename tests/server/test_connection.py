@@ -103,17 +103,17 @@ def test_work_that_is_stopped_reports_no_lost_exception(caplog: pytest.LogCaptur
             return True
 
     async def scene() -> None:
-        desk, running = work_queue.Desk(), threading.Event()
+        queue, running = work_queue.WorkQueue(), threading.Event()
 
         def job(task: work_queue.Task) -> None:
             running.set()
             for _ in task.over(range(10**9)):
                 pass
 
-        with pytest.raises(work_queue.Refused, match="the client went away"):
-            await desk.do(Gone(), "work", job)  # type: ignore[arg-type]
+        with pytest.raises(work_queue.RequestError, match="the client disconnected"):
+            await queue.submit(Gone(), "work", job)  # type: ignore[arg-type]
         assert running.wait(LIMIT)
-        desk._pool.shutdown(wait=True)
+        queue._pool.shutdown(wait=True)
         await asyncio.sleep(0)
 
     with caplog.at_level(logging.ERROR, "asyncio"):

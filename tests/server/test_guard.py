@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from regard.server.guard import BODY, Guard
+from regard.server.guard import MAX_BODY_SIZE, Guard
 from regard.server.static_files import Page
 from regard.server.target import Capture, Target
 from tests.server.conftest import BASE, asked, run
@@ -53,9 +53,9 @@ def test_two_hosts_are_none(client: TestClient) -> None:
 
 
 def test_addresses_in_numbers_are_ours_only_where_everybody_is_served() -> None:
-    narrow, wide = Guard(None, ["localhost"]), Guard(None, ["localhost"], wide=True)  # type: ignore[arg-type]
-    assert not narrow.ours("10.1.2.3:80") and wide.ours("10.1.2.3:80") and wide.ours("[fe80::1]:80")
-    assert not wide.ours("evil.example")
+    narrow, any_address = Guard(None, ["localhost"]), Guard(None, ["localhost"], any_address=True)  # type: ignore[arg-type]
+    assert not narrow.ours("10.1.2.3:80") and any_address.ours("10.1.2.3:80") and any_address.ours("[fe80::1]:80")
+    assert not any_address.ours("evil.example")
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1:8000", "http://127.0.0.1:3000"])
@@ -147,29 +147,29 @@ def test_without_a_page_it_says_how_to_build_one(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("address", "status", "words"),
     [
-        ("/api/maps/9/0/overview.png", 404, "map (9) must be a number in 0…3"),
-        ("/api/maps/0/3/overview.png", 404, "head ('3') must be 'mean' or a number in 0…2"),
+        ("/api/maps/9/0/overview.png", 404, "map (9) must be an index in 0…3"),
+        ("/api/maps/0/3/overview.png", 404, "head ('3') must be 'mean' or an index in 0…2"),
         ("/api/maps/0/-1/overview.png", 404, "head ('-1')"),
         ("/api/maps/0/²/overview.png", 404, "head"),
         ("/api/maps/٣/0/overview.png", 400, "map"),
-        ("/api/maps/0/0/overview.png?size=0", 400, "size ('0') must be a whole number in 1…1024"),
+        ("/api/maps/0/0/overview.png?size=0", 400, "size ('0') must be an integer in 1…1024"),
         ("/api/maps/0/0/overview.png?size=99999", 400, "size"),
         ("/api/maps/0/0/overview.png?reduce=median", 400, "reduce ('median') must be one of max, mean"),
         ("/api/maps/0/0/overview.png?scale=cubic", 400, "linear, log"),
         ("/api/maps/0/0/overview.png?palette=jet", 400, "light, dark"),
         ("/api/maps/0/0/overview.png?ticket=x", 400, "ticket"),
-        ("/api/maps/0/0/tile/5/0/0.pgm", 400, "level ('5') must be a whole number in 0…4"),
+        ("/api/maps/0/0/tile/5/0/0.pgm", 400, "level ('5') must be an integer in 0…4"),
         ("/api/maps/0/0/tile/4/1e9/0.pgm", 400, "column"),
         ("/api/maps/0/0/tile/4/0/0.jpg", 404, "served"),
-        ("/api/maps/0/0/cell", 400, "query (nothing) must be a whole number in 0…12"),
-        ("/api/maps/0/0/cell?query=0&key=13", 400, "key ('13') must be a whole number in 0…12"),
+        ("/api/maps/0/0/cell", 400, "query (nothing) must be an integer in 0…12"),
+        ("/api/maps/0/0/cell?query=0&key=13", 400, "key ('13') must be an integer in 0…12"),
         ("/api/maps/0/0/query/13", 400, "0…12"),
-        ("/api/maps/0/0/query/1?top=0", 400, "top ('0') must be a whole number in 1…1000"),
+        ("/api/maps/0/0/query/1?top=0", 400, "top ('0') must be an integer in 1…1000"),
         ("/api/maps/0/0/key/x", 400, "key ('x')"),
         ("/api/maps/x/profile", 400, "map ('x')"),
-        ("/api/rollout/700", 400, "token ('700') must be a whole number in 0…699"),
+        ("/api/rollout/700", 400, "token ('700') must be an integer in 0…699"),
         ("/api/rollout/1?maps=0,zero", 400, "maps ('zero')"),
-        ("/api/rollout/1?maps=3", 400, "maps ('3') must be square and of one length"),
+        ("/api/rollout/1?maps=3", 400, "maps ('3') must be square maps of one length"),
         ("/api/overlay", 400, "map (nothing)"),
         ("/api/overlay?rollout=2", 400, "rollout ('2') must be one of 0, 1"),
         ("/api/target/", 404, "served"),
@@ -193,7 +193,7 @@ class Echo(Target):
     can = ("run", "translate")
 
     def __init__(self, saw: Any) -> None:
-        self.shown = Capture(saw, "x").shown
+        self.snapshot = Capture(saw, "x").snapshot
 
     def translate(self, text: str, beam: int, n_best: int) -> dict[str, Any]:
         return {"hypotheses": [text, beam, n_best]}
@@ -201,7 +201,7 @@ class Echo(Target):
     def run(self, text: str) -> Any:
         if text == "wrong":
             raise ValueError("model: text must be right.")
-        return self.shown
+        return self.snapshot
 
 
 @pytest.fixture(scope="session")
@@ -217,18 +217,18 @@ def echo(saw: Any) -> Iterator[TestClient]:
         (b"{", 400, "must be JSON"),
         (b"\xff\xfe", 400, "must be JSON"),
         (b"[" * 100_000, 400, "must be JSON"),
-        (b'{"text": NaN}', 400, "NaN is no JSON"),
+        (b'{"text": NaN}', 400, "NaN is not JSON"),
         (b"9" * 5000, 400, "must be JSON"),
         (b'["text"]', 400, "must be a JSON object with text, beam, n_best; got a list"),
-        (b'{"beam": 5}', 400, "text must be given"),
+        (b'{"beam": 5}', 400, "text must be present"),
         (b'{"text": 5}', 400, "text must be of type str; got int"),
         (b'{"text": "a", "beam": true}', 400, "beam must be of type int; got bool"),
         (b'{"text": "a", "beam": 0}', 400, "beam (0) must lie in 1"),
         (b'{"text": "a", "beam": 2, "n_best": 3}', 400, "n_best (3) must lie in 1"),
         (b'{"text": "a", "length": 1}', 400, "'length' must be one of text, beam, n_best"),
-        (b'{"text": "\\ud800"}', 400, "half of one at 0"),
+        (b'{"text": "\\ud800"}', 400, "an unpaired surrogate at 0"),
         (b'{"text": "' + b"a" * 5001 + b'"}', 413, "text (5,001 characters) must be at most 5,000"),
-        (b'{"text": "' + b"a" * BODY + b'"}', 413, "body must be at most 1,048,576 bytes"),
+        (b'{"text": "' + b"a" * MAX_BODY_SIZE + b'"}', 413, "body must be at most 1,048,576 bytes"),
     ],
 )
 def test_bodies_of_no_sense(echo: TestClient, body: bytes, status: int, words: str) -> None:

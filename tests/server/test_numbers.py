@@ -80,7 +80,7 @@ def test_received(client: TestClient, saw: Any, map: int, head: int | str) -> No
 
 
 def test_a_long_axis_is_pooled(client: TestClient, saw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.server.head_statistics.MOST", 150)
+    monkeypatch.setattr("regard.server.head_statistics.MAX_VALUES", 150)
     told = client.get("/api/maps/3/0/received").json()
     assert told["cells_per_entry"] == 5 and len(told["received"]) == 121
     column = weights(saw, 3, 0).mean(0)

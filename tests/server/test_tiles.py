@@ -129,9 +129,11 @@ def test_pictures_in_any_parts_are_the_same(data: st.DataObject) -> None:
     map = attended((1, 2, queries, keys), seed=data.draw(st.integers(0, 9)))
     rows = Cells(0, queries, data.draw(st.integers(1, queries)))
     cols = Cells(0, keys, data.draw(st.integers(1, keys)))
-    before = row_bands.PAIRS, head_views.CELLS
+    left_multiply = row_bands.PAIRS, head_views.MAX_WEIGHTS
     try:
-        row_bands.PAIRS, head_views.CELLS = data.draw(st.sampled_from([(1, 1), (50, 30), (300, 300), before]))
+        row_bands.PAIRS, head_views.MAX_WEIGHTS = data.draw(
+            st.sampled_from([(1, 1), (50, 30), (300, 300), left_multiply])
+        )
         both = [Head(map.at(0, n)) for n in range(2)]
         for reduce in ("max", "mean"):
             one = both[0].picture([rows], [cols], reduce, Task())
@@ -146,7 +148,7 @@ def test_pictures_in_any_parts_are_the_same(data: st.DataObject) -> None:
                 wanted = shading.of(head.picture([rows], [cols], reduce, Task()))
                 assert (shades.int() - wanted.int()).abs().max() <= 1 and (shades != wanted).sum() <= 1
     finally:
-        row_bands.PAIRS, head_views.CELLS = before
+        row_bands.PAIRS, head_views.MAX_WEIGHTS = left_multiply
 
 
 def _pool(dense: torch.Tensor, rows: Cells, cols: Cells, reduce: str) -> torch.Tensor:

@@ -50,8 +50,8 @@ def run(options: argparse.Namespace) -> int:
         print(outline(chart, options.step))
         print(f"to look at it: {_again(options)}")
         return 0
-    told = {**chart.told(), "step": options.step}
-    print(chart_files.write(told, options.out, theme=options.theme, language=options.language))
+    contents = {**chart.to_dict(), "step": options.step}
+    print(chart_files.write(contents, options.out, theme=options.theme, language=options.language))
     return 0
 
 
