@@ -199,7 +199,7 @@ def test_a_notebook_shows_maps_and_what_was_seen(seen, monkeypatch):
     assert "&lt;script&gt;" in shown
     shown = seen._repr_html_()
     assert "layers.1.self_attn" in shown and "2 × 3 × 10 × 10" in shown and shown.count("<img") == 1
-    assert "nothing" in Seen()._repr_html_()
+    assert "(empty)" in Seen()._repr_html_()
     assert "nothing to draw" in a_map(3, queries=0)._repr_html_()
     monkeypatch.setattr(notebook_html, "BUDGET", 300)
     assert "the first 2 of 3 heads" in a_map(3)._repr_html_()
@@ -216,7 +216,7 @@ def test_a_notebook_shows_maps_and_what_was_seen(seen, monkeypatch):
         (lambda s: s.grid(reduce="min"), "grid: reduce ('min') must be one of max, mean, sum"),
         (lambda s: s.grid(heads=3), "grid: heads (3) must lie in 0…2"),
         (lambda s: s.grid(layers="lstm"), "grid: layers ('lstm') must select some of the 2 recorded layers: layers.0"),
-        (lambda s: s.grid(tokens=slice(20, 30)), "grid: tokens (slice(20, 30, None)) must be a stretch of the 10"),
+        (lambda s: s.grid(tokens=slice(20, 30)), "grid: tokens (slice(20, 30, None)) must be a range of the 10"),
         (lambda s: s.grid(side=3), "grid: side (3) must lie in 8…1024"),
         (lambda s: Seen().grid(), "seen: there is no map"),
         (lambda s: Seen().profile(), "seen: there is no map"),
@@ -224,7 +224,7 @@ def test_a_notebook_shows_maps_and_what_was_seen(seen, monkeypatch):
         (lambda s: s.links(query=slice(5, 5)), "links: query (slice(5, 5, None)) must be a span of 1 to 64"),
         (lambda s: s.links(query=0, top=0), "links: top (0) must be at least 1"),
         (lambda s: s.links(query=0, head="max"), "links: head ('max') must be a number in 0…2 or 'mean'"),
-        (lambda s: alignment_matrix.alignment(a_map()), "alignment: tokens (None) must be known on both sides"),
+        (lambda s: alignment_matrix.alignment(a_map()), "alignment: tokens (None) must be set for queries and keys"),
         (lambda s: s.overlay(), "overlay: seen.image (None) must be the input image"),
         (lambda s: s.patch_weights(query=(3, 0)), "overlay: query (3, 0) must lie in 3 rows × 3 columns"),
         (lambda s: s.patch_weights(residual=0.1), "overlay: residual must be passed with rollout=True"),

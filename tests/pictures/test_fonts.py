@@ -24,7 +24,7 @@ def bare(monkeypatch):
     monkeypatch.setattr(font_manager.fontManager, "ttflist", own)
     monkeypatch.setattr(font_manager, "findSystemFonts", list)
     monkeypatch.setattr(fonts, "FONT_PACKAGES", ())
-    monkeypatch.setattr(fonts, "_told", set())
+    monkeypatch.setattr(fonts, "_warned", set())
     fonts._cover.cache_clear()
     yield monkeypatch
     fonts._cover.cache_clear()
@@ -172,7 +172,7 @@ def test_missing_characters_are_warned_of_once_with_the_remedy(bare):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert fonts.fit(["力 意"])[0] == ["□ □"]
-    with pytest.warns(UserWarning, match=r"characters \(ह\) .* To read them, install the Noto font of their script"):
+    with pytest.warns(UserWarning, match=r"characters \(ह\) .* To display them, install the Noto font of their script"):
         fonts.fit(["注ह"])
     with pytest.warns(UserWarning, match=r"\(.{24}… and 76 more\)"):
         fonts.fit(["".join(map(chr, range(0x5000, 0x5064)))])

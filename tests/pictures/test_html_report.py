@@ -57,5 +57,5 @@ def test_weights_that_are_not_finite_are_shown_as_none() -> None:
 
 
 def test_weights_must_fit_the_tokens() -> None:
-    with pytest.raises(ValueError, match=r"weights \(2, 3\) must have a row for each of 1 written tokens and a column"):
+    with pytest.raises(ValueError, match=r"weights \(2, 3\) must have a row for each of 1 target tokens and a column"):
         page(examples=[Example(["a"], ["b"], WEIGHTS)]).html()

@@ -54,7 +54,7 @@ def test_save_refuses_other_suffixes_and_missing_directories_before_drawing(tmp_
     huge.pool = None
     with pytest.raises(ValueError, match=r"save: path \(map\.jpg\) must end in \.png, \.svg or \.pdf; got '\.jpg'"):
         heatmap.save(huge, "map.jpg")
-    with pytest.raises(FileNotFoundError, match=r"save: path \(.*none/map\.png\) must lie in an existing directory"):
+    with pytest.raises(FileNotFoundError, match=r"save: path \(.*none/map\.png\) must be in an existing directory"):
         heatmap.save(huge, tmp_path / "none" / "map.png")
 
 
@@ -198,7 +198,7 @@ def test_show_heatmaps_keeps_a_single_link_of_a_large_matrix():
     "matrices, titles, message",
     [
         (torch.eye(5), None, r"matrices \(\(5, 5\)\) must have 4 dimensions .* got 2\. Reshape .* \(1, 1, 5, 5\)"),
-        (torch.zeros(1, 1, 1, 5, 5), None, r"got 5\. Reshape them, as to \(-1, 1, 5, 5\)"),
+        (torch.zeros(1, 1, 1, 5, 5), None, r"got 5\. Reshape them, for example to \(-1, 1, 5, 5\)"),
         (torch.zeros(1, 3, 5, 5), ["a", "b"], r"titles \(2\) must name each of the 3 columns or each of the 3 panels"),
         ([[[[1.0, 2.0], [3.0]]]], None, r"matrices \(list\) must be numbers .* Make all rows equally long"),
         (torch.zeros(1, 1, 0, 5), None, r"show_heatmaps: map \(\(1, 1, 0, 5\)\) must have at least one query"),
