@@ -1,4 +1,4 @@
-"""Rollout and flow by products of maps, held against the dense matrices."""
+"""Rollout and flow, compared with dense matrix products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server of `regard view` for several targets, behind a middleware that logs, delays and refuses requests."""
+"""The server of `regard view` for several targets, behind a middleware that logs, delays and rejects requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regard.server.target import Target
 from regard.server.work_queue import Task
 
 POLL = 0.01
-"""Seconds between two looks at whether the gate is open."""
+"""Seconds between two checks of the gate."""
 
 
 class Gate:
@@ -39,10 +39,10 @@ class Gate:
         self.start_visit()
 
     def start_visit(self) -> None:
-        """Forget the requests of earlier visits; delay and refuse nothing."""
+        """Forget the requests of earlier visits; delay and reject nothing."""
         self.visit += 1
         self.refuse: str | None = None
-        """The error with which requests for a query are refused; None to answer them."""
+        """Error message for requests for a query; None to serve them."""
         self.asked: list[str] = []
         self.answered: list[str] = []
         self.open.set()
@@ -87,7 +87,7 @@ class GatedServer:
         self.url = ""
 
     def restore(self) -> None:
-        """Show what was shown at first, and work on nothing."""
+        """Restore the initial snapshots and remove fake tasks."""
         for name, target in self.targets.items():
             target.snapshot = self._shown[name]
             queue = self.apps[name].queue
@@ -121,7 +121,7 @@ class GatedServer:
 
 @contextmanager
 def served(target: Target) -> Iterator[str]:
-    """Serve a target exactly as `regard view` does; its address."""
+    """Serve a target as `regard view` does. Return its URL."""
     with (
         _listening("127.0.0.1", 0) as listening,
         running(server_of(target, "127.0.0.1", listening), listening) as address,

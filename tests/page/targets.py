@@ -55,7 +55,7 @@ def _features(queries: list[str], keys: list[str], seed: int) -> tuple[Tensor, T
 
 
 class Rerunnable(Capture):
-    """A capture that pretends to read another text: the maps stay, the title is the text."""
+    """A capture that accepts another text: the maps do not change, and the title is the text."""
 
     can = ("run",)
 
@@ -75,7 +75,7 @@ def capture(length: int, layers: int = 2, heads: int = 3) -> Target:
 
 
 def images() -> Target:
-    """A picture in 14 × 14 patches, seen by three layers of four heads."""
+    """An image of 14 × 14 patches, recorded in three layers of four heads."""
     patches = ["[CLS]", *(f"{row},{column}" for row in range(14) for column in range(14))]
     maps = [attention(patches, patches, 4, 10 * layer) for layer in range(1, 4)]
     for map in maps:
@@ -107,18 +107,18 @@ class Translator(Target):
     snapshot = Snapshot("translator", "a made-up translator", [])
 
     def translate(self, text: str, beam: int, n_best: int) -> dict[str, Any]:
-        return {"hypotheses": [_hypothesis(text.split(), place) for place in range(n_best)]}
+        return {"hypotheses": [_hypothesis(text.split(), position) for position in range(n_best)]}
 
 
-def _hypothesis(source: list[str], place: int) -> dict[str, Any]:
+def _hypothesis(source: list[str], position: int) -> dict[str, Any]:
     target = [LEXICON.get(word.lower(), word[::-1]) for word in reversed(source)]
     order = [*reversed(range(len(source))), len(source)]
     weights = torch.full((len(order), len(order)), 0.2 / len(order))
     for row, column in enumerate(order):
-        weights[row, column] += 0.8 - 0.1 * place
+        weights[row, column] += 0.8 - 0.1 * position
     return {
-        "text": " ".join(target) + "!" * place,
-        "score": -0.3 - 0.4 * place,
+        "text": " ".join(target) + "!" * position,
+        "score": -0.3 - 0.4 * position,
         "source": [*source, "</s>"],
         "target": [*target, "</s>"],
         "weights": (weights / weights.sum(-1, keepdim=True)).tolist(),

@@ -1,4 +1,4 @@
-"""Who may ask, and for what: strangers' pages, made-up hosts, paths out of the page, requests of no sense."""
+"""Access control: foreign pages, forged hosts, paths outside the page, invalid requests."""
 
 from __future__ import annotations
 
@@ -37,36 +37,36 @@ FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=list(Healt
         "\xe9",
     ],
 )
-def test_hosts_of_others(client: TestClient, host: str) -> None:
+def test_foreign_hosts_are_rejected(client: TestClient, host: str) -> None:
     refused = client.get("/api/target", headers={"host": host.encode("latin-1")})
     assert refused.status_code == 421 and "`regard view` printed" in refused.json()["error"]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost:8000", "LOCALHOST", "[::1]:8000", "localhost:9"])
-def test_hosts_of_ours(client: TestClient, host: str) -> None:
+def test_own_hosts_are_accepted(client: TestClient, host: str) -> None:
     assert client.get("/api/target", headers={"host": host}).status_code == 200
 
 
-def test_two_hosts_are_none(client: TestClient) -> None:
+def test_two_host_headers_are_rejected(client: TestClient) -> None:
     twice = [("host", "127.0.0.1:8000"), ("host", "evil.example")]
     assert client.get("/api/target", headers=twice).status_code == 421
 
 
-def test_addresses_in_numbers_are_ours_only_where_everybody_is_served() -> None:
+def test_numeric_addresses_are_accepted_only_with_any_address() -> None:
     narrow, any_address = Guard(None, ["localhost"]), Guard(None, ["localhost"], any_address=True)  # type: ignore[arg-type]
     assert not narrow.ours("10.1.2.3:80") and any_address.ours("10.1.2.3:80") and any_address.ours("[fe80::1]:80")
     assert not any_address.ours("evil.example")
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1:8000", "http://127.0.0.1:3000"])
-def test_origins_of_others(client: TestClient, origin: str) -> None:
+def test_foreign_origins_are_rejected(client: TestClient, origin: str) -> None:
     for method in ("GET", "POST", "OPTIONS"):
         refused = client.request(method, "/api/target", headers={"origin": origin})
         assert refused.status_code == 403 and origin in refused.json()["error"]
         assert not any(name.startswith("access-control") for name in refused.headers)
 
 
-def test_pages_of_others_may_neither_embed_nor_post(client: TestClient) -> None:
+def test_other_pages_may_neither_embed_nor_post(client: TestClient) -> None:
     assert client.get("/api/target", headers={"origin": BASE, "sec-fetch-site": "same-origin"}).status_code == 200
     for site in ("cross-site", "same-site"):
         embedded = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors"}
@@ -79,7 +79,7 @@ def test_pages_of_others_may_neither_embed_nor_post(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("address", ["/", "/api/target", "/api/nothing", "/api/maps/0/0/overview.png"])
-def test_every_answer_has_the_headers(client: TestClient, address: str) -> None:
+def test_every_response_has_the_headers(client: TestClient, address: str) -> None:
     headers = client.get(address).headers
     assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
     policy = headers["content-security-policy"]
@@ -124,7 +124,7 @@ def test_nothing_else_is_served(built: TestClient) -> None:
 
 
 def raw(app: Any, path: str) -> tuple[int, bytes]:
-    """A path as it is: clients tidy it up."""
+    """Request a raw path, which clients would normalize."""
     scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "scheme": "http", "root_path": ""}
     sent: list[Any] = []
 
@@ -138,9 +138,9 @@ def raw(app: Any, path: str) -> tuple[int, bytes]:
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
 
 
-def test_without_a_page_it_says_how_to_build_one(client: TestClient) -> None:
-    told = client.get("/")
-    assert told.status_code == 200 and "make page" in told.text and "<script" not in told.text
+def test_without_a_page_the_response_explains_how_to_build_one(client: TestClient) -> None:
+    description = client.get("/")
+    assert description.status_code == 200 and "make page" in description.text and "<script" not in description.text
     assert client.get("/assets/index.js").status_code == 404
 
 
@@ -176,7 +176,7 @@ def test_without_a_page_it_says_how_to_build_one(client: TestClient) -> None:
         ("/api", 404, "path"),
     ],
 )
-def test_what_is_wrong_is_said(client: TestClient, address: str, status: int, words: str) -> None:
+def test_errors_describe_the_problem(client: TestClient, address: str, status: int, words: str) -> None:
     refused = client.get(address)
     assert refused.status_code == status and words in refused.json()["error"]
 
@@ -188,7 +188,7 @@ def test_other_methods(client: TestClient) -> None:
 
 
 class Echo(Target):
-    """A target that reads anything."""
+    """A target that accepts any text."""
 
     can = ("run", "translate")
 
@@ -231,16 +231,16 @@ def echo(saw: Any) -> Iterator[TestClient]:
         (b'{"text": "' + b"a" * MAX_BODY_SIZE + b'"}', 413, "body must be at most 1,048,576 bytes"),
     ],
 )
-def test_bodies_of_no_sense(echo: TestClient, body: bytes, status: int, words: str) -> None:
+def test_invalid_bodies(echo: TestClient, body: bytes, status: int, words: str) -> None:
     refused = echo.post("/api/translate", content=body, headers={"content-type": "application/json"})
     assert refused.status_code == status and words in refused.json()["error"]
 
 
-def test_bodies_of_sense(echo: TestClient) -> None:
+def test_valid_bodies(echo: TestClient) -> None:
     assert echo.post("/api/translate", json={"text": "ä 你", "beam": 3}).json() == {"hypotheses": ["ä 你", 3, 3]}
     assert echo.post("/api/run", json={"text": "x"}).json()["maps"]
-    said = echo.post("/api/run", json={"text": "wrong"})
-    assert said.status_code == 400 and said.json()["error"] == "model: text must be right."
+    text_ = echo.post("/api/run", json={"text": "wrong"})
+    assert text_.status_code == 400 and text_.json()["error"] == "model: text must be right."
 
 
 def test_a_capture_neither_runs_nor_translates(client: TestClient) -> None:
@@ -252,8 +252,8 @@ PARTS = ["0", "1", "mean", "tile", "api", "maps", "..", "%2e", "-1", "1e5", "9" 
 WORDS = st.one_of(st.sampled_from([*PARTS, "overview.png", "query"]), st.text(max_size=8))
 
 
-def told(response: Any) -> None:
-    """Refused in words, or answered; never broken."""
+def description(response: Any) -> None:
+    """Check that the response is a result or an error message, and never an internal error."""
     assert response.status_code < 500, response.text
     if response.status_code >= 400:
         assert json.loads(response.content)["error"]
@@ -266,8 +266,8 @@ def test_any_path(client: TestClient, parts: list[str], query: dict[str, str]) -
     asked = "&".join(
         f"{quote(name, errors='replace')}={quote(value, errors='replace')}" for name, value in query.items()
     )
-    told(client.get(f"{BASE}/api/maps/{path}?{asked}"))
-    told(client.get(f"{BASE}/{path}?{asked}"))
+    description(client.get(f"{BASE}/api/maps/{path}?{asked}"))
+    description(client.get(f"{BASE}/{path}?{asked}"))
 
 
 NAMES = st.sampled_from(["max", "mean", "log", "linear", "dark", ""])
@@ -278,12 +278,12 @@ NUMBERS = st.one_of(st.integers(-2, 20).map(str), st.sampled_from(["", "nan", "1
 @given(numbers=st.tuples(*[NUMBERS] * 5), names=st.tuples(*[NAMES] * 3))
 def test_any_numbers(client: TestClient, numbers: tuple[str, ...], names: tuple[str, ...]) -> None:
     a, b, c, d, e = numbers
-    look = dict(zip(("reduce", "scale", "palette"), names, strict=True))
-    told(client.get(f"{BASE}/api/maps/{a}/{b}/tile/{c}/{d}/{e}.pgm", params=look))
-    told(client.get(f"{BASE}/api/maps/{a}/{b}/overview.pgm", params={**look, "size": c}))
-    told(client.get(f"{BASE}/api/maps/{a}/{b}/overview.png", params={**look, "size": c}))
-    told(client.get(f"{BASE}/api/maps/{a}/{b}/cell", params={"query": c, "key": d}))
-    told(client.get(f"{BASE}/api/overlay", params={"map": a, "head": b, "query": c, "rollout": d, "maps": e}))
+    inspect = dict(zip(("reduce", "scale", "palette"), names, strict=True))
+    description(client.get(f"{BASE}/api/maps/{a}/{b}/tile/{c}/{d}/{e}.pgm", params=inspect))
+    description(client.get(f"{BASE}/api/maps/{a}/{b}/overview.pgm", params={**inspect, "size": c}))
+    description(client.get(f"{BASE}/api/maps/{a}/{b}/overview.png", params={**inspect, "size": c}))
+    description(client.get(f"{BASE}/api/maps/{a}/{b}/cell", params={"query": c, "key": d}))
+    description(client.get(f"{BASE}/api/overlay", params={"map": a, "head": b, "query": c, "rollout": d, "maps": e}))
 
 
 JSON = st.recursive(
@@ -300,18 +300,18 @@ JSON = st.recursive(
 def test_any_json(echo: TestClient, contents: Any) -> None:
     for address in ("/api/translate", "/api/run"):
         body = json.dumps(contents).encode()
-        told(echo.post(address, content=body, headers={"content-type": "application/json"}))
+        description(echo.post(address, content=body, headers={"content-type": "application/json"}))
 
 
 @FUZZ
 @given(st.binary(max_size=60), st.text(string.ascii_letters + "/;=-", max_size=30))
 def test_any_body(echo: TestClient, body: bytes, kind: str) -> None:
-    told(echo.post("/api/translate", content=body, headers={"content-type": kind}))
-    told(echo.post("/api/translate", content=body, headers={"content-type": "application/json"}))
+    description(echo.post("/api/translate", content=body, headers={"content-type": kind}))
+    description(echo.post("/api/translate", content=body, headers={"content-type": "application/json"}))
 
 
 @FUZZ
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=255), max_size=30))
 def test_any_host_and_origin(client: TestClient, value: str) -> None:
     for name in ("host", "origin", "sec-fetch-site", "content-type", "accept"):
-        told(client.get("/api/target", headers={name: value.encode("latin-1")}))
+        description(client.get("/api/target", headers={name: value.encode("latin-1")}))

@@ -1,4 +1,4 @@
-"""Charts over the wire: what is offered, what is answered, what is refused."""
+"""Charts over HTTP: the list, the responses, the errors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from regard.tasks.translator import Translator
 from tests.server.conftest import asked
 
 
-def test_every_mechanism_is_offered_and_answered_as_it_is(client: TestClient) -> None:
+def test_every_mechanism_is_listed_and_served(client: TestClient) -> None:
     offered = client.get("/api/explain").json()
     assert [one["name"] for one in offered["mechanisms"]] == list(MECHANISMS) and offered["run"] is None
     assert client.get("/api/explain/multi-head?text=a b c").json() == _plain(explain("multi-head", "a b c").to_dict())
 
 
-def test_what_cannot_be_explained_is_refused_in_words(client: TestClient) -> None:
+def test_invalid_requests_are_rejected_with_a_message(client: TestClient) -> None:
     for path, status, words in (
         ("rnn", 404, "mechanism ('rnn') must be one of encoder-decoder"),
         ("run", 404, "mechanism ('run') must be one of"),
@@ -48,7 +48,7 @@ class _Words:
         return " ".join(self.pieces(ids))
 
 
-def test_the_model_that_is_looked_at_is_explained_as_run() -> None:
+def test_the_model_of_the_target_is_explained_as_run() -> None:
     torch.manual_seed(0)
     words = _Words()
     model = Seq2Seq(Seq2SeqConfig(30, 30, width=5, hidden=7, encoder_hidden=4)).eval()
@@ -64,11 +64,11 @@ def test_the_model_that_is_looked_at_is_explained_as_run() -> None:
         assert refused.status_code == 400 and "must be run on a text" in refused.json()["error"]
 
 
-def _plain(told: dict[str, object]) -> dict[str, object]:
-    """As JSON gives it back: lists for tuples."""
+def _plain(response: dict[str, object]) -> dict[str, object]:
+    """Convert to JSON and back: tuples become lists."""
     import json
 
-    return json.loads(json.dumps(told))
+    return json.loads(json.dumps(response))
 
 
 def test_a_target_without_a_model_has_no_run() -> None:

@@ -1,4 +1,4 @@
-"""Work that is not wanted any more is not done: tickets, clients that left, time, the cache."""
+"""Unneeded work is cancelled: tickets, disconnected clients, time limits, the cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.server.conftest import asked, run
 
 
 class Client:
-    """A request whose client may leave."""
+    """A request whose client may disconnect."""
 
     gone = False
 
@@ -36,23 +36,23 @@ def blocked() -> tuple[threading.Event, Callable[[Task], str]]:
     return release, job
 
 
-async def settle(queue: WorkQueue, working: int, waiting: int) -> None:
-    """Until so many are at work, and so many wait."""
+async def wait_until(queue: WorkQueue, working: int, waiting: int) -> None:
+    """Wait until the given numbers of jobs are running and waiting."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        found = queue.progress()
-        if (len(found["working"]), found["waiting"]) == (working, waiting):
+        result = queue.progress()
+        if (len(result["working"]), result["waiting"]) == (working, waiting):
             return
         await asyncio.sleep(0.001)
-    pytest.fail(f"{working} at work and {waiting} waiting were to be; there are {queue.progress()}")
+    pytest.fail(f"{working} at work and {waiting} waiting expected; got {queue.progress()}")
 
 
-def test_what_waits_behind_a_newer_screenful_is_dropped() -> None:
+def test_older_tickets_are_dropped() -> None:
     async def scene() -> None:
         queue, client, ran = WorkQueue(threads=1), Client(), []
         release, job = blocked()
         first = asyncio.ensure_future(queue.submit(client, "first", job, "map", 1))  # type: ignore[arg-type]
-        await settle(queue, 1, 0)
+        await wait_until(queue, 1, 0)
 
         def ask(name: str, scope: str, ticket: int | None) -> asyncio.Future[Any]:
             return asyncio.ensure_future(queue.submit(client, name, lambda task: ran.append(name), scope, ticket))  # type: ignore[arg-type]
@@ -63,10 +63,10 @@ def test_what_waits_behind_a_newer_screenful_is_dropped() -> None:
             ask("other", "else", 1),
             ask("x", "map", None),
         )
-        await settle(queue, 1, 3)
+        await wait_until(queue, 1, 3)
         new = ask("new", "map", 2)
         late = ask("late", "map", 1)
-        await settle(queue, 1, 4)
+        await wait_until(queue, 1, 4)
         for dropped in (old, late):
             with pytest.raises(RequestError) as refused:
                 await dropped
@@ -83,12 +83,12 @@ def test_what_waits_behind_a_newer_screenful_is_dropped() -> None:
     run(scene())
 
 
-def test_a_client_that_left_frees_the_thread() -> None:
+def test_a_disconnected_client_frees_the_thread() -> None:
     async def scene() -> None:
         queue, client = WorkQueue(threads=1), Client()
         _, job = blocked()
         task = asyncio.ensure_future(queue.submit(client, "x", job))  # type: ignore[arg-type]
-        await settle(queue, 1, 0)
+        await wait_until(queue, 1, 0)
         client.gone = True
         with pytest.raises(RequestError, match="the client disconnected"):
             await task
@@ -98,7 +98,7 @@ def test_a_client_that_left_frees_the_thread() -> None:
     run(scene())
 
 
-def test_too_long_is_said_with_how_far_it_came() -> None:
+def test_a_timeout_reports_the_progress() -> None:
     async def scene() -> None:
         queue = WorkQueue(threads=1, seconds=0.2)
 
@@ -115,7 +115,7 @@ def test_too_long_is_said_with_how_far_it_came() -> None:
     run(scene())
 
 
-def test_progress_tells_what_is_at_work_and_how_far() -> None:
+def test_progress_lists_running_work_with_the_fraction_done() -> None:
     async def scene() -> None:
         queue = WorkQueue(threads=2)
         release, plain = blocked()
@@ -140,12 +140,12 @@ def test_progress_tells_what_is_at_work_and_how_far() -> None:
     run(scene())
 
 
-def test_only_so_many_wait() -> None:
+def test_the_number_of_waiting_requests_is_limited() -> None:
     async def scene() -> None:
         queue = WorkQueue(threads=1, waiting=1)
         release, job = blocked()
         tasks = [asyncio.ensure_future(queue.submit(Client(), "x", job)) for _ in range(2)]  # type: ignore[arg-type]
-        await settle(queue, 1, 1)
+        await wait_until(queue, 1, 1)
         with pytest.raises(RequestError) as refused:
             await queue.submit(Client(), "z", job)  # type: ignore[arg-type]
         assert refused.value.status == 503 and "1 requests are waiting" in refused.value.message
@@ -156,12 +156,12 @@ def test_only_so_many_wait() -> None:
     run(scene())
 
 
-def test_closing_ends_what_runs_and_what_waits() -> None:
+def test_closing_stops_running_and_waiting_work() -> None:
     async def scene() -> None:
         queue = WorkQueue(threads=1)
         _, job = blocked()
         tasks = [asyncio.ensure_future(queue.submit(Client(), "x", job)) for _ in range(3)]  # type: ignore[arg-type]
-        await settle(queue, 1, 2)
+        await wait_until(queue, 1, 2)
         queue.close()
         for task in tasks:
             with pytest.raises(RequestError, match="shutting down"):
@@ -170,7 +170,7 @@ def test_closing_ends_what_runs_and_what_waits() -> None:
     run(scene())
 
 
-def test_a_stopped_task_says_so() -> None:
+def test_a_stopped_task_raises() -> None:
     task = Task("x")
     steps = task.over([1, 2])
     assert next(steps) == 1
@@ -179,7 +179,7 @@ def test_a_stopped_task_says_so() -> None:
         next(steps)
 
 
-def test_the_cache_keeps_what_was_used_last() -> None:
+def test_the_cache_keeps_recently_used_values() -> None:
     cache = Cache(100)
     for n in range(10):
         cache.put(n, bytes(30))
