@@ -201,11 +201,11 @@ def test_notebook_html_of_maps_and_seen(seen, monkeypatch):
     assert "layers.1.self_attn" in shown and "2 × 3 × 10 × 10" in shown and shown.count("<img") == 1
     assert "(empty)" in Seen()._repr_html_()
     assert "nothing to draw" in a_map(3, queries=0)._repr_html_()
-    monkeypatch.setattr(notebook_html, "BUDGET", 300)
+    monkeypatch.setattr(notebook_html, "MAX_WEIGHTS", 300)
     assert "the first 2 of 3 heads" in a_map(3)._repr_html_()
     assert "1 layers × 3 heads" in seen._repr_html_()
-    monkeypatch.setattr(notebook_html, "BUDGET", 20)
-    assert "not drawn unasked" in a_map(3)._repr_html_() and "not drawn unasked" in seen._repr_html_()
+    monkeypatch.setattr(notebook_html, "MAX_WEIGHTS", 20)
+    assert "not drawn automatically" in a_map(3)._repr_html_() and "not drawn automatically" in seen._repr_html_()
 
 
 @pytest.mark.parametrize(
