@@ -86,7 +86,7 @@ def test_invalid_arguments_are_named(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--image", "cat.png"], "image (cat.png) must come with --run"),
         (
             ["--run", str(tmp_path / "none")],
-            f"RUN ({tmp_path / 'none'}) must be a folder with a trained model; there is none",
+            f"RUN ({tmp_path / 'none'}) must be a folder with a trained model; it does not exist",
         ),
         (["--run", str(tmp_path)], "config.json must be the settings of a run"),
     ):
@@ -98,7 +98,7 @@ def test_a_page_that_cannot_be_written(page: Path, tmp_path: Path, capsys: pytes
     (tmp_path / "file").touch()
     out = tmp_path / "file" / "chart.html"
     assert main(["explain", "dot", "--out", str(out)]) == 1
-    assert f"out ({out}) must be a place that can be written" in capsys.readouterr().err
+    assert f"out ({out}) must be a writable path" in capsys.readouterr().err
 
 
 def test_without_node_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_the_demo_names_commands_that_open_its_runs(
         if words[1] == "explain" and not (assets.FOLDER / "index.html").exists():
             words = words[: words.index("--out")]  # without the page, it prints an outline
         assert main(words[1:]) == 0, words
-    assert len(opened) == 1 and opened[0].shown.layers
+    assert len(opened) == 1 and opened[0].snapshot.layers
     assert capsys.readouterr().out.splitlines()
     fixed = str(demo_run[0] / "dates-run/fixed")
     date = commands[0][-1]

@@ -131,7 +131,7 @@ def bert(folder: Path) -> None:
 
 def test_a_text_model(tmp_path: Path) -> None:
     bert(tmp_path)
-    with pytest.raises(ValueError, match="must be given --text or --file"):
+    with pytest.raises(ValueError, match="must be opened with --text or --file"):
         open_target(tmp_path)
     client = asked(open_target(tmp_path, "a lower"))
     answer = client.get("/api/target").json()
@@ -168,13 +168,13 @@ def test_an_image_model(tmp_path: Path) -> None:
         ({}, [], "must be a capture"),
         ({"config.json": "{"}, [], "got text that is not JSON"),
         ({"config.json": "[]"}, [], ", a JSON object; got a list"),
-        ({"config.json": "{}"}, [], "tells of neither"),
-        ({"config.json": '{"recipe": "other"}'}, [], "a run of translate, classify or images; got one of other"),
-        ({"config.json": '{"recipe": "translate"}'}, ["--image", "x.png"], "is a translator. Give --text"),
-        ({"config.json": '{"recipe": "classify"}'}, ["--image", "x.png"], "is one of text. Give --text"),
-        ({"config.json": '{"recipe": "classify"}'}, ["--text", " "], "must come with a text to read. Give --text"),
-        ({"config.json": '{"recipe": "images"}'}, ["--text", "x"], "is one of images. Give --image"),
-        ({"config.json": '{"model_type": "bert", "vocab_size": 9}'}, ["--text", "x"], "whole model directory"),
+        ({"config.json": "{}"}, [], "describes neither"),
+        ({"config.json": '{"recipe": "other"}'}, [], "a run of translate, classify or images; got a run of other"),
+        ({"config.json": '{"recipe": "translate"}'}, ["--image", "x.png"], "is a translator. Pass --text"),
+        ({"config.json": '{"recipe": "classify"}'}, ["--image", "x.png"], "is a text classifier. Pass --text"),
+        ({"config.json": '{"recipe": "classify"}'}, ["--text", " "], "must be opened with a text. Pass --text"),
+        ({"config.json": '{"recipe": "images"}'}, ["--text", "x"], "is an image classifier. Pass --image"),
+        ({"config.json": '{"model_type": "bert", "vocab_size": 9}'}, ["--text", "x"], "complete model directory"),
         ({"config.json": "{}"}, ["--port", "70000"], "port (70000) must lie in 0…65535"),
         ({"config.json": "{}"}, ["--file", "nowhere.txt"], "nowhere.txt"),
     ],
@@ -191,9 +191,9 @@ def test_invalid_arguments_are_named(
 def test_invalid_files_are_named(tmp_path: Path, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.safetensors").write_bytes(b"no tensors")
     for arguments, message in (
-        ([str(tmp_path / "nothing")], "got nothing there"),
+        ([str(tmp_path / "nothing")], "it does not exist"),
         ([str(tmp_path / "x.safetensors")], "x.safetensors"),
-        ([str(capture), "--text", "x"], "is a file: a capture"),
+        ([str(capture), "--text", "x"], "is a capture"),
         ([str(capture), "--batch", "2"], "batch (2) must lie in 0…1"),
         ([str(capture), "--host", "not an address"], "host (not an address) must be an address of this machine"),
     ):

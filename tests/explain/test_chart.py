@@ -1,4 +1,4 @@
-"""What the boxes are called, their letters, and how they lie in each other."""
+"""Names, letters and nesting of the boxes of a chart."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from regard.models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
 
 
 def boxes(chart: Chart, step: int | None = None) -> dict[str, str]:
-    """The way of every node, and its letters."""
+    """Return the path of every node and its letters."""
     ways: dict[int, str] = {}
-    found = {}
+    result = {}
     for node in chart.nodes:
         above = "" if node.parent is None else ways[node.parent] + " > "
         ways[node.number] = above + node.name["en"]
         if node.time in (None, step) and node.value is not None:
-            found[ways[node.number]] = " ".join(chart.values[node.value].letters)
-    return found
+            result[ways[node.number]] = " ".join(chart.values[node.value].letters)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,10 @@ def boxes(chart: Chart, step: int | None = None) -> dict[str, str]:
 )
 def test_the_three_stages_of_attention_for_each_similarity(name: str, equation: str) -> None:
     chart = explain(name)
-    found = boxes(chart)
-    assert found["attention > similarity"] == "Tq Tk"
-    assert found["attention > weighting"] == "Tq Tk"
-    assert found["attention > weighted sum"] == "Tq Dv"
+    result = boxes(chart)
+    assert result["attention > similarity"] == "Tq Tk"
+    assert result["attention > weighting"] == "Tq Tk"
+    assert result["attention > weighted sum"] == "Tq Dv"
     (similarity,) = (node for node in chart.nodes if node.name["en"] == "similarity")
     assert similarity.equation == equation
     read = [chart.nodes[first].name["en"] for first, second, _ in chart.edges if second >= similarity.number]
@@ -52,13 +52,13 @@ def test_context_state_and_output_at_every_step() -> None:
     chart = explain("bahdanau")
     assert chart.steps == len(chart.written) == 5
     for step in (1, 3):
-        found = boxes(chart, step)
+        result = boxes(chart, step)
         at = f"step {step}"
-        assert found[f"{at} > context c > attention > similarity"] == "B 1 1 Ts"
-        assert found[f"{at} > context c"] == "B C"
-        assert found[f"{at} > state f"] == "B S"
-        assert found[f"{at} > output g"] == "B W"
-        assert found[f"{at} > logits"] == found[f"output {step}"] == "B V"
+        assert result[f"{at} > context c > attention > similarity"] == "B 1 1 Ts"
+        assert result[f"{at} > context c"] == "B C"
+        assert result[f"{at} > state f"] == "B S"
+        assert result[f"{at} > output g"] == "B W"
+        assert result[f"{at} > logits"] == result[f"output {step}"] == "B V"
     by_way = {node.number: node for node in chart.nodes}
     between = [
         (by_way[first].time, by_way[second].time)
@@ -68,14 +68,14 @@ def test_context_state_and_output_at_every_step() -> None:
     assert between and all(second == first + 1 for first, second in between)  # the state alone, from step to step
 
 
-def test_a_part_shows_what_it_gave_and_not_what_it_kept_for_later() -> None:
-    """The keys and values of the source, kept at the first step, are larger than what a decoder block gives."""
-    found = boxes(explain("transformer"), 1)
-    assert found["step 1 > decoder block 1"] == found["step 1 > decoder block 2"] == "B 1 W"
-    assert found["encoder"] == "B Ts W"
+def test_a_group_shows_its_output_and_not_its_state() -> None:
+    """The source keys and values, stored at the first step, are larger than the output of a decoder block."""
+    result = boxes(explain("transformer"), 1)
+    assert result["step 1 > decoder block 1"] == result["step 1 > decoder block 2"] == "B 1 W"
+    assert result["encoder"] == "B Ts W"
 
 
-def test_parts_are_open_that_were_wished_for() -> None:
+def test_default_groups_are_open() -> None:
     def opened(name: str) -> set[str]:
         return {node.name["en"] for node in explain(name).nodes if node.open}
 
@@ -83,7 +83,7 @@ def test_parts_are_open_that_were_wished_for() -> None:
     assert "decoder block 1" in opened("transformer") and "decoder block 2" not in opened("transformer")
 
 
-def test_parts_are_unfolded_with_all_they_lie_in() -> None:
+def test_groups_are_opened_with_their_parents() -> None:
     chart = explain("bahdanau", "the cat")
 
     def opened() -> list[str]:
@@ -101,7 +101,7 @@ def test_parts_are_unfolded_with_all_they_lie_in() -> None:
         chart.unfold(["forward > GRU"])
 
 
-def test_what_enters_a_step_is_named_by_its_token() -> None:
+def test_the_input_of_a_step_is_named_by_its_token() -> None:
     chart = explain("bahdanau")
     names = [node.name["en"] for node in chart.nodes if node.kind == "input"]
     assert names[2:4] == ["y0: <s>", f"y1: {chart.written[0]}"]
@@ -114,21 +114,21 @@ def test_a_fixed_context_is_the_same_at_every_step() -> None:
 
 
 def test_blocks_open_to_their_parts() -> None:
-    found = boxes(explain("bert"))
+    result = boxes(explain("bert"))
     block = "BERT > encoder block 2 > attention and residual"
-    assert found[f"{block} > multi-head attention > attention > similarity"] == "B H T T"
-    assert found[f"{block} > multi-head attention > join the heads"] == "B T W"
-    assert found["BERT > encoder block 1 > feed-forward and residual > feed-forward > widen"] == "B T F"
-    assert found["BERT > encoder block 1 > feed-forward and residual > normalisation"] == "B T W"
-    assert found["classes"] == found["output"] == "B K"
+    assert result[f"{block} > multi-head attention > attention > similarity"] == "B H T T"
+    assert result[f"{block} > multi-head attention > join the heads"] == "B T W"
+    assert result["BERT > encoder block 1 > feed-forward and residual > feed-forward > widen"] == "B T F"
+    assert result["BERT > encoder block 1 > feed-forward and residual > normalisation"] == "B T W"
+    assert result["classes"] == result["output"] == "B K"
 
 
 def test_the_last_block_of_a_vision_transformer_is_a_block_too() -> None:
-    found = boxes(explain("vit"))
-    assert "encoder block 1 > attention and residual > multi-head attention > attention > similarity" in found
-    assert found["encoder block 2 > multi-head attention > attention > similarity"] == "B H 1 T"
-    assert found["image"] == "B C Y X" and found["patch embedding"] == found["position"] == "B P W"
-    assert found["class token"] == "W" and found["class token first"] == "B T W"
+    result = boxes(explain("vit"))
+    assert "encoder block 1 > attention and residual > multi-head attention > attention > similarity" in result
+    assert result["encoder block 2 > multi-head attention > attention > similarity"] == "B H 1 T"
+    assert result["image"] == "B C Y X" and result["patch embedding"] == result["position"] == "B P W"
+    assert result["class token"] == "W" and result["class token first"] == "B T W"
     chart = explain("vit")
     (patches,) = (node for node in chart.nodes if node.name["en"] == "patch embedding")
     assert [" ".join(chart.values[one.value].letters) for one in patches.operands] == ["B P C·p·p", "W C·p·p", "W"]
@@ -139,11 +139,13 @@ def test_later_steps_of_a_transformer_read_the_keys_of_earlier_ones() -> None:
     times = {(chart.nodes[first].time, chart.nodes[second].time) for first, second, _ in chart.edges}
     assert {(1, 3), (2, 3), (None, 1)} <= times
     assert all(first is None or first <= second for first, second in times)
-    found = boxes(chart, 3)
-    assert "step 3 > decoder block 2 > cross-attention and residual > cross-attention > attention > similarity" in found
+    result = boxes(chart, 3)
+    assert (
+        "step 3 > decoder block 2 > cross-attention and residual > cross-attention > attention > similarity" in result
+    )
 
 
-def test_the_mask_hides_what_comes_after() -> None:
+def test_the_mask_hides_later_tokens() -> None:
     chart = explain("masked", "a b c")
     (mask,) = (node for node in chart.nodes if node.name["en"] == "mask")
     scores = chart.values[mask.value].values[0]
@@ -153,8 +155,8 @@ def test_the_mask_hides_what_comes_after() -> None:
 
 def test_a_chart_is_json_and_small() -> None:
     for name, most in (("multi-head", 20_000), ("bert", 90_000)):
-        told = json.dumps(explain(name).told(), allow_nan=False)
-        assert len(told) < most
+        response = json.dumps(explain(name).to_dict(), allow_nan=False)
+        assert len(response) < most
 
 
 def test_both_languages_and_every_name() -> None:
@@ -163,31 +165,31 @@ def test_both_languages_and_every_name() -> None:
             assert node.name["en"] and node.name["zh"]
 
 
-def test_letters_are_right_where_sizes_are_equal() -> None:
+def test_letters_are_correct_if_sizes_are_equal() -> None:
     """Eight words beside a width of eight: the letters follow the operations, not the sizes."""
-    found = boxes(explain("multi-head", "a b c d e f g h"))
-    assert found["queries"] == "B T W"
-    assert found["attention > similarity"] == "B H T T"
-    assert found["attention > weighted sum"] == "B H T D"
-    assert found["output"] == "B T W"
+    result = boxes(explain("multi-head", "a b c d e f g h"))
+    assert result["queries"] == "B T W"
+    assert result["attention > similarity"] == "B H T T"
+    assert result["attention > weighted sum"] == "B H T D"
+    assert result["output"] == "B T W"
 
 
-def test_letters_of_a_choice_are_right_where_sizes_are_equal() -> None:
+def test_letters_of_a_selection_are_correct_if_sizes_are_equal() -> None:
     """Three keys beside three queries."""
-    found = boxes(explain("hard", "a b c"))
-    assert {letters for way, letters in found.items() if way.endswith("weighting")} == {"Tq Tk"}
+    result = boxes(explain("hard", "a b c"))
+    assert {letters for way, letters in result.items() if way.endswith("weighting")} == {"Tq Tk"}
 
 
-def test_letters_of_a_decoder_are_right_where_sizes_are_equal() -> None:
+def test_letters_of_a_decoder_are_correct_if_sizes_are_equal() -> None:
     """Three words make a vocabulary of seven, as wide as a state."""
     for name in ("bahdanau", "encoder-decoder"):
-        found = boxes(explain(name, "a b c"), 2)
-        assert found["step 2 > state f"] == "B S" and found["output 2"] == "B V", name
-        letters = {letters for way, letters in found.items() if way.startswith("step 2 > state f >")}
+        result = boxes(explain(name, "a b c"), 2)
+        assert result["step 2 > state f"] == "B S" and result["output 2"] == "B V", name
+        letters = {letters for way, letters in result.items() if way.startswith("step 2 > state f >")}
         assert not any("V" in one for one in letters), letters
 
 
-def test_an_embedding_of_both_sides_is_named_by_its_use() -> None:
+def test_a_shared_embedding_is_named_by_its_use() -> None:
     torch.manual_seed(0)
     for config in (
         Seq2SeqConfig(9, 9, width=4, hidden=4, tie="all"),
@@ -208,13 +210,13 @@ def test_errors_name_the_value() -> None:
         explain("bert", "word " * 25)
     for name in MECHANISMS.keys() - {"vit"}:
         for nothing in ("", " "):
-            with pytest.raises(ValueError, match=r"text \(0 words\) must have 1 to 24.*Give --text WORDS"):
+            with pytest.raises(ValueError, match=r"text \(0 words\) must have 1 to 24.*Pass --text WORDS"):
                 explain(name, nothing)
-    with pytest.raises(ValueError, match=r"text \('a cat'\) must be left out: vit looks at an image"):
+    with pytest.raises(ValueError, match=r"text \('a cat'\) must be omitted: vit processes an image"):
         explain("vit", "a cat")
 
 
-def test_a_base_is_no_exponent() -> None:
+def test_a_base_is_not_an_exponent() -> None:
     powers = {node.equation for node in explain("transformer").nodes if node.name["en"] == "power"}
     assert powers == {"10000ˣ"}
 
@@ -233,7 +235,7 @@ def test_the_first_state_of_a_recurrent_layer_has_its_letters() -> None:
     assert boxes(chart)["encoder > recurrent encoder > GRU > zeros"] == "2 B E"
 
 
-def test_no_letter_stands_for_a_size_and_a_matrix() -> None:
+def test_no_letter_is_both_a_size_and_a_matrix() -> None:
     for mechanism in MECHANISMS:
         assert "V·" not in " ".join(node.equation for node in explain(mechanism).nodes)
 
@@ -241,10 +243,10 @@ def test_no_letter_stands_for_a_size_and_a_matrix() -> None:
 @pytest.mark.parametrize(
     "mechanism", ["scaled-dot", "hard", "additive", "multi-head", "bahdanau", "transformer", "vit"]
 )
-def test_weights_are_painted_from_zero_to_one(mechanism: str) -> None:
-    """Else equal weights of 0.1 would have the strongest color."""
+def test_weights_are_scaled_from_zero_to_one(mechanism: str) -> None:
+    """Otherwise equal weights of 0.1 would have the strongest colour."""
     chart = explain(mechanism)
-    drawn = chart.told()["values"]
+    drawn = chart.to_dict()["values"]
     weights = [node.value for node in chart.nodes if node.name["en"] in ("weighting", "hard weighting")]
     assert weights and all(drawn[value]["scale"] == 1.0 for value in weights if value is not None)
     others = [value for value in drawn if value["scale"] != 1.0]

@@ -38,12 +38,12 @@ def letters(chart: Chart) -> list[tuple[str, str]]:
     ]
 
 
-POSITIONS = ("position", "mask", "places", "equal?")
-"""Boxes computed from `arange(n)`, of which only the size is known: they may show a number in place of a letter."""
+POSITIONS = ("position", "mask", "positions", "equal?")
+"""Boxes computed from `arange(n)`, of which only the size is known: they may have a number instead of a letter."""
 
 
 def differences(different: list[tuple[str, str]], equal: list[tuple[str, str]]) -> list[tuple[str, str, str]]:
-    """Boxes whose letters differ, but for numbers in place of letters in what is computed from `arange`."""
+    """Return boxes whose letters differ, except for numbers instead of letters in boxes computed from `arange`."""
     wrong = []
     for (path, expected), (other, got) in zip(different, equal, strict=True):
         pairs = list(zip(expected.split(), got.split(), strict=True))

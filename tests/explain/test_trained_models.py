@@ -1,4 +1,4 @@
-"""Trained models explained: a chart of what they really do, or words that say what is wrong and what to do."""
+"""Charts of trained models, and error messages with a remedy."""
 
 from __future__ import annotations
 
@@ -33,68 +33,72 @@ def image_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def fails(capsys: pytest.CaptureFixture[str]) -> Fails:
-    def told(*arguments: Any) -> str:
+    def response(*arguments: Any) -> str:
         assert main(["explain", *map(str, arguments)]) == 1
         return capsys.readouterr().err
 
-    return told
+    return response
 
 
-def test_a_classifier_of_texts(text_run: Path, fails: Fails) -> None:
+def test_a_text_classifier(text_run: Path, fails: Fails) -> None:
     run: Any = load(text_run)
     assert mechanism_of(run) == "bert"
-    found = explain_run(run, "a good film", None, "mood")
+    actual = explain_run(run, "a good film", None, "mood")
     ids = run.words.encode("a good film", longest=run.longest).ids
     with torch.no_grad():
-        assert torch.allclose(run.model(torch.tensor([ids])), found.output, atol=1e-5)
-    assert found.tokens["T"][0] == "[CLS]" and draw(found).nodes[-1].kind == "output"
-    assert "run must be given a text to read. Give --text TEXT" in fails("bert", "--run", text_run)
-    assert "must be given a text" in fails("bert", "--run", text_run, "--text", " \t")
-    assert "image (x.png) must be left out: run reads a text" in fails(
+        assert torch.allclose(run.model(torch.tensor([ids])), actual.output, atol=1e-5)
+    assert actual.tokens["T"][0] == "[CLS]" and draw(actual).nodes[-1].kind == "output"
+    assert "run must be run on a text. Pass --text TEXT" in fails("bert", "--run", text_run)
+    assert "must be run on a text" in fails("bert", "--run", text_run, "--text", " \t")
+    assert "image (x.png) must be omitted: run is a text model" in fails(
         "bert", "--run", text_run, "--text", "a", "--image", "x.png"
     )
-    said = fails("transformer", "--run", text_run, "--text", "a")
-    assert f"mechanism (transformer) must be that of the run; {text_run} holds bert" in said
-    assert f"regard explain bert --run {text_run}" in said
+    message = fails("transformer", "--run", text_run, "--text", "a")
+    assert f"mechanism (transformer) must be that of the run; {text_run} holds bert" in message
+    assert f"regard explain bert --run {text_run}" in message
 
 
-def test_a_classifier_of_images(image_run: tuple[Path, Path], fails: Fails) -> None:
+def test_an_image_classifier(image_run: tuple[Path, Path], fails: Fails) -> None:
     folder, picture = image_run
     run: Any = load(folder)
     assert mechanism_of(run) == "vit"
-    found = explain_run(run, None, picture, "sides")
-    ((pixels, _),) = ((found.recorder.found.tensors[n], name) for n, name in found.recorder.found.inputs.items())
+    actual = explain_run(run, None, picture, "sides")
+    ((pixels, _),) = ((actual.recorder.result.tensors[n], name) for n, name in actual.recorder.result.inputs.items())
     with torch.no_grad():
-        assert torch.allclose(run.model(pixels), found.output, atol=1e-5)
-    assert found.tokens["K"] == ["left", "right"] and len(found.tokens["P"]) == 6
-    assert "must be given an image to look at. Give --image FILE" in fails("vit", "--run", folder)
-    assert "text ('a') must be left out" in fails("vit", "--run", folder, "--text", "a")
+        assert torch.allclose(run.model(pixels), actual.output, atol=1e-5)
+    assert actual.tokens["K"] == ["left", "right"] and len(actual.tokens["P"]) == 6
+    assert "must be run on an image. Pass --image FILE" in fails("vit", "--run", folder)
+    assert "text ('a') must be omitted" in fails("vit", "--run", folder, "--text", "a")
     assert "none.png) must exist" in fails("vit", "--run", folder, "--image", folder / "none.png")
     assert "config.json) must be an image" in fails("vit", "--run", folder, "--image", folder / "config.json")
 
 
-def test_a_folder_that_holds_something_else(tmp_path: Path, fails: Fails) -> None:
+def test_a_folder_without_a_model(tmp_path: Path, fails: Fails) -> None:
     missing = tmp_path / "none"
-    assert f"RUN ({missing}) must be a folder with a trained model; there is none" in fails("bert", "--run", missing)
+    assert f"RUN ({missing}) must be a folder with a trained model; it does not exist" in fails(
+        "bert", "--run", missing
+    )
     (tmp_path / "config.json").write_text(json.dumps({"recipe": "pretrain"}))
-    said = fails("bert", "--run", tmp_path)
-    assert f"RUN ({tmp_path}) must be a run of translate, classify or images" in said and "got pretrain" in said
+    message = fails("bert", "--run", tmp_path)
+    assert f"RUN ({tmp_path}) must be a run of translate, classify or images" in message and "got pretrain" in message
 
 
 def test_a_model_without_attention() -> None:
-    with pytest.raises(ValueError, match=r"must hold a model with attention; got a Linear. Try one trained as a ViT"):
+    with pytest.raises(
+        ValueError, match=r"must contain a model with attention; got a Linear. Try one trained as a ViT"
+    ):
         mechanism_of(SimpleNamespace(model=torch.nn.Linear(1, 1)))  # type: ignore[arg-type]
 
 
-def test_letters_of_an_image_are_right_where_sizes_are_equal() -> None:
+def test_letters_of_an_image_are_correct_if_sizes_are_equal() -> None:
     """Sixteen patches of four by four, width 16: rows of patches, a patch's side and the heads are all four."""
     torch.manual_seed(0)
     model = ViT(ViTConfig(3, channels=3, image=(16, 16), patch=4, width=16, heads=4, hidden=16, layers=2)).eval()
     chart = draw(image(model, torch.randn(1, 3, 16, 16), ["a", "b", "c"], ""))
-    found = {node.name["en"]: " ".join(chart.values[node.value].letters) for node in chart.nodes}
-    assert found["image"] == "B C Y X"
-    assert found["patch embedding"] == found["position"] == "B P W"
-    assert found["class token"] == "W" and found["class token first"] == found["encoder block 1"] == "B T W"
-    assert found["widen"] == "B F" and found["queries"] == "B 1 W" and found["similarity"] == "B H 1 T"
+    actual = {node.name["en"]: " ".join(chart.values[node.value].letters) for node in chart.nodes}
+    assert actual["image"] == "B C Y X"
+    assert actual["patch embedding"] == actual["position"] == "B P W"
+    assert actual["class token"] == "W" and actual["class token first"] == actual["encoder block 1"] == "B T W"
+    assert actual["widen"] == "B F" and actual["queries"] == "B 1 W" and actual["similarity"] == "B H 1 T"
     (patches,) = (node for node in chart.nodes if node.name["en"] == "patch embedding")
     assert [" ".join(chart.values[one.value].letters) for one in patches.operands] == ["B P C·p·p", "W C·p·p", "W"]

@@ -1,4 +1,4 @@
-"""Captures that were changed: refused in words, or without effect. REGARD_MUTATIONS=1 runs thousands."""
+"""Mutated captures are rejected with a message or have no effect. REGARD_MUTATIONS=1 runs thousands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regard.attention.similarity import Additive, Dot
 from regard.core.tensor_files import digest
 from regard.lens import captures
 from regard.lens.patch_weights import Patches
-from regard.lens.recorded_call import Call, Found, Plain
+from regard.lens.recorded_call import Call, Record, StoredRequest
 from regard.lens.seen import Seen
 from regard.server.target import Capture
 from tests.server.conftest import asked
@@ -32,7 +32,7 @@ SECRET = "☃ a snowman"
 
 
 def example() -> Seen:
-    """Every kind of thing that a capture can hold, in small sizes that differ."""
+    """A capture with every kind of content, in small distinct sizes."""
     g = torch.Generator().manual_seed(0)
     q, k = torch.randn(1, 4, 3, 6, generator=g), torch.randn(1, 2, 5, 6, generator=g)
     full = torch.randn(1, 4, 5, 6, generator=g)
@@ -46,7 +46,10 @@ def example() -> Seen:
         ),
         Request.of_parts(q, full, None, Dot(0.5), lead=(1, 4), mask=Mask(torch.ones(3, 5).tril(2) > 0)),
     ]
-    calls = [Call(f"layer.{i}", Found(Plain(r), torch.zeros(4, 1) if i == 4 else None)) for i, r in enumerate(requests)]
+    calls = [
+        Call(f"layer.{i}", Record(StoredRequest(r), torch.zeros(4, 1) if i == 4 else None))
+        for i, r in enumerate(requests)
+    ]
     seen = Seen(calls, missed=["layer.9: a reason"])
     seen.calls[0].query_tokens, seen.calls[0].key_tokens = ["a", SECRET, "c"], list("vwxyz")
     seen.image = torch.arange(12, dtype=torch.uint8).reshape(2, 2, 3)
@@ -55,7 +58,7 @@ def example() -> Seen:
 
 
 def read(seen: Seen) -> Any:
-    """All that a capture says."""
+    """Read the whole contents of a capture."""
     maps = [m.dense().tolist() for m in seen]
     tokens = [(call.query_tokens, call.key_tokens, call.module) for call in seen.calls]
     image = None if seen.image is None else seen.image.tolist()
@@ -68,7 +71,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def outcome(path: Path, data: bytes) -> Seen | str:
-    """What was loaded, or the words of the refusal; anything else is an error of the test."""
+    """Return the loaded contents or the error message. Other errors fail the test."""
     path.write_bytes(data)
     try:
         return regard.load_capture(path)
@@ -77,20 +80,20 @@ def outcome(path: Path, data: bytes) -> Seen | str:
         return str(error)
 
 
-def test_every_flipped_bit_is_refused_or_without_effect(whole: bytes, tmp_path: Path) -> None:
-    wanted, refused = read(regard.load_capture(_at(tmp_path, whole))), 0
+def test_every_flipped_bit_is_rejected_or_has_no_effect(whole: bytes, tmp_path: Path) -> None:
+    expected, refused = read(regard.load_capture(_at(tmp_path, whole))), 0
     chosen = random.Random(0).sample(range(8 * len(whole)), FLIPS)
     header = int.from_bytes(whole[:8], "little") + 8
     for bit in (*chosen, *(8 * at + at % 8 for at in range(0, header, 1 if MANY else 9))):
         data = bytearray(whole)
         data[bit // 8] ^= 1 << bit % 8
-        found = outcome(tmp_path / "flipped", bytes(data))
-        refused += isinstance(found, str)
-        assert isinstance(found, str) or read(found) == wanted, f"bit {bit} changed what is read"
+        result = outcome(tmp_path / "flipped", bytes(data))
+        refused += isinstance(result, str)
+        assert isinstance(result, str) or read(result) == expected, f"bit {bit} changed what is read"
     assert refused > FLIPS * 0.9
 
 
-def test_files_that_were_cut_are_refused(whole: bytes, tmp_path: Path) -> None:
+def test_truncated_files_are_rejected(whole: bytes, tmp_path: Path) -> None:
     for length in random.Random(1).sample(range(len(whole)), CUTS):
         assert isinstance(outcome(tmp_path / "cut", whole[:length]), str)
     assert isinstance(outcome(tmp_path / "longer", whole + b"\0"), str)
@@ -105,14 +108,14 @@ VALUES: list[Any] = [
 
 
 def paths(tree: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where the values of a JSON tree are."""
+    """Yield the paths of the values of a JSON tree."""
     for key in tree if isinstance(tree, dict) else range(len(tree)) if isinstance(tree, list) else ():
         yield (*at, key)
         yield from paths(tree[key], (*at, key))
 
 
 def mutated(contents: dict[str, Any], draw: random.Random) -> dict[str, Any]:
-    """One or two values replaced, left out, or exchanged."""
+    """Replace, remove or swap one or two values."""
     contents = copy.deepcopy(contents)
     for _ in range(draw.choice((1, 1, 1, 2))):
         *above, key = draw.choice(list(paths(contents)))
@@ -136,7 +139,7 @@ def mutated(contents: dict[str, Any], draw: random.Random) -> dict[str, Any]:
 
 
 def signed(whole: bytes, draw: random.Random) -> bytes:
-    """A capture with another description, or other tensors, and digests that fit."""
+    """Return a capture with a changed description or changed tensors, and matching digests."""
     tensors = load(whole)
     header = json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])
     contents = mutated(json.loads(header["__metadata__"]["regard"]), draw)
@@ -159,8 +162,8 @@ def signed(whole: bytes, draw: random.Random) -> bytes:
     return bytes(save({name: x.clone() for name, x in tensors.items()}, metadata))
 
 
-def look(seen: Seen) -> None:
-    """Look at all that a map tells; ValueError is for what is too large."""
+def inspect(seen: Seen) -> None:
+    """Read everything from a map. ValueError is allowed for maps that are too large."""
     for m in seen:
         try:
             for view in (m.dense, m.entropy, m.received, lambda m=m: m.pool(2, 2), lambda m=m: m.top(2)):
@@ -170,24 +173,24 @@ def look(seen: Seen) -> None:
     seen.kinds  # noqa: B018
 
 
-def test_descriptions_that_say_anything_are_refused_or_can_be_looked_at(whole: bytes, tmp_path: Path) -> None:
+def test_mutated_descriptions_are_rejected_or_can_be_viewed(whole: bytes, tmp_path: Path) -> None:
     draw, loaded = random.Random(2), 0
     for _ in range(MUTATIONS):
-        found = outcome(tmp_path / "mutated", signed(whole, draw))
-        if isinstance(found, Seen):
+        result = outcome(tmp_path / "mutated", signed(whole, draw))
+        if isinstance(result, Seen):
             loaded += 1
-            look(found)
+            inspect(result)
     assert MUTATIONS * 0.05 < loaded < MUTATIONS * 0.9
 
 
-def test_the_page_answers_whatever_a_capture_says(whole: bytes, tmp_path: Path) -> None:
+def test_the_server_responds_to_every_mutated_capture(whole: bytes, tmp_path: Path) -> None:
     draw, answered = random.Random(3), 0
     while answered < SERVED:
-        found = outcome(tmp_path / "mutated", signed(whole, draw))
-        if not isinstance(found, Seen):
+        result = outcome(tmp_path / "mutated", signed(whole, draw))
+        if not isinstance(result, Seen):
             continue
         try:
-            target = Capture(found, "a capture")
+            target = Capture(result, "a capture")
         except ValueError as error:
             assert str(error).startswith(("view: ", "map: "))
             continue

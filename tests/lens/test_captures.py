@@ -1,4 +1,4 @@
-"""Captures: everything a request can ask comes back from the file; other files are refused with a reason."""
+"""Captures restore every kind of request; other files are rejected with a reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from regard.lens.seen import Seen
 
 
 class Asks(nn.Module):
-    """Calls the operator with options of all kinds."""
+    """Calls `attend` with the given options."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -56,13 +56,13 @@ def seen_of(options: dict[str, Any]) -> Seen:
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_what_was_asked_comes_back(asked: str, tmp_path: Path) -> None:
-    _, wanted = regard.attend(
+def test_every_request_is_restored(asked: str, tmp_path: Path) -> None:
+    _, expected = regard.attend(
         drawn(2, 4, 5, 6), drawn(2, 4, 7, 6) + 0.3, drawn(2, 4, 7, 6), **ASKED[asked], return_map=True
     )
     seen = seen_of(ASKED[asked])
     loaded = regard.load_capture(seen.save(tmp_path / "x.safetensors"))
-    torch.testing.assert_close(loaded[0].dense(), wanted.dense())
+    torch.testing.assert_close(loaded[0].dense(), expected.dense())
     assert loaded.names == ["Asks"] and loaded.kinds == seen.kinds
 
 
@@ -88,15 +88,15 @@ def test_grouped_heads_shared_masks_tokens_and_picture(tmp_path: Path) -> None:
     assert len(regard.load_capture(again)) == 2
 
 
-def test_a_similarity_that_is_code_is_refused(tmp_path: Path) -> None:
+def test_a_similarity_that_is_code_is_rejected(tmp_path: Path) -> None:
     seen = seen_of({"similarity": lambda q, k: q @ k.mT})
     with pytest.raises(ValueError, match=r"the similarity of Asks must be a dot product.*which is code"):
         seen.save(tmp_path / "x.safetensors")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_that_are_no_captures(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="there is none"):
+def test_files_that_are_not_captures(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="it does not exist"):
         regard.load_capture(tmp_path / "x.safetensors")
     path = seen_of({}).save(tmp_path / "x.safetensors")
     whole = path.read_bytes()
@@ -116,9 +116,9 @@ def test_files_that_are_no_captures(tmp_path: Path) -> None:
         return tmp_path / "other"
 
     save_file(tensors, tmp_path / "foreign", {"format": "pt"})
-    with pytest.raises(ValueError, match=r"must be a file that Seen.save wrote"):
+    with pytest.raises(ValueError, match=r"must be a file written by Seen.save"):
         regard.load_capture(tmp_path / "foreign")
-    with pytest.raises(ValueError, match=r"must be of version 2 or before; got 3. Upgrade regard."):
+    with pytest.raises(ValueError, match=r"must have version 2 or earlier; got 3. Upgrade regard."):
         regard.load_capture(changed(version=3))
     (call,) = json.loads(metadata["regard"])["calls"]
     for wrong in ({"q": "9"}, {"lead": [3, 4]}, {"kind": "odd"}, {"query_tokens": 0}, {"similarity": {"kind": "x"}}):

@@ -1,4 +1,4 @@
-"""Generation with transformers, watched: every row of every map is the one that eager attention has, joined or not."""
+"""Recorded generation with transformers: every row of every map equals that of eager attention."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WAYS: dict[str, tuple[int, dict[str, Any], int | None]] = {
     "assisted": (1, {"assistant_model": "another"}, None),
     "assisted by an equal": (1, {"assistant_model": "equal"}, None),
 }
-"""Batch entries, options of `generate`, and the maps of a layer, where that is known beforehand."""
+"""Batch size, options of `generate`, and the number of maps per layer, if it is known."""
 
 
 def build(name: str, implementation: str, seed: int = 0) -> Any:
@@ -71,7 +71,7 @@ def generate(model: Any, way: str, **more: Any) -> Tensor:
 
 
 def eager_calls(model: Any, way: str, **more: Any) -> list[tuple[Tensor, ...]]:
-    """The attentions of every forward pass of a generation, as the model returns them."""
+    """Return the attentions of every forward pass of a generation."""
     calls: list[tuple[Tensor, ...]] = []
     hook = model.register_forward_hook(lambda _, __, output: calls.append(output.attentions))
     generate(model, way, output_attentions=True, return_dict_in_generate=True, **more)
@@ -79,13 +79,13 @@ def eager_calls(model: Any, way: str, **more: Any) -> list[tuple[Tensor, ...]]:
     return calls
 
 
-def error(found: Tensor, wanted: Tensor) -> float:
-    """How far rows are from wanted ones, whose first key may be a later one: windows drop keys, maps hold all."""
-    keys, errors = min(wanted.shape[-1], found.shape[-1]), []
-    for first in range(found.shape[-1] - keys + 1):
-        placed = torch.zeros_like(found)
-        placed[..., first : first + keys] = wanted[..., :keys]
-        errors.append(max(float((found - placed).abs().max()), float(wanted[..., keys:].abs().sum())))
+def error(result: Tensor, expected: Tensor) -> float:
+    """Return the distance of rows from the expected ones. These may lack the first keys, which a window drops."""
+    keys, errors = min(expected.shape[-1], result.shape[-1]), []
+    for first in range(result.shape[-1] - keys + 1):
+        positioned = torch.zeros_like(result)
+        positioned[..., first : first + keys] = expected[..., :keys]
+        errors.append(max(float((result - positioned).abs().max()), float(expected[..., keys:].abs().sum())))
     return min(errors)
 
 
@@ -105,12 +105,12 @@ def test_generation_gives_the_eager_weights(name: str, way: str, implementation:
     calls = eager_calls(model, way, **more)
     for layer in range(2):
         maps = [m for name, m in seen.items() if f".{layer}." in name]
-        wanted = [call[layer] for call in calls]
+        expected = [call[layer] for call in calls]
         for m in maps:
             rows = m.dense()
             while rows.shape[-2]:
-                now = wanted.pop(0)
+                now = expected.pop(0)
                 assert error(rows[..., : now.shape[-2], :], now) <= WITHIN
                 rows = rows[..., now.shape[-2] :, :]
-        assert not wanted
+        assert not expected
         assert WAYS[way][2] in (None, len(maps))

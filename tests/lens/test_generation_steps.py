@@ -1,4 +1,4 @@
-"""Steps of a generation with a cache: joined they are the map of all at once."""
+"""The joined steps of a generation with a cache equal the map of a single pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T, START = 9, 4
 
 
 class Decoder(nn.Module):
-    """One layer of attention over what it was given so far."""
+    """A layer of attention with a cache."""
 
     def __init__(self, cache: str, window: int | None = None) -> None:
         super().__init__()
@@ -61,36 +61,36 @@ def x() -> Tensor:
 @pytest.mark.parametrize("cut", [[0, START, *range(START + 1, T + 1)], [0, *range(1, T + 1)]])
 def test_a_growing_cache_is_one_causal_map(x: Tensor, cut: list[int]) -> None:
     seen = steps(Decoder("grows"), x, cut)
-    _, wanted = regard.attend(x, x, x, is_causal=True, return_map=True)
+    _, expected = regard.attend(x, x, x, is_causal=True, return_map=True)
     assert len(seen) == 1 and seen.kinds == ["causal"] and seen.calls[0].request.mask.dense is None
-    torch.testing.assert_close(seen[0].dense(), wanted.dense())
+    torch.testing.assert_close(seen[0].dense(), expected.dense())
     assert seen.calls[0].request.mask.offset == 0
 
 
 @pytest.mark.parametrize("first", [2, START])
 def test_a_window_that_drops_keys_is_one_map_over_all_keys(x: Tensor, first: int) -> None:
     seen = steps(Decoder("grows", window=3), x, [0, first, *range(first + 1, T + 1)])
-    _, wanted = regard.attend(x, x, x, is_causal=True, window=(2, None), return_map=True)
+    _, expected = regard.attend(x, x, x, is_causal=True, window=(2, None), return_map=True)
     assert len(seen) == 1
-    torch.testing.assert_close(seen[0].dense(), wanted.dense())
+    torch.testing.assert_close(seen[0].dense(), expected.dense())
 
 
-def test_a_buffer_that_fills_up(x: Tensor) -> None:
+def test_a_preallocated_cache(x: Tensor) -> None:
     seen = steps(Decoder("static"), x, [0, START, *range(START + 1, T + 1)])
-    _, wanted = regard.attend(x, x, x, is_causal=True, return_map=True)
+    _, expected = regard.attend(x, x, x, is_causal=True, return_map=True)
     assert len(seen) == 1 and seen[0].shape == (1, 2, T, T + 3)
-    torch.testing.assert_close(seen[0].dense()[..., :T], wanted.dense())
+    torch.testing.assert_close(seen[0].dense()[..., :T], expected.dense())
     assert not seen[0].dense()[..., T:].any()
 
 
-def test_masks_that_are_no_band(x: Tensor) -> None:
+def test_masks_that_are_not_a_band(x: Tensor) -> None:
     seen = steps(Decoder("padded"), x, [0, START, *range(START + 1, T + 1)])
-    _, wanted = regard.attend(x, x, x, torch.arange(T) > 0, is_causal=True, return_map=True)
+    _, expected = regard.attend(x, x, x, torch.arange(T) > 0, is_causal=True, return_map=True)
     assert len(seen) == 1
-    torch.testing.assert_close(seen[0].dense(), wanted.dense())
+    torch.testing.assert_close(seen[0].dense(), expected.dense())
 
 
-def test_what_does_not_continue_stays_apart(x: Tensor) -> None:
+def test_unrelated_calls_are_not_joined(x: Tensor) -> None:
     model = Decoder("grows")
     with torch.no_grad(), regard.watch(model) as seen:
         for _ in range(2):  # twice the same, from the beginning
@@ -142,7 +142,7 @@ class Beams:
         self.calls.append((start, first))
         model(q, k, mask)
 
-    def wanted(self, calls: range) -> Tensor:
+    def expected(self, calls: range) -> Tensor:
         """The weights of these calls as one map, (B, heads, queries, keys)."""
         (start, first), stop = self.calls[calls.start], [*self.calls, (self.length, 0)][calls.stop][0]
         q = self.queries[self.ids[:, start:stop]].transpose(1, 2)
@@ -166,7 +166,7 @@ class Attends(nn.Module):
 @pytest.mark.parametrize("kind", ["grows", "window", "static", "shared"])
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_beams_that_are_exchanged_are_never_joined(kind: str, batch: int) -> None:
-    """Every map is that of one sequence from its first query to its last, whatever was exchanged between calls."""
+    """Every map belongs to one sequence, even if batch entries were exchanged between calls."""
     joined = 0
     for seed in range(25):
         beams, model, sizes = Beams(kind, batch, seed), Attends(), []
@@ -186,16 +186,16 @@ def test_beams_that_are_exchanged_are_never_joined(kind: str, batch: int) -> Non
                     calls -= 1
                     rows -= sizes[calls]
                 assert rows == 0
-                wanted = beams.wanted(range(calls, len(sizes)))
-                found = seen[-1].dense()[..., : wanted.shape[-1]]
-                torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
+                expected = beams.wanted(range(calls, len(sizes)))
+                result = seen[-1].dense()[..., : expected.shape[-1]]
+                torch.testing.assert_close(result, expected, atol=1e-6, rtol=1e-5)
         assert not seen.missed
     ambiguous = batch > 1 if kind == "shared" else batch > 2 and kind == "window"  # two tokens: some entries are equal
     assert joined > 20 or ambiguous
 
 
 def test_a_cache_that_is_cropped_and_refilled_is_not_joined(x: Tensor) -> None:
-    """As assisted generation does where candidates are rejected: those rows belong to no sequence any more."""
+    """Assisted generation does this when candidates are rejected. Their rows belong to no sequence."""
     model = Decoder("grows")
     with torch.no_grad(), regard.watch(model) as seen:
         model(x[..., :4, :])
@@ -219,7 +219,7 @@ def test_another_pass_over_the_same_keys_is_not_joined(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_keys_are_compared_bit_for_bit(x: Tensor, dtype: torch.dtype) -> None:
+def test_keys_are_compared_bit_by_bit(x: Tensor, dtype: torch.dtype) -> None:
     for value, other in ((0.0, -0.0), (1.0, 1.0 + torch.finfo(dtype).eps), (torch.nan, torch.nan)):
         model, k = Attends(), x.to(dtype).clone()
         k[0, 1, 2, 3] = value
@@ -232,19 +232,19 @@ def test_keys_are_compared_bit_for_bit(x: Tensor, dtype: torch.dtype) -> None:
 
 
 def test_a_mask_that_is_overwritten_by_the_next_step(x: Tensor) -> None:
-    """A static mask, filled in place step by step, out of sight (`.data`)."""
+    """A static mask that is filled in place through `.data`, which is not detected."""
     model, mask, keys = Attends(), torch.zeros(1, T, dtype=torch.bool), torch.zeros(1, 2, T, 4)
     with torch.no_grad(), regard.watch(model) as seen:
         for t in range(T):
             mask.data[:, : t + 1] = True
             keys[..., t, :] = x[..., t, :]
             model(x[..., t : t + 1, :], keys, mask.clone() if t == 0 else mask)
-    wanted = regard.attend(x, x, x, is_causal=True, return_map=True)[1]
+    expected = regard.attend(x, x, x, is_causal=True, return_map=True)[1]
     assert len(seen) == 1
-    torch.testing.assert_close(seen[0].dense(), wanted.dense())
+    torch.testing.assert_close(seen[0].dense(), expected.dense())
 
 
-def test_lengths_that_are_counted_up_in_place(x: Tensor) -> None:
+def test_lengths_that_are_incremented_in_place(x: Tensor) -> None:
     class Counts(nn.Module):
         def forward(self, q: Tensor, lengths: Tensor) -> Tensor:
             return regard.attend(q, x, x, lengths=lengths)
@@ -257,8 +257,8 @@ def test_lengths_that_are_counted_up_in_place(x: Tensor) -> None:
 
 
 def test_a_sink_that_differs_is_another_map(x: Tensor) -> None:
-    from regard.lens.recorded_call import Found
-    from regard.lens.recorders import kept
+    from regard.lens.recorded_call import Record
+    from regard.lens.recorders import stored_request
 
     def attends(q: Tensor, k: Tensor, sink: Tensor | None) -> Tensor:
         if torch.overrides.has_torch_function_variadic(q, k):
@@ -269,8 +269,8 @@ def test_a_sink_that_differs_is_another_map(x: Tensor) -> None:
         def forward(self, q: Tensor, k: Tensor, sink: Tensor | None) -> Tensor:
             return attends(q, k, sink)
 
-    def recorder(q: Tensor, k: Tensor, sink: Tensor | None) -> Found:
-        return Found(kept(regard.attention.request.Request.of(q, k, k)), sink)
+    def recorder(q: Tensor, k: Tensor, sink: Tensor | None) -> Record:
+        return Record(stored_request(regard.attention.request.Request.of(q, k, k)), sink)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(recorders.RECORDERS, attends, recorder)

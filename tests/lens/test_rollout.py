@@ -1,4 +1,4 @@
-"""Rollout and flow by products of maps, held against the dense matrices."""
+"""Rollout and flow, compared with dense matrix products."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_errors_name_the_value(maps: list[regard.AttentionMap]) -> None:
         Rollout.of(maps, 0.5, "mean").row(0, batch=2)
     q = torch.randn(1, 1, 4, 5)
     cross = regard.attend(q, q[..., :3, :], q[..., :3, :], return_map=True)[1]
-    with pytest.raises(ValueError, match=r"maps \(2×3×7×7 and 1×1×4×3\) must be square and of one length"):
+    with pytest.raises(ValueError, match=r"maps \(2×3×7×7 and 1×1×4×3\) must be square maps of one length"):
         Rollout.of([*maps, cross], 0.5, "mean")
-    with pytest.raises(ValueError, match="must be at least one"):
+    with pytest.raises(ValueError, match="must not be empty"):
         Rollout.of([], 0.5, "mean")

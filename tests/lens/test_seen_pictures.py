@@ -1,4 +1,4 @@
-"""Pictures of what was seen: the values behind them are those of the dense weights, and files are written."""
+"""Pictures of recorded maps: their values match the dense weights, and files are written."""
 
 import re
 
@@ -33,13 +33,13 @@ def seen():
     layers = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(12, 3, 16, batch_first=True), 2, enable_nested_tensor=False
     ).eval()
-    with torch.no_grad(), regard.watch(layers) as found:
+    with torch.no_grad(), regard.watch(layers) as result:
         layers(3 * torch.randn(2, 10, 12))
-    return found
+    return result
 
 
 def dense_profile(w, position):
-    """w: (H, Tq, Tk) in float64; position: of each query."""
+    """Compute a profile from dense weights (H, Tq, Tk) in float64 and the position of each query."""
     keys = torch.arange(w.shape[-1])
     away = keys - position[:, None]
     parts = [torch.special.entr(w), w * away.abs(), w[..., :1], w * (away == -1), w * (away == 0)]
@@ -58,11 +58,11 @@ def dense_profile(w, position):
         ({"similarity": lambda q, k: q @ k.transpose(-2, -1)}, 0),
     ],
 )
-def test_profiles_are_those_of_the_dense_weights(options, ahead):
+def test_profiles_match_the_dense_weights(options, ahead):
     m = a_map(2, 3, **options)
     for batch in (0, 1):
-        wanted = dense_profile(m.dense()[batch].double(), torch.arange(11) + ahead)
-        assert torch.allclose(profile(m, batch=batch).values[0], wanted, atol=1e-5)
+        expected = dense_profile(m.dense()[batch].double(), torch.arange(11) + ahead)
+        assert torch.allclose(profile(m, batch=batch).values[0], expected, atol=1e-5)
 
 
 def test_profiles_are_streamed_in_blocks(monkeypatch):
@@ -70,22 +70,22 @@ def test_profiles_are_streamed_in_blocks(monkeypatch):
     m = a_map(3, is_causal=True)
     assert torch.allclose(profile(m).values[0], dense_profile(m.dense().double(), torch.arange(11)), atol=1e-5)
     offset = a_map(2, 3, is_causal=True, causal_offset=torch.tensor([0, 2]))
-    wanted = dense_profile(offset.dense()[1].double(), torch.arange(11) + 2)
-    assert torch.allclose(profile(offset, batch=1).values[0], wanted, atol=1e-5)
+    expected = dense_profile(offset.dense()[1].double(), torch.arange(11) + 2)
+    assert torch.allclose(profile(offset, batch=1).values[0], expected, atol=1e-5)
 
 
 def test_a_profile_of_all_layers_by_name(seen):
-    found = seen.profile()
-    assert found.values.shape == (2, 3, 5) and list(found) == list(MEASURES)
-    assert torch.equal(found["same"][1], profile(seen[1])["same"][0])
-    assert repr(found).startswith("Profile(2 × 3 heads; on average entropy ")
+    result = seen.profile()
+    assert result.values.shape == (2, 3, 5) and list(result) == list(MEASURES)
+    assert torch.equal(result["same"][1], profile(seen[1])["same"][0])
+    assert repr(result).startswith("Profile(2 × 3 heads; on average entropy ")
     with pytest.raises(KeyError, match="'entropie'"):
-        found["entropie"]
-    panels = [axes for axes in found.draw().axes if axes.images]
+        result["entropie"]
+    panels = [axes for axes in result.draw().axes if axes.images]
     for axes, measure in zip(panels, MEASURES, strict=True):
-        assert np.allclose(axes.images[0].get_array(), found[measure])
+        assert np.allclose(axes.images[0].get_array(), result[measure])
     bars = profile(seen[0]).draw().axes[2].patches
-    assert np.allclose([bar.get_width() for bar in bars], found["first"][0])
+    assert np.allclose([bar.get_width() for bar in bars], result["first"][0])
 
 
 @pytest.mark.parametrize("reduce", ["max", "mean"])
@@ -97,25 +97,25 @@ def test_thumbnails_have_the_colours_of_the_pooled_weights(seen, reduce):
             top, left = row * (8 + head_grid.GAP), head * (8 + head_grid.GAP)
             part = pixels(picture)[top : top + 8, left : left + 8]
             pooled = m.pool(8, 8, reduce=reduce)[1, head].numpy() / high
-            wanted = 255 * matplotlib.colormaps.get_cmap(head_grid.PAPER)(pooled)[..., :3]
-            assert np.abs(part - wanted).max() <= 1.01
+            expected = 255 * matplotlib.colormaps.get_cmap(head_grid.PAPER)(pooled)[..., :3]
+            assert np.abs(part - expected).max() <= 1.01
 
 
-def test_a_grid_of_a_stretch_of_some_layers_and_heads(seen):
+def test_a_grid_of_a_token_range_of_some_layers_and_heads(seen):
     picture = seen.grid(layers=1, heads=[2], tokens=slice(2, 6), scale="linear", limits=(0, 1), side=40)
     part = pixels(picture)
     cell = part[5::10, 5::10]
-    wanted = 255 * matplotlib.colormaps.get_cmap(head_grid.PAPER)(seen[1][0, 2, 2:6, 2:6].numpy())[..., :3]
-    assert cell.shape == wanted.shape and np.abs(cell - wanted).max() <= 1.01
+    expected = 255 * matplotlib.colormaps.get_cmap(head_grid.PAPER)(seen[1][0, 2, 2:6, 2:6].numpy())[..., :3]
+    assert cell.shape == expected.shape and np.abs(cell - expected).max() <= 1.01
     assert [t.get_text() for t in picture.axes[0].get_xticklabels()] == ["2"]
 
 
 def test_links_are_the_strongest_of_the_span():
     m = a_map(2, 3)
-    found = link_diagram.strongest(m, slice(4, 7), head=1, batch=1, top=2)
+    result = link_diagram.strongest(m, slice(4, 7), head=1, batch=1, top=2)
     values, keys = m.dense()[1, 1, 4:7].topk(2)
-    assert [(link.query, link.key) for link in found] == [(4 + i // 2, int(k)) for i, k in enumerate(keys.flatten())]
-    assert np.allclose([link.weight for link in found], values.flatten())
+    assert [(link.query, link.key) for link in result] == [(4 + i // 2, int(k)) for i, k in enumerate(keys.flatten())]
+    assert np.allclose([link.weight for link in result], values.flatten())
     mean = link_diagram.strongest(m, -1, top=1)
     assert mean[0].weight == pytest.approx(float(m.dense()[0].mean(0)[10].max()), abs=1e-6)
     assert [link.key for link in link_diagram.strongest(a_map(3, is_causal=True), 0, top=3)] == [
@@ -132,7 +132,7 @@ def test_tokens_of_links_never_overlap():
     assert min(box.x0 for box in boxes) >= 0 and max(box.x1 for box in boxes) <= picture.bbox.x1
 
 
-def test_pieces_become_words():
+def test_subwords_are_merged_to_words():
     assert spell(["new@@", "est", "low"]) == (["newest", "low"], [0, 0, 1])
     assert spell(["The", "Ġcat", "fish", "<|end|>", "x"]) == (
         ["The", "catfish", "<|end|>", "x"],
@@ -151,7 +151,7 @@ def test_an_alignment_shows_words():
     assert float(axes.images[0].get_array()[1, 1]) == pytest.approx(float(m[2, 1:3, 1:3].sum() / 2), abs=1e-6)
 
 
-def test_weights_of_patches(seen):  # 10 tokens: one, and 3 × 3
+def test_patch_weights(seen):  # 10 tokens: one, and 3 × 3
     assert torch.allclose(seen.patch_weights(1)[0], seen[1][0, :, 0, 1:].mean(0).reshape(3, 3))
     weights, mark = seen.patch_weights(0, head=2, query=(1, 2), batch=1)
     assert mark == (1, 2) and torch.allclose(weights, seen[0][1, 2, 6, 1:].reshape(3, 3))
@@ -192,20 +192,20 @@ def test_a_map_of_twenty_thousand_tokens_draws_in_little_memory(tmp_path):
     assert peak_allocated(draw) < 400 << 20
 
 
-def test_a_notebook_shows_maps_and_what_was_seen(seen, monkeypatch):
+def test_notebook_html_of_maps_and_seen(seen, monkeypatch):
     m = a_map(3).tokens(["<script>"] * 11, ["b"] * 13)
     shown = m._repr_html_()
     assert "3 × 11 × 13" in shown and "data:image/png;base64," in shown and "<script" not in shown
     assert "&lt;script&gt;" in shown
     shown = seen._repr_html_()
     assert "layers.1.self_attn" in shown and "2 × 3 × 10 × 10" in shown and shown.count("<img") == 1
-    assert "nothing" in Seen()._repr_html_()
+    assert "(empty)" in Seen()._repr_html_()
     assert "nothing to draw" in a_map(3, queries=0)._repr_html_()
-    monkeypatch.setattr(notebook_html, "BUDGET", 300)
+    monkeypatch.setattr(notebook_html, "MAX_WEIGHTS", 300)
     assert "the first 2 of 3 heads" in a_map(3)._repr_html_()
     assert "1 layers × 3 heads" in seen._repr_html_()
-    monkeypatch.setattr(notebook_html, "BUDGET", 20)
-    assert "not drawn unasked" in a_map(3)._repr_html_() and "not drawn unasked" in seen._repr_html_()
+    monkeypatch.setattr(notebook_html, "MAX_WEIGHTS", 20)
+    assert "not drawn automatically" in a_map(3)._repr_html_() and "not drawn automatically" in seen._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -215,8 +215,8 @@ def test_a_notebook_shows_maps_and_what_was_seen(seen, monkeypatch):
         (lambda s: s.grid(scale="cubic"), "grid: scale ('cubic') must be one of linear, log"),
         (lambda s: s.grid(reduce="min"), "grid: reduce ('min') must be one of max, mean, sum"),
         (lambda s: s.grid(heads=3), "grid: heads (3) must lie in 0…2"),
-        (lambda s: s.grid(layers="lstm"), "grid: layers ('lstm') must be some of the 2 that were seen: layers.0"),
-        (lambda s: s.grid(tokens=slice(20, 30)), "grid: tokens (slice(20, 30, None)) must be a stretch of the 10"),
+        (lambda s: s.grid(layers="lstm"), "grid: layers ('lstm') must select some of the 2 recorded layers: layers.0"),
+        (lambda s: s.grid(tokens=slice(20, 30)), "grid: tokens (slice(20, 30, None)) must be a range of the 10"),
         (lambda s: s.grid(side=3), "grid: side (3) must lie in 8…1024"),
         (lambda s: Seen().grid(), "seen: there is no map"),
         (lambda s: Seen().profile(), "seen: there is no map"),
@@ -224,12 +224,12 @@ def test_a_notebook_shows_maps_and_what_was_seen(seen, monkeypatch):
         (lambda s: s.links(query=slice(5, 5)), "links: query (slice(5, 5, None)) must be a span of 1 to 64"),
         (lambda s: s.links(query=0, top=0), "links: top (0) must be at least 1"),
         (lambda s: s.links(query=0, head="max"), "links: head ('max') must be a number in 0…2 or 'mean'"),
-        (lambda s: alignment_matrix.alignment(a_map()), "alignment: tokens (None) must be known on both sides"),
-        (lambda s: s.overlay(), "overlay: seen.image (None) must be the picture"),
+        (lambda s: alignment_matrix.alignment(a_map()), "alignment: tokens (None) must be set for queries and keys"),
+        (lambda s: s.overlay(), "overlay: seen.image (None) must be the input image"),
         (lambda s: s.patch_weights(query=(3, 0)), "overlay: query (3, 0) must lie in 3 rows × 3 columns"),
-        (lambda s: s.patch_weights(residual=0.1), "overlay: residual must come with rollout=True"),
+        (lambda s: s.patch_weights(residual=0.1), "overlay: residual must be passed with rollout=True"),
     ],
 )
-def test_bad_input_is_named(seen, draw, message):
+def test_errors_name_the_bad_input(seen, draw, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         draw(seen)

@@ -1,4 +1,4 @@
-"""Watching: every call is seen under its name, and the model's result is what it would have been, to the bit."""
+"""`watch` records every call under its name, and the output of the model is bit-identical."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def x() -> Tensor:
     return torch.randn(2, 7, 12, generator=torch.Generator().manual_seed(0))
 
 
-def test_a_user_of_sdpa_is_seen_by_name_and_its_result_untouched(x: Tensor) -> None:
+def test_sdpa_calls_are_recorded_by_name_without_changing_the_result(x: Tensor) -> None:
     model = Stack()
     plain = model(x)
     with regard.watch(model) as seen:
@@ -70,11 +70,11 @@ def test_a_user_of_sdpa_is_seen_by_name_and_its_result_untouched(x: Tensor) -> N
     assert "blocks.9" not in seen
     with pytest.raises(KeyError, match=r"'blocks' must name one module; got blocks.0"):
         seen["blocks"]
-    with pytest.raises(KeyError, match=r"must name a module that attended; got blocks.0"):
+    with pytest.raises(KeyError, match=r"must name an attention module; got blocks.0"):
         seen["head"]
 
 
-class Told(nn.Module):
+class Attributes(nn.Module):
     is_causal = True
 
     @property
@@ -82,29 +82,29 @@ class Told(nn.Module):
         return True
 
 
-def test_what_a_module_says_of_itself() -> None:
-    """By its class, a property or an attribute of its own; a number that is not True says nothing."""
+def test_kind_attributes_of_modules() -> None:
+    """A class attribute, a property or an instance attribute counts; a number that is not True does not."""
     plain = nn.Linear(1, 1)
-    assert watching._says(Told(), "is_causal") and watching._says(Told(), "is_cross_attention")
-    assert not watching._says(plain, "is_causal")
+    assert watching._is_true(Attributes(), "is_causal") and watching._is_true(Attributes(), "is_cross_attention")
+    assert not watching._is_true(plain, "is_causal")
     plain.is_causal = 1
-    assert not watching._says(plain, "is_causal")
+    assert not watching._is_true(plain, "is_causal")
     plain.is_causal = True
-    assert watching._says(plain, "is_causal")
+    assert watching._is_true(plain, "is_causal")
 
 
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}, {"is_causal": True, "scale": 2.0}])
-def test_the_short_way_to_a_request_is_that_of_the_operator(options: dict[str, Any]) -> None:
+def test_the_fast_request_equals_the_checked_request(options: dict[str, Any]) -> None:
     q, k, v = (torch.randn(2, 3, t, 8, requires_grad=True) for t in (5, 7, 7))
-    found = record.RECORDERS[F.scaled_dot_product_attention](q, k, v, **options).source.request()
-    wanted = Request.of(q, k, v, **options).kept()
-    assert found.q.data_ptr() == q.data_ptr() and not found.q.requires_grad and not found.k.requires_grad
-    assert torch.equal(found.q, wanted.q) and torch.equal(found.k, wanted.k)
+    result = record.RECORDERS[F.scaled_dot_product_attention](q, k, v, **options).source.request()
+    expected = Request.of(q, k, v, **options).kept()
+    assert result.q.data_ptr() == q.data_ptr() and not result.q.requires_grad and not result.k.requires_grad
+    assert torch.equal(result.q, expected.q) and torch.equal(result.k, expected.k)
     names = [field.name for field in dataclasses.fields(Request) if field.name not in "qk"]
-    assert {name: getattr(found, name) for name in names} == {name: getattr(wanted, name) for name in names}
+    assert {name: getattr(result, name) for name in names} == {name: getattr(expected, name) for name in names}
 
 
-def test_a_capture_tells_the_same_later(x: Tensor, tmp_path: Path) -> None:
+def test_a_loaded_capture_has_the_same_maps(x: Tensor, tmp_path: Path) -> None:
     model = Stack()
     with regard.watch(model) as seen:
         model(x)
@@ -119,16 +119,16 @@ def test_a_capture_tells_the_same_later(x: Tensor, tmp_path: Path) -> None:
 
 
 def weights_of(model: nn.Module, *inputs: Tensor, **options: Any) -> dict[str, Tensor]:
-    """The weights of every nn.MultiheadAttention of a model, asked of each with what it was given."""
-    found: dict[str, Tensor] = {}
+    """Return the weights of every nn.MultiheadAttention of a model for its recorded inputs."""
+    result: dict[str, Tensor] = {}
 
     def ask(name: str) -> Any:
         def hook(module: nn.MultiheadAttention, args: Any, kwargs: Any) -> None:
-            if name in found:
+            if name in result:
                 return
-            found[name] = torch.empty(0)
+            result[name] = torch.empty(0)
             asked = {**kwargs, "need_weights": True, "average_attn_weights": False, "is_causal": False}
-            found[name] = module(*args, **asked)[1]
+            result[name] = module(*args, **asked)[1]
 
         return hook
 
@@ -141,23 +141,23 @@ def weights_of(model: nn.Module, *inputs: Tensor, **options: Any) -> dict[str, T
         model(*inputs, **options)
     for hook in hooks:
         hook.remove()
-    return found
+    return result
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("training", [False, True])
-def test_every_attention_of_nn_transformer_is_seen(x: Tensor, training: bool, norm_first: bool) -> None:
+def test_every_attention_of_nn_transformer_is_recorded(x: Tensor, training: bool, norm_first: bool) -> None:
     model = nn.Transformer(12, 2, 2, 2, 16, 0.0, batch_first=True, norm_first=norm_first).train(training)
-    given = {
+    arguments = {
         "tgt_mask": nn.Transformer.generate_square_subsequent_mask(4),
         "src_key_padding_mask": torch.arange(7) >= torch.tensor([[7], [5]]),
         "tgt_is_causal": True,
     }
     inputs = (x, x[:, :4] * 0.5)
     with torch.set_grad_enabled(training):
-        plain = model(*inputs, **given)
+        plain = model(*inputs, **arguments)
         with regard.watch(model) as seen:
-            watched = model(*inputs, **given)
+            watched = model(*inputs, **arguments)
     assert torch.equal(plain, watched) and not seen.missed
     assert seen.names == [
         "encoder.layers.0.self_attn",
@@ -168,12 +168,12 @@ def test_every_attention_of_nn_transformer_is_seen(x: Tensor, training: bool, no
         "decoder.layers.1.multihead_attn",
     ]
     assert seen.kinds == ["self", "self", "causal", "cross", "causal", "cross"]
-    for name, weights in weights_of(model, *inputs, **given).items():
+    for name, weights in weights_of(model, *inputs, **arguments).items():
         rows = slice(0, 5) if name.startswith("encoder") else slice(None)  # the fast path drops padded queries
         torch.testing.assert_close(seen[name].dense()[:, :, rows], weights[:, :, rows], atol=1e-5, rtol=0)
 
 
-def test_the_fast_path_stays_open(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fast_path_stays_enabled(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.TransformerEncoderLayer(12, 2, 16, batch_first=True).eval()
     taken = []
     fast = record.RECORDERS[torch._transformer_encoder_layer_fwd]
@@ -200,28 +200,28 @@ MASKS = {
 @pytest.mark.parametrize("training", [False, True])
 def test_multihead_attention_of_pytorch(x: Tensor, mask: str, options: dict[str, Any], training: bool) -> None:
     model = nn.MultiheadAttention(12, 3, batch_first=True, **options).train(training)
-    given = MASKS[mask]
+    arguments = MASKS[mask]
     with torch.set_grad_enabled(training):
-        plain, wanted = model(x, x, x, average_attn_weights=False, **given)
+        plain, expected = model(x, x, x, average_attn_weights=False, **arguments)
         with regard.watch(model) as seen:
-            watched, _ = model(x, x, x, average_attn_weights=False, **given)
-            model(x, x, x, need_weights=False, **given)
+            watched, _ = model(x, x, x, average_attn_weights=False, **arguments)
+            model(x, x, x, need_weights=False, **arguments)
     assert torch.equal(plain, watched) and seen.names == ["MultiheadAttention", "MultiheadAttention#2"]
     for m in seen:
-        torch.testing.assert_close(m.dense(), wanted.detach(), atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(m.dense(), expected.detach(), atol=1e-6, rtol=1e-5)
 
 
 def test_a_sequence_without_a_batch_and_one_with_the_length_first(x: Tensor) -> None:
     model = nn.MultiheadAttention(12, 3)
     with regard.watch(model) as seen:
-        _, wanted = model(x[0], x[1], x[1], average_attn_weights=False)
+        _, expected = model(x[0], x[1], x[1], average_attn_weights=False)
         _, first = model(x.transpose(0, 1), x.transpose(0, 1), x.transpose(0, 1), average_attn_weights=False)
-    torch.testing.assert_close(seen[0].dense()[0], wanted.detach(), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(seen[0].dense()[0], expected.detach(), atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(seen[1].dense(), first.detach(), atol=1e-6, rtol=1e-5)
     assert seen.kinds == ["cross", "self"]
 
 
-def test_a_checkpoint_is_seen_once_and_a_second_pass_again(x: Tensor) -> None:
+def test_a_checkpoint_is_recorded_once_and_a_second_pass_again(x: Tensor) -> None:
     model = Stack(1)
     for reentrant in (False, True):
         with regard.watch(model) as seen:
@@ -232,7 +232,7 @@ def test_a_checkpoint_is_seen_once_and_a_second_pass_again(x: Tensor) -> None:
         assert seen.names == ["blocks.0", "blocks.0#2"]
 
 
-def test_an_optimizer_that_moves_the_weights_changes_nothing_that_was_seen(x: Tensor) -> None:
+def test_optimizer_steps_do_not_change_recorded_maps(x: Tensor) -> None:
     model = nn.MultiheadAttention(12, 3, batch_first=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.0)
 
@@ -259,21 +259,21 @@ class Overwrites(nn.Module):
         return y
 
 
-def test_what_the_model_overwrites_is_copied_before(x: Tensor) -> None:
+def test_tensors_are_copied_before_the_model_overwrites_them(x: Tensor) -> None:
     q, k = x.clone(), (x + 1).clone()
-    wanted = (q @ k.mT / 12**0.5).softmax(-1)
+    expected = (q @ k.mT / 12**0.5).softmax(-1)
     for keep in (None, "copy"):
         with torch.no_grad(), regard.watch(model := Overwrites(), keep=keep) as seen:
             model(q.clone(), k.clone())
-        torch.testing.assert_close(seen[0].dense()[:, 0], wanted)
+        torch.testing.assert_close(seen[0].dense()[:, 0], expected)
     with regard.watch(model := Attention()) as seen:
         model(x)
     seen.calls[0].request.q.mul_(2)
-    with pytest.raises(RuntimeError, match=r"a tensor of Attention .* overwritten in place since"):
+    with pytest.raises(RuntimeError, match=r"a tensor of Attention .* overwritten in place"):
         seen[0]
 
 
-def test_under_autocast_the_map_is_of_what_was_compared(x: Tensor) -> None:
+def test_maps_under_autocast_use_the_autocast_dtype(x: Tensor) -> None:
     model = Attention()
     with torch.autocast("cpu", torch.bfloat16):
         plain = model(x)
@@ -286,7 +286,7 @@ def test_under_autocast_the_map_is_of_what_was_compared(x: Tensor) -> None:
     torch.testing.assert_close(seen[0].dense(), weights.detach().float(), atol=1e-2, rtol=0)
 
 
-def test_layers_heads_and_keep_bound_what_is_kept(x: Tensor) -> None:
+def test_layers_heads_and_keep_limit_what_is_recorded(x: Tensor) -> None:
     model = Stack()
     with regard.watch(model) as whole:
         model(x)
@@ -297,8 +297,8 @@ def test_layers_heads_and_keep_bound_what_is_kept(x: Tensor) -> None:
     torch.testing.assert_close(seen[1].dense(), whole[2].dense()[:, [2, 0]], atol=1e-2, rtol=0)
     with regard.watch(nn.MultiheadAttention(12, 3, batch_first=True), heads=1) as seen, pytest.raises(RuntimeError):
         raise RuntimeError
-    for wrong, words in (({"heads": []}, "heads"), ({"keep": torch.int8}, "keep"), ({"layers": 1.5}, "layers")):
-        with pytest.raises(ValueError, match=f"watch: {words} "):
+    for wrong, name in (({"heads": []}, "heads"), ({"keep": torch.int8}, "keep"), ({"layers": 1.5}, "layers")):
+        with pytest.raises(ValueError, match=f"watch: {name} "):
             regard.watch(model, **wrong)
     with pytest.warns(UserWarning, match=r"heads \(9,\) must lie in 0…2"), regard.watch(model, heads=9) as seen:
         model(x)
@@ -306,15 +306,15 @@ def test_layers_heads_and_keep_bound_what_is_kept(x: Tensor) -> None:
         seen.filter()["blocks.0"]
 
 
-def test_views_of_a_larger_tensor_do_not_pin_it(x: Tensor) -> None:
+def test_views_do_not_keep_a_larger_tensor_alive(x: Tensor) -> None:
     with regard.watch(model := Attention()) as seen:
         model(x)
     request = seen.calls[0].request
     assert request.q.untyped_storage().nbytes() == request.q.nbytes
 
 
-def test_a_function_met_before_is_watched_for_what_it_writes(x: Tensor) -> None:
-    """Functions that do neither are remembered, and passed on at once: not where they are given an `out`."""
+def test_in_place_writes_of_known_functions_are_detected(x: Tensor) -> None:
+    """Functions that neither attend nor write are cached as ignored, unless they are called with `out`."""
 
     class Negates(nn.Module):
         def forward(self, q: Tensor, k: Tensor) -> Tensor:
@@ -323,15 +323,15 @@ def test_a_function_met_before_is_watched_for_what_it_writes(x: Tensor) -> None:
             torch.neg(k, out=k)
             return y
 
-    wanted = (x @ x.mT / 12**0.5).softmax(-1)
+    expected = (x @ x.mT / 12**0.5).softmax(-1)
     with torch.no_grad(), regard.watch(model := Negates()) as seen:
         model(x.clone(), x.clone())
-    torch.testing.assert_close(seen[0].dense()[:, 0], wanted)
-    assert torch.neg in function_mode._indifferent
-    assert not function_mode._indifferent & {*record.RECORDERS, Tensor.dim, Tensor.mul_, Tensor.__setitem__}
+    torch.testing.assert_close(seen[0].dense()[:, 0], expected)
+    assert torch.neg in function_mode._ignored
+    assert not function_mode._ignored & {*record.RECORDERS, Tensor.dim, Tensor.mul_, Tensor.__setitem__}
 
 
-def test_what_was_seen_goes_with_its_last_holder(x: Tensor) -> None:
+def test_recorded_calls_are_freed_with_the_last_reference(x: Tensor) -> None:
     model = Stack(1)
     with regard.watch(model) as seen:
         model(x)
@@ -339,7 +339,7 @@ def test_what_was_seen_goes_with_its_last_holder(x: Tensor) -> None:
     del seen
     assert kept() is None
     watch = regard.watch(model)
-    watch.__enter__()  # forgotten: nobody leaves the block
+    watch.__enter__()  # forgotten: the block is never exited
     model(x)
     del watch, model
     gc.collect()
@@ -363,13 +363,13 @@ def test_only_the_watched_model_in_this_thread_and_only_in_the_block(x: Tensor) 
     assert seen.names == ["blocks.0"] and inner.names == ["blocks.0"]
     assert not torch.equal(seen[0].dense(), inner[0].dense())
     with (
-        pytest.raises(IndexError, match=r"spelled out as matmul and softmax cannot be seen"),
+        pytest.raises(IndexError, match=r"computed by matmul and softmax cannot be recorded"),
         regard.watch(model) as seen,
     ):
         seen[0]
 
 
-def test_models_that_python_cannot_follow_are_refused() -> None:
+def test_models_that_cannot_be_recorded_are_rejected() -> None:
     model = Stack(1)
     with pytest.raises(ValueError, match=r"must run in Python; it is compiled"), regard.watch(torch.compile(model)):
         pass
@@ -409,7 +409,7 @@ class Documents(nn.Module):
 
 
 def mask_mods() -> dict[str, tuple[Any, Tensor]]:
-    """Functions of positions that read a tensor, by where they have it from, with that tensor."""
+    """Return mask functions that read a tensor from different scopes, with that tensor."""
     documents = _documents.clone()
     module = Documents()
 
@@ -443,13 +443,13 @@ def mask_mods() -> dict[str, tuple[Any, Tensor]]:
         ("while watching, unseen", True),
     ],
 )
-def test_flex_attention_notices_writes_to_tensors_of_its_mask(x: Tensor, kind: str, write: str, noticed: bool) -> None:
+def test_flex_attention_detects_writes_to_tensors_of_its_mask(x: Tensor, kind: str, write: str, noticed: bool) -> None:
     mask_mod, documents = mask_mods()[kind]
     before = documents.clone()
     q = x.unflatten(-1, (3, 4)).transpose(1, 2)
     allowed = before[:, None] == before
     allowed = allowed.tril() if kind == "combined" else allowed
-    wanted = (q @ q.mT * 0.5).masked_fill(~allowed, -torch.inf).softmax(-1)
+    expected = (q @ q.mT * 0.5).masked_fill(~allowed, -torch.inf).softmax(-1)
     model = Flexible(block_mask=create_block_mask(mask_mod, 1, 1, 7, 7, device="cpu"))
     try:
         with regard.watch(model) as seen, torch.set_grad_enabled(write.endswith("training")):
@@ -463,24 +463,27 @@ def test_flex_attention_notices_writes_to_tensors_of_its_mask(x: Tensor, kind: s
             seen[0].dense()
         documents.zero_()
         if not noticed:
-            torch.testing.assert_close(seen[0].dense(), wanted)
+            torch.testing.assert_close(seen[0].dense(), expected)
             return
-        with pytest.raises(RuntimeError, match=r"a tensor of .*\(7\) must stay as it was .* overwritten in place"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"a tensor of .*\(7\) must not change after the call was recorded; it was overwritten in place",
+        ):
             seen[0].dense()
     finally:
         documents.copy_(before)
 
 
-def test_flex_attention_with_a_mask_is_seen_and_a_score_mod_refused_by_name(x: Tensor) -> None:
+def test_flex_attention_is_recorded_and_a_score_mod_is_rejected(x: Tensor) -> None:
     q = x.unflatten(-1, (3, 4)).transpose(1, 2)
     mask = create_block_mask(lambda b, h, i, j: i >= j, 1, 1, 7, 7, device="cpu")
-    model, wanted = Flexible(block_mask=mask, scale=0.3), (q @ q.mT * 0.3)
-    wanted = wanted.masked_fill(~torch.ones(7, 7, dtype=torch.bool).tril(), -torch.inf).softmax(-1)
+    model, expected = Flexible(block_mask=mask, scale=0.3), (q @ q.mT * 0.3)
+    expected = expected.masked_fill(~torch.ones(7, 7, dtype=torch.bool).tril(), -torch.inf).softmax(-1)
     plain = model(q)
     with regard.watch(model) as seen:
         watched = model(q)
     assert torch.equal(plain, watched) and seen.kinds == ["causal"]
-    torch.testing.assert_close(seen[0].dense(), wanted)
+    torch.testing.assert_close(seen[0].dense(), expected)
 
     def steeper(score: Tensor, *at: Tensor) -> Tensor:
         return score * 2

@@ -1,4 +1,4 @@
-"""Watching is safe: calls belong to the right model, and nothing that goes wrong in a recorder reaches the model."""
+"""`watch` is safe: calls belong to the right model, and errors in a recorder do not reach the model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Generates(nn.Module):
         return self.block(x)
 
 
-def test_another_model_that_a_method_runs_is_not_recorded(x: Tensor) -> None:
+def test_another_model_run_by_a_method_is_not_recorded(x: Tensor) -> None:
     model, assistant = Generates(), Stack(2)
     with regard.watch(model) as seen, regard.watch(assistant) as other:
         model.generate(x, assistant)
@@ -67,14 +67,14 @@ class Trains(nn.Module):
         return self.training_step(x)
 
 
-def test_a_teacher_is_recorded_where_it_is_part_of_the_model(x: Tensor) -> None:
+def test_a_teacher_is_recorded_if_it_is_part_of_the_model(x: Tensor) -> None:
     with regard.watch(model := Trains(Attention(), registered=True)) as seen:
         model.training_step(x).backward()
     assert seen.names == ["student", "teacher"] and not seen.missed
     with regard.watch(model := Trains(Attention(), registered=False)) as seen:
         model.training_step(x).backward()
     assert seen.names == ["student"] and not seen.missed  # another model, which a method of this one ran
-    words = r"Trains: it calls a Attention which attends and is none of the model's modules; register it"
+    words = r"Trains: it calls a Attention, which attends and is not a submodule of the model; register it"
     with pytest.warns(UserWarning, match=words), regard.watch(model) as seen:
         model(x).backward()  # inside the forward pass: part of what the model computes, and not to be left out silently
     assert seen.names == ["student"] and len(seen.missed) == 1
@@ -164,13 +164,13 @@ def test_a_recorder_that_raises_does_not_reach_the_model(
         monkeypatch.setattr(function_mode, "RECORDERS", {**recorders.RECORDERS, function: raises})
     with torch.no_grad():
         plain = model(x)
-        with pytest.warns(UserWarning, match="could not be kept"), regard.watch(model) as seen:
+        with pytest.warns(UserWarning, match="could not be recorded"), regard.watch(model) as seen:
             watched = model(x)
     assert torch.equal(plain, watched) and not seen.names
     assert len(seen.missed) == 1 and (str(error) or "AssertionError") in seen.missed[0]
 
 
-@pytest.mark.parametrize("name", ["_add", "_caller", "_refer", "writes"])
+@pytest.mark.parametrize("name", ["_add", "_caller", "_track", "before_write"])
 @pytest.mark.parametrize("kind", attending())
 def test_a_watch_that_fails_does_not_reach_the_model(
     kind: str, name: str, x: Tensor, monkeypatch: pytest.MonkeyPatch
@@ -187,8 +187,8 @@ def test_a_watch_that_fails_does_not_reach_the_model(
     assert torch.equal(plain, watched) and any("broken" in words for words in seen.missed)
 
 
-@pytest.mark.parametrize("name", ["settle", "own"])
-def test_what_cannot_be_copied_in_time_is_listed_and_not_seen(
+@pytest.mark.parametrize("name", ["resolve", "copy_storage"])
+def test_calls_that_cannot_be_copied_are_listed_as_missed(
     name: str, x: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def raises(*args: Any) -> None:
@@ -198,14 +198,14 @@ def test_what_cannot_be_copied_in_time_is_listed_and_not_seen(
     model = nn.MultiheadAttention(12, 3, batch_first=True)
     with pytest.warns(UserWarning, match="no copy"), regard.watch(model) as seen:
         model(x, x, x)
-        if name == "own":
+        if name == "copy_storage":
             with torch.no_grad():
                 model.in_proj_weight.mul_(2)
     assert not seen.names and seen.missed == ["MultiheadAttention: no copy"]
 
 
 def test_a_recorder_that_is_registered_late_is_used(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function that was passed on before is remembered as one that does not attend."""
+    """A function that was called before is cached as ignored."""
 
     def mine(q: Tensor) -> Tensor:
         if torch.overrides.has_torch_function_unary(q):
@@ -222,14 +222,14 @@ def test_a_recorder_that_is_registered_late_is_used(x: Tensor, monkeypatch: pyte
 
 
 class Subclass(Tensor):
-    """A tensor with a name of its own and nothing else."""
+    """A tensor subclass without other changes."""
 
 
 class Masked(Subclass):
     pass
 
 
-def test_tensors_that_only_stand_for_others_are_listed(x: Tensor) -> None:
+def test_tensors_without_data_are_listed_as_missed(x: Tensor) -> None:
     sdpa = Calls(lambda x: F.scaled_dot_product_attention(x, x, x))
     with (
         FakeTensorMode(),
@@ -257,7 +257,7 @@ def group() -> Iterator[Any]:
     dist.destroy_process_group()
 
 
-def test_distributed_tensors_are_listed(x: Tensor, group: Any) -> None:
+def test_distributed_tensors_are_listed_as_missed(x: Tensor, group: Any) -> None:
     from torch.distributed.tensor import Shard, distribute_tensor
 
     model = Calls(lambda x: F.scaled_dot_product_attention(x, x, x))
@@ -267,7 +267,7 @@ def test_distributed_tensors_are_listed(x: Tensor, group: Any) -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_sharded_weights_are_used_while_they_are_there(x: Tensor, training: bool, group: Any) -> None:
+def test_sharded_weights_are_used_before_they_are_freed(x: Tensor, training: bool, group: Any) -> None:
     """FSDP2 frees the weights it gathered as soon as a layer has run."""
     from torch.distributed.fsdp import fully_shard
 
@@ -275,7 +275,7 @@ def test_sharded_weights_are_used_while_they_are_there(x: Tensor, training: bool
     layer = nn.TransformerEncoderLayer(12, 2, 16, 0.0, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training)
     with torch.set_grad_enabled(training):
-        with regard.watch(model) as wanted:
+        with regard.watch(model) as expected:
             model(x)
         for one in model.layers:
             fully_shard(one, mesh=group)
@@ -285,16 +285,16 @@ def test_sharded_weights_are_used_while_they_are_there(x: Tensor, training: bool
             watched = model(x)
             if training:
                 watched.sum().backward()
-    assert torch.equal(plain, watched) and seen.names == wanted.names and not seen.missed
-    for one, other in zip(seen, wanted, strict=True):
+    assert torch.equal(plain, watched) and seen.names == expected.names and not seen.missed
+    for one, other in zip(seen, expected, strict=True):
         torch.testing.assert_close(one.dense(), other.dense(), atol=1e-6, rtol=1e-5)
 
 
-def test_what_was_freed_raises_when_it_is_looked_at(x: Tensor) -> None:
+def test_accessing_a_freed_tensor_raises(x: Tensor) -> None:
     with torch.no_grad(), regard.watch(model := nn.MultiheadAttention(12, 3, batch_first=True)) as seen:
         model(x, x, x)
     model.in_proj_weight.untyped_storage().resize_(0)
-    with pytest.raises(RuntimeError, match=r"a tensor of MultiheadAttention .* it was freed since"):
+    with pytest.raises(RuntimeError, match=r"a tensor of MultiheadAttention .* it was freed"):
         seen[0]
 
 
@@ -302,12 +302,12 @@ def test_what_was_freed_raises_when_it_is_looked_at(x: Tensor) -> None:
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("inside", [False, True])
 def test_nn_transformer_under_autocast(x: Tensor, norm_first: bool, training: bool, inside: bool) -> None:
-    """Looked at inside the autocast region or after it, the weights are those of the same model without autocast."""
+    """Inside and after the autocast region, the weights match those of the model without autocast."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(12, 2, 16, 0.0, batch_first=True, norm_first=norm_first)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training)
     with torch.set_grad_enabled(training):
-        with regard.watch(model) as wanted:
+        with regard.watch(model) as expected:
             model(x)
         with torch.autocast("cpu", torch.bfloat16):
             plain = model(x)
@@ -316,6 +316,6 @@ def test_nn_transformer_under_autocast(x: Tensor, norm_first: bool, training: bo
             if inside:
                 assert seen[1].dense().dtype == torch.float32
     assert torch.equal(plain, watched) and not seen.missed
-    for one, other in zip(seen, wanted, strict=True):
+    for one, other in zip(seen, expected, strict=True):
         assert one.request.q.dtype == torch.bfloat16
         torch.testing.assert_close(one.dense(), other.dense(), atol=2e-2, rtol=0)

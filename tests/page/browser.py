@@ -20,17 +20,17 @@ from regard.core import assets
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 REQUIRED = "REGARD_REQUIRE_BROWSER"
 SLOW = "REGARD_SLOW"
-"""How many times slower the browser is to compute than it could: a page on a slow machine, looked at on a fast one."""
+"""Environment variable with the factor by which the browser's CPU is slowed down."""
 RATE = max(1.0, float(os.environ.get(SLOW, "1")))
 LIMIT = 30_000 * RATE
-"""Milliseconds that anything may take: it costs nothing where it comes sooner."""
+"""Time limit of every action in milliseconds."""
 LENGTH = 2048
-"""Tokens of the text that the tests look at."""
+"""Number of tokens of the test text."""
 Open = Callable[..., Any]
 
 
 def missing() -> str | None:
-    """What the tests lack here, in words; None when nothing."""
+    """Return the reason why the browser tests cannot run, or None."""
     try:
         assets.page_folder()
     except FileNotFoundError as error:
@@ -43,7 +43,7 @@ def missing() -> str | None:
 
 
 def demand() -> None:
-    """Skip with the reason; where browser tests are required, fail with it."""
+    """Skip if the browser tests cannot run, or fail if they are required."""
     if reason := missing():
         if os.environ.get(REQUIRED) == "1":
             pytest.fail(f"{REQUIRED}=1, but {reason}")
@@ -51,14 +51,14 @@ def demand() -> None:
 
 
 def fonts(folder: Path) -> dict[str, str]:
-    """The environment in which the browser finds the Chinese font of the test dependencies."""
+    """Return environment variables that add the Chinese font of the test dependencies."""
     package = importlib.util.find_spec("noto_cjk_sans_otc")
     if package is None or not package.submodule_search_locations:
         return {}
-    config, found = folder / "fonts.conf", package.submodule_search_locations[0]
+    config, result = folder / "fonts.conf", package.submodule_search_locations[0]
     config.write_text(
         '<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>'
-        f'<include ignore_missing="yes">/etc/fonts/fonts.conf</include><dir>{found}</dir>'
+        f'<include ignore_missing="yes">/etc/fonts/fonts.conf</include><dir>{result}</dir>'
         f"<cachedir>{folder}</cachedir></fontconfig>",
         encoding="utf-8",
     )
@@ -81,22 +81,22 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-def anew() -> bool:
-    """Whether pictures are to be taken rather than compared."""
+def update_goldens() -> bool:
+    """Return whether golden images are recorded instead of compared."""
     return os.environ.get("REGARD_GOLDEN") == "1"
 
 
 def slow_down(page: Any) -> None:
-    """A page as on a machine that is REGARD_SLOW times slower than this one."""
+    """Slow down the CPU of a page by the factor REGARD_SLOW."""
     if RATE > 1:
         page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": RATE})
 
 
-# A page changes when it gets to it: whatever is asserted of one is waited for, by these or by Playwright's actions.
+# A page changes asynchronously, so every assertion waits, by these functions or by Playwright's actions.
 
 
 def expect(what: Any) -> Any:
-    """Playwright's assertion about a page or a place on it, which is tried until it holds."""
+    """Return Playwright's assertion for a page or a locator, which is retried until it holds."""
     from playwright.sync_api import expect
 
     expect.set_options(timeout=LIMIT)
@@ -104,22 +104,22 @@ def expect(what: Any) -> Any:
 
 
 def until(page: Any, condition: Callable[[], Any], what: str) -> Any:
-    """What the condition gives, once that is true; for what Playwright has no assertion."""
+    """Wait until the condition is true and return its result."""
     end = time.monotonic() + LIMIT / 1000
-    while not (found := condition()):
+    while not (result := condition()):
         if time.monotonic() > end:
-            pytest.fail(f"waited in vain: {what}")
+            pytest.fail(f"timeout: {what}")
         page.wait_for_timeout(50)
-    return found
+    return result
 
 
 def quiet(page: Any) -> None:
-    """Wait until all is there that was asked for, nothing moves and the address is written: the page tells."""
+    """Wait until the page has no pending work."""
     expect(page.locator("html")).to_have_attribute("data-ahead", "")
 
 
 def at(page: Any, pattern: str) -> None:
-    """The address tells this, or will: a regular expression for a part of what comes after the #."""
+    """Wait until the URL fragment matches a regular expression."""
     expect(page).to_have_url(re.compile(f"#.*{pattern}"))
 
 
@@ -128,13 +128,13 @@ def not_at(page: Any, pattern: str) -> None:
 
 
 def number(page: Any, name: str) -> int:
-    """A number that the address tells."""
+    """Return a number in the URL."""
     pattern = re.compile(rf"\b{name}=(\d+)")
     return int(until(page, lambda: pattern.search(page.evaluate("location.hash")), f"{name} in the address")[1])
 
 
 def scale(page: Any) -> float:
-    """Pixels a cell."""
+    """Return the number of pixels per cell."""
     return float(page.get_attribute(".stage", "data-scale") or 0)
 
 
@@ -144,6 +144,6 @@ def middle(page: Any, selector: str = ".stage") -> tuple[float, float]:
 
 
 def read_out(page: Any) -> list[str]:
-    """Query, key, weight and rank of the cell pointed at, once they are told."""
+    """Return query, key, weight and rank of the hovered cell, once they are shown."""
     cells = page.locator("#here dd")
-    return until(page, lambda: (told := cells.all_inner_texts()) and "…" not in told and told, "a weight")
+    return until(page, lambda: (response := cells.all_inner_texts()) and "…" not in response and response, "a weight")

@@ -16,12 +16,12 @@ from tests.page.gated_server import GatedServer
 @pytest.fixture(scope="session")
 def server() -> Iterator[GatedServer]:
     browser.demand()
-    made = {
+    created = {
         "capture": targets.capture(browser.LENGTH),
         "images": targets.images(),
         "translator": targets.Translator(),
     }
-    with GatedServer(made).serving() as serving:
+    with GatedServer(created).serving() as serving:
         yield serving
 
 
@@ -33,7 +33,7 @@ def chromium(server: GatedServer) -> Iterator[Any]:
 
 @pytest.fixture
 def visit(server: GatedServer, chromium: Any) -> Iterator[Open]:
-    """Open an address of the page: the name of a target, then what comes after it."""
+    """Return a function that opens a URL of the page: the name of a target, then the rest."""
     server.gate.start_visit()
     server.restore()
     with visits(chromium, f"{server.url}{server.gate.visit}/") as open_page:
@@ -43,7 +43,7 @@ def visit(server: GatedServer, chromium: Any) -> Iterator[Open]:
 
 @contextmanager
 def visits(chromium: Any, home: str) -> Iterator[Open]:
-    """Open addresses below one. At the end: nothing was asked of anybody else, and nothing went wrong unseen."""
+    """Open URLs below `home`. At the end, check that no request went to another host and no error occurred."""
     contexts, strangers, errors = [], [], []
     known = ("/".join(home.split("/")[:3]) + "/", "blob:")
 
@@ -55,7 +55,7 @@ def visits(chromium: Any, home: str) -> Iterator[Open]:
         browser.slow_down(page)
         page.on("request", lambda request: request.url.startswith(known) or strangers.append(request.url))
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda said: "Content Security Policy" in said.text and errors.append(said.text))
+        page.on("console", lambda message: "Content Security Policy" in message.text and errors.append(message.text))
         page.goto(f"{home}{address}")
         quiet(page)
         return page

@@ -1,4 +1,4 @@
-"""The server of `regard view` for several targets, behind a middleware that logs, delays and refuses requests."""
+"""The server of `regard view` for several targets, behind a middleware that logs, delays and rejects requests."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from torch import Tensor
 
 from regard.commands.view import _listening, server_of
-from regard.server.guard import Refused, refusal
+from regard.server.guard import RequestError, error_response
 from regard.server.routes import App, create
 from regard.server.target import Target
 from regard.server.work_queue import Task
 
 POLL = 0.01
-"""Seconds between two looks at whether the gate is open."""
+"""Seconds between two checks of the gate."""
 
 
 class Gate:
@@ -39,10 +39,10 @@ class Gate:
         self.start_visit()
 
     def start_visit(self) -> None:
-        """Forget the requests of earlier visits; delay and refuse nothing."""
+        """Forget the requests of earlier visits; delay and reject nothing."""
         self.visit += 1
         self.refuse: str | None = None
-        """The error with which requests for a query are refused; None to answer them."""
+        """Error message for requests for a query; None to serve them."""
         self.asked: list[str] = []
         self.answered: list[str] = []
         self.open.set()
@@ -67,7 +67,7 @@ class Gate:
         while not self.open.is_set():
             await asyncio.sleep(POLL)
         if self.refuse is not None and "/query/" in path:
-            await refusal(Refused(404, self.refuse))(scope, receive, send)
+            await error_response(RequestError(404, self.refuse))(scope, receive, send)
         else:
             await self.app(inner, receive, send)
         if newest and int(visit) == self.visit:
@@ -80,18 +80,18 @@ class GatedServer:
     def __init__(self, targets: Mapping[str, Target]) -> None:
         self.targets = targets
         self._pretended: list[Task] = []
-        self._shown = {name: target.shown for name, target in targets.items()}
+        self._shown = {name: target.snapshot for name, target in targets.items()}
         apps = {name: create(target) for name, target in targets.items()}
         self.apps: dict[str, App] = {name: app.state.app for name, app in apps.items()}
         self.gate = Gate(Starlette(routes=[Mount(f"/{name}", app) for name, app in apps.items()]))
         self.url = ""
 
     def restore(self) -> None:
-        """Show what was shown at first, and work on nothing."""
+        """Restore the initial snapshots and remove fake tasks."""
         for name, target in self.targets.items():
-            target.shown = self._shown[name]
-            desk = self.apps[name].desk
-            desk._tasks = [task for task in desk._tasks if task not in self._pretended]
+            target.snapshot = self._shown[name]
+            queue = self.apps[name].queue
+            queue._tasks = [task for task in queue._tasks if task not in self._pretended]
 
     def pretend_to_work(self, name: str, *labels: str) -> list[Task]:
         """Add tasks that the server reports as its progress."""
@@ -99,14 +99,14 @@ class GatedServer:
         for task in tasks:
             task.started = True
         self._pretended += tasks
-        self.apps[name].desk._tasks += tasks
+        self.apps[name].queue._tasks += tasks
         return tasks
 
     def row(self, name: str, map: int, head: str, query: int) -> Tensor:
-        return self.targets[name].shown.layers[map].head(head).row(query, Task())
+        return self.targets[name].snapshot.layers[map].head(head).row(query, Task())
 
     def column(self, name: str, map: int, head: str, key: int) -> Tensor:
-        return self.targets[name].shown.layers[map].head(head).column(key, Task())
+        return self.targets[name].snapshot.layers[map].head(head).column(key, Task())
 
     @contextmanager
     def serving(self) -> Iterator[GatedServer]:
@@ -116,12 +116,12 @@ class GatedServer:
             with running(server, listening) as self.url:
                 yield self
         for app in self.apps.values():
-            app.desk.close()
+            app.queue.close()
 
 
 @contextmanager
 def served(target: Target) -> Iterator[str]:
-    """Serve a target exactly as `regard view` does; its address."""
+    """Serve a target as `regard view` does. Return its URL."""
     with (
         _listening("127.0.0.1", 0) as listening,
         running(server_of(target, "127.0.0.1", listening), listening) as address,

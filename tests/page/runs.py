@@ -1,4 +1,4 @@
-"""A target of each kind for `regard view`, made as people make them, at the smallest size."""
+"""A target of each kind for `regard view`, created by the public commands in the smallest size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORT = ("--steps", "2", "--log-every", "2")
 
 
 def translator(folder: Path) -> Path:
-    """Two layers that read, one that writes."""
+    """A translator with two encoder layers and one decoder layer."""
     for name, count in (("train", 40), ("valid", 6)):
         lines = "".join(f"{source}\t{target}\n" for source, target in pairs(count, seed=len(name)))
         (folder / f"{name}.tsv").write_text(lines, encoding="utf-8")
@@ -59,7 +59,7 @@ def image_classifier(folder: Path) -> tuple[Path, Path]:
 
 
 def capture(folder: Path) -> Path:
-    """Two entries of seven tokens, seen by two layers of two heads."""
+    """Two entries of seven tokens, recorded in two layers of two heads."""
     torch.manual_seed(0)
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
     with regard.watch(model) as seen, torch.no_grad():

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import regard
 from regard.lens.patch_weights import Patches
-from regard.server.target import Capture, Shown, Target, shown
+from regard.server.target import Capture, Snapshot, Target, snapshot
 
 ROOT = Path(__file__).parents[2]
 LEXICON = {"the": "die", "cat": "Katze", "sits": "sitzt", "on": "auf", "mat": "Matte", "a": "eine", "red": "rote"}
@@ -55,12 +55,12 @@ def _features(queries: list[str], keys: list[str], seed: int) -> tuple[Tensor, T
 
 
 class Rerunnable(Capture):
-    """A capture that pretends to read another text: the maps stay, the title is the text."""
+    """A capture that accepts another text: the maps do not change, and the title is the text."""
 
     can = ("run",)
 
-    def run(self, text: str) -> Shown:
-        return replace(self.shown, title=text, version="rerun")
+    def run(self, text: str) -> Snapshot:
+        return replace(self.snapshot, title=text, version="rerun")
 
 
 def capture(length: int, layers: int = 2, heads: int = 3) -> Target:
@@ -75,7 +75,7 @@ def capture(length: int, layers: int = 2, heads: int = 3) -> Target:
 
 
 def images() -> Target:
-    """A picture in 14 × 14 patches, seen by three layers of four heads."""
+    """An image of 14 × 14 patches, recorded in three layers of four heads."""
     patches = ["[CLS]", *(f"{row},{column}" for row in range(14) for column in range(14))]
     maps = [attention(patches, patches, 4, 10 * layer) for layer in range(1, 4)]
     for map in maps:
@@ -83,7 +83,7 @@ def images() -> Target:
     names = [f"encoder.layers.{layer}.attention" for layer in range(3)]
     target = Target()
     seen = _seen(names, ["self"] * 3, maps, _photograph(), Patches(14, 14, 1))
-    target.shown = shown(seen, "images", "a made-up images")
+    target.snapshot = snapshot(seen, "images", "a made-up images")
     return target
 
 
@@ -104,21 +104,21 @@ class Translator(Target):
     """Translates word for word, the last word first, so that links cross."""
 
     can = ("translate",)
-    shown = Shown("translator", "a made-up translator", [])
+    snapshot = Snapshot("translator", "a made-up translator", [])
 
     def translate(self, text: str, beam: int, n_best: int) -> dict[str, Any]:
-        return {"hypotheses": [_hypothesis(text.split(), place) for place in range(n_best)]}
+        return {"hypotheses": [_hypothesis(text.split(), position) for position in range(n_best)]}
 
 
-def _hypothesis(source: list[str], place: int) -> dict[str, Any]:
+def _hypothesis(source: list[str], position: int) -> dict[str, Any]:
     target = [LEXICON.get(word.lower(), word[::-1]) for word in reversed(source)]
     order = [*reversed(range(len(source))), len(source)]
     weights = torch.full((len(order), len(order)), 0.2 / len(order))
     for row, column in enumerate(order):
-        weights[row, column] += 0.8 - 0.1 * place
+        weights[row, column] += 0.8 - 0.1 * position
     return {
-        "text": " ".join(target) + "!" * place,
-        "score": -0.3 - 0.4 * place,
+        "text": " ".join(target) + "!" * position,
+        "score": -0.3 - 0.4 * position,
         "source": [*source, "</s>"],
         "target": [*target, "</s>"],
         "weights": (weights / weights.sum(-1, keepdim=True)).tolist(),

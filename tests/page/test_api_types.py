@@ -1,4 +1,4 @@
-"""The types of the page's API are those of the server's answers: real answers are compiled against them."""
+"""The API types of the page match the server: real responses are compiled against them."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ ANSWERS = {
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Any]]:
-    """The name of a type, and an answer of that type."""
+    """Yield the name of a type and a response of that type."""
     demand(node() and COMPILER.exists(), "no TypeScript; run make page")
-    made: dict[str, Target] = {"capture": targets.capture(40, layers=1, heads=2), "images": targets.images()}
-    found: list[tuple[str, Any]] = []
+    created: dict[str, Target] = {"capture": targets.capture(40, layers=1, heads=2), "images": targets.images()}
+    result: list[tuple[str, Any]] = []
     for name, answers in ANSWERS.items():
-        app = create(made[name])
+        app = create(created[name])
         task = Task("a task")
         task.started = True
-        app.state.app.desk._tasks.append(task)
+        app.state.app.queue._tasks.append(task)
         client = TestClient(app, base_url="http://127.0.0.1")
-        found += [(type, client.get(address).json()) for address, type in answers.items()]
+        result += [(type, client.get(address).json()) for address, type in answers.items()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logbook, "draw", lambda records, goal: b"")
         target = open_target(runs.translator(tmp_path_factory.mktemp("translator")))
     client = TestClient(create(target), base_url="http://127.0.0.1")
-    found.append(("Target", client.get("/api/target").json()))
+    result.append(("Target", client.get("/api/target").json()))
     translated = client.post("/api/translate", json={"text": "the cat sees a dog", "beam": 2, "n_best": 2})
-    found.append(("TranslateAnswer", translated.json()))
-    return found
+    result.append(("TranslateAnswer", translated.json()))
+    return result
 
 
 def compiled(samples: list[tuple[str, Any]], folder: Path) -> str:
-    """The errors of the compiler."""
+    """Return the errors of the compiler."""
     names = sorted({type.removesuffix("[]") for type, _ in samples} - {"Chart"})
     lines = [
         f'import type {{ {", ".join(names)} }} from "{(WEB / "src/api/types.ts").as_posix()}";',
@@ -78,7 +78,7 @@ def compiled(samples: list[tuple[str, Any]], folder: Path) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout
 
 
-def test_answers_have_the_types_of_the_page(samples: list[tuple[str, Any]], tmp_path: Path) -> None:
+def test_responses_match_the_types_of_the_page(samples: list[tuple[str, Any]], tmp_path: Path) -> None:
     assert compiled(samples, tmp_path) == ""
 
 

@@ -1,4 +1,4 @@
-"""The page's own tests, its build, and its place in the wheel."""
+"""The unit tests of the page, its build, and its files in the wheel."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def node() -> Path | None:
-    """The Node of this environment, or the machine's own."""
-    found = Path(sys.executable).with_name("node")
-    return found if found.exists() else Path(path) if (path := shutil.which("node")) else None
+    """Return the path of Node in this environment or on the PATH."""
+    result = Path(sys.executable).with_name("node")
+    return result if result.exists() else Path(path) if (path := shutil.which("node")) else None
 
 
 def demand(there: object, what: str) -> None:
@@ -75,7 +75,7 @@ def test_the_wheel_contains_the_page(tmp_path: Path) -> None:
     assert len(page) >= 3 and page <= names
 
 
-def test_nothing_of_the_page_comes_from_elsewhere() -> None:
+def test_the_page_loads_nothing_from_other_hosts() -> None:
     demand((assets.FOLDER / "index.html").exists(), "it is not built; run make page")
     text = (assets.FOLDER / "index.html").read_text(encoding="utf-8")
     assert re.findall(r'(?:src|href)="([^"]+)"', text)
@@ -90,6 +90,6 @@ def test_the_lockfile_names_no_registry() -> None:
     assert {name for entry in packages.values() for name in entry.get("optionalDependencies", {})} <= held
 
 
-def test_without_the_page_the_remedy_is_told(tmp_path: Path) -> None:
+def test_a_missing_page_is_reported_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"make page"):
         assets.page_folder(tmp_path)

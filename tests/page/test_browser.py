@@ -1,4 +1,4 @@
-"""The grid of heads and the map in a real browser: opened, zoomed, hovered, clicked, walked through with keys alone."""
+"""The grid of heads and the map in a real browser: open, zoom, hover, click and keyboard navigation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.page.targets import words
 pytestmark = pytest.mark.xdist_group("browser")  # one browser, one server, one process
 
 PRESS = "key => document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))"
-"""Keys faster than hands: nothing comes between two of them."""
+"""Script that presses a key without the delay of Playwright's keyboard."""
 
 
-def test_all_layers_and_heads_are_there_and_one_opens(visit: Open) -> None:
+def test_the_grid_shows_all_layers_and_heads(visit: Open) -> None:
     page = visit("capture/")
     expect(page.locator(".thumbnail.there")).to_have_count(2 * 3 + 2)
     expect(page.locator("tbody tr")).to_have_count(3)
@@ -31,7 +31,7 @@ def test_all_layers_and_heads_are_there_and_one_opens(visit: Open) -> None:
     expect(page.locator(".thumbnail")).to_have_count(8)
 
 
-def test_the_grid_by_keys(visit: Open) -> None:
+def test_keyboard_navigation_of_the_grid(visit: Open) -> None:
     page = visit("capture/")
     page.locator("tbody a").first.focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowRight", "ArrowLeft", "Enter"):
@@ -39,7 +39,7 @@ def test_the_grid_by_keys(visit: Open) -> None:
     at(page, r"map\?map=1&head=1$")
 
 
-def test_what_a_pixel_shows_is_asked_of_the_server(visit: Open, server: GatedServer) -> None:
+def test_the_reduction_is_requested_from_the_server(visit: Open, server: GatedServer) -> None:
     page = visit("capture/")
     server.gate.asked.clear()
     page.get_by_text("mean", exact=True).click()
@@ -54,8 +54,8 @@ def test_what_a_pixel_shows_is_asked_of_the_server(visit: Open, server: GatedSer
     at(page, "reduce=mean&scale=linear")
 
 
-def test_a_view_that_was_left_asks_for_nothing(visit: Open, server: GatedServer) -> None:
-    """Opened and left within one frame of the screen: the pictures of the grid are not computed for nobody."""
+def test_a_closed_view_sends_no_requests(visit: Open, server: GatedServer) -> None:
+    """If the grid is opened and closed within one frame, its images are not requested."""
     page = visit("capture/#map?map=1&head=2")
     server.gate.asked.clear()
     page.evaluate(f"document.querySelector('.back').click(), ['2'].forEach({PRESS})")
@@ -68,14 +68,14 @@ def test_a_view_that_was_left_asks_for_nothing(visit: Open, server: GatedServer)
 
 
 def tickets(paths: list[str]) -> list[int]:
-    return [int(found[1]) for path in paths if (found := re.search(r"/tile/.*ticket=(\d+)", path))]
+    return [int(result[1]) for path in paths if (result := re.search(r"/tile/.*ticket=(\d+)", path))]
 
 
 def test_from_the_whole_matrix_to_single_cells(visit: Open, server: GatedServer) -> None:
     page = visit("capture/#map?map=1&head=2")
     whole = scale(page)
     assert 0.1 < whole < 0.5
-    levels = {int(found[1]) for path in server.gate.asked if (found := re.search(r"/tile/(\d+)/", path))}
+    levels = {int(result[1]) for path in server.gate.asked if (result := re.search(r"/tile/(\d+)/", path))}
     assert max(levels) <= 10  # of 11: one screenful, not all cells
     before, then = tickets(server.gate.asked), []
     page.on("request", lambda request: then.append(request.url))
@@ -92,7 +92,7 @@ def test_from_the_whole_matrix_to_single_cells(visit: Open, server: GatedServer)
     assert tickets(then) == sorted(tickets(then)) and tickets(then)[-1] > max(before)
 
 
-def test_a_cell_pointed_at_tells_query_key_weight_and_rank(visit: Open, server: GatedServer) -> None:
+def test_a_hovered_cell_shows_query_key_weight_and_rank(visit: Open, server: GatedServer) -> None:
     page = visit("capture/#map?map=1&head=2&sight=870,890,40")
     x, y = middle(page)
     page.mouse.move(x, y)
@@ -106,8 +106,8 @@ def test_a_cell_pointed_at_tells_query_key_weight_and_rank(visit: Open, server: 
     assert rank == f"{int((row > row[j]).sum()) + 1} of 2,048"
 
 
-def test_a_late_weight_is_not_told_of_another_cell(visit: Open, server: GatedServer) -> None:
-    """The answer about one cell comes when another is pointed at, or none: it is told of neither."""
+def test_a_late_weight_is_not_shown_for_another_cell(visit: Open, server: GatedServer) -> None:
+    """The response for one cell arrives when another cell, or none, is hovered. It is not shown."""
     page = visit("capture/#map?map=1&head=2&sight=870,890,40")
     page.locator(".stage").focus()
     server.gate.open.clear()
@@ -117,10 +117,10 @@ def test_a_late_weight_is_not_told_of_another_cell(visit: Open, server: GatedSer
     page.keyboard.press("ArrowRight")
     until(page, lambda: sum("/cell?" in path for path in server.gate.asked) == 2, "the second to be asked for")
     server.gate.open.set()
-    told = read_out(page)
-    assert told[0] == first[0] and told[1] != first[1]
-    row = server.row("capture", 1, "2", int(told[0].split()[-1]))
-    assert float(told[2]) == pytest.approx(float(row[int(told[1].split()[-1])]), rel=0.06, abs=6e-4)
+    response = read_out(page)
+    assert response[0] == first[0] and response[1] != first[1]
+    row = server.row("capture", 1, "2", int(response[0].split()[-1]))
+    assert float(response[2]) == pytest.approx(float(row[int(response[1].split()[-1])]), rel=0.06, abs=6e-4)
     server.gate.open.clear()
     page.mouse.move(*middle(page))
     page.mouse.move(1, 1)
@@ -157,7 +157,7 @@ def test_a_click_does_not_move_the_page(visit: Open) -> None:
     assert page.evaluate("() => scrollY") == 0
 
 
-def test_a_click_marks_the_strongest_keys_in_list_text_and_address(visit: Open, server: GatedServer) -> None:
+def test_a_click_marks_the_strongest_keys_in_list_text_and_url(visit: Open, server: GatedServer) -> None:
     page = visit("capture/#map?map=1&head=2&sight=870,890,40")
     page.mouse.click(*middle(page))
     query = number(page, "token")
@@ -179,14 +179,14 @@ def test_a_click_marks_the_strongest_keys_in_list_text_and_address(visit: Open, 
     expect(page.locator(".marked")).to_have_count(0)
 
 
-def test_the_map_by_keys_alone(visit: Open) -> None:
+def test_keyboard_navigation_of_the_map(visit: Open) -> None:
     page = visit("capture/#map?map=0&head=1")
-    stage = page.locator(".stage")
+    container = page.locator(".stage")
     for _ in range(30):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.className") == "stage":
             break
-    expect(stage).to_be_focused()
+    expect(container).to_be_focused()
     assert page.evaluate("document.activeElement.matches(':focus-visible')")
     before = scale(page)
     page.keyboard.press("ArrowDown")
@@ -197,16 +197,16 @@ def test_the_map_by_keys_alone(visit: Open) -> None:
     page.keyboard.press("-")
     until(page, lambda: scale(page) < 5 * before, "fourfold")
     quiet(page)
-    place = page.url
+    position = page.url
     page.keyboard.press("Shift+ArrowRight")
-    expect(page).not_to_have_url(place)
+    expect(page).not_to_have_url(position)
     page.keyboard.press("0")
     until(page, lambda: abs(scale(page) / before - 1) < 0.02, "the whole map")
     page.keyboard.press("Enter")
     at(page, "token=")
     page.keyboard.press("]")
     at(page, "head=2")
-    expect(stage).to_be_focused()
+    expect(container).to_be_focused()
     page.keyboard.press("}")
     at(page, "map=1")
     page.keyboard.press("2")
@@ -217,8 +217,8 @@ def test_the_map_by_keys_alone(visit: Open) -> None:
     expect(page.locator("dialog")).to_have_count(0)
 
 
-def test_keys_before_the_map_is_there_and_before_it_rests(visit: Open) -> None:
-    """Zoomed in the moment it opens, and the next head before the move ends: neither is lost."""
+def test_keys_pressed_before_the_map_is_ready(visit: Open) -> None:
+    """Zooming while the map opens, and selecting the next head during the move, both take effect."""
     page = visit("capture/")
     page.evaluate(f"document.querySelector('tbody a').click(), ['+', '+', '+'].forEach({PRESS})")
     at(page, "sight=")
@@ -230,7 +230,7 @@ def test_keys_before_the_map_is_there_and_before_it_rests(visit: Open) -> None:
     until(page, lambda: scale(page) == pytest.approx(2 * close, rel=0.02), "the next head, as close")
 
 
-def test_a_bookmark_brings_the_place_back(visit: Open) -> None:
+def test_a_bookmark_restores_the_view(visit: Open) -> None:
     page = visit("capture/#map?map=1&head=2&token=905&reduce=mean&scale=linear&sight=870,890,40")
     size = page.locator(".stage").bounding_box()["width"] / 40
     for _ in range(2):
@@ -240,7 +240,7 @@ def test_a_bookmark_brings_the_place_back(visit: Open) -> None:
         page.reload()
 
 
-def test_an_address_of_something_else_is_no_error(visit: Open) -> None:
+def test_a_url_of_another_target_is_not_an_error(visit: Open) -> None:
     page = visit("capture/#map?map=99&head=77&token=123456789")
     expect(page.locator(".thumbnail")).to_have_count(8)
     expect(visit("translator/#map?map=3").locator("textarea")).to_be_visible()

@@ -1,4 +1,4 @@
-"""The page of explanations in a real browser: boxes open and close, steps go by, a cell shows where it came from."""
+"""The Explain view in a real browser: boxes open and close, steps change, and a cell shows its origin."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def boxes(page: Any) -> int:
 
 
 def drawn(page: Any) -> int:
-    """Wait for a chart; how many boxes it has."""
+    """Wait for a chart and return its number of boxes."""
     page.locator(".chart .box").first.wait_for()
     return boxes(page)
 
 
-def test_a_part_opens_and_closes(visit: Open) -> None:
+def test_a_group_opens_and_closes(visit: Open) -> None:
     page = visit("capture/explain.html#bahdanau")
     before = drawn(page)
     page.locator("[aria-label^='state f']").click(position={"x": 20, "y": 15})
@@ -48,7 +48,7 @@ def test_the_gates_of_a_recurrent_layer_open_by_keyboard(visit: Open) -> None:
     until(page, lambda: page.locator("[aria-label^='reset gate']").count() == 0, "them closed again")
 
 
-def test_ids_stand_beside_their_tokens_and_words_have_room(visit: Open) -> None:
+def test_ids_are_beside_their_tokens_and_titles_fit(visit: Open) -> None:
     page = visit("capture/explain.html#bert")
     drawn(page)
     ids = page.locator(".box.input text").all_text_contents()
@@ -56,15 +56,15 @@ def test_ids_stand_beside_their_tokens_and_words_have_room(visit: Open) -> None:
     assert page.locator(".header text", has_text="then blocks").count() == 1  # the equation of BERT, not cut
 
 
-def test_what_comes_first_is_in_sight_on_a_phone(visit: Open) -> None:
+def test_the_first_box_is_visible_on_a_phone(visit: Open) -> None:
     page = visit("capture/explain.html#transformer", viewport={"width": 390, "height": 844})
     drawn(page)
-    stage, source = page.locator(".stage").bounding_box(), page.locator("[aria-label^='source']").bounding_box()
-    assert stage["x"] <= source["x"] and source["x"] + source["width"] <= stage["x"] + stage["width"]
+    container, source = page.locator(".stage").bounding_box(), page.locator("[aria-label^='source']").bounding_box()
+    assert container["x"] <= source["x"] and source["x"] + source["width"] <= container["x"] + container["width"]
     assert source["width"] > 70  # large enough to be read
 
 
-def test_steps_go_by(visit: Open) -> None:
+def test_changing_the_step(visit: Open) -> None:
     page = visit("capture/explain.html#bahdanau")
     drawn(page)
     assert page.locator(".box.earlier").count() == 0
@@ -80,11 +80,11 @@ def test_a_cell_shows_the_row_and_the_column_it_came_from(visit: Open) -> None:
     box = page.locator("[aria-label^='weighted sum']")
     box.locator(".cover").last.hover(position={"x": 3, "y": 3})
     until(page, lambda: box.locator(".mark").count() == 3, "a cell, a row and a column")
-    said = page.locator(".tip").inner_text()
-    assert re.search(r"\[0, 0\] = [−\d.]+", said) and "row 0 of the first × column 0 of the second" in said
+    message = page.locator(".tip").inner_text()
+    assert re.search(r"\[0, 0\] = [−\d.]+", message) and "row 0 of the first × column 0 of the second" in message
 
 
-def test_a_box_that_is_chosen_shows_its_numbers(visit: Open) -> None:
+def test_a_selected_box_shows_its_values(visit: Open) -> None:
     page = visit("capture/explain.html#multi-head")
     drawn(page)
     page.locator("[aria-label^='queries']").focus()
@@ -107,8 +107,8 @@ def test_another_text_and_chinese(visit: Open) -> None:
     page.locator("text", has_text="three").first.wait_for()
 
 
-def test_a_file_is_the_page_with_nothing_from_elsewhere(chromium: Any, tmp_path: Path) -> None:
-    path = chart_files.write(explain("encoder-block").told(), tmp_path / "block.html")
+def test_a_file_is_a_self_contained_page(chromium: Any, tmp_path: Path) -> None:
+    path = chart_files.write(explain("encoder-block").to_dict(), tmp_path / "block.html")
     context = chromium.new_context(viewport={"width": 390, "height": 844})
     asked: list[str] = []
     errors: list[str] = []

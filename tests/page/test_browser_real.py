@@ -1,4 +1,4 @@
-"""The page and the server that belongs to it, on a target of each kind: what is seen is what the model did."""
+"""The page with the real server, for a target of each kind: it shows the attention of the model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SENTENCE = "the cat sees a dog"
 
 @pytest.fixture(autouse=True, scope="module")
 def no_drawing() -> Iterator[None]:
-    """A drawing of curves takes longer than a small run."""
+    """Disable the curves, which take longer to draw than a small run takes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logbook, "draw", lambda records, goal: b"")
         yield
@@ -43,7 +43,7 @@ def real(chromium: Any) -> Iterator[Callable[[Target], Open]]:
 
 
 def row(target: Target, map: int, head: int | str, query: int) -> torch.Tensor:
-    return target.shown.layers[map].head(str(head)).row(query, Task())
+    return target.snapshot.layers[map].head(str(head)).row(query, Task())
 
 
 def test_a_translator_translates_and_shows_every_map_behind_it(real: Any, tmp_path: Path) -> None:
@@ -52,11 +52,11 @@ def test_a_translator_translates_and_shows_every_map_behind_it(real: Any, tmp_pa
     page.locator("textarea").fill(SENTENCE)
     page.keyboard.press("Enter")
     translator = target.translator
-    (found,) = translator.translate([SENTENCE], size=5, n_best=5, longest=256)
-    expect(page.locator(".written")).to_have_text([one.text or "The model wrote nothing." for one in found])
+    (result,) = translator.translate([SENTENCE], size=5, n_best=5, longest=256)
+    expect(page.locator(".written")).to_have_text([one.text or "The model wrote nothing." for one in result])
     page.locator(".hypothesis").nth(1).click()
     expect(page.locator(".hypothesis input").nth(1)).to_be_checked()
-    second = found[1]
+    second = result[1]
     (map,), (aligned,) = translator.look([second]), translator.align([second])
     lines = page.locator(".sentences p")
     expect(lines.nth(0).locator(".word")).to_have_text(second.source.split())
@@ -83,30 +83,30 @@ def test_an_image_under_patch_rollout_and_another_head(real: Any, tmp_path: Path
     folder, image = runs.image_classifier(tmp_path)
     target = open_target(folder, image=image)
     page = real(target)("#image?map=1&head=0")
-    told, overlay = page.locator(".framed .hint"), page.locator(".picture .overlay")
+    response, overlay = page.locator(".framed .hint"), page.locator(".picture .overlay")
     assert overlay.evaluate("c => [c.height, c.width]") == [2, 3]
     until(page, lambda: page.locator(".picture img").evaluate("i => i.naturalWidth") == 12, "the picture itself")
     box = page.locator(".picture").bounding_box()
     page.locator(".picture").click(position={"x": box["width"] / 2, "y": 0.75 * box["height"]})
     at(page, r"patch=4\b")  # in the second row, of the second column
     weights = row(target, 1, 0, 1 + 4)
-    expect(told).to_have_text(f"Patch in row 2, column 2: weight {float(weights[1 + 4]):.3f}")
+    expect(response).to_have_text(f"Patch in row 2, column 2: weight {float(weights[1 + 4]):.3f}")
     page.locator(".picture").focus()
     page.keyboard.press("ArrowUp")
     at(page, r"patch=1\b")
-    expect(told).to_have_text(f"Patch in row 1, column 2: weight {float(row(target, 1, 0, 2)[2]):.3f}")
+    expect(response).to_have_text(f"Patch in row 1, column 2: weight {float(row(target, 1, 0, 2)[2]):.3f}")
     page.get_by_label("Head 1").click()
     at(page, "head=1")
-    expect(told).to_have_text(f"Patch in row 1, column 2: weight {float(row(target, 1, 1, 2)[2]):.3f}")
+    expect(response).to_have_text(f"Patch in row 1, column 2: weight {float(row(target, 1, 1, 2)[2]):.3f}")
     page.get_by_text("rollout", exact=True).click()
     at(page, "overlay=rollout")
     quiet(page)
     expect(page.locator(".status")).not_to_have_class(re.compile("wrong"))
 
 
-def test_a_classifier_of_texts_reads_one_and_another(real: Any, tmp_path: Path) -> None:
+def test_a_text_classifier_runs_two_texts(real: Any, tmp_path: Path) -> None:
     target = open_target(runs.text_classifier(tmp_path), "the film was truly fine")
-    tokens = target.shown.layers[0].key_tokens
+    tokens = target.snapshot.layers[0].key_tokens
     assert tokens is not None and tokens[0] == "[CLS]" and tokens[-1] == "[SEP]"
     page = real(target)("#text?map=1&head=1")
     expect(page.locator("header .brand")).to_contain_text(re.compile(r"run: (good|bad) \([01]\.\d\d\): the film was"))
@@ -123,7 +123,7 @@ def test_a_classifier_of_texts_reads_one_and_another(real: Any, tmp_path: Path) 
     page.get_by_role("button", name="Run").click()
     expect(page.locator("header .brand")).to_contain_text(": a film")
     expect(page.locator("dialog")).to_have_count(0)
-    another = target.shown.layers[0].key_tokens
+    another = target.snapshot.layers[0].key_tokens
     assert another is not None and len(another) != len(tokens)
     expect(page.locator("[data-token]")).to_have_count(len(another))
 

@@ -1,4 +1,4 @@
-"""Text, picture and translation in a real browser: clicked, hovered, and walked through with keys."""
+"""The Text, Image and Translate views in a real browser, with mouse and keyboard."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def test_a_token_colours_what_it_attends_to_and_what_it_receives(visit: Open, se
 
     def shaded(token: int, shade: float) -> None:
         property = "node => Number(node.style.getPropertyValue('--w'))"
-        place = page.locator(f"[data-token='{token}']")
-        until(page, lambda: place.evaluate(property) == shade, f"token {token} in a shade of {shade}")
+        index = page.locator(f"[data-token='{token}']")
+        until(page, lambda: index.evaluate(property) == shade, f"token {token} in a shade of {shade}")
 
     page.locator("[data-token='40']").click()
     at(page, "token=40")
@@ -38,7 +38,7 @@ def test_tokens_by_keys_and_links_of_a_span(visit: Open) -> None:
         page.keyboard.press("ArrowRight")
     at(page, r"token=5\b")
     page.keyboard.press("ArrowDown")
-    below = until(page, lambda: (found := number(page, "token")) != 5 and found, "a token of the next line")
+    below = until(page, lambda: (result := number(page, "token")) != 5 and result, "a token of the next line")
     assert 12 < below < 60
     for _ in range(3):
         page.keyboard.press("Shift+ArrowRight")
@@ -51,7 +51,7 @@ def test_tokens_by_keys_and_links_of_a_span(visit: Open) -> None:
     not_at(page, "token")
 
 
-def test_a_long_text_is_drawn_as_it_comes_into_sight(visit: Open) -> None:
+def test_a_long_text_is_drawn_when_it_becomes_visible(visit: Open) -> None:
     page = visit("capture/#text?map=0&head=1")
     drawn = page.locator("[data-token]").count()
     assert 100 < drawn < LENGTH - 200
@@ -90,7 +90,7 @@ def test_another_text(visit: Open, server: GatedServer) -> None:
 # The picture
 
 
-def test_the_picture_under_class_token_patch_and_rollout(visit: Open, server: GatedServer) -> None:
+def test_the_image_with_class_token_patch_and_rollout_overlays(visit: Open, server: GatedServer) -> None:
     page = visit("images/#image?map=1&head=2")
     pixels = "c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data].reduce((a, b) => a + b, 0)"
     overlay = page.locator(".picture .overlay")
@@ -117,7 +117,7 @@ def test_the_picture_under_class_token_patch_and_rollout(visit: Open, server: Ga
 # Translation
 
 
-def test_a_sentence_is_translated_and_read_word_by_word(visit: Open) -> None:
+def test_a_sentence_is_translated_with_word_links(visit: Open) -> None:
     page = visit("translator/")
     page.get_by_role("button", name="Translate").click()
     expect(page.locator(".said")).to_have_text("Type a sentence first.")
@@ -129,11 +129,11 @@ def test_a_sentence_is_translated_and_read_word_by_word(visit: Open) -> None:
     expect(page.locator(".word.linked")).to_have_text(["cat"])
     page.locator(".hypothesis").nth(1).click()
     expect(page.locator(".hypothesis input").nth(1)).to_be_checked()
-    matrix, told = page.locator(".matrix canvas"), page.locator(".told")
+    matrix, response = page.locator(".matrix canvas"), page.locator(".told")
     matrix.focus()
     for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
         page.keyboard.press(key)
-    expect(told).to_have_text(re.compile(r"^Katze ← cat: 0\."))
+    expect(response).to_have_text(re.compile(r"^Katze ← cat: 0\."))
     box = matrix.bounding_box()
     matrix.hover(position={"x": box["width"] - 8, "y": box["height"] - 8})
-    expect(told).to_have_text(re.compile("^</s> ← </s>"))
+    expect(response).to_have_text(re.compile("^</s> ← </s>"))

@@ -1,4 +1,4 @@
-"""The page while it is developed: served by Vite, which passes requests for the API on to the server."""
+"""The development server: Vite serves the page and forwards API requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VITE = ROOT / "web/node_modules/vite/bin/vite.js"
 
 @contextmanager
 def developing(server: str) -> Iterator[str]:
-    """The address of Vite's development server."""
+    """Start Vite's development server and return its URL."""
     command = [str(node()), str(VITE), "--port", "0", "--host", "127.0.0.1", "--clearScreen", "false"]
     settings = {**os.environ, "REGARD_SERVER": server.rstrip("/"), "NO_COLOR": "1"}
     # A session of its own, ended as a whole: `node` may be a program that starts the real one
@@ -38,12 +38,12 @@ def developing(server: str) -> Iterator[str]:
     with subprocess.Popen(command, **options) as process:
         assert process.stdout is not None
         try:
-            yield next(found[0] for line in process.stdout if (found := re.search(r"http://127\.0\.0\.1:\d+/", line)))
+            yield next(result[0] for line in process.stdout if (result := re.search(r"http://127\.0\.0\.1:\d+/", line)))
         finally:
             os.killpg(process.pid, signal.SIGTERM)
 
 
-def test_the_development_server_passes_requests_on(chromium: Any) -> None:
+def test_the_development_server_forwards_requests(chromium: Any) -> None:
     demand(node() and VITE.exists(), "no Vite; run make page")
     with (
         served(targets.Translator()) as server,

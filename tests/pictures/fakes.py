@@ -1,4 +1,4 @@
-"""Maps for pictures: the public methods they rest on, and nothing else; and a way to read pictures back."""
+"""Fake maps with only the methods that pictures need, and functions to read pictures back."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from regard.pictures.terminal import shrink
 
 
 class FakeMap:
-    """The public methods that pictures rest on, and a record of what was asked."""
+    """A map with the methods that pictures need, which records the calls."""
 
     def __init__(self, weights, query_tokens=None, key_tokens=None):
         self.weights, self.query_tokens, self.key_tokens = weights, query_tokens, key_tokens
@@ -47,7 +47,7 @@ def attention(*shape, seed=0):
 
 
 def pixels(figure, axes=0):
-    """The panel as drawn, (height, width, 3) in 0…255."""
+    """Return the pixels of a panel, (height, width, 3) in 0…255."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     image = np.asarray(canvas.buffer_rgba())[..., :3]

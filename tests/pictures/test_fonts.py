@@ -1,4 +1,4 @@
-"""Labels that can be read: visible forms, glyphs, shaping, and the word when there are none."""
+"""Readable labels: visible forms, glyphs, shaping, and warnings for missing glyphs."""
 
 import warnings
 
@@ -19,12 +19,12 @@ CHINESE, JAPANESE, ARABIC, HEBREW = "注意力机制", "日本語かな", "مر�
 
 @pytest.fixture
 def bare(monkeypatch):
-    """A machine with matplotlib's own fonts alone, that has warned of nothing yet."""
+    """Use only the fonts of matplotlib, and reset the warnings."""
     own = [entry for entry in font_manager.fontManager.ttflist if "mpl-data" in entry.fname]
     monkeypatch.setattr(font_manager.fontManager, "ttflist", own)
     monkeypatch.setattr(font_manager, "findSystemFonts", list)
     monkeypatch.setattr(fonts, "FONT_PACKAGES", ())
-    monkeypatch.setattr(fonts, "_told", set())
+    monkeypatch.setattr(fonts, "_warned", set())
     fonts._cover.cache_clear()
     yield monkeypatch
     fonts._cover.cache_clear()
@@ -51,7 +51,7 @@ def make_font(path, name, characters):
 
 
 def drawn(text, families, points=40):
-    """Its pixels, trimmed: 0 is paper, 1 is ink."""
+    """Return the trimmed pixels of a text: 0 is background, 1 is ink."""
     figure = Figure(figsize=(6, 2), dpi=100)
     figure.text(0.1, 0.4, text, family=families, size=points, parse_math=False)
     canvas = FigureCanvasAgg(figure)
@@ -68,7 +68,7 @@ def width(text, families):
 
 
 def has_glyphs(text, families):
-    """Whether the very font files that matplotlib takes for these families have every character."""
+    """Return whether the font files that matplotlib selects for these families have every character."""
     files = [font_manager.findfont(FontProperties(family=[family])) for family in families]
     faces = [font_manager.get_font(file) for file in files]
     return all(any(face.get_char_index(ord(letter)) for face in faces) for letter in text if not letter.isspace())
@@ -107,7 +107,7 @@ def test_label_is_visible_and_short(token, shown):
 
 
 @pytest.mark.parametrize("text", [ARABIC, HEBREW, "Ġ▁#␣∅↵⇥⇤…◌□", "naïve Ωμέγα Привет"])
-def test_matplotlibs_own_fonts_have_these(bare, text):
+def test_matplotlib_fonts_cover_these(bare, text):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         texts, families = fonts.fit([text])
@@ -139,7 +139,7 @@ def test_fonts_of_a_package_are_used(bare, tmp_path):
     assert np.array_equal(drawn("the", families), drawn("the", ["sans-serif"]))
 
 
-def test_fonts_installed_after_matplotlib_looked_are_used(bare, tmp_path):
+def test_fonts_installed_after_matplotlibs_scan_are_used(bare, tmp_path):
     (tmp_path / "broken.ttf").write_bytes(b"not a font")
     path = make_font(tmp_path / "late.ttf", "Late Sans", CHINESE)
     bare.setattr(font_manager, "findSystemFonts", lambda: [str(tmp_path / "broken.ttf"), str(path)])
@@ -147,7 +147,7 @@ def test_fonts_installed_after_matplotlib_looked_are_used(bare, tmp_path):
 
 
 @pytest.mark.parametrize("text, family", [("注か", "B Sans JP"), ("注한", "C Sans KR"), ("注", "D Sans SC")])
-def test_han_characters_take_the_shapes_of_the_language_beside_them(bare, tmp_path, text, family):
+def test_han_glyphs_match_the_language_of_the_text(bare, tmp_path, text, family):
     for name in ("A Serif SC", "A Sans Mono SC", "A Sans", "B Sans JP", "C Sans KR", "D Sans SC"):
         font_manager.fontManager.addfont(make_font(tmp_path / f"{name}.ttf", name, "注か한"))
     assert fonts.fit([text])[1] == ["sans-serif", family]
@@ -162,7 +162,7 @@ def test_the_users_font_comes_first(bare, tmp_path):
         assert fonts.fit(["abcé"]) == (["abcé"], ["My Own", "DejaVu Sans"])
 
 
-def test_missing_characters_are_warned_of_once_with_the_remedy(bare):
+def test_missing_characters_warn_once_with_a_remedy(bare):
     with pytest.warns(
         UserWarning, match=r"fonts: characters \(力意注\) must .*`pip install noto-cjk-sans-otc"
     ) as caught:
@@ -172,7 +172,7 @@ def test_missing_characters_are_warned_of_once_with_the_remedy(bare):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert fonts.fit(["力 意"])[0] == ["□ □"]
-    with pytest.warns(UserWarning, match=r"characters \(ह\) .* To read them, install the Noto font of their script"):
+    with pytest.warns(UserWarning, match=r"characters \(ह\) .* To display them, install the Noto font of their script"):
         fonts.fit(["注ह"])
     with pytest.warns(UserWarning, match=r"\(.{24}… and 76 more\)"):
         fonts.fit(["".join(map(chr, range(0x5000, 0x5064)))])
@@ -192,7 +192,7 @@ def test_a_picture_without_the_font_warns_once_and_never_by_glyph(bare, tmp_path
     assert [str(warning.message)[:6] for warning in caught] == ["fonts:"]
 
 
-def test_real_cjk_fonts_where_installed():
+def test_real_cjk_fonts_if_installed():
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
         texts, families = fonts.fit([CHINESE, JAPANESE, "한국어", ARABIC])

@@ -1,4 +1,4 @@
-"""Pictures, read back: what the pixels, labels and files say."""
+"""Heatmaps, checked by their pixels, labels and files."""
 
 import itertools
 import warnings
@@ -31,7 +31,7 @@ def test_small_map_shows_every_label_and_every_weight():
     assert [text.get_text() for text in axes.texts] == [f"{weight:.2f}" for weight in weights.flatten().tolist()]
 
 
-def test_weights_are_written_only_where_they_fit_and_are_few():
+def test_weights_are_written_only_if_they_fit_and_are_few():
     def written(*shape, **options):
         return len(heatmap.draw(FakeMap(attention(*shape)), **options).axes[0].texts)
 
@@ -39,7 +39,7 @@ def test_weights_are_written_only_where_they_fit_and_are_few():
     assert (written(5, 5, annotate=False), written(30, 30, annotate=True)) == (0, 900)
 
 
-def test_long_titles_keep_to_their_panels():
+def test_long_titles_fit_their_panels():
     figure = heatmap.show_heatmaps(torch.rand(1, 3, 5, 5), "k", "q", titles=["a rather long title of a panel"] * 3)
     FigureCanvasAgg(figure).draw()
     boxes = [axes.title.get_window_extent() for axes in figure.axes[:3]]
@@ -61,8 +61,8 @@ def test_cells_have_the_colour_of_their_weight():
     figure = heatmap.draw(FakeMap(weights), annotate=False, cmap="viridis", limits=(0.0, 2.0))
     panel, cell = pixels(figure), pixels(figure).shape[0] // 4
     middle = panel[cell // 2 :: cell, cell // 2 :: cell]
-    wanted = 255 * matplotlib.colormaps["viridis"](weights.numpy() / 2)[..., :3]
-    assert np.abs(middle - wanted).max() <= 1.01
+    expected = 255 * matplotlib.colormaps["viridis"](weights.numpy() / 2)[..., :3]
+    assert np.abs(middle - expected).max() <= 1.01
 
 
 @pytest.mark.parametrize("length", [2, 7, 97, 545, 1088])
@@ -77,7 +77,7 @@ def test_every_cell_is_drawn_and_all_have_one_size(length):
 
 @pytest.mark.parametrize("size", [None, (3.0, 3.0), (9.0, 2.0)])
 @pytest.mark.parametrize("query, key", [(0, 0), (49_999, 49_999), (0, 49_999), (12_345, 43_210)])
-def test_one_link_in_fifty_thousand_is_seen_where_it_is(tmp_path, query, key, size):
+def test_one_link_in_fifty_thousand_tokens_is_visible(tmp_path, query, key, size):
     huge = HugeMap(50_000, query, key)
     image = imread(heatmap.save(huge, tmp_path / "map.png", size=size))[..., :3]
     panel = crop(image, heatmap.draw(huge, size=size))
@@ -87,7 +87,7 @@ def test_one_link_in_fifty_thousand_is_seen_where_it_is(tmp_path, query, key, si
     assert abs(columns.mean() / panel.shape[1] - key / 50_000) < 0.01
 
 
-def test_axes_of_a_huge_map_are_token_positions_thinned_out():
+def test_axes_of_a_huge_map_show_some_token_positions():
     axes = heatmap.draw(HugeMap(50_000, 1, 1)).axes[0]
     for axis in (axes.xaxis, axes.yaxis):
         assert labels(axis) == [str(position) for position in range(0, 50_000, 5000)]
@@ -130,14 +130,14 @@ def test_titles_name_batch_and_head():
     assert titles((8, 3, 3), heads=np.int64(3)) == ["head 3"]
 
 
-def test_only_chosen_heads_are_computed_and_exactly():
+def test_only_selected_heads_are_computed():
     fake = FakeMap(attention(2, 12, 5, 5))
     figure = heatmap.draw(fake, heads=3, batch=1)
     assert fake.asked == [(1, 3)]
     assert torch.equal(torch.as_tensor(figure.axes[0].images[0].get_array().data), fake.weights[1, 3])
 
 
-def test_pooling_uses_the_reduction_and_says_so():
+def test_pooling_uses_the_reduction_and_labels_it():
     fake = FakeMap(torch.rand(2000, 2000))
     figure = heatmap.draw(fake, reduce="mean")
     assert fake.asked == [(544, 544, "mean")]
@@ -181,7 +181,7 @@ def test_users_settings_do_not_move_pixels():
         assert np.array_equal(pixels(heatmap.draw(fake)), plain)
 
 
-def test_size_is_kept_and_grows_only_where_panels_do_not_fit():
+def test_size_grows_only_if_panels_do_not_fit():
     assert tuple(heatmap.draw(FakeMap(attention(5, 5)), size=(5.0, 4.0)).get_size_inches()) == pytest.approx((5, 4))
     box = heatmap.draw(FakeMap(attention(5, 5)), size=(9.0, 2.0)).axes[0].get_position()
     assert 0.35 < box.x0 < box.x1 < 0.6  # in the middle, with room for the colour bar
@@ -202,7 +202,7 @@ def test_size_is_kept_and_grows_only_where_panels_do_not_fit():
         ((5, 5), {"limits": (0, 1), "scale": "log"}, r"draw: limits \(\(0, 1\)\) .* 0 < low < high on a log scale"),
     ],
 )
-def test_errors_name_what_was_asked(shape, options, message):
+def test_errors_name_the_option(shape, options, message):
     with pytest.raises(ValueError, match=message):
         heatmap.draw(FakeMap(torch.zeros(shape)), **options)
 

@@ -1,4 +1,4 @@
-"""The page: one file, whose data are those that were given, whatever they hold."""
+"""The HTML report is one file with exactly the given data."""
 
 import json
 import re
@@ -13,9 +13,9 @@ WEIGHTS = torch.tensor([[0.25, 0.75, 0.0], [1.0, 0.0, 0.0]])
 
 
 def data(text: str) -> dict:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    assert found
-    return json.loads(found[1])
+    result = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert result
+    return json.loads(result[1])
 
 
 def page(**changes) -> Page:
@@ -24,10 +24,10 @@ def page(**changes) -> Page:
     return Page(**{**fields, "curves": [Curve("additive", [(0.0, 0.0), (2.5, 0.5)])], **changes})
 
 
-def test_the_data_are_those_given(tmp_path: Path) -> None:
+def test_the_page_contains_the_data(tmp_path: Path) -> None:
     path = page().write(tmp_path / "new" / "page.html")
-    found = data(path.read_text(encoding="utf-8"))
-    assert found["examples"] == [
+    result = data(path.read_text(encoding="utf-8"))
+    assert result["examples"] == [
         {
             "source": ["a", "b", " "],
             "target": ["x", "y"],
@@ -35,11 +35,11 @@ def test_the_data_are_those_given(tmp_path: Path) -> None:
             "others": [["truth", "xy", True]],
         }
     ]
-    assert found["curves"] == [{"name": "additive", "points": [[0.0, 0.0], [2.5, 0.5]]}]
-    assert (found["title"], found["lead"], found["scores"]) == ("T", "L", [["98 %", "right"]])
+    assert result["curves"] == [{"name": "additive", "points": [[0.0, 0.0], [2.5, 0.5]]}]
+    assert (result["title"], result["lead"], result["scores"]) == ("T", "L", [["98 %", "right"]])
 
 
-def test_nothing_is_loaded_from_elsewhere() -> None:
+def test_the_page_loads_nothing() -> None:
     text = page().html().replace("http://www.w3.org/2000/svg", "")  # a name, not an address
     assert not re.search(r"https?:|src=|<link|@import|url\(", text)
 
@@ -51,11 +51,11 @@ def test_tokens_are_never_markup() -> None:
     assert data(text)["examples"][0]["source"] == [evil] and data(text)["examples"][0]["target"] == ["@DATA@"]
 
 
-def test_weights_that_are_not_finite_are_shown_as_none() -> None:
-    found = data(page(examples=[Example(["a"], ["b"], torch.tensor([[float("nan")]]))]).html())
-    assert found["examples"][0]["weights"] == [[0.0]]
+def test_nonfinite_weights_are_zero() -> None:
+    result = data(page(examples=[Example(["a"], ["b"], torch.tensor([[float("nan")]]))]).html())
+    assert result["examples"][0]["weights"] == [[0.0]]
 
 
-def test_weights_must_fit_the_tokens() -> None:
-    with pytest.raises(ValueError, match=r"weights \(2, 3\) must have a row for each of 1 written tokens and a column"):
+def test_weights_must_match_the_tokens() -> None:
+    with pytest.raises(ValueError, match=r"weights \(2, 3\) must have a row for each of 1 target tokens and a column"):
         page(examples=[Example(["a"], ["b"], WEIGHTS)]).html()

@@ -35,26 +35,26 @@ def test_save_writes_the_format_of_the_suffix(tmp_path, name, start):
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
 
 
-def test_vector_formats_hold_the_single_link_too(tmp_path):
+def test_vector_formats_contain_a_single_link(tmp_path):
     text = heatmap.save(HugeMap(50_000, 12_345, 43_210), tmp_path / "map.svg").read_text()
     images = [base64.b64decode(each) for each in re.findall(r"data:image/png;base64,([^\"]+)", text)]
     panel = max((imread(io.BytesIO(image)) for image in images), key=np.size)[..., :3]
     assert (panel.sum(-1) < 0.3).sum() >= 4
 
 
-def test_a_setting_to_trim_pictures_moves_no_pixel(tmp_path):
+def test_trim_settings_do_not_move_pixels(tmp_path):
     fake = FakeMap(attention(9, 9))
     plain = heatmap.save(fake, tmp_path / "plain.png").read_bytes()
     with matplotlib.rc_context({"savefig.bbox": "tight", "savefig.dpi": 50}):
         assert heatmap.save(fake, tmp_path / "map.png").read_bytes() == plain
 
 
-def test_save_refuses_other_suffixes_and_missing_directories_before_drawing(tmp_path):
+def test_save_rejects_other_suffixes_and_missing_directories_before_drawing(tmp_path):
     huge = HugeMap(50_000, 1, 1)
     huge.pool = None
     with pytest.raises(ValueError, match=r"save: path \(map\.jpg\) must end in \.png, \.svg or \.pdf; got '\.jpg'"):
         heatmap.save(huge, "map.jpg")
-    with pytest.raises(FileNotFoundError, match=r"save: path \(.*none/map\.png\) must lie in an existing directory"):
+    with pytest.raises(FileNotFoundError, match=r"save: path \(.*none/map\.png\) must be in an existing directory"):
         heatmap.save(huge, tmp_path / "none" / "map.png")
 
 
@@ -73,7 +73,7 @@ def test_a_failed_save_leaves_the_old_picture_and_nothing_else(tmp_path, monkeyp
     assert [each.name for each in tmp_path.iterdir()] == ["map.png"]
 
 
-def test_threads_draw_what_one_alone_draws(tmp_path):
+def test_threads_draw_identical_pictures(tmp_path):
     fake = FakeMap(attention(2, 9, 9), list("abcdefghi"))
     alone = heatmap.save(fake, tmp_path / "alone.png").read_bytes()
     threads = [threading.Thread(target=heatmap.save, args=(fake, tmp_path / f"{i}.png")) for i in range(4)]
@@ -137,7 +137,7 @@ def test_show_displays_in_a_notebook(monkeypatch):
     assert shown[0].get_suptitle() == "here"
 
 
-def test_show_opens_a_window_where_there_is_one(monkeypatch):
+def test_show_opens_a_window_if_possible(monkeypatch):
     import matplotlib.pyplot as plt
 
     opened = []
@@ -161,7 +161,7 @@ def as_map(matrices):
 
 
 @pytest.mark.parametrize("kind", [torch.Tensor.requires_grad_, torch.Tensor.numpy, torch.Tensor.tolist, list, as_map])
-def test_show_heatmaps_takes_any_four_dimensions(kind):
+def test_show_heatmaps_accepts_any_four_dimensions(kind):
     matrices = torch.rand(2, 3, 5, 7)
     figure = heatmap.show_heatmaps(kind(matrices.clone()), "Keys", "Queries", titles=["a", "b", "c"], figsize=(7, 4))
     *drawn, bar = figure.axes
@@ -198,18 +198,18 @@ def test_show_heatmaps_keeps_a_single_link_of_a_large_matrix():
     "matrices, titles, message",
     [
         (torch.eye(5), None, r"matrices \(\(5, 5\)\) must have 4 dimensions .* got 2\. Reshape .* \(1, 1, 5, 5\)"),
-        (torch.zeros(1, 1, 1, 5, 5), None, r"got 5\. Reshape them, as to \(-1, 1, 5, 5\)"),
+        (torch.zeros(1, 1, 1, 5, 5), None, r"got 5\. Reshape them, for example to \(-1, 1, 5, 5\)"),
         (torch.zeros(1, 3, 5, 5), ["a", "b"], r"titles \(2\) must name each of the 3 columns or each of the 3 panels"),
         ([[[[1.0, 2.0], [3.0]]]], None, r"matrices \(list\) must be numbers .* Make all rows equally long"),
         (torch.zeros(1, 1, 0, 5), None, r"show_heatmaps: map \(\(1, 1, 0, 5\)\) must have at least one query"),
     ],
 )
-def test_show_heatmaps_errors_name_what_was_given(matrices, titles, message):
+def test_show_heatmaps_errors_name_the_input(matrices, titles, message):
     with pytest.raises(ValueError, match=message):
         heatmap.show_heatmaps(matrices, "k", "q", titles)
 
 
-def test_pictures_of_a_real_map_hold_its_weights(tmp_path):
+def test_pictures_of_a_real_map_show_its_weights(tmp_path):
     q, k = torch.randn(2, 3, 11, 8), torch.randn(2, 3, 13, 8)
     _, map = regard.attend(q, k, k, return_map=True)
     figure = heatmap.draw(map)

@@ -44,18 +44,18 @@ def test_small_matrix_has_labels_weights_and_shades():
     ]
 
 
-def test_labels_stand_above_their_columns():
+def test_labels_are_above_their_columns():
     lines = str(terminal.draw(torch.eye(3), list("abc"), ["the", "cat", "sat"], width=60)).splitlines()
     for row, key in enumerate(("the", "cat", "sat")):
         assert lines[0].index(key) + len(key) == lines[row + 1].index("1.00") + 4
 
 
-def test_positions_label_what_has_no_tokens():
+def test_positions_are_labels_without_tokens():
     lines = str(terminal.draw(torch.eye(3), width=60)).splitlines()
     assert [line.split()[0] for line in lines[1:4]] == lines[0].split() == ["0", "1", "2"]
 
 
-def test_key_labels_run_down_where_they_do_not_fit_across():
+def test_key_labels_are_vertical_if_they_do_not_fit():
     keys = [f"k{i:02}" for i in range(20)]
     lines = str(terminal.draw(torch.eye(4, 20), list("abcd"), keys, width=50)).splitlines()
     stacked = ["".join(line[2 + 2 * i] for line in lines[:3]) for i in range(20)]
@@ -77,7 +77,7 @@ def test_wide_and_right_to_left_labels_keep_cells_in_their_columns():
 @pytest.mark.parametrize("width", [20, 33, 80, 200])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 3000), (3000, 1), (5, 5), (50, 70), (70, 50), (999, 1001)])
 @pytest.mark.parametrize("tokens", [False, True])
-def test_no_line_is_wider_than_asked(width, shape, tokens):
+def test_no_line_exceeds_the_width(width, shape, tokens):
     names = [(WORDS * 400)[:n] if tokens else None for n in shape]
     drawing = terminal.draw(torch.rand(shape), *names, width=width)
     assert max(cell_len(line) for line in str(drawing).splitlines()) <= width
@@ -86,7 +86,7 @@ def test_no_line_is_wider_than_asked(width, shape, tokens):
 
 
 @pytest.mark.parametrize("query, key", [(0, 0), (999, 999), (0, 999), (517, 123)])
-def test_one_link_of_a_large_matrix_is_seen_where_it_is(query, key):
+def test_one_link_of_a_large_matrix_is_visible(query, key):
     weights = torch.zeros(1000, 1000)
     weights[query, key] = 1.0
     drawing = terminal.draw(weights, width=80)
@@ -106,7 +106,7 @@ def test_one_link_of_a_large_matrix_is_seen_where_it_is(query, key):
     assert {character for line in cells for character, *_ in line} == {"▀"}
 
 
-def test_colour_where_there_is_colour_and_shades_where_there_is_none(monkeypatch):
+def test_colour_if_supported_else_shades(monkeypatch):
     drawing = terminal.draw(torch.eye(3), list("abc"), width=60)
     assert "\x1b[" in printed(drawing, force_terminal=True, color_system="truecolor")
     assert "48;2;252;253;191" in printed(drawing, force_terminal=True, color_system="truecolor")
@@ -126,7 +126,7 @@ def test_colour_brightens_with_weight_and_ink_contrasts():
     assert inks[0] > 600 and inks[-1] == 0
 
 
-def test_not_a_number_is_seen():
+def test_nan_is_visible():
     weights = torch.eye(3)
     weights[1, 1] = torch.nan
     assert "? nan" in str(terminal.draw(weights, width=60))
@@ -134,7 +134,7 @@ def test_not_a_number_is_seen():
     assert str(terminal.draw(torch.zeros(2, 2), width=60)).splitlines()[-1] == "0  ░▒▓█ 1"
 
 
-def test_pooled_weights_keep_the_positions_of_the_whole():
+def test_pooled_weights_keep_the_original_positions():
     tokens = [f"w{i}" for i in range(50_000)]
     text = str(terminal.draw(torch.eye(64), tokens, width=60, lengths=(50_000, 40_000)))
     assert text.splitlines()[0].split() == ["0", "39999"]
@@ -166,6 +166,6 @@ def test_shrink_keeps_maxima_and_smaller_sides():
         (torch.eye(3), {"key_tokens": list("abc"), "lengths": (9, 9)}, r"key_tokens \(3\) must name each of 9"),
     ],
 )
-def test_errors_name_what_was_given(weights, options, message):
+def test_errors_name_the_input(weights, options, message):
     with pytest.raises(ValueError, match=message):
         terminal.draw(weights, **options)

@@ -1,4 +1,4 @@
-"""Targets of the server, small: maps with sizes that cannot be mistaken for one another, and a client of its own."""
+"""Small targets of the server, with distinct sizes, and a test client."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def attended(shape: tuple[int, int, int, int], *, seed: int = 0, **asked: Any) -
     generator = torch.Generator().manual_seed(seed)
     q = 2 * torch.randn(batch, heads, queries, 5, generator=generator)
     k = 2 * torch.randn(batch, heads, keys, 5, generator=generator)
-    _, found = regard.attend(q, k, k, return_map=True, **asked)
-    return found
+    _, output = regard.attend(q, k, k, return_map=True, **asked)
+    return output
 
 
 def seen() -> Any:
-    """What a model with an encoder, a decoder and an image might have shown."""
+    """Maps of a model with an encoder, a decoder and an image."""
     maps = [attended((2, 3, 13, 13), seed=1), attended((2, 3, 13, 13), seed=2)]
     maps += [attended((2, 2, 700, 700), seed=3, is_causal=True), attended((2, 1, 11, 601), seed=4)]
     words = [f"w{n}" for n in range(13)]
@@ -52,7 +52,7 @@ def asked(target: Any, **options: Any) -> TestClient:
 
 
 def run(scene: Coroutine[Any, Any, None]) -> None:
-    """In a thread of its own: the browser of other tests has an event loop in this one."""
+    """Run in a separate thread, because browser tests have an event loop in this one."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, scene).result()
 
@@ -64,6 +64,6 @@ def saw() -> Any:
 
 @pytest.fixture(scope="session")
 def client(saw: Any) -> Iterator[TestClient]:
-    """Batch entry 1 of what was seen."""
+    """A client for batch entry 1 of the recorded maps."""
     with asked(Capture(saw, "a capture", batch=1)) as opened:  # opened once: a thread for all requests
         yield opened

@@ -1,4 +1,4 @@
-"""Clients that send half a request, or go away in the middle, do not keep others out."""
+"""Clients that send incomplete requests or disconnect do not block others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def half_sent(stack: ExitStack, port: int, data: bytes, count: int) -> list[sock
 
 
 def closed(client: socket.socket) -> bool:
-    """Whether the server closes the connection; it may answer before."""
+    """Return whether the server closes the connection. It may respond first."""
     client.settimeout(LIMIT)
     try:
         while client.recv(2**16):
@@ -58,7 +58,9 @@ def closed(client: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("data", [b"", HALF, HALF_BODY], ids=["nothing", "half a head", "half a body"])
-def test_half_sent_requests_keep_nobody_out(port: int, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_requests_do_not_block_other_clients(
+    port: int, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "SECONDS", 3600.0)  # only a lack of room closes a connection
     with ExitStack() as stack:
         clients = half_sent(stack, port, data, 950)  # more than the server takes at once
@@ -78,14 +80,14 @@ def test_many_connections_at_once_are_all_served(port: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", HALF, HALF_BODY], ids=["nothing", "half a head", "half a body"])
-def test_a_request_has_to_arrive_in_time(port: int, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_must_arrive_in_time(port: int, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "SECONDS", 0.2)
     with ExitStack() as stack:
         (client,) = half_sent(stack, port, data, 1)
         assert closed(client)
 
 
-def test_a_connection_is_kept_between_whole_requests(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_is_kept_between_complete_requests(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     clocks: list[connection.Connection] = []
     started = connection.Connection._wait
     monkeypatch.setattr(connection.Connection, "_wait", lambda self: (clocks.append(self), started(self)))
@@ -97,23 +99,23 @@ def test_a_connection_is_kept_between_whole_requests(port: int, monkeypatch: pyt
         assert again.status_code == 200 and streams[0] is streams[1]
 
 
-def test_work_that_is_stopped_reports_no_lost_exception(caplog: pytest.LogCaptureFixture) -> None:
+def test_stopped_work_does_not_report_an_unretrieved_exception(caplog: pytest.LogCaptureFixture) -> None:
     class Gone:
         async def is_disconnected(self) -> bool:
             return True
 
     async def scene() -> None:
-        desk, running = work_queue.Desk(), threading.Event()
+        queue, running = work_queue.WorkQueue(), threading.Event()
 
         def job(task: work_queue.Task) -> None:
             running.set()
             for _ in task.over(range(10**9)):
                 pass
 
-        with pytest.raises(work_queue.Refused, match="the client went away"):
-            await desk.do(Gone(), "work", job)  # type: ignore[arg-type]
+        with pytest.raises(work_queue.RequestError, match="the client disconnected"):
+            await queue.submit(Gone(), "work", job)  # type: ignore[arg-type]
         assert running.wait(LIMIT)
-        desk._pool.shutdown(wait=True)
+        queue._pool.shutdown(wait=True)
         await asyncio.sleep(0)
 
     with caplog.at_level(logging.ERROR, "asyncio"):

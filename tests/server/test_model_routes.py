@@ -1,4 +1,4 @@
-"""Charts over the wire: what is offered, what is answered, what is refused."""
+"""Charts over HTTP: the list, the responses, the errors."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from starlette.testclient import TestClient
 
 from regard.explain import MECHANISMS, explain
 from regard.models import Seq2Seq, Seq2SeqConfig
-from regard.server.target import Shown, Target
+from regard.server.target import Snapshot, Target
 from regard.tasks.translator import Translator
 from tests.server.conftest import asked
 
 
-def test_every_mechanism_is_offered_and_answered_as_it_is(client: TestClient) -> None:
+def test_every_mechanism_is_listed_and_served(client: TestClient) -> None:
     offered = client.get("/api/explain").json()
     assert [one["name"] for one in offered["mechanisms"]] == list(MECHANISMS) and offered["run"] is None
-    assert client.get("/api/explain/multi-head?text=a b c").json() == _plain(explain("multi-head", "a b c").told())
+    assert client.get("/api/explain/multi-head?text=a b c").json() == _plain(explain("multi-head", "a b c").to_dict())
 
 
-def test_what_cannot_be_explained_is_refused_in_words(client: TestClient) -> None:
+def test_invalid_requests_are_rejected_with_a_message(client: TestClient) -> None:
     for path, status, words in (
         ("rnn", 404, "mechanism ('rnn') must be one of encoder-decoder"),
         ("run", 404, "mechanism ('run') must be one of"),
@@ -48,12 +48,12 @@ class _Words:
         return " ".join(self.pieces(ids))
 
 
-def test_the_model_that_is_looked_at_is_explained_as_run() -> None:
+def test_the_model_of_the_target_is_explained_as_run() -> None:
     torch.manual_seed(0)
     words = _Words()
     model = Seq2Seq(Seq2SeqConfig(30, 30, width=5, hidden=7, encoder_hidden=4)).eval()
     target = Target()
-    target.shown = Shown("translator", "a run", [])
+    target.snapshot = Snapshot("translator", "a run", [])
     target.translator = Translator(model, words, words)  # type: ignore[attr-defined, arg-type]
     with asked(target) as client:
         assert client.get("/api/explain").json()["run"] == "a run"
@@ -61,18 +61,18 @@ def test_the_model_that_is_looked_at_is_explained_as_run() -> None:
         assert chart["title"] == "a run" and chart["tokens"]["Ts"] == ["p4", "p5", "p6", "p3"]
         assert chart["steps"] == len(chart["written"])
         refused = client.get("/api/explain/run")
-        assert refused.status_code == 400 and "must be given a text" in refused.json()["error"]
+        assert refused.status_code == 400 and "must be run on a text" in refused.json()["error"]
 
 
-def _plain(told: dict[str, object]) -> dict[str, object]:
-    """As JSON gives it back: lists for tuples."""
+def _plain(response: dict[str, object]) -> dict[str, object]:
+    """Convert to JSON and back: tuples become lists."""
     import json
 
-    return json.loads(json.dumps(told))
+    return json.loads(json.dumps(response))
 
 
 def test_a_target_without_a_model_has_no_run() -> None:
-    from regard.server.model_routes import run_of
+    from regard.server.model_routes import explainable_model
 
-    assert run_of(SimpleNamespace()) is None  # type: ignore[arg-type]
-    assert run_of(SimpleNamespace(classifier="model", image=Path("x.png"))) == ("model", Path("x.png"))  # type: ignore[arg-type]
+    assert explainable_model(SimpleNamespace()) is None  # type: ignore[arg-type]
+    assert explainable_model(SimpleNamespace(classifier="model", image=Path("x.png"))) == ("model", Path("x.png"))  # type: ignore[arg-type]

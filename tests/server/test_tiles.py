@@ -1,4 +1,4 @@
-"""Tiles and overviews, decoded by Pillow: every pixel is the shade of the map's own weight."""
+"""Tiles and overviews, decoded by Pillow: every pixel is the shade of its weight."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.server.conftest import attended
 
 
 def pixels(response: Any) -> np.ndarray:
-    """Decode an answer in PGM format, uint8 (height, width)."""
+    """Decode a response in PGM format, uint8 (height, width)."""
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "image/x-portable-graymap"
     image = Image.open(io.BytesIO(response.content))
@@ -42,14 +42,14 @@ def shaded(weights: torch.Tensor, scale: str, keys: int) -> np.ndarray:
     return np.round(w * 255).astype(int)
 
 
-def alike(found: np.ndarray, expected: np.ndarray) -> None:
+def alike(result: np.ndarray, expected: np.ndarray) -> None:
     """Compare shades. A weight between two of them may be rounded to either in float32."""
-    apart = np.abs(found.astype(int) - expected)
+    apart = np.abs(result.astype(int) - expected)
     assert apart.max() <= 1 and (apart > 0).mean() < 0.001
 
 
 def pooled(dense: torch.Tensor, cells: int, reduce: str) -> torch.Tensor:
-    """Pixels of `cells` entries each way, the last of fewer: by hand."""
+    """Pool a matrix to pixels of `cells` × `cells` entries, the last with fewer."""
 
     def cut(x: torch.Tensor) -> torch.Tensor:
         padded = F.pad(x, (0, -x.shape[1] % cells, 0, -x.shape[0] % cells))
@@ -63,7 +63,7 @@ def pooled(dense: torch.Tensor, cells: int, reduce: str) -> torch.Tensor:
 @pytest.mark.parametrize("reduce", ["max", "mean"])
 @pytest.mark.parametrize(("map", "head"), [(2, "1"), (2, "mean"), (3, "0")])
 @pytest.mark.parametrize("above", [0, 1, 3])
-def test_the_tiles_of_a_level_are_the_whole_map(
+def test_the_tiles_of_a_level_cover_the_whole_map(
     client: TestClient, saw: Any, map: int, head: str, above: int, reduce: str
 ) -> None:
     dense = saw.maps[map][1]
@@ -75,15 +75,15 @@ def test_the_tiles_of_a_level_are_the_whole_map(
     for row in range(0, height, 256):
         for column in range(0, width, 256):
             address = f"/api/maps/{map}/{head}/tile/{level}/{column // 256}/{row // 256}.pgm"
-            found = pixels(client.get(address, params={"reduce": reduce, "scale": "log"}))
-            whole[row : row + 256, column : column + 256] = found
+            result = pixels(client.get(address, params={"reduce": reduce, "scale": "log"}))
+            whole[row : row + 256, column : column + 256] = result
     alike(whole, shaded(expected, "log", dense.shape[1]))
 
 
 @pytest.mark.parametrize("scale", tiles.SCALES)
 def test_overviews(client: TestClient, saw: Any, scale: str) -> None:
-    found = pixels(client.get(f"/api/maps/2/0/overview.pgm?size=96&scale={scale}"))
-    alike(found, shaded(saw.maps[2].at(1, 0).pool(96, 96), scale, 700))
+    result = pixels(client.get(f"/api/maps/2/0/overview.pgm?size=96&scale={scale}"))
+    alike(result, shaded(saw.maps[2].at(1, 0).pool(96, 96), scale, 700))
     small = pixels(client.get(f"/api/maps/0/0/overview.pgm?scale={scale}"))
     alike(small, shaded(saw.maps[0][1, 0], scale, 13))
     assert pixels(client.get("/api/maps/3/0/overview.pgm?size=60")).shape == (1, 60)
@@ -98,8 +98,8 @@ def test_an_overview_as_a_grey_png(client: TestClient) -> None:
 
 
 def test_the_top_level_is_one_pixel(client: TestClient, saw: Any) -> None:
-    found = pixels(client.get("/api/maps/2/0/tile/0/0/0.pgm"))
-    assert (found == shaded(saw.maps[2][1, 0].amax().reshape(1, 1), "linear", 700)).all()
+    result = pixels(client.get("/api/maps/2/0/tile/0/0/0.pgm"))
+    assert (result == shaded(saw.maps[2][1, 0].amax().reshape(1, 1), "linear", 700)).all()
 
 
 @pytest.mark.parametrize("address", ["10/3/0", "10/0/3", "9/2/0", "0/1/0"])
@@ -108,7 +108,7 @@ def test_a_tile_beyond_the_edge(client: TestClient, address: str) -> None:
     assert refused.status_code == 404 and "must lie in" in refused.json()["error"]
 
 
-def test_pictures_are_kept_by_the_browser_under_their_version(client: TestClient) -> None:
+def test_the_browser_caches_images_by_version(client: TestClient) -> None:
     version = client.get("/api/target").json()["version"]
     assert "immutable" in client.get(f"/api/maps/0/0/overview.pgm?v={version}").headers["cache-control"]
     assert client.get("/api/maps/0/0/overview.pgm").headers["cache-control"] == "no-store"
@@ -116,22 +116,24 @@ def test_pictures_are_kept_by_the_browser_under_their_version(client: TestClient
     assert gone.status_code == 410 and "old" in gone.json()["error"]
 
 
-def test_the_image_is_the_image(client: TestClient, saw: Any) -> None:
-    found = client.get("/api/image.png")
-    assert (np.asarray(Image.open(io.BytesIO(found.content))) == saw.image.numpy()).all()
+def test_the_image_is_served_unchanged(client: TestClient, saw: Any) -> None:
+    result = client.get("/api/image.png")
+    assert (np.asarray(Image.open(io.BytesIO(result.content))) == saw.image.numpy()).all()
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_pictures_in_any_parts_are_the_same(data: st.DataObject) -> None:
-    """Whatever is computed together, pixels are those of the dense map."""
+def test_pictures_do_not_depend_on_the_split(data: st.DataObject) -> None:
+    """For any split, the pixels match the dense map."""
     queries, keys = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
     map = attended((1, 2, queries, keys), seed=data.draw(st.integers(0, 9)))
     rows = Cells(0, queries, data.draw(st.integers(1, queries)))
     cols = Cells(0, keys, data.draw(st.integers(1, keys)))
-    before = row_bands.PAIRS, head_views.CELLS
+    left_multiply = row_bands.PAIRS, head_views.MAX_WEIGHTS
     try:
-        row_bands.PAIRS, head_views.CELLS = data.draw(st.sampled_from([(1, 1), (50, 30), (300, 300), before]))
+        row_bands.PAIRS, head_views.MAX_WEIGHTS = data.draw(
+            st.sampled_from([(1, 1), (50, 30), (300, 300), left_multiply])
+        )
         both = [Head(map.at(0, n)) for n in range(2)]
         for reduce in ("max", "mean"):
             one = both[0].picture([rows], [cols], reduce, Task())
@@ -143,10 +145,10 @@ def test_pictures_in_any_parts_are_the_same(data: st.DataObject) -> None:
             for head in (both[0], Mean(both)):
                 shading = tiles.shading(data.draw(st.sampled_from(tiles.SCALES)), keys)
                 shades = head.picture([rows], [cols], reduce, Task(), shading)
-                wanted = shading.of(head.picture([rows], [cols], reduce, Task()))
-                assert (shades.int() - wanted.int()).abs().max() <= 1 and (shades != wanted).sum() <= 1
+                desired = shading.of(head.picture([rows], [cols], reduce, Task()))
+                assert (shades.int() - desired.int()).abs().max() <= 1 and (shades != desired).sum() <= 1
     finally:
-        row_bands.PAIRS, head_views.CELLS = before
+        row_bands.PAIRS, head_views.MAX_WEIGHTS = left_multiply
 
 
 def _pool(dense: torch.Tensor, rows: Cells, cols: Cells, reduce: str) -> torch.Tensor:
@@ -157,7 +159,7 @@ def _pool(dense: torch.Tensor, rows: Cells, cols: Cells, reduce: str) -> torch.T
     return torch.stack([torch.stack([cell(i, j) for j in range(cols.count)]) for i in range(rows.count)])
 
 
-def test_a_tile_finds_the_log_sum_exps_of_its_own_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tile_computes_the_log_sum_exps_of_its_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_bands, "PAIRS", 1000)
     map = attended((1, 1, 100, 100))
     head = Head(type(map)(map.request).at(0, 0))  # as from a capture: nothing is known yet
@@ -166,22 +168,22 @@ def test_a_tile_finds_the_log_sum_exps_of_its_own_rows_only(monkeypatch: pytest.
     assert head.bands.computed == 0.1
 
 
-def test_a_row_that_is_not_finite_is_served_and_shown_as_nothing() -> None:
-    """The kernels refuse it: then the whole head is looked at without them."""
+def test_a_nonfinite_row_is_served_as_zero_shades() -> None:
+    """The kernels do not support it, so the whole head is computed without them."""
     map = attended((1, 1, 30, 20))
     query = map.request.q.clone()
     query[0, 0, 3] = math.nan
     head = Head(type(map)(dataclasses.replace(map.request, q=query)).at(0, 0))
-    found = head.picture([Cells(0, 30, 30)], [Cells(0, 20, 20)], "max", Task())
+    result = head.picture([Cells(0, 30, 30)], [Cells(0, 20, 20)], "max", Task())
     whole = torch.arange(30) != 3
-    torch.testing.assert_close(found[whole], map[0, 0][whole], rtol=1e-5, atol=1e-7)
-    assert found[3].isnan().all() and not tiles.shading("log", 20).of(found)[3].any()
+    torch.testing.assert_close(result[whole], map[0, 0][whole], rtol=1e-5, atol=1e-7)
+    assert result[3].isnan().all() and not tiles.shading("log", 20).of(result)[3].any()
     shades = head.picture([Cells(0, 30, 30)], [Cells(0, 20, 20)], "max", Task(), tiles.shading("log", 20))
-    assert torch.equal(shades, tiles.shading("log", 20).of(found)) and shades[:3].any()
+    assert torch.equal(shades, tiles.shading("log", 20).of(result)) and shades[:3].any()
 
 
-def test_shades_are_those_of_the_scale() -> None:
-    given = torch.tensor([[0.0, math.nan, 1.0, 0.5, 1.0000001, 1e-3, 1e-30]])
-    assert tiles.shading("linear", 10).of(given)[0].tolist() == [0, 0, 255, 128, 255, 0, 0]
-    assert tiles.shading("log", 10).of(given)[0].tolist() == [0, 0, 255, 229, 255, 0, 0]
-    assert given[0, 3] == 0.5  # what was given stays
+def test_shades_match_the_scale() -> None:
+    weights = torch.tensor([[0.0, math.nan, 1.0, 0.5, 1.0000001, 1e-3, 1e-30]])
+    assert tiles.shading("linear", 10).of(weights)[0].tolist() == [0, 0, 255, 128, 255, 0, 0]
+    assert tiles.shading("log", 10).of(weights)[0].tolist() == [0, 0, 255, 229, 255, 0, 0]
+    assert weights[0, 3] == 0.5  # the input is not changed

@@ -1,4 +1,4 @@
-"""Work that is not wanted any more is not done: tickets, clients that left, time, the cache."""
+"""Unneeded work is cancelled: tickets, disconnected clients, time limits, the cache."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from regard.server.guard import Refused
+from regard.server.guard import RequestError
 from regard.server.target import Capture
-from regard.server.work_queue import Cache, Desk, Stopped, Task
+from regard.server.work_queue import Cache, Stopped, Task, WorkQueue
 from tests.server.conftest import asked, run
 
 
 class Client:
-    """A request whose client may leave."""
+    """A request whose client may disconnect."""
 
     gone = False
 
@@ -36,26 +36,26 @@ def blocked() -> tuple[threading.Event, Callable[[Task], str]]:
     return release, job
 
 
-async def settle(desk: Desk, working: int, waiting: int) -> None:
-    """Until so many are at work, and so many wait."""
+async def wait_until(queue: WorkQueue, working: int, waiting: int) -> None:
+    """Wait until the given numbers of jobs are running and waiting."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
-        found = desk.progress()
-        if (len(found["working"]), found["waiting"]) == (working, waiting):
+        result = queue.progress()
+        if (len(result["working"]), result["waiting"]) == (working, waiting):
             return
         await asyncio.sleep(0.001)
-    pytest.fail(f"{working} at work and {waiting} waiting were to be; there are {desk.progress()}")
+    pytest.fail(f"{working} at work and {waiting} waiting expected; got {queue.progress()}")
 
 
-def test_what_waits_behind_a_newer_screenful_is_dropped() -> None:
+def test_older_tickets_are_dropped() -> None:
     async def scene() -> None:
-        desk, client, ran = Desk(threads=1), Client(), []
+        queue, client, ran = WorkQueue(threads=1), Client(), []
         release, job = blocked()
-        first = asyncio.ensure_future(desk.do(client, "first", job, "map", 1))  # type: ignore[arg-type]
-        await settle(desk, 1, 0)
+        first = asyncio.ensure_future(queue.submit(client, "first", job, "map", 1))  # type: ignore[arg-type]
+        await wait_until(queue, 1, 0)
 
         def ask(name: str, scope: str, ticket: int | None) -> asyncio.Future[Any]:
-            return asyncio.ensure_future(desk.do(client, name, lambda task: ran.append(name), scope, ticket))  # type: ignore[arg-type]
+            return asyncio.ensure_future(queue.submit(client, name, lambda task: ran.append(name), scope, ticket))  # type: ignore[arg-type]
 
         old, same, other, plain = (
             ask("old", "map", 1),
@@ -63,61 +63,61 @@ def test_what_waits_behind_a_newer_screenful_is_dropped() -> None:
             ask("other", "else", 1),
             ask("x", "map", None),
         )
-        await settle(desk, 1, 3)
+        await wait_until(queue, 1, 3)
         new = ask("new", "map", 2)
         late = ask("late", "map", 1)
-        await settle(desk, 1, 4)
+        await wait_until(queue, 1, 4)
         for dropped in (old, late):
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RequestError) as refused:
                 await dropped
-            assert refused.value.status == 409 and "ticket (1)" in refused.value.words
-        assert desk.progress()["waiting"] == 4 and desk.progress()["working"][0]["what"] == "first"
+            assert refused.value.status == 409 and "ticket (1)" in refused.value.message
+        assert queue.progress()["waiting"] == 4 and queue.progress()["working"][0]["what"] == "first"
         release.set()
         assert await first == "done"  # what has begun goes on
         await asyncio.gather(same, other, plain, new)
         assert ran == ["same", "other", "x", "new"]
         again = ask("again", "map", 1)  # nothing newer waits any more
         await again
-        desk.close()
+        queue.close()
 
     run(scene())
 
 
-def test_a_client_that_left_frees_the_thread() -> None:
+def test_a_disconnected_client_frees_the_thread() -> None:
     async def scene() -> None:
-        desk, client = Desk(threads=1), Client()
+        queue, client = WorkQueue(threads=1), Client()
         _, job = blocked()
-        task = asyncio.ensure_future(desk.do(client, "x", job))  # type: ignore[arg-type]
-        await settle(desk, 1, 0)
+        task = asyncio.ensure_future(queue.submit(client, "x", job))  # type: ignore[arg-type]
+        await wait_until(queue, 1, 0)
         client.gone = True
-        with pytest.raises(Refused, match="went away"):
+        with pytest.raises(RequestError, match="the client disconnected"):
             await task
-        assert await desk.do(Client(), "y", lambda task: 5) == 5  # type: ignore[arg-type]
-        desk.close()
+        assert await queue.submit(Client(), "y", lambda task: 5) == 5  # type: ignore[arg-type]
+        queue.close()
 
     run(scene())
 
 
-def test_too_long_is_said_with_how_far_it_came() -> None:
+def test_a_timeout_reports_the_progress() -> None:
     async def scene() -> None:
-        desk = Desk(threads=1, seconds=0.2)
+        queue = WorkQueue(threads=1, seconds=0.2)
 
         def job(task: Task) -> None:
             for _ in task.over(range(10**9)):  # until it is stopped
                 time.sleep(0.01)
 
-        with pytest.raises(Refused) as refused:
-            await desk.do(Client(), "a picture", job)  # type: ignore[arg-type]
+        with pytest.raises(RequestError) as refused:
+            await queue.submit(Client(), "a picture", job)  # type: ignore[arg-type]
         assert refused.value.status == 504
-        assert "a picture took more than 0.2 s and was stopped at " in refused.value.words
-        desk.close()
+        assert "a picture took more than 0.2 s and was stopped at " in refused.value.message
+        queue.close()
 
     run(scene())
 
 
-def test_progress_tells_what_is_at_work_and_how_far() -> None:
+def test_progress_lists_running_work_with_the_fraction_done() -> None:
     async def scene() -> None:
-        desk = Desk(threads=2)
+        queue = WorkQueue(threads=2)
         release, plain = blocked()
 
         def steps(task: Task) -> None:
@@ -126,51 +126,51 @@ def test_progress_tells_what_is_at_work_and_how_far() -> None:
                     if (part, half) == (2, 1):
                         release.wait(60)
 
-        tasks = [asyncio.ensure_future(desk.do(Client(), "steps", steps))]  # type: ignore[arg-type]
-        tasks += [asyncio.ensure_future(desk.do(Client(), "plain", plain))]  # type: ignore[arg-type]
+        tasks = [asyncio.ensure_future(queue.submit(Client(), "steps", steps))]  # type: ignore[arg-type]
+        tasks += [asyncio.ensure_future(queue.submit(Client(), "plain", plain))]  # type: ignore[arg-type]
         end = time.monotonic() + 60
         expected = [{"what": "steps", "done": 0.625}, {"what": "plain", "done": None}]
-        while desk.progress() != {"working": expected, "waiting": 0} and time.monotonic() < end:
+        while queue.progress() != {"working": expected, "waiting": 0} and time.monotonic() < end:
             await asyncio.sleep(0.001)
-        assert desk.progress() == {"working": expected, "waiting": 0}
+        assert queue.progress() == {"working": expected, "waiting": 0}
         release.set()
         await asyncio.gather(*tasks)
-        desk.close()
+        queue.close()
 
     run(scene())
 
 
-def test_only_so_many_wait() -> None:
+def test_the_number_of_waiting_requests_is_limited() -> None:
     async def scene() -> None:
-        desk = Desk(threads=1, waiting=1)
+        queue = WorkQueue(threads=1, waiting=1)
         release, job = blocked()
-        tasks = [asyncio.ensure_future(desk.do(Client(), "x", job)) for _ in range(2)]  # type: ignore[arg-type]
-        await settle(desk, 1, 1)
-        with pytest.raises(Refused) as refused:
-            await desk.do(Client(), "z", job)  # type: ignore[arg-type]
-        assert refused.value.status == 503 and "1 requests wait already" in refused.value.words
+        tasks = [asyncio.ensure_future(queue.submit(Client(), "x", job)) for _ in range(2)]  # type: ignore[arg-type]
+        await wait_until(queue, 1, 1)
+        with pytest.raises(RequestError) as refused:
+            await queue.submit(Client(), "z", job)  # type: ignore[arg-type]
+        assert refused.value.status == 503 and "1 requests are waiting" in refused.value.message
         release.set()
         assert await asyncio.gather(*tasks) == ["done", "done"]
-        desk.close()
+        queue.close()
 
     run(scene())
 
 
-def test_closing_ends_what_runs_and_what_waits() -> None:
+def test_closing_stops_running_and_waiting_work() -> None:
     async def scene() -> None:
-        desk = Desk(threads=1)
+        queue = WorkQueue(threads=1)
         _, job = blocked()
-        tasks = [asyncio.ensure_future(desk.do(Client(), "x", job)) for _ in range(3)]  # type: ignore[arg-type]
-        await settle(desk, 1, 2)
-        desk.close()
+        tasks = [asyncio.ensure_future(queue.submit(Client(), "x", job)) for _ in range(3)]  # type: ignore[arg-type]
+        await wait_until(queue, 1, 2)
+        queue.close()
         for task in tasks:
-            with pytest.raises(Refused, match="ending"):
+            with pytest.raises(RequestError, match="shutting down"):
                 await task
 
     run(scene())
 
 
-def test_a_stopped_task_says_so() -> None:
+def test_a_stopped_task_raises() -> None:
     task = Task("x")
     steps = task.over([1, 2])
     assert next(steps) == 1
@@ -179,7 +179,7 @@ def test_a_stopped_task_says_so() -> None:
         next(steps)
 
 
-def test_the_cache_keeps_what_was_used_last() -> None:
+def test_the_cache_keeps_recently_used_values() -> None:
     cache = Cache(100)
     for n in range(10):
         cache.put(n, bytes(30))

@@ -64,7 +64,7 @@ const chart: Chart = {
   ],
 };
 
-test("cells are numbers again, and −∞ is told", () => {
+test("cells are decoded, including −∞", () => {
   const grid = new Grid(value);
   assert.deepEqual(
     [0, 1, 2].map((column) => Math.round(grid.at(0, 0, column) * 1000) / 1000),
@@ -73,7 +73,7 @@ test("cells are numbers again, and −∞ is told", () => {
   assert.ok(grid.signed && grid.whole);
 });
 
-test("a closed group stands for what is inside, and earlier steps for what came before", () => {
+test("a closed group replaces its contents, and one node replaces earlier steps", () => {
   const seen = see(chart, numbers(chart, opened(chart)), 2);
   const edges = seen.edges.map((edge) => `${edge.from}>${edge.to}`);
   assert.deepEqual(edges.sort(), ["0>1", "1>6", "6>7", "earlier>6"].sort());
@@ -84,13 +84,13 @@ test("a closed group stands for what is inside, and earlier steps for what came 
   );
 });
 
-test("what is open at one step is open at the next", () => {
+test("a group that is open at one step is open at the next", () => {
   const all = ways(chart);
   assert.equal(all[3], all[5]);
   assert.deepEqual([...numbers(chart, new Set(["/step"]))], [3, 5]);
 });
 
-test("a cell of a product came of a row and a column", () => {
+test("a cell of a product is computed from a row and a column", () => {
   const grid = new Grid({ ...value, cells: [1, 3, 3], data: "" });
   assert.deepEqual(origin("product", [grid, grid], grid, 1, 2), [
     { operand: 0, row: 1, column: null },

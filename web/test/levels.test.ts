@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { cellAt, deepest, shallowest, stride } from "../src/map/zoom_levels.ts";
 
-test("the deepest level has one cell a pixel, whatever the size", () => {
+test("the deepest level has one cell per pixel for any size", () => {
   const maps = [
     [1, 1, 0],
     [2, 1, 1],
@@ -16,7 +16,7 @@ test("the deepest level has one cell a pixel, whatever the size", () => {
   for (const [queries, keys, level] of maps) assert.equal(deepest(queries, keys), level);
 });
 
-test("the first level asked for holds the whole map in one tile", () => {
+test("the first requested level has the whole map in one tile", () => {
   for (const [queries, keys] of [
     [5, 9],
     [256, 100],
@@ -29,7 +29,7 @@ test("the first level asked for holds the whole map in one tile", () => {
   }
 });
 
-test("a point of the screen is a cell, or outside", () => {
+test("a point of the screen maps to a cell or to null", () => {
   const sight = { left: 10.5, top: 3, scale: 20 };
   assert.deepEqual(cellAt(sight, 0, 0, 50, 60), { query: 3, key: 10 });
   assert.deepEqual(cellAt(sight, 11, 19.9, 50, 60), { query: 3, key: 11 });
@@ -38,6 +38,6 @@ test("a point of the screen is a cell, or outside", () => {
   assert.equal(cellAt(sight, 0, 950, 50, 60), null);
 });
 
-test("arrow keys move one cell where cells can be told apart, a visible distance elsewhere", () => {
+test("arrow keys move one cell if cells are large enough, otherwise a visible distance", () => {
   assert.deepEqual([stride(30), stride(4), stride(1), stride(0.1)], [1, 1, 8, 80]);
 });

@@ -12,7 +12,7 @@ test("a tile is read whatever its first pixels are", () => {
   assert.deepEqual([width, height, [...pixels]], [3, 2, [10, 32, 48, 0, 255, 13]]);
 });
 
-test("what is not a whole tile is refused", () => {
+test("an incomplete tile is rejected", () => {
   for (const wrong of [file("", 1), file("P6\n1 1\n255\n", 1), file("P5\n2 2\n255\n", 1, 2, 3)]) {
     assert.throws(() => readPgm(wrong), /a tile/);
   }

@@ -8,7 +8,7 @@ const shapes = [
   { heads: 2, queries: 10, keys: 30 },
 ];
 
-test("an address brings the whole state back", () => {
+test("a URL restores the whole state", () => {
   const state: State = {
     view: "text",
     map: 1,
@@ -27,20 +27,20 @@ test("an address brings the whole state back", () => {
   assert.deepEqual(read(write(START)), START);
 });
 
-test("what is as at the start is not told", () => {
+test("default values are not in the URL", () => {
   assert.equal(write(START), "#map");
   assert.equal(write({ ...START, map: 0, head: 3 }), "#map?map=0&head=3");
   assert.equal(write({ ...START, map: 2, sight: [10, 20.456, 30] }), "#map?map=2&sight=10,20.46,30");
 });
 
-test("nonsense is as at the start", () => {
+test("invalid values have their defaults", () => {
   const bad = "#map?map=-1&head=x&token=1e9&sight=1,2&reduce=sum";
   for (const hash of ["", "#", "#nowhere", bad, "#?map=%", "#map?sight=1,2,0", "#map?sight=a,b,c"]) {
     assert.deepEqual(read(hash), START, hash);
   }
 });
 
-test("a bookmark of another target leads to what this one has", () => {
+test("a bookmark of another target leads to a valid state", () => {
   const state = read("#map?map=1&head=5&token=20&sight=0,0,9");
   assert.deepEqual(fit(state, shapes), { ...state, head: 0, token: null });
   assert.deepEqual(fit({ ...state, direction: "to" }, shapes), { ...state, head: 0, direction: "to" });

@@ -17,19 +17,19 @@ test("tokens read as the text they came from", () => {
   assert.equal(text([]), "");
 });
 
-test("what cannot be seen is made visible in a label", () => {
+test("invisible characters are visible in a label", () => {
   const tokens = ["Ġthe", "##ing", "Ċ", " ", "", "Ġ", "a\tb", "▁x"];
   assert.deepEqual(tokens.map(show), ["the", "ing", "⏎", "␣", "␣", "␣", "a⇥b", "x"]);
 });
 
-test("a long text is cut after sentences, and no token is lost", () => {
-  const spelled = spell(Array.from({ length: 1000 }, (_, place) => (place % 50 === 49 ? "." : "Ġword")));
+test("a long text is split after sentences, and no token is missing", () => {
+  const spelled = spell(Array.from({ length: 1000 }, (_, index) => (index % 50 === 49 ? "." : "Ġword")));
   const found = parts(spelled);
   assert.equal(found[0]![0], 0);
   assert.equal(found[found.length - 1]![1], 1000);
-  found.forEach(([start, end], place) => {
+  found.forEach(([start, end], index) => {
     assert.ok(end - start <= 320);
-    if (place) assert.equal(start, found[place - 1]![1]);
+    if (index) assert.equal(start, found[index - 1]![1]);
     if (end < 1000) assert.equal(spelled[end - 1]!.text, ".");
   });
   assert.deepEqual(parts(spell(Array.from({ length: 700 }, () => "Ġword"))), [

@@ -3,14 +3,14 @@ import { test } from "node:test";
 
 import { LANGUAGES, fill, preferred } from "../src/shared/translations.ts";
 
-test("the page speaks the reader's first language that it has", () => {
+test("the page uses the first available language of the reader", () => {
   assert.equal(preferred(["fr-FR", "zh-TW", "en"]), "zh");
   assert.equal(preferred(["en-GB", "zh"]), "en");
   assert.equal(preferred(["fr"]), "en");
   assert.equal(preferred([]), "en");
 });
 
-test("both languages say something everywhere, and Chinese is not English left over", () => {
+test("both languages have every text, and Chinese texts are translated", () => {
   const placeholders = (text: string): string[] => [...new Set(text.match(/\{\w+\}/g))].sort();
   const walk = (en: unknown, zh: unknown, path: string): void => {
     if (typeof en === "string") {
@@ -26,6 +26,6 @@ test("both languages say something everywhere, and Chinese is not English left o
   walk(LANGUAGES.en, LANGUAGES.zh, "");
 });
 
-test("values take the place of placeholders, and stay as they are", () => {
+test("values replace placeholders and are not interpreted", () => {
   assert.equal(fill("head {head} of {all}, {head}", { head: "{all}", all: 2 }), "head {all} of 2, {all}");
 });

@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { progressText } from "../src/api/pending_requests.ts";
 
-test("what is at work, and how far where that is known", () => {
+test("the running work, with its progress if known", () => {
   const working = [
     { what: "layers.0, head 3", done: 0.419 },
     { what: "another text", done: null },

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         print(outline(chart, options.step))
         print(f"to view it: {_page_command(options)}")
         return 0
-    content = {**chart.told(), "step": options.step}
+    content = {**chart.to_dict(), "step": options.step}
     print(chart_files.write(content, options.out, theme=options.theme, language=options.language))
     return 0
 

@@ -79,7 +79,7 @@ def serve(target: Target, host: str, listening: socket.socket, open_browser: boo
     """Serve a target on a socket until Ctrl-C."""
     server = server_of(target, host, listening)
     address = _address(host, listening.getsockname()[1])
-    print(f"{target.shown.title}: {address} (press Ctrl-C to stop)", flush=True)
+    print(f"{target.snapshot.title}: {address} (press Ctrl-C to stop)", flush=True)
     if open_browser:
         threading.Timer(0.3, webbrowser.open, [address]).start()
     with suppress(KeyboardInterrupt):  # uvicorn re-raises the signal after it has shut down
@@ -96,11 +96,11 @@ def server_of(target: Target, host: str, listening: socket.socket) -> uvicorn.Se
     from ..server.routes import create
     from ..server.static_files import Page
 
-    wide = not ipaddress.ip_address(listening.getsockname()[0]).is_loopback
+    any_address = not ipaddress.ip_address(listening.getsockname()[0]).is_loopback
     page = Page()
-    names = {*LOOPBACK, host.lower(), *([socket.gethostname()] if wide else [])}
-    app = create(target, names=names, wide=wide, page=page)
-    if wide:
+    names = {*LOOPBACK, host.lower(), *([socket.gethostname()] if any_address else [])}
+    app = create(target, names=names, any_address=any_address, page=page)
+    if any_address:
         print(f"regard view: anyone who can reach {host} can see these maps and use the model.", file=sys.stderr)
     if not page.built:
         print("regard view: the page is not built; open the address for instructions.", file=sys.stderr)

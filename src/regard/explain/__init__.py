@@ -1,4 +1,4 @@
-"""Explaining a mechanism: a flowchart of what really ran, with its numbers."""
+"""Flowcharts of attention mechanisms, recorded from a real run with its values."""
 
 from .chart import Chart, draw
 from .mechanisms import MECHANISMS, Explained
@@ -7,10 +7,10 @@ __all__ = ["MECHANISMS", "Chart", "Explained", "draw", "explain"]
 
 
 def explain(mechanism: str, text: str | None = None) -> Chart:
-    """The chart of a mechanism, small and with random weights, while it reads a text.
+    """Run a small mechanism with random weights on a text and return its chart.
 
     Raises:
-        ValueError: for another name, and for a text that is too long to be drawn.
+        ValueError: if the name is unknown or the text is too long for a chart.
 
     >>> chart = explain("bahdanau", "the cat sat on it")
     >>> chart.steps, chart.nodes[-1].kind

@@ -1,6 +1,6 @@
-"""What boxes are called, in English and Chinese, the equation of each, and how a cell of a result came of its operands.
+"""English and Chinese names of the boxes of a chart, their equations, and the operands of each cell.
 
-Equations of similarities are read from the docstrings of the classes that compute them.
+Equations of similarities are read from the docstrings of their classes.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from .recording import Frame
 
 
 class Name(NamedTuple):
+    """Names, equation and operand rule of a box."""
+
     en: str
     zh: str
     equation: str = ""
     rule: str = ""
-    """How cell (i, j) of the result came of the operands:
+    """The operand cells from which cell (i, j) of the result is computed:
 
     product  row i of the first, column j of the second
-    linear   row i of the first, row j of the second: its weights are stored by output
+    linear   row i of the first, row j of the second: weights are stored as (out, in)
     pairs    row i of the first, row j of the second
     row      row i of the first
-    lookup   the row of the first that cell i of the second names
+    lookup   the row of the first whose index is cell i of the second
     same     cell (i, j) of each
     """
 
@@ -58,7 +60,7 @@ CALLS: dict[str, Name] = {
     "sum": Name("sum over", "求和", "y = Σ x", "row"),
     "mean": Name("mean", "平均", "y = Σ x / n", "row"),
     "amax": Name("largest", "最大值", "y = max x", "row"),
-    "argmax": Name("place of the largest", "最大值的位置", "y = argmax x", "row"),
+    "argmax": Name("index of the largest", "最大值的位置", "y = argmax x", "row"),
     "layer_norm": Name("normalisation", "层归一化", "y = (x − mean)/σ · g + b", "row"),
     "embedding": Name("embedding", "词嵌入", "y = table[id]", "lookup"),
     "cat": Name("side by side", "拼接", "[x; y]"),
@@ -68,8 +70,8 @@ CALLS: dict[str, Name] = {
     "lerp": Name("mix", "混合", "s′ = (1 − z) ⊙ n + z ⊙ s", "same"),
     "gru": Name("GRU", "GRU", "hⱼ = f(xⱼ, hⱼ₋₁)"),
     "lstm": Name("LSTM", "LSTM", "hⱼ = f(xⱼ, hⱼ₋₁)"),
-    "scatter": Name("put in place", "放到位", "y[index] = x"),
-    "arange": Name("places", "位置", "0, 1, 2, …"),
+    "scatter": Name("scatter", "按索引写入", "y[index] = x"),
+    "arange": Name("positions", "位置", "0, 1, 2, …"),
     "repeat_interleave": Name("repeat", "重复", "one for each hypothesis"),
     "index_select": Name("take rows", "取行", "y = x[index]"),
     "pack_padded_sequence": Name("pack", "打包", "without padding"),
@@ -77,17 +79,17 @@ CALLS: dict[str, Name] = {
     "sort": Name("sort", "排序", "longest first"),
     "zeros": Name("zeros", "零", "0"),
 }
-"""Functions of PyTorch."""
+"""PyTorch functions."""
 
 STAGES: dict[str, Name] = {
     "similarity": Name("similarity", "相似度", "scores = similarity(q, k)", "pairs"),
-    "mask": Name("mask", "掩码", "−∞ where it may not attend", "same"),
+    "mask": Name("mask", "掩码", "−∞ where attention is not allowed", "same"),
     "weighting": Name("weighting", "加权", "weights = softmax(scores)", "row"),
     "hard weighting": Name("hard weighting", "硬加权", "1 for the best key, else 0", "row"),
     "weighted sum": Name("weighted sum", "加权求和", "context = weights · v", "product"),
     "attention": Name("attention", "注意力", "weighting(similarity(q, k)) · v"),
     "patch embedding": Name("patch embedding", "图像块嵌入", "x = patch·Wᵀ + b"),
-    "position": Name("position", "位置编码", "x + table[place]"),
+    "position": Name("position", "位置编码", "x + table[position]"),
     "segment": Name("segment", "段编码", "x + table[segment]"),
     "class token": Name("class token", "类别标记", "first + table[0]"),
     "class token first": Name("class token first", "类别标记在前", "[first; patches]"),
@@ -109,10 +111,10 @@ STAGES: dict[str, Name] = {
     "pack": Name("pack", "打包", "sentences without their padding"),
     "unpack": Name("unpack", "解包", "sentences with their padding"),
     "encoder": Name("encoder", "编码器", "h₁ … h_Ts = encode(x₁ … x_Ts)"),
-    "begin": Name("before the first step", "第一步之前", "s₀, and what all steps share"),
+    "begin": Name("before the first step", "第一步之前", "s₀ and values shared by all steps"),
     "step": Name("step", "第几步", ""),
 }
-"""Stages that the code itself names, and parts of a run."""
+"""Stages named in the code, and parts of a run."""
 
 MODULES: dict[str, Name] = {
     "AttentiveContext": Name("context c", "上下文 c", "cᵢ = c(H, sᵢ₋₁)"),
@@ -125,12 +127,12 @@ MODULES: dict[str, Name] = {
     "EncoderBlock": Name("encoder block", "编码器块", "attention, then feed-forward"),
     "DecoderBlock": Name("decoder block", "解码器块", "attention, cross-attention, feed-forward"),
     "FeedForward": Name("feed-forward", "前馈", "W₂ · activation(W₁·x + b₁) + b₂"),
-    "SinusoidalPosition": Name("position", "位置编码", "x + sines and cosines of the place"),
-    "LearnedPosition": Name("position", "位置编码", "x + table[place]"),
+    "SinusoidalPosition": Name("position", "位置编码", "x + sines and cosines of the position"),
+    "LearnedPosition": Name("position", "位置编码", "x + table[position]"),
     "LayerNorm": Name("normalisation", "层归一化", "(x − mean)/σ · g + b"),
     "Bert": Name("BERT", "BERT", "x₀ = norm(token + segment + position), then blocks"),
 }
-"""Modules by class."""
+"""Modules, by class name."""
 
 PARTS: dict[str, Name] = {
     "query": Name("queries", "查询", "q = x·Wqᵀ + b"),
@@ -156,7 +158,7 @@ PARTS: dict[str, Name] = {
     "around_feedforward": Name("feed-forward and residual", "前馈与残差", "x + feed-forward(x)"),
     "cross_attention": Name("cross-attention", "交叉注意力", "Wo · concat(head₁ … head_H)"),
 }
-"""Modules by the attribute that holds them."""
+"""Modules, by attribute name."""
 
 INPUTS = {
     "source": "源句",
@@ -167,17 +169,17 @@ INPUTS = {
     "key": "键",
     "value": "值",
 }
-"""What is given, in Chinese; what is not here is a letter."""
+"""Chinese names of the inputs. Other inputs are single letters."""
 
-_SIGNS = {"add": "+", "sub": "−", "mul": "·", "div": "/", "pow": "^", "eq": "=", "le": "≤", "ge": "≥", "lt": "<"}
+_SYMBOLS = {"add": "+", "sub": "−", "mul": "·", "div": "/", "pow": "^", "eq": "=", "le": "≤", "ge": "≥", "lt": "<"}
 
 
 def name_of(frame: Frame) -> Name:
-    """What a frame is called."""
+    """Return the name of a frame."""
     if frame.kind == "call":
-        return _call(frame)
+        return _call_name(frame)
     if frame.kind == "module":
-        return _module(frame)
+        return _module_name(frame)
     name = STAGES.get(frame.name, Name(frame.name, frame.name))
     if frame.kind == "step":
         return name._replace(en=f"step {frame.time}", zh=f"第 {frame.time} 步")
@@ -188,10 +190,10 @@ def name_of(frame: Frame) -> Name:
     return name._replace(equation=_equation(frame.of)) if frame.name == "similarity" and frame.of else name
 
 
-def _call(frame: Frame) -> Name:
+def _call_name(frame: Frame) -> Name:
     name = CALLS.get(frame.name, Name(frame.name.replace("_", " "), frame.name.replace("_", " ")))
-    if frame.name in _SIGNS and len(frame.given) == 1 and len(frame.numbers) == 1:
-        return name._replace(equation=f"x {_SIGNS[frame.name]} {short(frame.numbers[0])}")
+    if frame.name in _SYMBOLS and len(frame.inputs) == 1 and len(frame.numbers) == 1:
+        return name._replace(equation=f"x {_SYMBOLS[frame.name]} {short(frame.numbers[0])}")
     if frame.name == "rpow":
         return name._replace(equation=f"{short(frame.numbers[0])}ˣ")
     if frame.name == "rsub" and len(frame.numbers) == 1:
@@ -199,7 +201,7 @@ def _call(frame: Frame) -> Name:
     return name
 
 
-def _module(frame: Frame) -> Name:
+def _module_name(frame: Frame) -> Name:
     kind, path = type(frame.of).__name__, frame.name.split(".")
     attribute = path[-1]
     if kind == "Residual":
@@ -216,25 +218,25 @@ def _module(frame: Frame) -> Name:
 
 
 def _equation(similarity: Any) -> str:
-    """The first line of a similarity's docstring, which is its equation; of a function, its own docstring's."""
+    """Return the equation of a similarity: the first line of its docstring, or of its function's docstring."""
     source = getattr(similarity, "function", None) or similarity
     line = (type(source).__doc__ or "").strip().splitlines()
-    found = (
+    equation = (
         re.split(r" \([A-Z]|;(?![^\[]*\])", line[0])[0].rstrip(".") if line and "=" in line[0] else "scores = f(q, k)"
     )
     scale = getattr(similarity, "scale", None)
     if scale is None:
-        return found
-    return found.replace("scale · ", "" if scale == 1 else f"{short(scale)} · ")
+        return equation
+    return equation.replace("scale · ", "" if scale == 1 else f"{short(scale)} · ")
 
 
 def short(number: float) -> str:
-    """A number in three digits; a whole one in all of its own.
+    """Format a number with three digits, or an integer with all digits.
 
     >>> short(0.28867513), short(10000.0), short(-float("inf"))
     ('0.289', '10000', '−∞')
     """
     if number in (float("inf"), -float("inf")):
         return "∞" if number > 0 else "−∞"
-    whole = number == int(number) and abs(number) < 1e6
-    return (str(int(number)) if whole else f"{number:.3g}").replace("-", "−")
+    is_integer = number == int(number) and abs(number) < 1e6
+    return (str(int(number)) if is_integer else f"{number:.3g}").replace("-", "−")

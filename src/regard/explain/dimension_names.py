@@ -1,11 +1,11 @@
-"""The glossary's letter of every dimension, followed from the inputs and weights through each operation.
+"""Letters of the glossary for every dimension, propagated from inputs and weights through each operation.
 
     B batch   H heads   T tokens (Tq, Tk queries and keys; Ts source)   W width   D width of a head   F feed-forward
     S state of the decoder   C of the encoder   V vocabulary   P patches   K classes
 
-A dimension is a product of letters, W = H·D where the heads are concatenated; reshaping redistributes the letters. So
-the letters are right even if two sizes happen to be equal. A dimension that no rule covers is looked up by its size; if
-several letters have that size, it stays a number.
+A dimension is a product of letters: W = H·D if the heads are concatenated. Reshaping redistributes the letters, so they
+are correct even if two sizes are equal. A dimension that no rule covers is looked up by its size. If several letters
+have that size, the dimension is labelled with the number.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch.utils._pytree import tree_leaves
 
 Atom = tuple[str, int]
 Dim = tuple[Atom, ...]
-"""Atoms whose sizes multiply to that of the dimension; none for a 1 that stands for nothing."""
+"""Atoms whose sizes multiply to the size of the dimension; empty for a dimension of size 1 without a letter."""
 
 
 class Letters:
-    """The dimensions of every tensor seen, by its id; whoever asks keeps the tensors alive."""
+    """The dimensions of every recorded tensor, by its id. The caller must keep the tensors alive."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._sizes = dict(sizes)
@@ -30,10 +30,11 @@ class Letters:
         self._dims: dict[int, tuple[Dim, ...]] = {}
 
     def of(self, tensor: Tensor) -> tuple[str, ...]:
-        return tuple(_told(dim) for dim in self._of(tensor))
+        """Return the letters of a tensor."""
+        return tuple(_format(dim) for dim in self._of(tensor))
 
-    def give(self, tensor: Tensor, letters: str) -> None:
-        """Letters of the dimensions, with spaces between; 1 for none."""
+    def assign(self, tensor: Tensor, letters: str) -> None:
+        """Set the letters of a tensor: one word per dimension, separated by spaces; 1 for none."""
         named = letters.split()
         assert len(named) == tensor.ndim, f"{letters} for {tuple(tensor.shape)}"
         self._dims[id(tensor)] = tuple(
@@ -41,30 +42,30 @@ class Letters:
         )
 
     def weight(self, tensor: Tensor, name: str, model: nn.Module) -> None:
-        """Letters of a weight, by the layer it is in."""
+        """Set the letters of a weight, depending on its layer."""
         owner, _, own = name.rpartition(".")
         above, _, attribute = owner.rpartition(".")
         around = type(model.get_submodule(above)).__name__
         named = WEIGHTS.get((around, f"{attribute}.{own}")) or WEIGHTS.get((around, attribute), "")
         letters = named.split()[: tensor.ndim]
-        for place, letter in enumerate(letters):  # n·S: as many states side by side as the cell has gates
+        for index, letter in enumerate(letters):  # n·S: one state for each gate of the cell
             if letter.startswith("n·") and (one := self._sizes.get(letter[2:])):
-                letters[place] = f"{tensor.shape[place] // one}{letter[1:]}"
+                letters[index] = f"{tensor.shape[index] // one}{letter[1:]}"
         fits = len(letters) == tensor.ndim and all(
             self._sizes.get(letter, size) == size for letter, size in zip(letters, tensor.shape, strict=True)
         )
         if fits:
-            self.give(tensor, " ".join(letters))
+            self.assign(tensor, " ".join(letters))
 
-    def follow(self, function: Any, args: Any, kwargs: Any, given: Sequence[Any]) -> None:
-        """Letters of what an operation gives, from those of what it was given."""
+    def follow(self, function: Any, args: Any, kwargs: Any, outputs: Sequence[Any]) -> None:
+        """Set the letters of the outputs of an operation from those of its inputs."""
         name = function.overloadpacket.__name__
-        for place, tensor in enumerate(given):
+        for index, tensor in enumerate(outputs):
             if not isinstance(tensor, Tensor):
                 continue
             try:
-                dims = self._rule(name, args, tensor, place)
-            except (IndexError, TypeError, ValueError):  # a form that no rule foresaw: sizes speak
+                dims = self._rule(name, args, tensor, index)
+            except (IndexError, TypeError, ValueError):  # no rule applies: fall back to sizes
                 dims = None
             sizes = tuple(tensor.shape)
             if dims is None or len(dims) != len(sizes):
@@ -74,7 +75,7 @@ class Letters:
             )
 
     def unpacked(self, data: Tensor, padded: Tensor, batch_first: bool) -> None:
-        """Letters of a padded batch, from those of its packed rows: PyTorch copies them slice by slice."""
+        """Set the letters of a padded batch from those of its packed rows. PyTorch copies them slice by slice."""
         rows, width = self._of(data)[0], self._of(data)[-1]
         batch = self._dim("B", padded.shape[0 if batch_first else 1])
         self._dims[id(padded)] = (batch, rows, width) if batch_first else (rows, batch, width)
@@ -93,25 +94,25 @@ class Letters:
     def _size(self, size: int) -> Dim:
         if size == 1:
             return ()
-        return (self._cut(size),)
+        return (self._atom(size),)
 
     def _part(self, dim: Dim, size: int) -> Dim:
-        """Some of a dimension: of 3·S, the gates of a state side by side, S or 2·S."""
-        letter = _alike(dim)
+        """Return a part of a dimension: S or 2·S of 3·S, the concatenated gates of a state."""
+        letter = _repeated_letter(dim)
         one = self._sizes.get(letter, 0)
         if not one or not size or size % one:
             return self._size(size)
         return ((letter if size == one else f"{size // one}·{letter}", size),)
 
-    def _cut(self, size: int) -> Atom:
+    def _atom(self, size: int) -> Atom:
         return self._by_size.get(size, str(size)), size
 
-    def _rule(self, name: str, args: Any, out: Tensor, place: int) -> tuple[Dim, ...] | None:
-        """How the dimensions of a result follow, by operation; those of other operations are broadcast."""
-        given = [self._of(x) for x in tree_leaves(args) if isinstance(x, Tensor)]
-        if not given:
+    def _rule(self, name: str, args: Any, out: Tensor, index: int) -> tuple[Dim, ...] | None:
+        """Return the dimensions of an output by the rule of the operation, or by broadcasting if it has none."""
+        inputs = [self._of(x) for x in tree_leaves(args) if isinstance(x, Tensor)]
+        if not inputs:
             return None
-        first = given[0]
+        first = inputs[0]
         at: Any = args[1] if len(args) > 1 else 0
         match name if name.startswith("_") else name.rstrip("_"):
             case "view" | "_unsafe_view" | "reshape" | "_reshape_alias":
@@ -134,83 +135,83 @@ class Letters:
             ):
                 return first[: out.ndim]
             case "mm" | "bmm" | "addmm" | "baddbmm":
-                return (*given[-2][:-1], given[-1][-1])
+                return (*inputs[-2][:-1], inputs[-1][-1])
             case "mv":
                 return first[:-1]
             case "embedding":
-                return (*given[1], first[-1])
+                return (*inputs[1], first[-1])
             case "index_select":
                 at %= len(first)
-                return (*first[:at], given[1][0], *first[at + 1 :])
+                return (*first[:at], inputs[1][0], *first[at + 1 :])
             case "cat":
-                return self._concatenated(given, at % out.ndim, out)
+                return self._concatenate(inputs, at % out.ndim, out)
             case "stack":
                 at %= out.ndim
                 return (*first[:at], ((str(out.shape[at]), out.shape[at]),), *first[at:])
             case "_pack_padded_sequence":
-                return (first[0 if args[2] is False else 1], first[-1]) if place == 0 else None
+                return (first[0 if args[2] is False else 1], first[-1]) if index == 0 else None
             case "sum" | "mean" | "amax" | "amin" | "argmax" | "any" | "all":
                 if len(args) < 2 or at is None:
                     return ()
                 return _without(first, at, kept=out.ndim == len(first))
-        return self._broadcast(given, tuple(out.shape))
+        return self._broadcast(inputs, tuple(out.shape))
 
     def _broadcast(self, tensors: Sequence[tuple[Dim, ...]], shape: tuple[int, ...]) -> tuple[Dim, ...]:
-        """Each dimension is called as the first operand calls it that has a letter for it, counted from the right."""
+        """Return the letters of the first operand that has one for each dimension, aligned from the right."""
         dims = []
         for back in range(len(shape), 0, -1):
             size = shape[-back]
-            found = [t[-back] for t in tensors if len(t) >= back and _size_of(t[-back]) == size and t[-back]]
-            dims.append(_best(found) or self._size(size))
+            matches = [t[-back] for t in tensors if len(t) >= back and _size_of(t[-back]) == size and t[-back]]
+            dims.append(_best(matches) or self._size(size))
         return tuple(dims)
 
-    def _joined(self, dim: Dim) -> Dim:
-        """H·D is W again, and rows times columns of patches are patches."""
-        whole = JOINED.get(tuple(letter for letter, _ in dim))
-        if whole is not None and self._sizes.get(whole) == _size_of(dim):
-            return ((whole, _size_of(dim)),)
+    def _merge(self, dim: Dim) -> Dim:
+        """Merge letters: H·D to W, and rows times columns of patches to P."""
+        letter = JOINED.get(tuple(letter for letter, _ in dim))
+        if letter is not None and self._sizes.get(letter) == _size_of(dim):
+            return ((letter, _size_of(dim)),)
         return self._size(_size_of(dim)) if len(dim) > 1 and all(name.isdecimal() for name, _ in dim) else dim
 
-    def _concatenated(self, given: Sequence[tuple[Dim, ...]], at: int, out: Tensor) -> tuple[Dim, ...]:
-        dims = [_best([dims[back] for dims in given]) for back in range(out.ndim)]
-        dims[at] = self._side_by_side([dims[at] for dims in given if len(dims) == out.ndim], out.shape[at])
+    def _concatenate(self, inputs: Sequence[tuple[Dim, ...]], at: int, out: Tensor) -> tuple[Dim, ...]:
+        dims = [_best([dims[back] for dims in inputs]) for back in range(out.ndim)]
+        dims[at] = self._concatenate_dim([dims[at] for dims in inputs if len(dims) == out.ndim], out.shape[at])
         return tuple(dims)
 
-    def _side_by_side(self, parts: Sequence[Dim], size: int) -> Dim:
-        """The dimension of parts one after the other: C of both directions' E, 3·S of S and 2·S, C+S+W of others."""
-        names = [_told(part) for part in parts]
-        whole = CONCATENATED.get(tuple(names))
-        if whole is not None and self._sizes.get(whole) == size:
-            return ((whole, size),)
+    def _concatenate_dim(self, parts: Sequence[Dim], size: int) -> Dim:
+        """Return the dimension of concatenated parts: C for E and E (two directions), 3·S for S and 2·S, else C+S+W."""
+        names = [_format(part) for part in parts]
+        letter = CONCATENATED.get(tuple(names))
+        if letter is not None and self._sizes.get(letter) == size:
+            return ((letter, size),)
         if all(name.isdecimal() for name in names):
             return ((str(size), size),)
-        if len({_alike(part) for part in parts}) == 1 and any("·" in name for name in names):
+        if len({_repeated_letter(part) for part in parts}) == 1 and any("·" in name for name in names):
             return self._part(parts[0], size)
         return (("+".join(names), size),) if len(names) < 4 else self._size(size)
 
     def regroup(self, dims: tuple[Dim, ...], shape: Sequence[int]) -> tuple[Dim, ...]:
-        """The same atoms in the same order under other dimensions."""
+        """Distribute the atoms, in order, over the dimensions of another shape."""
         atoms = [atom for dim in dims for atom in dim]
-        found: list[Dim] = []
+        result: list[Dim] = []
         for size in shape:
             taken: list[Atom] = []
             while _size_of(taken) < size:
                 letter, held = atoms.pop(0)
                 wanted = size // _size_of(taken)
-                if held > wanted:  # an atom is cut: W = H · D
+                if held > wanted:  # split an atom: W = H · D
                     heads = letter == "W" and self._sizes.get("H") == wanted
-                    rest = ("D", held // wanted) if heads else self._cut(held // wanted)
-                    atoms[:0] = [("H", wanted) if heads else self._cut(wanted), rest]
+                    rest = ("D", held // wanted) if heads else self._atom(held // wanted)
+                    atoms[:0] = [("H", wanted) if heads else self._atom(wanted), rest]
                 else:
                     taken.append((letter, held))
             if size == 1 and atoms and atoms[0][1] == 1:
                 taken.append(atoms.pop(0))
-            found.append(self._joined(tuple(taken)))
-        return tuple(found)
+            result.append(self._merge(tuple(taken)))
+        return tuple(result)
 
 
 def _unique(sizes: Mapping[str, int]) -> dict[int, str]:
-    """Size → letter, for the sizes that only one letter has; H and D are left out, as they come of splitting W.
+    """Map sizes that only one letter has to that letter. H and D are omitted: they result from splitting W.
 
     >>> _unique({"T": 5, "W": 8, "F": 8, "H": 2})
     {5: 'T'}
@@ -221,15 +222,15 @@ def _unique(sizes: Mapping[str, int]) -> dict[int, str]:
 
 
 def _best(dims: Sequence[Dim]) -> Dim:
-    """The first that has a letter, else the first that is more than a 1, else ()."""
+    """Return the first dimension with a letter, else the first with a size above 1, else ()."""
     lettered = (dim for dim in dims if any(not name.isdecimal() for name, _ in dim))
     return next(lettered, None) or next((dim for dim in dims if dim), ())
 
 
 def _without(dims: tuple[Dim, ...], at: int | Sequence[int], kept: bool = False) -> tuple[Dim, ...]:
-    """The dimensions but those at some positions, which a reduction may keep as 1."""
-    gone = {one % len(dims) for one in ([at] if isinstance(at, int) else at)}
-    return tuple(() if one in gone else dim for one, dim in enumerate(dims) if kept or one not in gone)
+    """Remove the dimensions at some positions, or replace them by 1 with `kept`."""
+    removed = {one % len(dims) for one in ([at] if isinstance(at, int) else at)}
+    return tuple(() if one in removed else dim for one, dim in enumerate(dims) if kept or one not in removed)
 
 
 def _size_of(dim: Sequence[Atom]) -> int:
@@ -239,25 +240,25 @@ def _size_of(dim: Sequence[Atom]) -> int:
     return size
 
 
-def _alike(dim: Dim) -> str:
-    """S of S and of 3·S; nothing of others."""
+def _repeated_letter(dim: Dim) -> str:
+    """Return S for S and for 3·S; an empty string for other dimensions."""
     if len(dim) != 1:
         return ""
     count, dot, letter = dim[0][0].partition("·")
     return letter if dot and count.isdecimal() else "" if dot else count
 
 
-def _told(dim: Dim) -> str:
+def _format(dim: Dim) -> str:
     letters = "·".join(letter for letter, _ in dim) or "1"
     return {"Yp·p": "Y", "Xp·p": "X"}.get(letters, letters)
 
 
 JOINED: dict[tuple[str, ...], str] = {("H", "D"): "W", ("Yp", "Xp"): "P", ("2", "E"): "C"}
-"""Concatenated heads; rows and columns of patches, Y = Yp·p and X = Xp·p; both directions of an encoder."""
+"""Letters of products: concatenated heads, rows and columns of patches (Y = Yp·p, X = Xp·p), encoder directions."""
 
 
 CONCATENATED: dict[tuple[str, ...], str] = {("E", "E"): "C", ("1", "P"): "T"}
-"""The states of both directions of an encoder; the class token before the patches."""
+"""Letters of concatenations: the states of both encoder directions, and the class token before the patches."""
 
 
 WEIGHTS: dict[tuple[str, str], str] = {
@@ -290,10 +291,10 @@ WEIGHTS: dict[tuple[str, str], str] = {
     ("ViT", "classifier"): "K W",
     ("ViT", "norm"): "W",
 }
-"""Letters of weights by the class around a layer and the layer, or the weight in it; a bias has the first of them."""
+"""Letters of weights, by class of the parent module and layer or weight name. A bias has the first letter."""
 
 RECURRENT: dict[str, dict[str, str]] = {
     "RecurrentEncoder": {"in": "W", "out": "E", "all": "C", "rows": "Ts"},
     "Seq2Seq": {"in": "S", "out": "S", "all": "S", "rows": "B"},
 }
-"""Letters of a recurrent layer by the class around it: of what it reads, of a state, of those of all directions."""
+"""Letters of a recurrent layer, by class of the parent: input, state, states of all directions, rows."""

@@ -1,10 +1,10 @@
-"""Recording a computation: every operation that PyTorch was given, in the calls, stages and modules that it came from.
+"""Record every PyTorch operation of a computation, with the calls, stages and modules it belongs to.
 
-    frames      step 2 > context > similarity > matmul      what was under way: who calls whom
-    operations  aten.bmm(a, b) → c                          every one, none can hide from the dispatcher
+    frames      step 2 > context > similarity > matmul      the call stack
+    operations  aten.bmm(a, b) → c                          every operation of the dispatcher
 
-`attend` is served by the `reference` backend meanwhile, whose stages are operations: a fused kernel would be one. For
-the same reason `nn.GRU` and `nn.LSTM` run by their equations.
+While recording, `attend` uses the `reference` backend, whose stages are separate operations; a fused kernel would be a
+single one. For the same reason `nn.GRU` and `nn.LSTM` run by their equations.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from ..attention.packed import attend_now, attend_packed
 from ..attention.request import Request
 from ..core.trace import set_listener
 from .dimension_names import RECURRENT, Letters
-from .recording import ALLOCATIONS, MOVES, Frame, Operation, Recording, Ref, Shown
+from .recording import ALLOCATIONS, MOVES, Frame, Operation, Recording, Ref, TensorView
 from .recurrent_steps import CELLS, recurrence
 
-_one = threading.Lock()
-"""One explanation at a time: stages have one listener."""
+_lock = threading.Lock()
+"""Only one recording at a time, because stages have a single listener."""
 
 
 class Recorder:
-    """Records what runs in its block.
+    """Records the operations that run inside its `with` block.
 
     >>> from torch.nn import functional as F
     >>> x, layer = torch.randn(3, 4), nn.Linear(4, 2)
     >>> with Recorder(layer, {"x": (x, "N W")}).recording() as recorder:
     ...     y = recorder.output(layer(x))
-    >>> bool((recorder.found.replay()[0] == y).all()), recorder.found.orphans()
+    >>> bool((recorder.result.replay()[0] == y).all()), recorder.result.orphans()
     (True, [])
     """
 
     def __init__(
         self, model: nn.Module | None, inputs: Mapping[str, tuple[Tensor, str]], sizes: Mapping[str, int] | None = None
     ) -> None:
-        self.found = Recording()
+        self.result = Recording()
         self.frames: list[Frame] = []
         self._model = model
         self._numbers: dict[int, int] = {}
@@ -64,29 +64,30 @@ class Recorder:
             named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
             for name, tensor in named:
                 number = self._number(tensor)
-                self.found.weights.setdefault(number, name)
+                self.result.weights.setdefault(number, name)
                 self._letters.weight(tensor, name, model)
 
     def input(self, name: str, tensor: Tensor, letters: str) -> Tensor:
-        """Something given from outside, with a letter for each dimension."""
-        self.found.inputs[self._number(tensor)] = name
-        self._letters.give(tensor, letters)
+        """Register an input with a letter for each dimension."""
+        self.result.inputs[self._number(tensor)] = name
+        self._letters.assign(tensor, letters)
         return tensor
 
     def output(self, tensor: Tensor) -> Tensor:
-        """A tensor that is a result."""
+        """Register an output."""
         number = self._number(tensor)
-        self.found.outputs.append(number)
+        self.result.outputs.append(number)
         writer = self._memory.get(_storage(tensor))
         if writer is not None:
-            self.found.writers[number] = writer
+            self.result.writers[number] = writer
         return tensor
 
     @contextmanager
     def recording(self) -> Iterator[Recorder]:
-        with _one, ExitStack() as stack:
+        """Record all operations inside the block."""
+        with _lock, ExitStack() as stack:
             self._thread = threading.get_ident()
-            before = set_listener(self._stage)
+            before = set_listener(self._on_stage)
             stack.callback(set_listener, before)
             for module in self._names:
                 if module is not self._model:
@@ -99,7 +100,7 @@ class Recorder:
 
     @contextmanager
     def frame(self, kind: str, name: str, of: Any = None, time: int | None = None) -> Iterator[Frame]:
-        """A part of the computation under a name."""
+        """Open a named frame around the block."""
         self._open(kind, name, of, time)
         try:
             yield self._stack[-1]
@@ -107,35 +108,35 @@ class Recorder:
             self._stack.pop()
 
     def step(self, number: int) -> AbstractContextManager[Frame]:
-        """One step in time, from 1."""
+        """Open a frame for a time step, counted from 1."""
         return self.frame("step", "step", time=number)
 
     def _open(self, kind: str, name: str, of: Any = None, time: int | None = None) -> Frame:
         parent = self._stack[-1] if self._stack else None
         time = parent.time if time is None and parent else time
-        made = Frame(len(self.frames), parent, kind, name, of, time=time)
-        self.frames.append(made)
-        self._stack.append(made)
-        return made
+        frame = Frame(len(self.frames), parent, kind, name, of, time=time)
+        self.frames.append(frame)
+        self._stack.append(frame)
+        return frame
 
     def _enter(self, module: nn.Module, _: Any) -> None:
         if threading.get_ident() == self._thread:
             self._open("module", self._name(module), module)
 
     def _name(self, module: nn.Module) -> str:
-        """Embeddings of source and target may be one: in a step it is the target's, the later name."""
+        """Return the name of a module. In a decoder step, a shared embedding has its last name, that of the target."""
         within = bool(self._stack) and self._stack[-1].time is not None
         return self._names[module][-1 if within else 0]
 
-    def _leave(self, module: nn.Module, _: Any, given: Any) -> None:
+    def _leave(self, module: nn.Module, _: Any, output: Any) -> None:
         if threading.get_ident() == self._thread:
-            self._gave(self._stack.pop(), given)
+            self._set_output(self._stack.pop(), output)
 
-    def _gave(self, frame: Frame, given: Any) -> None:
-        """What a part gave: the first of its tensors."""
-        frame.made = tuple(map(self._shown, _tensors(given)[:1]))
+    def _set_output(self, frame: Frame, output: Any) -> None:
+        """Store the first tensor of an output."""
+        frame.outputs = tuple(map(self._view, _tensors(output)[:1]))
 
-    def _stage(self, name: str, of: Any) -> AbstractContextManager[Any]:
+    def _on_stage(self, name: str, of: Any) -> AbstractContextManager[Any]:
         if threading.get_ident() != self._thread:
             return nullcontext()
         if isinstance(of, nn.Module):
@@ -143,101 +144,108 @@ class Recorder:
         return self.frame("stage", name, of)
 
     def attention(self, args: Any, kwargs: Any) -> Any:
-        """What `attend` gives, by the backend that has stages."""
+        """Compute `attend` with the reference backend, which has stages."""
         options = {name: value for name, value in kwargs.items() if name not in ("return_map", "backend")}
         with self.frame("attention", "attention") as frame:
-            found = serve(Request.of(*args, **options), reference, bool(kwargs.get("return_map")))
-            self._gave(frame, found)
-        return found
+            result = serve(Request.of(*args, **options), reference, bool(kwargs.get("return_map")))
+            self._set_output(frame, result)
+        return result
 
     def recurrence(self, name: str, args: Any) -> tuple[Tensor, ...]:
-        """What a recurrent layer gives, by its equations."""
+        """Compute a recurrent layer by its equations."""
         around = ""
         if self._model is not None and self._stack and self._stack[-1].kind == "module":
             around = type(self._model.get_submodule(self._stack[-1].name.rpartition(".")[0])).__name__
         letters = RECURRENT.get(around)
 
-        def give(tensor: Tensor, what: str) -> None:
+        def assign(tensor: Tensor, dimensions: str) -> None:
             if letters is not None:
-                self._letters.give(tensor, " ".join(letters.get(one, one) for one in what.split()))
+                self._letters.assign(tensor, " ".join(letters.get(one, one) for one in dimensions.split()))
 
-        return recurrence(name, args, give)
+        return recurrence(name, args, assign)
 
     def call(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """A call of PyTorch by our code."""
+        """Record a call of a PyTorch function."""
         name = name_of(function)
         base = name == "pow" and not isinstance(args[0], Tensor)  # aˣ, not xᵃ
         with self.frame("call", "rpow" if base else name, function) as frame:
-            frame.given = tuple(map(self._shown, _tensors((args, kwargs))))
+            frame.inputs = tuple(map(self._view, _tensors((args, kwargs))))
             frame.numbers = tuple(x for x in tree_leaves(args) if isinstance(x, int | float))
-            found = function(*args, **kwargs)
+            result = function(*args, **kwargs)
             if name == "pad_packed_sequence":
-                self._letters.unpacked(args[0], found[0], bool(args[2]))
-            frame.made = tuple(map(self._shown, _tensors(found)))
-        return found
+                self._letters.unpacked(args[0], result[0], bool(args[2]))
+            frame.outputs = tuple(map(self._view, _tensors(result)))
+        return result
 
     def operation(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """One operation of the dispatcher: what it reads, writes and gives."""
-        found, number = self.found, len(self.found.operations)
+        """Run and record one operation of the dispatcher."""
+        recording, number = self.result, len(self.result.operations)
         read = _tensors((args, kwargs))
         numbers = [self._number(x) for x in read]
-        needs = {found.makers[n] for n in numbers if n in found.makers}
+        needs = {recording.makers[n] for n in numbers if n in recording.makers}
         needs |= {self._memory[_storage(x)] for x in read if _storage(x) in self._memory}
-        sources = {n for n, x in zip(numbers, read, strict=True) if n not in found.makers}
+        sources = {n for n, x in zip(numbers, read, strict=True) if n not in recording.makers}
         result = function(*args, **kwargs)
-        if _plain(function) in ALLOCATIONS:  # otherwise a chart would show numbers left in memory
+        if _operation_name(function) in ALLOCATIONS:  # otherwise a chart would show uninitialized memory
             result.zero_()
-        given = list(tree_leaves(result))
-        made = tuple(self._number(x) if isinstance(x, Tensor) else None for x in given)
+        leaves = list(tree_leaves(result))
+        outputs = tuple(self._number(x) if isinstance(x, Tensor) else None for x in leaves)
         old = {_storage(x) for x in read}
-        for tensor, name in zip(given, made, strict=True):
-            if name is not None and name not in numbers:
-                found.makers[name] = number
+        for tensor, output in zip(leaves, outputs, strict=True):
+            if output is not None and output not in numbers:
+                recording.makers[output] = number
                 if _storage(tensor) not in old:
                     self._memory[_storage(tensor)] = number
         written = _written(function, args, kwargs)
         for tensor in written:
             self._memory[_storage(tensor)] = number
-        self._letters.follow(function, args, kwargs, given)
+        self._letters.follow(function, args, kwargs, leaves)
         frame = self._stack[-1] if self._stack else None
-        if frame is None or frame.kind != "call":  # not by a function of PyTorch that can be seen
-            with self.frame("call", _plain(function).strip("_"), function) as frame:
-                frame.given, frame.made = tuple(map(self._shown, read)), tuple(map(self._shown, _tensors(given)))
+        if frame is None or frame.kind != "call":  # not called through an overridable PyTorch function
+            with self.frame("call", _operation_name(function).strip("_"), function) as frame:
+                frame.inputs, frame.outputs = tuple(map(self._view, read)), tuple(map(self._view, _tensors(leaves)))
         if function is torch.ops.aten.lift_fresh.default and frame.name in ("tensor", "as_tensor"):
-            found.constants |= sources
-        inputs, options = tree_map(self._refer, (args, kwargs))
-        links = frozenset(needs), frozenset(sources), _plain(function) in MOVES
-        found.operations.append(Operation(number, function, inputs, options, made, frame, *links))
+            recording.constants |= sources
+        inputs, options = tree_map(self._reference, (args, kwargs))
+        links = frozenset(needs), frozenset(sources), _operation_name(function) in MOVES
+        recording.operations.append(Operation(number, function, inputs, options, outputs, frame, *links))
         return result
 
     def letters_of(self, number: int) -> tuple[str, ...]:
-        return self._letters.of(self.found.tensors[number])
+        """Return the letters of a tensor, by its number."""
+        return self._letters.of(self.result.tensors[number])
 
-    def look(self, number: int, letters: tuple[str, ...], tensor: Tensor) -> Shown:
-        """A tensor as it is now."""
-        return Shown(
-            number, letters, tuple(tensor.shape), glimpse(tensor, IMAGE if tensor.ndim == 4 else SHOWN), frozenset()
+    def view(self, number: int, letters: tuple[str, ...], tensor: Tensor) -> TensorView:
+        """Return the current values of a tensor."""
+        return TensorView(
+            number,
+            letters,
+            tuple(tensor.shape),
+            first_cells(tensor, MAX_IMAGE_SIDE if tensor.ndim == 4 else MAX_SIDE),
+            frozenset(),
         )
 
-    def _refer(self, x: Any) -> Any:
+    def _reference(self, x: Any) -> Any:
         return Ref(self._number(x)) if isinstance(x, Tensor) else x
 
     def _number(self, tensor: Tensor) -> int:
         known = self._numbers.get(id(tensor))
         if known is None:
-            known = self._numbers[id(tensor)] = len(self.found.tensors)
-            self.found.tensors.append(tensor)
+            known = self._numbers[id(tensor)] = len(self.result.tensors)
+            self.result.tensors.append(tensor)
         return known
 
-    def _shown(self, tensor: Tensor) -> Shown:
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # looking is no operation
-            number, place = self._number(tensor), _storage(tensor)
-            needs = {self.found.makers.get(number), self._memory.get(place)} - {None}
-            shape, values = tuple(tensor.shape), glimpse(tensor)
-        return Shown(number, self._letters.of(tensor), shape, values, frozenset(n for n in needs if n is not None))
+    def _view(self, tensor: Tensor) -> TensorView:
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # do not record these calls
+            number = self._number(tensor)
+            needs = {self.result.makers.get(number), self._memory.get(_storage(tensor))} - {None}
+            shape, values = tuple(tensor.shape), first_cells(tensor)
+        return TensorView(number, self._letters.of(tensor), shape, values, frozenset(n for n in needs if n is not None))
 
 
 class _Operations(TorchDispatchMode):
+    """Reports every operation of the dispatcher."""
+
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
@@ -247,7 +255,7 @@ class _Operations(TorchDispatchMode):
 
 
 class _Calls(TorchFunctionMode):
-    """Sees the outermost calls: while one is under way the mode is off."""
+    """Reports the outermost function calls. The mode is disabled during each call."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -257,7 +265,7 @@ class _Calls(TorchFunctionMode):
         if func is attend:
             with self:
                 return self.recorder.attention(args, kwargs or {})
-        if func is attend_packed:  # its own operations are recorded, those of a padded batch
+        if func is attend_packed:  # recorded through the operations of its padded batch
             with self:
                 return attend_now(*args, **(kwargs or {}))
         if (name := name_of(func)) in CELLS:
@@ -266,27 +274,27 @@ class _Calls(TorchFunctionMode):
         return self.recorder.call(func, args, kwargs or {})
 
 
-SHOWN = 20
-"""Rows and columns of a matrix that are shown."""
-IMAGE = 32
-"""Those of an image that is given."""
-LEADING = 4
-"""Matrices of a larger tensor that are shown, such as heads."""
+MAX_SIDE = 20
+"""Maximum number of rows and columns in the view of a matrix."""
+MAX_IMAGE_SIDE = 32
+"""Maximum number of rows and columns in the view of an image."""
+MAX_MATRICES = 4
+"""Maximum number of matrices, such as heads, in the view of a larger tensor."""
 
 
-def glimpse(tensor: Tensor, shown: int = SHOWN) -> Tensor:
-    """The first cells of a tensor: (matrices, rows, columns), float64.
+def first_cells(tensor: Tensor, size: int = MAX_SIDE) -> Tensor:
+    """Copy the first cells of a tensor: (matrices, rows, columns), float64.
 
-    >>> tuple(glimpse(torch.zeros(1, 8, 30, 5)).shape)
+    >>> tuple(first_cells(torch.zeros(1, 8, 30, 5)).shape)
     (4, 20, 5)
     """
     rows, columns = ([1, 1, *tensor.shape])[-2:]
     flat = tensor.detach().reshape(-1, rows, columns) if tensor.numel() else tensor.new_zeros(0, rows, columns)
-    return flat[:LEADING, :shown, :shown].to(torch.float64, copy=True)
+    return flat[:MAX_MATRICES, :size, :size].to(torch.float64, copy=True)
 
 
 def name_of(function: Any) -> str:
-    """The plain name of a function of PyTorch.
+    """Return the base name of a PyTorch function.
 
     >>> name_of(Tensor.__matmul__), name_of(Tensor.add_), name_of(torch.nn.functional.linear)
     ('matmul', 'add', 'linear')
@@ -298,8 +306,8 @@ def name_of(function: Any) -> str:
     return {"rmatmul": "matmul", "radd": "add", "rmul": "mul", "rsub": "rsub", "truediv": "div"}.get(name, name)
 
 
-def _plain(function: Any) -> str:
-    """aten.transpose.int → transpose; what writes in place keeps its underscore."""
+def _operation_name(function: Any) -> str:
+    """Return the name without overload: aten.transpose.int → transpose. In-place operations keep their underscore."""
     return str(function.overloadpacket.__name__)
 
 
@@ -312,10 +320,10 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _written(function: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """The arguments that an operation writes to."""
-    found = []
-    for place, argument in enumerate(function._schema.arguments):
+    """Return the tensors that an operation writes to."""
+    tensors = []
+    for index, argument in enumerate(function._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[place] if place < len(args) else kwargs.get(argument.name)
-            found += _tensors(given)
-    return found
+            value = args[index] if index < len(args) else kwargs.get(argument.name)
+            tensors += _tensors(value)
+    return tensors

@@ -1,4 +1,4 @@
-"""What ran: operations, what they read and wrote, and running them again."""
+"""A recorded computation: its operations with their inputs and outputs, and a way to replay them."""
 
 from __future__ import annotations
 
@@ -18,121 +18,123 @@ MOVES = ALLOCATIONS | frozenset(
         *("split_with_sizes", "unbind", "clone", "_to_copy", "copy_", "lift_fresh"),
     )
 )
-"""Operations that compute nothing."""
+"""Operations that only allocate, reshape or copy."""
 
 
 @dataclass(eq=False)
 class Frame:
-    """Something that was under way: a step in time, a module, a stage, or a call of PyTorch."""
+    """A part of the computation: a time step, a module, a stage, or a call of a PyTorch function."""
 
     number: int
     parent: Frame | None
     kind: str
-    """group, step, module, stage, attention or call"""
+    """One of "group", "step", "module", "stage", "attention", "call"."""
     name: str
     of: Any = None
-    """The module, the similarity, the function."""
-    given: tuple[Shown, ...] = ()
-    """The tensors of a call, as they were."""
-    made: tuple[Shown, ...] = ()
-    """Those that a call gave, or the first of a module."""
+    """The module, similarity or function."""
+    inputs: tuple[TensorView, ...] = ()
+    """Tensor arguments of a call, at the time of the call."""
+    outputs: tuple[TensorView, ...] = ()
+    """Output tensors of a call, or the first output of a module."""
     numbers: tuple[float, ...] = ()
-    """The plain numbers of a call."""
+    """Numeric arguments of a call."""
     time: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
-    """A tensor at one moment."""
+class TensorView:
+    """The first cells of a tensor at one point in time."""
 
     tensor: int
     letters: tuple[str, ...]
     shape: tuple[int, ...]
     values: Tensor
-    """A copy of its first cells: see `glimpse`."""
+    """A copy of the first cells: see `first_cells`."""
     needs: frozenset[int]
-    """The operations that made it, or wrote last to its memory."""
+    """The operations that created the tensor or wrote last to its memory."""
     scale: float | None = None
-    """The number that is painted in the strongest color; None for the largest of its own."""
+    """The value drawn in the strongest colour; None for the largest absolute value."""
 
 
 @dataclass(frozen=True)
 class Ref:
-    """A tensor among the arguments of an operation, by its number."""
+    """Reference to a tensor argument, by number."""
 
     tensor: int
 
 
 @dataclass(eq=False)
 class Operation:
+    """One recorded operation of the dispatcher."""
+
     number: int
     function: Any
     args: Any
     kwargs: Any
-    made: tuple[int | None, ...]
-    """The tensors it gave, by number."""
+    outputs: tuple[int | None, ...]
+    """Numbers of its output tensors; None for outputs that are not tensors."""
     frame: Frame
     needs: frozenset[int] = frozenset()
-    """Operations that made its arguments, or wrote last to their memory."""
+    """Operations that created its arguments or wrote last to their memory."""
     sources: frozenset[int] = frozenset()
-    """Of what it reads, the tensors that no operation made."""
+    """Tensor arguments that no operation created."""
     moves: bool = False
-    """Whether it computes nothing: the same numbers under another shape or at another place."""
+    """Whether it only reshapes or copies data."""
 
 
 @dataclass
 class Recording:
-    """What ran, in order."""
+    """The recorded operations, in execution order."""
 
     operations: list[Operation] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
-    """Kept, so that no memory is used twice."""
+    """All tensors; held so that memory is not reused."""
     inputs: dict[int, str] = field(default_factory=dict)
     weights: dict[int, str] = field(default_factory=dict)
     constants: set[int] = field(default_factory=set)
-    """Tensors written out in the code."""
+    """Tensors created from literals in the code."""
     outputs: list[int] = field(default_factory=list)
     makers: dict[int, int] = field(default_factory=dict)
-    """Tensor → the operation that made it."""
+    """Tensor → the operation that created it."""
     writers: dict[int, int] = field(default_factory=dict)
     """Output → the operation that wrote last to its memory."""
 
-    def kept(self) -> list[Operation]:
-        """The operations that an output depends on, in order; the others are checks, and lead nowhere."""
-        wanted = [self.writers[output] for output in self.outputs if output in self.writers]
-        wanted += [self.makers[output] for output in self.outputs if output in self.makers]
+    def relevant_operations(self) -> list[Operation]:
+        """Return the operations that an output depends on, in order. Others, such as checks, are dropped."""
+        pending = [self.writers[output] for output in self.outputs if output in self.writers]
+        pending += [self.makers[output] for output in self.outputs if output in self.makers]
         reached: set[int] = set()
-        while wanted:
-            number = wanted.pop()
+        while pending:
+            number = pending.pop()
             if number not in reached:
                 reached.add(number)
-                wanted += self.operations[number].needs
+                pending += self.operations[number].needs
         return [operation for operation in self.operations if operation.number in reached]
 
     def orphans(self) -> list[str]:
-        """What kept operations read that nobody gave: neither an input nor a weight nor another operation."""
+        """Describe tensors of unknown origin: not an input, a weight, a constant or the output of an operation."""
         known = {*self.inputs, *self.weights, *self.constants}
         return [
             f"{operation.function} reads tensor {tensor} of shape {tuple(self.tensors[tensor].shape)}"
-            for operation in self.kept()
+            for operation in self.relevant_operations()
             for tensor in operation.sources
             if tensor not in known
         ]
 
     def replay(self, leave_out: int | None = None) -> list[Tensor]:
-        """Run the kept operations again, from the inputs and the weights alone."""
-        held = {number: self.tensors[number] for number in (*self.weights, *self.constants)}
-        held |= {number: self.tensors[number].clone() for number in self.inputs}
+        """Run the relevant operations again from inputs, weights and constants only."""
+        values = {number: self.tensors[number] for number in (*self.weights, *self.constants)}
+        values |= {number: self.tensors[number].clone() for number in self.inputs}
 
-        def real(x: Any) -> Any:
-            return held[x.tensor] if isinstance(x, Ref) else x
+        def resolve(x: Any) -> Any:
+            return values[x.tensor] if isinstance(x, Ref) else x
 
         with torch.no_grad():
-            for operation in self.kept():
+            for operation in self.relevant_operations():
                 if operation.number == leave_out:
                     continue
-                found = operation.function(*tree_map(real, operation.args), **tree_map(real, operation.kwargs))
-                for made, tensor in zip(operation.made, tree_leaves(found), strict=True):
-                    if made is not None:
-                        held[made] = tensor
-        return [held[output] for output in self.outputs]
+                result = operation.function(*tree_map(resolve, operation.args), **tree_map(resolve, operation.kwargs))
+                for output, tensor in zip(operation.outputs, tree_leaves(result), strict=True):
+                    if output is not None:
+                        values[output] = tensor
+        return [values[output] for output in self.outputs]

@@ -1,4 +1,4 @@
-"""Trained models in place of small random ones: a translator, a classifier of texts, one of images."""
+"""Charts of trained models: translators, text classifiers and image classifiers."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ Run = Translator | Classifier | ImageClassifier
 
 
 def load(folder: str | os.PathLike[str]) -> Run:
-    """The model of a run, or of a directory of Hugging Face that holds a BERT or a ViT.
+    """Load the model of a run, or a BERT or ViT from a Hugging Face directory.
 
     Raises:
-        ValueError: in words, for a folder that holds neither.
+        ValueError: if the folder has no such model.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise ValueError(
-            f"explain: RUN ({folder}) must be a folder with a trained model; there is none. Give its path."
-        )
+        raise ValueError(f"explain: RUN ({folder}) must be a folder with a trained model; it does not exist.")
     config = read_config(folder)
     kind = str(config.get("recipe") or config.get("model_type") or "")
     loaders: dict[object, Callable[[Path], Run]] = {
@@ -42,14 +40,13 @@ def load(folder: str | os.PathLike[str]) -> Run:
     if kind not in loaders:
         raise ValueError(
             f"explain: RUN ({folder}) must be a run of translate, classify or images, or a directory of a BERT or ViT; "
-            f"got {kind or 'none of them'}. Give the folder that regard train wrote."
+            f"got {kind or 'none of them'}. Pass a folder written by regard train."
         )
-    found: Run = loaders[kind](folder)
-    return found
+    return loaders[kind](folder)
 
 
 def mechanism_of(run: Run) -> str:
-    """What a run is an example of."""
+    """Return the mechanism of a run's model."""
     model = run.model
     if isinstance(model, Transformer):
         return "transformer"
@@ -60,40 +57,38 @@ def mechanism_of(run: Run) -> str:
     if isinstance(model, ViT):
         return "vit"
     raise ValueError(
-        f"explain: RUN must hold a model with attention; got a {type(model).__name__}. Try one trained as a ViT."
+        f"explain: RUN must contain a model with attention; got a {type(model).__name__}. Try one trained as a ViT."
     )
 
 
 def explain_run(run: Run, text: str | None, picture: Path | None, title: str) -> Explained:
-    """What a trained model does with a text or an image.
+    """Record a trained model on a text or an image.
 
     Raises:
-        ValueError: where it is not given what it reads, or more of it than a chart shows.
+        ValueError: if the input is missing, of the wrong kind, or too long for a chart.
     """
     mechanism_of(run)
     if isinstance(run, ImageClassifier):
         if text is not None:
-            raise ValueError(
-                f"explain: text ({text!r}) must be left out: {title} looks at an image. Give --image FILE."
-            )
+            raise ValueError(f"explain: text ({text!r}) must be omitted: {title} is an image model. Pass --image FILE.")
         if picture is None:
-            raise ValueError(f"explain: {title} must be given an image to look at. Give --image FILE.")
+            raise ValueError(f"explain: {title} must be run on an image. Pass --image FILE.")
         pixels = decode(picture, run.shape)
         return image(run.model, run.normal(pixels[None]), run.classes, title)  # type: ignore[arg-type]
     if picture is not None:
-        raise ValueError(f"explain: image ({picture}) must be left out: {title} reads a text. Give --text TEXT.")
+        raise ValueError(f"explain: image ({picture}) must be omitted: {title} is a text model. Pass --text TEXT.")
     if not (text or "").strip():
-        raise ValueError(f"explain: {title} must be given a text to read. Give --text TEXT.")
+        raise ValueError(f"explain: {title} must be run on a text. Pass --text TEXT.")
     assert text is not None
     if isinstance(run, Classifier):
         ids = run.words.encode(text, longest=run.longest).ids
-        _check(len(ids))
+        _check_length(len(ids))
         return classifier(run.model, ids, run.words.pieces(ids), title)
-    _check(len(run.source.encode(text)) + 1)
+    _check_length(len(run.source.encode(text)) + 1)
     ((best,),) = run.translate([text], size=5, n_best=1, longest=LONGEST - 1)
     return translator(run.model, best.read, [*best.written, EOS], run.source.pieces, run.target.pieces, title)
 
 
-def _check(pieces: int) -> None:
-    if pieces > LONGEST:
-        raise ValueError(f"explain: text ({pieces} pieces) must have at most {LONGEST}. A chart shows each.")
+def _check_length(tokens: int) -> None:
+    if tokens > LONGEST:
+        raise ValueError(f"explain: text ({tokens} tokens) must have at most {LONGEST}. A chart shows each token.")

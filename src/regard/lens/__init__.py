@@ -1,1 +1,1 @@
-"""Looking at attention: pictures in files, windows and terminals."""
+"""Record the attention of a running model, store it in captures, and summarize it."""

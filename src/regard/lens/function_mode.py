@@ -1,4 +1,4 @@
-"""The function mode of a watch: it reports calls that attend or write in place."""
+"""The function mode of a watch. It reports attention calls and in-place writes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Mode(TorchFunctionMode):
-    """Passes every function on; reports to the observer those that attend and those that write in place."""
+    """Calls every function unchanged, and reports attention functions and in-place functions to the observer."""
 
     def __init__(self, observer: Watch) -> None:
         super().__init__()
@@ -30,50 +30,52 @@ class _Mode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.compiler.is_compiling():  # asked first: torch.compile traces what follows
+        if torch.compiler.is_compiling():  # checked first: torch.compile traces the following code
             return func(*args, **kwargs)
-        passed = func in _indifferent and "out" not in kwargs and func not in RECORDERS
-        observer = None if passed else self._observer()
+        ignored = func in _ignored and "out" not in kwargs and func not in RECORDERS
+        observer = None if ignored else self._observer()
         if observer is None:
             return func(*args, **kwargs)
-        recorder = _notice(observer, func, args, kwargs, sys._getframe(1))
+        recorder = _before_call(observer, func, args, kwargs, sys._getframe(1))
         result = func(*args, **kwargs)
         if recorder is not None:
-            observer.saw(recorder, args, kwargs, sys._getframe(1))
+            observer.record_call(recorder, args, kwargs, sys._getframe(1))
         return result
 
 
-def _notice(observer: Watch, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-    """Before a function runs: the recorder of one that attends; what it is about to overwrite is copied."""
+def _before_call(observer: Watch, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+    """Return the recorder of `func` if it is an attention function. Report tensors that it is about to overwrite."""
     try:
         if func is Tensor.dim:
             flex = flex_call(frame)
             if flex is not None:
-                observer.saw(flex_attention, (), flex, frame)
+                observer.record_call(flex_attention, (), flex, frame)
             return None
         recorder = RECORDERS.get(func)
         if recorder is not None:
             return recorder
         if _writes(func) or "out" in kwargs:
             targets = [kwargs.get("out"), *args[:1]]
-            observer.writes(x for target in targets for x in (target if isinstance(target, list | tuple) else [target]))
-        elif len(_indifferent) < MOST_REMEMBERED:
-            _indifferent.add(func)
+            observer.before_write(
+                x for target in targets for x in (target if isinstance(target, list | tuple) else [target])
+            )
+        elif len(_ignored) < MAX_IGNORED:
+            _ignored.add(func)
     except Exception as error:
-        observer.miss(error)
+        observer.add_missed(error)
     return None
 
 
-MOST_REMEMBERED = 4096
+MAX_IGNORED = 4096
 
 
-_indifferent: set[Any] = set()
-"""Functions met so far that neither attend nor write: nearly all calls of a forward pass."""
+_ignored: set[Any] = set()
+"""Functions called so far that neither attend nor write in place: nearly all calls of a forward pass."""
 
 
 @lru_cache(maxsize=8192)
 def _writes(func: Any) -> bool:
-    """Whether a function writes into its first argument, by PyTorch's custom of naming."""
+    """Return whether a function writes into its first argument, judged by PyTorch's naming convention."""
     name = getattr(func, "__name__", "")
     if name.startswith("__"):
         return name in ("__setitem__", "__set__") or (name.startswith("__i") and name not in ("__index__", "__int__"))
@@ -81,11 +83,11 @@ def _writes(func: Any) -> bool:
 
 
 class _FastPaths:
-    """Keeps PyTorch's fast paths open while somebody watches.
+    """Keeps PyTorch's fast paths enabled while a watch is active.
 
-    nn.MultiheadAttention and nn.Transformer* take a slower path, with other roundings, where
-    `torch.overrides.has_torch_function` says that somebody wants to see their calls. While a block lasts that function
-    is replaced by one that says so of everybody but us; our mode then sees the call of the fast path itself.
+    nn.MultiheadAttention and nn.Transformer* take a slower path, which rounds differently, if
+    `torch.overrides.has_torch_function` returns True. An active function mode causes that. While a watch is active, the
+    function is replaced by one that ignores our modes. They then intercept the fast path itself.
     """
 
     def __init__(self) -> None:
@@ -95,7 +97,7 @@ class _FastPaths:
         with self.lock:
             if self.count == 0:
                 self.original = torch.overrides.has_torch_function
-                torch.overrides.has_torch_function = self.answer  # type: ignore[assignment]
+                torch.overrides.has_torch_function = self.has_torch_function  # type: ignore[assignment]
             self.count += 1
 
     def close(self) -> None:
@@ -104,15 +106,15 @@ class _FastPaths:
             if self.count == 0:
                 torch.overrides.has_torch_function = self.original
 
-    def answer(self, given: Iterable[Any]) -> bool:
+    def has_torch_function(self, relevant_args: Iterable[Any]) -> bool:
         if torch.compiler.is_compiling():
-            return self.original(given)
+            return self.original(relevant_args)
         depth = torch._C._len_torch_function_stack()
         if not depth or any(not isinstance(torch._C._get_function_stack_at(i), _Mode) for i in range(depth)):
-            return self.original(given)
+            return self.original(relevant_args)
         modes = [torch._C._pop_torch_function_stack() for _ in range(depth)]
         try:
-            return self.original(given)
+            return self.original(relevant_args)
         finally:
             for mode in reversed(modes):
                 torch._C._push_on_torch_function_stack(mode)

@@ -1,6 +1,6 @@
-"""Generation with a cache, joined: the steps of one module become one map.
+"""Join the steps of a generation with a cache into one map per module.
 
-step      keys seen by the step          joined: queries below one another, keys those of all steps
+step      keys seen by the step          joined map: the queries of all steps × the keys of all steps
 prompt    a b c                          a │ ■ · · · ·
 4th       a b c d                        b │ ■ ■ · · ·
 5th       a b c d e                      c │ ■ ■ ■ · ·
@@ -22,16 +22,18 @@ from torch.nn.functional import pad
 from ..attention.masks import OPEN, Mask
 from ..attention.request import Request
 from ..attention.similarity import Additive, Dot, Similarity
-from .recorded_call import apart, place
+from .recorded_call import copy_if_in, storage_pointer
 
 ROWS = 256
-"""Queries of a mask that are examined at a time."""
+"""Number of mask rows examined at a time."""
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers of as many bytes as a number: equal as integers means equal bit for bit."""
+"""Integer dtype by item size. Numbers are compared bit by bit as integers."""
 
 
 @dataclass(frozen=True)
 class Step:
+    """One request of a generation."""
+
     q: Tensor
     """(B, H, queries, D)"""
     mask: Mask
@@ -42,43 +44,43 @@ class Step:
 
 @dataclass(frozen=True)
 class Steps:
-    """Requests that continue one another. Of the keys it holds the last step's, and those that a window has dropped.
+    """Consecutive requests of a generation, with the keys of the last step and the keys dropped by a sliding window.
 
-    Requests are joined only where that is certainly right, which the keys decide bit for bit:
+    Requests are joined only if they certainly belong together. Keys are compared bit by bit:
 
-    - every key that an earlier query may attend to must be the same in the new step: beams that were reordered, a cache
-      that was cropped, another pass over another text differ;
-    - the new step must bring one key for each of its queries, or have the very same keys in the very same memory, as
-      cross-attention with a cache has;
-    - where keys that were dropped cannot be compared any more, or all steps share the keys, no two batch entries may be
-      equal: entries that are equal could have been exchanged unnoticed.
+    - Every key that an earlier query may attend to must be the same in the new step. It differs after beams were
+      reordered, after a cache was cropped, and in a pass over another text.
+    - The new step must add one key for each of its queries, or have the same keys in the same memory, as
+      cross-attention with a cache does.
+    - If dropped keys cannot be compared any more, or if all steps share the keys, no two batch entries may be equal:
+      an exchange of equal entries could not be detected.
     """
 
     steps: tuple[Step, ...]
     dropped: tuple[Tensor, ...]
-    """Keys before those of the last step, in order."""
+    """Keys that precede those of the last step, in order."""
     last: Request
     storage: StorageWeakRef | None
-    """The memory in which the model held the last step's keys."""
+    """The storage of the last step's keys in the model."""
     used: Tensor | None = None
-    """(B or 1, keys): which keys some query may attend to, where that was needed before."""
+    """(B or 1, keys): keys that some query may attend to, if already computed."""
 
     @classmethod
     def of(cls, request: Request, storage: StorageWeakRef | None) -> Steps:
         return cls((Step(request.q, request.mask, 0, request.keys),), (), request, storage)
 
-    def followed(self, new: Request, storage: StorageWeakRef | None, copies: MaskCopies) -> Steps | None:
+    def extended(self, new: Request, storage: StorageWeakRef | None, copies: MaskCopies) -> Steps | None:
         """Return these steps and one more; None if the new request does not continue them."""
         if not self._comparable(new):
             return None
-        first, used = self._by_growth(new), None
+        first, used = self._match_growing_cache(new), None
         if first is None:
-            first, used = self._by_mask(new, storage)
+            first, used = self._match_fixed_cache(new, storage)
         if first is None:
             return None
-        gone = first - self.steps[-1].first
-        dropped = (*self.dropped, self.last.k[..., :gone, :].clone()) if gone else self.dropped
-        step = Step(new.q.clone(), copies.of(new.mask), first, new.keys)
+        count = first - self.steps[-1].first
+        dropped = (*self.dropped, self.last.k[..., :count, :].clone()) if count else self.dropped
+        step = Step(new.q.clone(), copies.copy(new.mask), first, new.keys)
         empty = new.q.new_empty(*new.q.shape[:-2], 0, new.q.shape[-1])  # a slice would keep all of the queries
         return Steps((*self.steps, step), dropped, replace(new, q=empty), storage, used)
 
@@ -89,10 +91,10 @@ class Steps:
         same = (new.lead, new.k.shape[:-2], new.groups, new.softcap, new.hard, new.k.dtype, new.device)
         if same != (last.lead, last.k.shape[:-2], last.groups, last.softcap, last.hard, last.k.dtype, last.device):
             return False
-        return _same(new.similarity, last.similarity)
+        return _same_similarity(new.similarity, last.similarity)
 
-    def _by_growth(self, new: Request) -> int | None:
-        """The index of the new step's first key, for a cache that appends keys and may drop the oldest ones."""
+    def _match_growing_cache(self, new: Request) -> int | None:
+        """Return the index of the new step's first key for a cache that appends keys and may drop the oldest ones."""
         held, older, at = self.last.keys, new.keys - new.queries, self.steps[-1].first
         if not 1 <= older <= held:
             return None
@@ -102,8 +104,8 @@ class Steps:
             return None
         return at + held - older if same_bits(known, self.last.k[..., held - older :, :]) else None
 
-    def _by_mask(self, new: Request, storage: StorageWeakRef | None) -> tuple[int | None, Tensor | None]:
-        """The same for a buffer that fills up, and for cross-attention; and the keys that are now in use."""
+    def _match_fixed_cache(self, new: Request, storage: StorageWeakRef | None) -> tuple[int | None, Tensor | None]:
+        """Return the same index for a preallocated cache or for cross-attention, and the keys that are now in use."""
         held = self.last.keys
         if self.dropped or new.keys < held or new.queries >= new.keys:
             return None, None
@@ -114,7 +116,7 @@ class Steps:
         if bool((fresh == new.queries).all()):
             other = _differs(known, last)  # (B, keys)
             fits = _own_keys(new) and not bool((other & before[..., :held]).any())
-        else:  # cross-attention: nothing is added, so that nothing but the memory tells a step from another pass
+        else:  # cross-attention adds no keys: only their memory distinguishes a step from another pass
             same = storage is not None and self.storage is not None and storage == self.storage
             fits = same and new.queries == 1 and new.keys == held and not bool(fresh.any())
             fits = fits and same_bits(known, last) and _distinct(new, known)
@@ -129,32 +131,32 @@ class Steps:
         return used
 
     def tensors(self) -> Sequence[Tensor]:
-        """Those of the first step and the keys: the queries and masks of later steps are copies."""
+        """Return the tensors shared with the model. Queries and masks of later steps are copies already."""
         first = self.steps[0]
         masks = [] if first.mask.dense is None else [first.mask.dense]
         return [first.q, self.last.k, *masks, *self.last.similarity.parameters]
 
-    def own(self, storage: int) -> Steps:
+    def copy_storage(self, storage: int) -> Steps:
         first, *later = self.steps
-        q, k, dense = (apart(x, storage) for x in (first.q, self.last.k, first.mask.dense))
+        q, k, dense = (copy_if_in(x, storage) for x in (first.q, self.last.k, first.mask.dense))
         assert q is not None and k is not None
         first = replace(first, q=q, mask=first.mask if dense is None else replace(first.mask, dense=dense))
         return replace(self, steps=(first, *later), last=replace(self.last, k=k))
 
     def request(self) -> Request:
-        """All steps as one."""
+        """Return one request for all steps."""
         k = torch.cat([*self.dropped, self.last.k], -2) if self.dropped else self.last.k  # (B, Hk, Tk, D)
         q = torch.cat([step.q for step in self.steps], -2)  # (B, H, Tq, D)
         return replace(self.last, q=q, k=k, mask=_mask(self.steps, k.shape[-2], k.device))
 
 
 class MaskCopies:
-    """Copies of masks; layers that follow one another and have equal masks share one copy."""
+    """Copies masks. Consecutive layers with equal masks share one copy."""
 
     def __init__(self) -> None:
         self._last: Tensor | None = None
 
-    def of(self, mask: Mask) -> Mask:
+    def copy(self, mask: Mask) -> Mask:
         dense, last = mask.dense, self._last
         if dense is None:
             return mask
@@ -163,14 +165,14 @@ class MaskCopies:
         return replace(mask, dense=last)
 
 
-def _same(one: Similarity, other: Similarity) -> bool:
+def _same_similarity(one: Similarity, other: Similarity) -> bool:
     if isinstance(one, Additive) and isinstance(other, Additive):
-        return place(one.weight) == place(other.weight)
+        return storage_pointer(one.weight) == storage_pointer(other.weight)
     return isinstance(one, Dot) and one == other
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one shape and dtype hold the same bits; NaN equals itself, −0 is not 0."""
+    """Return whether two tensors of one shape and dtype have the same bits: NaN equals itself, −0 differs from 0."""
     if one.data_ptr() == other.data_ptr() and one.stride() == other.stride():
         return True
     return torch.equal(_bits(one), _bits(other))
@@ -181,30 +183,30 @@ def _bits(x: Tensor) -> Tensor:
 
 
 def _differs(one: Tensor, other: Tensor) -> Tensor:
-    """Which keys differ in a bit in some head: k (B, Hk, T, D) each → (B, T)."""
+    """Return which keys differ in some head, bit by bit: two (B, Hk, T, D) → (B, T)."""
     return (_bits(one) != _bits(other)).any(-1).any(-2)
 
 
 def _own_keys(request: Request) -> bool:
-    """Whether each batch entry has keys of its own."""
+    """Return whether each batch entry has its own keys."""
     return math.prod(request.lead[:-1]) == 1 or request.k.shape[:-3] == request.lead[:-1]
 
 
 def _distinct(request: Request, keys: Tensor) -> bool:
-    """Whether the keys (B, Hk, T, D) of each batch entry certainly differ from those of every other entry."""
+    """Return whether the keys (B, Hk, T, D) of each batch entry certainly differ from those of every other entry."""
     if math.prod(request.lead[:-1]) == 1:
         return True
-    sums = _bits(keys).sum((-3, -2, -1), dtype=torch.int64).flatten()  # equal sums: perhaps equal
+    sums = _bits(keys).sum((-3, -2, -1), dtype=torch.int64).flatten()  # entries with equal sums may be equal
     return _own_keys(request) and len(sums.unique()) == len(sums)
 
 
 def _used(mask: Mask, queries: int, keys: int, device: torch.device) -> Tensor:
-    """Which keys some query and head may attend to, (B or 1, keys)."""
+    """Return which keys some query of some head may attend to, (B or 1, keys)."""
     used = torch.zeros(1, keys, dtype=torch.bool, device=device)
     for start in range(0, 1 if mask.open else queries, ROWS):
         rows, cols = slice(start, min(start + ROWS, queries)), slice(0, keys)
         allowed, bias = mask.allowed(rows, cols, device), mask.bias(rows, cols)
-        if bias is not None:  # the smallest number of its dtype stands for −∞ in many models: no score outweighs it
+        if bias is not None:  # many models use the smallest number of the dtype for −∞
             finite = bias > torch.finfo(bias.dtype).min / 2
             allowed = finite if allowed is None else allowed & finite
         if allowed is None:
@@ -221,7 +223,7 @@ def _mask(steps: Sequence[Step], keys: int, device: torch.device) -> Mask:
 
 
 def _band(steps: Sequence[Step], device: torch.device) -> Mask | None:
-    """A causal mask, perhaps with a window, if that is what the steps come to: from low to high, query by query."""
+    """Return the equivalent causal mask, with or without a window, or None if the steps do not form one."""
     lows, highs = [], []
     for step in steps:
         m, rows = step.mask, step.q.shape[-2]
@@ -244,7 +246,7 @@ def _band(steps: Sequence[Step], device: torch.device) -> Mask | None:
 
 
 def _dense(steps: Sequence[Step], keys: int, device: torch.device) -> Tensor:
-    """Every pair, (…, Tq, Tk): for masks that are no band."""
+    """Return a dense mask, (…, Tq, Tk), for steps that do not form a band."""
     added = [step.mask.dense for step in steps if step.mask.dense is not None and step.mask.dense.is_floating_point()]
     blocks = []
     for step in steps:

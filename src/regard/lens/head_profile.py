@@ -1,4 +1,4 @@
-"""What each head does, in five figures: how spread, how far, and how much on the tokens that heads like best."""
+"""Five statistics of each head: entropy, distance, and the weight on the first, the previous and the same token."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ MEASURES = ("entropy", "distance", "first", "previous", "same")
 
 @dataclass(frozen=True)
 class Profile:
-    """Five figures for each head, by name: `profile["entropy"]` is (layers, heads).
+    """Five statistics of each head, by name: `profile["entropy"]` is (layers, heads).
 
-    NaN stands for a head that a layer does not have.
+    Heads that a layer does not have are NaN.
     """
 
     names: Sequence[str]
-    """Of the layers."""
+    """Names of the layers."""
     values: Tensor
-    """(layers, heads, 5), in the order of MEASURES."""
+    """Shape (layers, heads, 5), in the order of MEASURES."""
 
     def __getitem__(self, measure: str) -> Tensor:
         if measure not in MEASURES:
@@ -50,13 +50,13 @@ class Profile:
         return f"Profile({layers} × {heads} heads; on average {figures})"
 
     def draw(self, title: str = "") -> Picture:
-        """The picture: layers × heads for each figure; bars where there is one layer."""
+        """Draw layers × heads for each statistic, or bars if there is only one layer."""
         from ..pictures.profile_chart import draw
 
         return draw(self.names, MEASURES, self.values.cpu().numpy(), title)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the picture: .png, .svg or .pdf."""
+        """Draw the statistics and save them as .png, .svg or .pdf."""
         from ..pictures.figure import check_path, save
 
         path = check_path("profile", path)
@@ -72,88 +72,92 @@ def profile(
     batch: int = 0,
     path: str | os.PathLike[str] | None = None,
 ) -> Profile:
-    """Figures of every head of a map, or of the (name, map) pairs of several layers: means over the queries.
+    """Compute five statistics of every head of a map, or of several layers given as (name, map) pairs.
 
-        entropy    −Σⱼ wᵢⱼ log wᵢⱼ    in nats: e to its power is the number of keys that a query looks at
+    Each is a mean over the queries:
+
+        entropy    −Σⱼ wᵢⱼ log wᵢⱼ    in nats; its exponential is the effective number of keys
         distance   Σⱼ wᵢⱼ |pᵢ − j|    in tokens; pᵢ is the position of query i
         first      wᵢ₀                the weight on the first key
-        previous   wᵢⱼ, j = pᵢ − 1    on the key before the query; 0 where there is none
-        same       wᵢⱼ, j = pᵢ        on the query's own
+        previous   wᵢⱼ, j = pᵢ − 1    the weight on the key before the query, or 0 if there is none
+        same       wᵢⱼ, j = pᵢ        the weight on the key at the query's position
 
-    pᵢ = i, moved by the mask's own offset; under a causal mask that was given cell by cell the last query stands at the
-    last key. The weights are streamed: memory grows with Tq + Tk.
+    pᵢ = i plus the offset of the mask. Under a dense causal mask the last query is at the position of the last key. The
+    weights are streamed: memory grows with Tq + Tk.
 
     Raises:
-        ValueError: for a batch entry that there is not.
+        ValueError: if `batch` is out of range.
 
     >>> import regard
-    >>> q = torch.zeros(2, 8, 4)                                      # (heads, Tq, D): all keys alike
+    >>> q = torch.zeros(2, 8, 4)                                      # (heads, Tq, D): all keys are equal
     >>> _, m = regard.attend(q, q, q, is_causal=True, return_map=True)
     >>> [f"{float(x):.3f}" for x in profile(m)["first"][0]]           # (1 + 1/2 + … + 1/8) / 8
     ['0.340', '0.340']
     """
     layers = [("", maps)] if isinstance(maps, AttentionMap) else maps
-    found = [entry("profile", m, batch, _means) for _, m in layers]  # (heads, 5) each
-    values = torch.full((len(layers), max(len(each) for each in found), len(MEASURES)), torch.nan, dtype=torch.float64)
-    for layer, each in zip(values, found, strict=True):
+    means = [entry("profile", m, batch, _means) for _, m in layers]  # (heads, 5) each
+    values = torch.full((len(layers), max(len(each) for each in means), len(MEASURES)), torch.nan, dtype=torch.float64)
+    for layer, each in zip(values, means, strict=True):
         layer[: len(each)] = each
-    made = Profile([name for name, _ in layers], values)
+    result = Profile([name for name, _ in layers], values)
     if path is not None:
-        made.save(path)
-    return made
+        result.save(path)
+    return result
 
 
 def _means(m: AttentionMap) -> Tensor:
-    """(*lead, 5)"""
-    return totals(m, ahead_of(m.request)) / m.request.queries
+    """Return the mean statistics, (*lead, 5)."""
+    return totals(m, first_position(m.request)) / m.request.queries
 
 
-def ahead_of(request: Request) -> int:
-    """How many keys come before the first query's own, where the mask has no offset that tells."""
+def first_position(request: Request) -> int:
+    """Return the position of the first query among the keys, for a mask without an offset."""
     return request.keys - request.queries if kind_of(request) == "causal" else 0
 
 
 @torch.no_grad()
-def totals(m: AttentionMap, ahead: int) -> Tensor:
-    """The figures summed over the queries, in the order of MEASURES: (*lead, 5).
+def totals(m: AttentionMap, start: int) -> Tensor:
+    """Return the statistics summed over the queries, in the order of MEASURES: (*lead, 5).
 
-    Those of a map's parts add up to those of the whole: `ahead` is then `ahead_of` the whole and the number of queries
-    before the part, which only the whole can tell.
+    The sums of parts of a map add up to those of the whole map. For a part, `start` is `first_position` of the whole
+    map plus the number of queries before the part.
     """
     request = m.request
     total = torch.zeros(*request.lead, 3, dtype=torch.float64, device=request.device)  # distance, previous, same
-    alike = isinstance(request.mask.offset, int)
-    known: tuple[slice, slice, Tensor] | None = None
+    shared = isinstance(request.mask.offset, int)
+    cached: tuple[slice, slice, Tensor] | None = None
     for block in blocks(request, m.statistic):
-        if known is None or not alike or known[:2] != (block.rows, block.cols):
-            known = block.rows, block.cols, _away(block, ahead)  # the same for every head
-        sums = (_alike if alike else _apart)(block.weights(m.statistic), known[2])
+        if cached is None or not shared or cached[:2] != (block.rows, block.cols):
+            cached = block.rows, block.cols, _offsets(block, start)  # the same for every head
+        sums = (_shared_sums if shared else _separate_sums)(block.weights(m.statistic), cached[2])
         block.own(total).add_(sums)
     entropy, first = m.entropy().sum(-1, dtype=torch.float64), m[..., 0].sum(-1, dtype=torch.float64)  # (*lead,)
     distance, previous, same = total.unbind(-1)
     return torch.stack([entropy, distance, first, previous, same], -1).cpu()
 
 
-def _alike(weights: Tensor, away: Tensor) -> Tensor:
-    """Distance, previous, same: sums over a block, weights (..., rows, cols), away (rows, cols) → (..., 3)."""
-    rows, cols = away.shape
-    distance = (weights.flatten(-2) @ away.abs().to(weights.dtype).flatten()).double()
-    first = int(away[0, 0])  # and so on along each diagonal
-    near = [place - first for place in (-1, 0)]
-    sums = [weights.diagonal(at, -2, -1).sum(-1) if -rows < at < cols else torch.zeros_like(distance) for at in near]
+def _shared_sums(weights: Tensor, offsets: Tensor) -> Tensor:
+    """Return block sums of distance, previous and same: weights (..., rows, cols), offsets (rows, cols) → (..., 3)."""
+    rows, cols = offsets.shape
+    distance = (weights.flatten(-2) @ offsets.abs().to(weights.dtype).flatten()).double()
+    first = int(offsets[0, 0])  # constant along each diagonal
+    diagonals = [offset - first for offset in (-1, 0)]
+    sums = [
+        weights.diagonal(at, -2, -1).sum(-1) if -rows < at < cols else torch.zeros_like(distance) for at in diagonals
+    ]
     return torch.stack([distance, *(x.double() for x in sums)], -1)
 
 
-def _apart(weights: Tensor, away: Tensor) -> Tensor:
-    """The same where queries stand at places of their own, away (..., rows, cols)."""
-    sums = [weights * away.abs(), *(torch.where(away == place, weights, 0) for place in (-1, 0))]
+def _separate_sums(weights: Tensor, offsets: Tensor) -> Tensor:
+    """Return the same sums if positions differ between batch entries or heads: offsets (..., rows, cols)."""
+    sums = [weights * offsets.abs(), *(torch.where(offsets == offset, weights, 0) for offset in (-1, 0))]
     return torch.stack([part.sum(-1).sum(-1, dtype=torch.float64) for part in sums], -1)
 
 
-def _away(block: Block, ahead: int) -> Tensor:
-    """j − pᵢ of a block's pairs, (..., rows, cols): whole numbers in floats, which multiply faster."""
+def _offsets(block: Block, start: int) -> Tensor:
+    """Return j − pᵢ for each pair of a block, (..., rows, cols), as floats, which multiply faster than integers."""
     mask, device = block.request.mask, block.request.device
-    offset: int | Tensor = mask.offset if mask.positional else ahead
+    offset: int | Tensor = mask.offset if mask.positional else start
     if isinstance(offset, Tensor) and offset.shape[-2] != 1:
         offset = offset[..., block.rows, :]
     position = torch.arange(block.rows.start, block.rows.stop, device=device).unsqueeze(-1) + offset  # (..., rows, 1)

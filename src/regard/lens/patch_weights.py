@@ -1,4 +1,4 @@
-"""What a vision model looked at: the weights of its patches, laid over the picture."""
+"""Attention weights on the patches of an image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Query = int | tuple[int, int] | None
 
 @dataclass(frozen=True)
 class Patches:
-    """How the tokens of a vision model lie on its picture: `first` tokens (class, registers), then rows × columns."""
+    """Layout of a vision model's tokens: `first` tokens (class, registers), then rows × columns of patches."""
 
     rows: int
     columns: int
@@ -29,44 +29,45 @@ class Patches:
 
 def patch_weights(
     m: AttentionMap,
-    given: Patches | None = None,
+    layout: Patches | None = None,
     head: int | str = "mean",
     query: Query = None,
     batch: int = 0,
-    through: Rollout | None = None,
+    rollout: Rollout | None = None,
 ) -> tuple[Tensor, tuple[int, int] | None]:
-    """(rows, columns) of weights on the patches, and the patch that looks, if it is one.
+    """Return the weights on the patches, (rows, columns), and the (row, column) of the query if it is a patch.
 
-    given: how tokens lie on the picture; None where they make a square.
-    through: the rollout of all layers, instead of the map.
+    Args:
+        layout: the layout of the tokens; None if the patches form a square.
+        rollout: use the rollout through all layers instead of the map.
     """
-    patches = _patches(given, m.shape[-1])
+    patches = _resolve_layout(layout, m.shape[-1])
     token = _token(query, patches, m.shape[-2])
-    if through is not None:
-        # without a token: each source's part in the mean of all targets
-        weights = through.flow(batch=batch)[0] if token is None else through.row(token, batch=batch)
+    if rollout is not None:
+        # without a token: the mean over all targets
+        weights = rollout.flow(batch=batch)[0] if token is None else rollout.row(token, batch=batch)
     elif token is None:
         weights = panel_selection.rows("overlay", m, slice(None), head, batch).mean(0)
     else:
         weights = panel_selection.rows("overlay", m, slice(token, token + 1), head, batch)[0]
     inside = token is not None and token >= patches.first
-    mark = divmod(token - patches.first, patches.columns) if token is not None and inside else None
-    return weights[patches.first :].float().cpu().reshape(patches.rows, patches.columns), mark
+    position = divmod(token - patches.first, patches.columns) if token is not None and inside else None
+    return weights[patches.first :].float().cpu().reshape(patches.rows, patches.columns), position
 
 
-def _patches(given: Patches | None, keys: int) -> Patches:
-    if given is None:
+def _resolve_layout(layout: Patches | None, keys: int) -> Patches:
+    if layout is None:
         for first in (0, 1):
             side = math.isqrt(keys - first)
             if side and side * side == keys - first:
                 return Patches(side, side, first)
         raise ValueError(
-            f"overlay: seen.patches (None) must tell how {keys} tokens lie on the picture; they make no square. "
+            f"overlay: seen.patches (None) must give the layout of {keys} tokens, which do not form a square. "
             "Set seen.patches = Patches(rows, columns, first)."
         )
-    if given.first + given.rows * given.columns != keys:
-        raise ValueError(f"overlay: seen.patches ({given}) must make {keys} tokens, first + rows · columns.")
-    return given
+    if layout.first + layout.rows * layout.columns != keys:
+        raise ValueError(f"overlay: seen.patches ({layout}) must have first + rows · columns = {keys} tokens.")
+    return layout
 
 
 def _token(query: Query, patches: Patches, queries: int) -> int | None:

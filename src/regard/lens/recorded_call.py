@@ -1,8 +1,10 @@
-"""One attention that was seen: what is needed to rebuild its weights, and nothing that the model did not hold anyway.
+"""A recorded attention call: references to the model's tensors from which its weights can be recomputed.
 
-A call keeps references to the model's own tensors. Three things can go wrong with a reference, and each has its answer:
-the model is about to write into it (`own`: it is copied just before), the model wrote into it where nobody could see
-(`check`: version counters tell, and looking raises), or it pins far more memory than it is worth (`compact`).
+Three problems with references are handled:
+
+- The model is about to write into a tensor. `copy_storage` copies it first.
+- The model wrote into a tensor without being noticed. `check` compares version counters and raises.
+- A view keeps a much larger storage alive. `compact` copies the view.
 """
 
 from __future__ import annotations
@@ -22,124 +24,126 @@ from ..attention.sink import SinkMap
 Kind: TypeAlias = Literal["self", "causal", "cross"]
 KINDS: tuple[Kind, ...] = ("self", "causal", "cross")
 
-WORTH = 0.75
-"""A view of less than this share of its storage is copied: queries of a fused projection would pin the values too."""
+MIN_STORAGE_FRACTION = 0.75
+"""Views smaller than this fraction of their storage are copied. A fused projection also stores values, for example."""
 
 
 class Source(Protocol):
-    """Where the request of a call comes from: it is there, or the way to it is."""
+    """Provides the request of a call, either stored or computed when it is needed."""
 
     def tensors(self) -> Sequence[Tensor]:
-        """What it refers to."""
+        """Return the tensors that it references."""
         ...
-
-    def request(self) -> Request: ...
-
-    def own(self, storage: int) -> Source:
-        """The same without referring to this storage."""
-        ...
-
-
-@dataclass(frozen=True)
-class Plain:
-    """A request that is there."""
-
-    found: Request
-
-    def tensors(self) -> Sequence[Tensor]:
-        return [x for x in self.found.tensors if x is not None]
 
     def request(self) -> Request:
-        return self.found
+        """Return the request, computing it if necessary."""
+        ...
 
-    def own(self, storage: int) -> Plain:
-        return Plain(self.found.with_tensors([apart(x, storage) for x in self.found.tensors]))
+    def copy_storage(self, storage: int) -> Source:
+        """Return an equal source with copies of the tensors in this storage."""
+        ...
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a recorder makes of somebody's call."""
+class StoredRequest:
+    """A source whose request is already known."""
+
+    value: Request
+
+    def tensors(self) -> Sequence[Tensor]:
+        return [x for x in self.value.tensors if x is not None]
+
+    def request(self) -> Request:
+        return self.value
+
+    def copy_storage(self, storage: int) -> StoredRequest:
+        return StoredRequest(self.value.with_tensors([copy_if_in(x, storage) for x in self.value.tensors]))
+
+
+@dataclass(frozen=True)
+class Record:
+    """The result of a recorder for one call of an attention function."""
 
     source: Source
     sink: Tensor | None = None
-    """Scores that take part in each row's sum and belong to no key, broadcasting to (*lead, Tq)."""
+    """Scores of the attention sink: part of each row's softmax sum, but of no key. They broadcast to (*lead, Tq)."""
     cross: bool | None = None
-    """Whether queries and keys came from different places, where the call tells."""
-    below: str = ""
-    """The attending module inside the one that called, where the call reaches past it."""
+    """Whether queries and keys come from different sequences; None if the call does not show it."""
+    submodule: str = ""
+    """Name of the attention module inside the calling module, if a fused function covers both."""
 
 
 class Call:
-    """A found call by the name of its module.
+    """A recorded call with the name of its module.
 
-    `name` is unique within what was seen; `module` is the module's own name, the same for all its calls.
+    `name` is unique within a `Seen`. `module` is the name of the module, the same for all its calls.
     """
 
-    def __init__(self, module: str, found: Found, hint: Kind | None = None) -> None:
+    def __init__(self, module: str, record: Record, hint: Kind | None = None) -> None:
         self.module = self.name = module
         self.hint = hint
         self.query_tokens: list[str] | None = None
         self.key_tokens: list[str] | None = None
-        self.sink = found.sink
+        self.sink = record.sink
         self.storage: StorageWeakRef | None = None
-        """The memory in which the model held its keys when the call was seen."""
-        self.source = found.source
-        self.renew()
+        """The storage of the keys in the model at the time of the call."""
+        self.source = record.source
+        self.reset()
 
-    def renew(self) -> None:
-        """Take everything it refers to as it is now for what was seen."""
+    def reset(self) -> None:
+        """Record the current tensor versions and clear cached results."""
         self._versions = [(x, version(x)) for x in self.tensors()]
         self._map: AttentionMap | None = None
         self._kind: Kind | None = None
 
     def tensors(self) -> Iterator[Tensor]:
-        """Everything it refers to."""
+        """Yield all referenced tensors."""
         yield from self.source.tensors()
         if self.sink is not None:
             yield self.sink
 
-    def set(self, source: Source) -> None:
-        """Tell the same, or more, from now on by other means."""
+    def set_source(self, source: Source) -> None:
+        """Replace the source."""
         self.source = source
-        self.renew()
+        self.reset()
 
     @property
     def request(self) -> Request:
-        """The request, (B, H, Tq, Tk), found now if it was left for later."""
+        """The request, (B, H, Tq, Tk). It is computed on first access if necessary."""
         self.check()
-        if not isinstance(self.source, Plain):
+        if not isinstance(self.source, StoredRequest):
             with torch.no_grad():
-                self.set(Plain(self.source.request()))
+                self.set_source(StoredRequest(self.source.request()))
         return self.source.request()
 
-    def settle(self) -> None:
-        """Find what was left for later, before an optimizer moves the weights it depends on."""
+    def resolve(self) -> None:
+        """Compute the request now, before an optimizer changes the weights it depends on."""
         _ = self.request
 
-    def own(self, storage: int) -> None:
-        """Copy what lies in this storage: the model is about to write into it."""
+    def copy_storage(self, storage: int) -> None:
+        """Copy the tensors in this storage, because the model is about to write into it."""
         with torch.no_grad():
-            self.sink = apart(self.sink, storage)
-            self.set(self.source.own(storage))
+            self.sink = copy_if_in(self.sink, storage)
+            self.set_source(self.source.copy_storage(storage))
 
     def check(self) -> None:
-        """Raise RuntimeError if something was overwritten or freed that is still needed."""
+        """Raise RuntimeError if a referenced tensor was overwritten or freed."""
         for x, known in self._versions:
             change = "overwritten in place" if version(x) != known else "freed" if freed(x) else ""
             if change:
                 raise RuntimeError(
-                    f"watch: a tensor of {self.name} ({'×'.join(map(str, x.shape))}) must stay as it was when the call "
-                    f"was seen; it was {change} since. Pass keep='copy' to watch."
+                    f"watch: a tensor of {self.name} ({'×'.join(map(str, x.shape))}) must not change after the call "
+                    f"was recorded; it was {change}. Pass keep='copy' to watch."
                 )
 
     @property
     def intact(self) -> bool:
-        """Whether everything it refers to is as it was when the call was seen."""
+        """Whether no referenced tensor was overwritten or freed since the call was recorded."""
         return all(version(x) == known and not freed(x) for x, known in self._versions)
 
     @property
     def map(self) -> AttentionMap:
-        """Its weights, lazily; the same object each time."""
+        """The attention map; weights are computed lazily. Repeated access returns the same object."""
         if self._map is None:
             request = self.request
             self._map = AttentionMap(request) if self.sink is None else SinkMap(request, self.sink)
@@ -149,28 +153,32 @@ class Call:
 
     @property
     def kind(self) -> Kind:
+        """The kind given by the module, or else inferred from the request."""
         if self._kind is None:
             self._kind = self.hint or kind_of(self.request)
         return self._kind
 
 
 def kind_of(request: Request) -> Kind:
-    """By the mask and the lengths: causal if no query may look past its own position, counted from the lower right."""
+    """Infer the kind from mask and lengths.
+
+    It is causal if no query may attend past its position, with the last query at the position of the last key.
+    """
     mask, rows, cols = request.mask, request.queries, request.keys
-    if mask.right == 0 or (rows > 1 and _lower(mask.dense, rows, cols)):
+    if mask.right == 0 or (rows > 1 and _is_lower_triangular(mask.dense, rows, cols)):
         return "causal"
     return "self" if rows == cols else "cross"
 
 
-def _lower(dense: Tensor | None, rows: int, cols: int) -> bool:
+def _is_lower_triangular(dense: Tensor | None, rows: int, cols: int) -> bool:
     if dense is None or dense.shape[-2] != rows or dense.shape[-1] != cols or cols < rows:
         return False
     allowed = dense if dense.dtype == torch.bool else dense > torch.finfo(dense.dtype).min / 2
     return not bool(allowed.triu(cols - rows + 1).any())
 
 
-def four(request: Request) -> Request:
-    """The same with leading dimensions (B, H): one alone is taken for the batch."""
+def with_batch_and_heads(request: Request) -> Request:
+    """Return the request with leading dimensions (B, H). A single leading dimension is the batch."""
     lead = len(request.lead)
     if lead >= 2:
         return request
@@ -189,27 +197,27 @@ def four(request: Request) -> Request:
 
 
 def compact(request: Request) -> Request:
-    """The same with queries and keys that keep no more memory than their own."""
+    """Return the request with copies of queries and keys that are small views of large storages."""
     q, k = _compact(request.q), _compact(request.k)
     return request if q is request.q and k is request.k else replace(request, q=q, k=k)
 
 
 def _compact(x: Tensor) -> Tensor:
-    if x.is_meta or 0 in x.stride() or x.nbytes >= WORTH * x.untyped_storage().nbytes():
+    if x.is_meta or 0 in x.stride() or x.nbytes >= MIN_STORAGE_FRACTION * x.untyped_storage().nbytes():
         return x
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def place(x: Tensor) -> int:
-    """Which storage a tensor lies in; 0 where that cannot be told."""
+def storage_pointer(x: Tensor) -> int:
+    """Return the data pointer of a tensor's storage, or 0 if it has none."""
     try:
         return x.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):  # no storage: sparse, functional, fake
         return 0
 
 
-def storage_of(x: Tensor) -> StorageWeakRef | None:
-    """A weak reference to the memory of a tensor: while it is held, no other memory compares equal."""
+def storage_reference(x: Tensor) -> StorageWeakRef | None:
+    """Return a weak reference to a tensor's storage. While it exists, no other storage compares equal to it."""
     try:
         return StorageWeakRef(x.untyped_storage())
     except (RuntimeError, NotImplementedError):
@@ -217,13 +225,15 @@ def storage_of(x: Tensor) -> StorageWeakRef | None:
 
 
 def freed(x: Tensor) -> bool:
-    """Whether the memory of a tensor was given back, as FSDP does with weights that it gathered for one pass."""
+    """Return whether the memory of a tensor was freed, as FSDP does with weights gathered for one pass."""
     return x.is_cpu and x.layout is torch.strided and bool(x.numel()) and not x.untyped_storage().nbytes()
 
 
-def apart(x: Tensor | None, storage: int) -> Tensor | None:
-    return x.clone() if x is not None and place(x) == storage else x
+def copy_if_in(x: Tensor | None, storage: int) -> Tensor | None:
+    """Return a copy of `x` if it is in this storage, else `x`."""
+    return x.clone() if x is not None and storage_pointer(x) == storage else x
 
 
 def version(x: Tensor) -> int:
+    """Return the version counter of a tensor. Inference-mode tensors have none; 0 is returned for them."""
     return 0 if x.is_inference() else x._version

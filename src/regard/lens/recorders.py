@@ -1,8 +1,8 @@
-"""Recorders: from somebody's call of an attention function to the request behind it.
+"""Recorders: convert a call of an attention function to a `Request`.
 
-Each takes the arguments of the function it is named after and keeps references; arithmetic is left for the moment at
-which somebody looks. To make another function visible, give it a recorder in `RECORDERS`, and have it call
-`torch.overrides.handle_torch_function` as PyTorch's own functions do.
+Each recorder takes the arguments of the function it is named after and stores references to them. Computation is
+deferred until the map is accessed. To support another function, add a recorder for it to `RECORDERS`, and let the
+function call `torch.overrides.handle_torch_function` as PyTorch's functions do.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ from ..attention.similarity import Dot
 from ..attention.sink import attend_with_sink
 from ..attention.tensor_types import is_causal_bias
 from ..core.tensors import autocast_dtype
-from .recorded_call import Found, Plain, four
+from .recorded_call import Record, StoredRequest, with_batch_and_heads
 
 CAUSAL = Mask(right=0)
 
 
-def _casts(x: Tensor) -> bool:
+def _autocast_enabled(x: Tensor) -> bool:
     return autocast_dtype(x.device) is not None
 
 
-def kept(request: Request) -> Plain:
-    """The request as a source. Numbers per batch entry are copied: a decoder may count them up in place."""
-    request = four(request.kept())
+def stored_request(request: Request) -> StoredRequest:
+    """Return the request as a source. Offsets and lengths are copied, because a decoder may increment them in place."""
+    request = with_batch_and_heads(request.kept())
     mask = request.mask
     if isinstance(mask.offset, Tensor):
         mask = replace(mask, offset=mask.offset.clone())
     if isinstance(mask.lengths, Tensor):
         mask = replace(mask, lengths=mask.lengths.clone())
-    return Plain(request if mask is request.mask else replace(request, mask=mask))
+    return StoredRequest(request if mask is request.mask else replace(request, mask=mask))
 
 
-def plain(name: str, x: Tensor) -> Tensor:
-    """A tensor whose numbers lie in plain memory; raises ValueError for one that only stands for others."""
+def plain_tensor(name: str, x: Tensor) -> Tensor:
+    """Return `x` as a plain tensor. Raise ValueError for tensor subclasses and transforms without own storage."""
     kind = type(x)
     if kind is not Tensor and kind is not nn.Parameter:
         if kind.__torch_dispatch__ is not Tensor.__torch_dispatch__:
-            raise ValueError(f"{name} is a {kind.__name__}, which has no numbers in memory of its own")
+            raise ValueError(f"{name} is a {kind.__name__}, which has no data of its own in memory")
         x = x.as_subclass(Tensor)
     if is_functorch_wrapped_tensor(x):
-        raise ValueError(f"{name} is transformed by torch.func, which hides its numbers")
+        raise ValueError(f"{name} is transformed by torch.func, which hides its data")
     return x
 
 
 def plain_mask(mask: Tensor | None) -> Tensor | None:
-    """The same for a mask. The request understands a `CausalBias`; other subclasses are refused."""
+    """Return `mask` as a plain tensor or `CausalBias`. Raise ValueError for other subclasses."""
     if mask is None or is_causal_bias(mask):
         return mask
     if type(mask) not in (Tensor, nn.Parameter):
-        raise ValueError(f"attn_mask is a {type(mask).__name__}, whose meaning is not known; pass a tensor")
-    return plain("attn_mask", mask)
+        raise ValueError(f"attn_mask is a {type(mask).__name__}, which is not supported; pass a tensor")
+    return plain_tensor("attn_mask", mask)
 
 
 def scaled_dot_product_attention(
@@ -75,19 +75,19 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Found:
-    """As PyTorch's: a boolean mask has True = may attend."""
+) -> Record:
+    """Record `F.scaled_dot_product_attention`. In a boolean mask, True means may attend."""
     if query.is_nested:
-        raise ValueError("nested tensors have no one shape; pad them, torch.nested.to_padded_tensor")
-    query, key, attn_mask = plain("query", query), plain("key", key), plain_mask(attn_mask)
+        raise ValueError("nested tensors have no single shape; pad them with torch.nested.to_padded_tensor")
+    query, key, attn_mask = plain_tensor("query", query), plain_tensor("key", key), plain_mask(attn_mask)
     common = attn_mask is None and query.ndim == key.ndim == 4 and query.shape[:2] == key.shape[:2]
-    if common and query.shape[-1] and not _casts(query):
-        # most calls: PyTorch has checked what `Request.of_parts` would, which more than doubles the time to record one
+    if common and query.shape[-1] and not _autocast_enabled(query):
+        # the common case: PyTorch validated the inputs; `Request.of_parts` would more than double the recording time
         similarity = Dot(1 / math.sqrt(query.shape[-1]) if scale is None else float(scale))
         mask, lead = CAUSAL if is_causal else OPEN, tuple(query.shape[:2])
-        return Found(Plain(Request(query.detach(), key.detach(), None, similarity, lead=lead, mask=mask)))
-    value = plain("value", value)
-    return Found(kept(Request.of(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)))
+        return Record(StoredRequest(Request(query.detach(), key.detach(), None, similarity, lead=lead, mask=mask)))
+    value = plain_tensor("value", value)
+    return Record(stored_request(Request.of(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)))
 
 
 def regard_attend(
@@ -99,23 +99,23 @@ def regard_attend(
     return_map: bool = False,
     backend: str = "auto",
     **kwargs: Any,
-) -> Found:
-    """Our own."""
-    query, key, value = plain("query", query), plain("key", key), plain("value", value)
-    return Found(kept(Request.of(query, key, value, plain_mask(attn_mask), *args, **kwargs)))
+) -> Record:
+    """Record `regard.attend`."""
+    query, key, value = plain_tensor("query", query), plain_tensor("key", key), plain_tensor("value", value)
+    return Record(stored_request(Request.of(query, key, value, plain_mask(attn_mask), *args, **kwargs)))
 
 
-def regard_attend_packed(*args: Any, return_maps: bool = False, backend: str = "auto", **kwargs: Any) -> Found:
-    """Our own, for packed sequences: one map of them as a padded batch, (B, H, Tq, Tk), 0 in padding."""
+def regard_attend_packed(*args: Any, return_maps: bool = False, backend: str = "auto", **kwargs: Any) -> Record:
+    """Record `attend_packed` as one map of a padded batch, (B, H, Tq, Tk), with weight 0 in the padding."""
     other_keys = len(args) > 4 and args[4] is not None and not kwargs.get("is_causal")
-    return Found(Plain(maps_of(*args, **kwargs).padded().request), cross=other_keys or None)
+    return Record(StoredRequest(maps_of(*args, **kwargs).padded().request), cross=other_keys or None)
 
 
 @dataclass(frozen=True)
 class Projected:
-    """Attention over inputs that are projected inside one function: their queries and keys are found when needed.
+    """Attention whose inputs are projected inside a fused function. Queries and keys are computed when needed.
 
-    query, key (B, T, width); weight (2 of width × width), bias (2 of width) of queries and keys.
+    Shapes: query and key (B, T, width); weights (width, width) and biases (width,) of queries and of keys.
     """
 
     query: Tensor
@@ -124,31 +124,33 @@ class Projected:
     biases: tuple[Tensor | None, Tensor | None]
     heads: int
     masks: tuple[Tensor | None, ...] = ()
-    """True = may attend or added, broadcasting to (B, H, Tq, Tk)."""
+    """Boolean (True = may attend) or additive masks, broadcasting to (B, H, Tq, Tk)."""
     is_causal: bool = False
     norm: tuple[Tensor, Tensor, float] | None = None
-    """Weight, bias and ε of a normalisation that comes first."""
+    """Weight, bias and ε of a layer norm applied before the projection."""
     extra: tuple[Tensor, ...] = ()
-    """Keys without a token, (width,) each, after the others."""
+    """Additional keys without a token, (width,) each, appended to the others."""
     dtype: torch.dtype | None = None
-    """What autocast made of inputs and weights."""
+    """The autocast dtype of inputs and weights."""
 
     def __post_init__(self) -> None:
         for x in self.tensors():
             if not x.is_nested:
-                plain("an input or weight", x)
+                plain_tensor("an input or weight", x)
         if self.dtype is None and self.query.dtype != self.weights[0].dtype:
             raise ValueError(f"inputs are {self.query.dtype} and weights {self.weights[0].dtype}")
 
     def tensors(self) -> Sequence[Tensor]:
-        given = (self.query, self.key, *self.weights, *self.biases, *self.masks, *(self.norm or ()), *self.extra)
-        return [x for x in given if isinstance(x, Tensor)]
+        values = (self.query, self.key, *self.weights, *self.biases, *self.masks, *(self.norm or ()), *self.extra)
+        return [x for x in values if isinstance(x, Tensor)]
 
-    def own(self, storage: int) -> Plain:
-        return Plain(self.request())
+    def copy_storage(self, storage: int) -> StoredRequest:
+        return StoredRequest(self.request())
 
     def request(self) -> Request:
-        with torch.autocast(self.query.device.type, enabled=False):  # `dtype` is that of the call, not of this moment
+        with torch.autocast(
+            self.query.device.type, enabled=False
+        ):  # use the autocast dtype of the call, not the current one
             return self._request()
 
     def _request(self) -> Request:
@@ -164,11 +166,11 @@ class Projected:
         q = self._split(query, 0)  # (B, H, Tq, D)
         k = self._split(key, 1)  # (B, H, Tk, D)
         if self.extra:
-            more = torch.stack(self.extra).unflatten(-1, (self.heads, -1)).transpose(0, 1)  # (H, extra, D)
-            k = torch.cat([k, more.to(k).expand(len(k), -1, -1, -1)], -2)
-            masks = [_widened(mask, len(self.extra), key.shape[1]) for mask in masks]
+            additional = torch.stack(self.extra).unflatten(-1, (self.heads, -1)).transpose(0, 1)  # (H, extra, D)
+            k = torch.cat([k, additional.to(k).expand(len(k), -1, -1, -1)], -2)
+            masks = [_extend_mask(mask, len(self.extra), key.shape[1]) for mask in masks]
         request = Request.of(q, k, k, merge(*masks), is_causal=self.is_causal, lengths=lengths)
-        return four(request.kept())
+        return with_batch_and_heads(request.kept())
 
     def _split(self, x: Tensor, at: int) -> Tensor:
         weight, bias = self.weights[at], self.biases[at]
@@ -178,8 +180,8 @@ class Projected:
         return F.linear(x, weight, bias).unflatten(-1, (self.heads, -1)).transpose(1, 2).detach()
 
 
-def _widened(mask: Tensor | None, extra: int, keys: int) -> Tensor | None:
-    """A mask for further keys, to which all may attend."""
+def _extend_mask(mask: Tensor | None, extra: int, keys: int) -> Tensor | None:
+    """Extend a mask to additional keys, which all queries may attend to."""
     if mask is None or mask.shape[-1] != keys:
         return mask
     return F.pad(mask, (0, extra), value=True if mask.dtype == torch.bool else 0.0)
@@ -208,18 +210,18 @@ def multi_head_attention_forward(
     static_k: Tensor | None = None,
     is_causal: bool = False,
     **_: Any,
-) -> Found:
-    """As PyTorch's, which passes the options by name: length first, (T, B, width), and boolean masks, True = ignore."""
+) -> Record:
+    """Record `F.multi_head_attention_forward`: inputs (T, B, width); in boolean masks, True means ignore."""
     if static_k is not None:
-        raise ValueError("static_k has no projection to rebuild; call scaled_dot_product_attention with it")
+        raise ValueError("static_k has no projection to recompute; pass it to scaled_dot_product_attention instead")
     batched = query.ndim == 3
     if use_separate_proj_weight:
         assert q_proj_weight is not None and k_proj_weight is not None
         weights = (q_proj_weight.detach(), k_proj_weight.detach())
     else:
         assert in_proj_weight is not None
-        weights = _two(in_proj_weight)
-    biases = (None, None) if in_proj_bias is None else _two(in_proj_bias)
+        weights = _query_and_key_parts(in_proj_weight)
+    biases = (None, None) if in_proj_bias is None else _query_and_key_parts(in_proj_bias)
     extra = [] if bias_k is None else [bias_k.detach().flatten()]
     if add_zero_attn:
         extra.append(weights[0].new_zeros(embed_dim_to_check))
@@ -234,7 +236,7 @@ def multi_head_attention_forward(
         extra=tuple(extra),
         dtype=autocast_dtype(query.device),
     )
-    return Found(source, cross=query.data_ptr() != key.data_ptr() or query.shape != key.shape)
+    return Record(source, cross=query.data_ptr() != key.data_ptr() or query.shape != key.shape)
 
 
 def native_multi_head_attention(
@@ -251,18 +253,18 @@ def native_multi_head_attention(
     need_weights: bool = True,
     average_attn_weights: bool = True,
     mask_type: int | None = None,
-) -> Found:
-    """The fast path of nn.MultiheadAttention."""
+) -> Record:
+    """Record the fast path of nn.MultiheadAttention."""
     source = Projected(
         query.detach(),
         key.detach(),
-        _two(qkv_weight),
-        _two(qkv_bias),
+        _query_and_key_parts(qkv_weight),
+        _query_and_key_parts(qkv_bias),
         num_head,
-        (_typed(mask, mask_type),),
+        (_fast_path_mask(mask, mask_type),),
         dtype=autocast_dtype(query.device),
     )
-    return Found(source)
+    return Record(source)
 
 
 def transformer_encoder_layer_fwd(
@@ -286,21 +288,31 @@ def transformer_encoder_layer_fwd(
     ffn_bias_2: Tensor,
     mask: Tensor | None = None,
     mask_type: int | None = None,
-) -> Found:
-    """The fast path of nn.TransformerEncoderLayer, whose attention is the module `self_attn` below it."""
+) -> Record:
+    """Record the fast path of nn.TransformerEncoderLayer. Its attention belongs to the submodule `self_attn`."""
     norm = (norm_weight_1.detach(), norm_bias_1.detach(), eps) if norm_first else None
     src = src.detach()
-    masks, dtype = (_typed(mask, mask_type),), autocast_dtype(src.device)
-    source = Projected(src, src, _two(qkv_weight), _two(qkv_bias), num_heads, masks, norm=norm, dtype=dtype)
-    return Found(source, below="self_attn")
+    masks, dtype = (_fast_path_mask(mask, mask_type),), autocast_dtype(src.device)
+    source = Projected(
+        src,
+        src,
+        _query_and_key_parts(qkv_weight),
+        _query_and_key_parts(qkv_bias),
+        num_heads,
+        masks,
+        norm=norm,
+        dtype=dtype,
+    )
+    return Record(source, submodule="self_attn")
 
 
-def regard_attend_with_sink(query: Tensor, key: Tensor, value: Tensor, sink: Tensor, **options: Any) -> Found:
-    return Found(kept(Request.of(query, key, value, **options)), sink.detach()[:, None])
+def regard_attend_with_sink(query: Tensor, key: Tensor, value: Tensor, sink: Tensor, **options: Any) -> Record:
+    """Record `attend_with_sink`."""
+    return Record(stored_request(Request.of(query, key, value, **options)), sink.detach()[:, None])
 
 
-def _two(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The part of queries and that of keys."""
+def _query_and_key_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the query part and the key part of a fused QKV parameter."""
     query, key, _ = x.detach().chunk(3)
     return query, key
 
@@ -310,7 +322,7 @@ def _batch_first(x: Tensor, batched: bool) -> Tensor:
 
 
 def _mask(mask: Tensor | None, heads: int) -> Tensor | None:
-    """(Tq, Tk), or (B · H, Tq, Tk) → (B, H, Tq, Tk)."""
+    """Convert an ignore mask (Tq, Tk) or (B · H, Tq, Tk) to one that broadcasts to (B, H, Tq, Tk)."""
     if mask is None:
         return None
     mask = from_ignore(mask.detach())
@@ -318,21 +330,21 @@ def _mask(mask: Tensor | None, heads: int) -> Tensor | None:
 
 
 def _padding(mask: Tensor | None) -> Tensor | None:
-    """(B, Tk) → (B, 1, 1, Tk)."""
+    """Convert a padding mask (B, Tk) to (B, 1, 1, Tk)."""
     if mask is None:
         return None
     mask = from_ignore(mask.detach())
     return mask.reshape(-1, 1, 1, mask.shape[-1])
 
 
-def _typed(mask: Tensor | None, kind: int | None) -> Tensor | None:
-    """The one mask of a fast path: 0 over pairs, 1 over keys, 2 over both."""
+def _fast_path_mask(mask: Tensor | None, kind: int | None) -> Tensor | None:
+    """Convert the mask of a fast path. Kind 0 masks pairs, 1 masks keys, 2 both."""
     if mask is None:
         return None
     return _padding(mask) if kind == 1 else from_ignore(mask.detach())
 
 
-RECORDERS: dict[Any, Callable[..., Found]] = {
+RECORDERS: dict[Any, Callable[..., Record]] = {
     F.scaled_dot_product_attention: scaled_dot_product_attention,
     torch.ops.aten.scaled_dot_product_attention: scaled_dot_product_attention,
     torch.ops.aten.scaled_dot_product_attention.default: scaled_dot_product_attention,

@@ -1,4 +1,4 @@
-"""Attention through all layers: rollout and flow, as products of maps with vectors, in memory of O(N) per layer."""
+"""Attention rollout and flow through all layers, computed as map-vector products with O(N) memory per layer."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..core.tensors import shape_of
 
 @dataclass(frozen=True)
 class Rollout:
-    """What the tokens of the last layer drew on, through all layers.
+    """Attention rollout: the contribution of each input token to each token of the last layer.
 
         Aₗ      = residual · I + (1 − residual) · meanₕ Wₗₕ                (N, N), never stored
         rollout = A_L · … · A₂ · A₁                                        (N, N), never stored
 
-    A row of it is a vector pushed down through the layers, a column one pulled up: L products of a map and a vector.
+    A row or a column of the rollout takes L products of a map and a vector.
 
     Paper: Abnar & Zuidema 2020, section 3, with residual = 0.5.
 
@@ -27,111 +27,112 @@ class Rollout:
     >>> model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3).eval()
     >>> with regard.watch(model) as seen:
     ...     y = model(torch.randn(1, 5, 8))
-    >>> drew_on = seen.rollout().row(0)
-    >>> drew_on.shape, round(float(drew_on.sum()), 5)
+    >>> weights = seen.rollout().row(0)
+    >>> weights.shape, round(float(weights.sum()), 5)
     (torch.Size([5]), 1.0)
     """
 
     maps: tuple[AttentionMap, ...]
     residual: float
     heads: tuple[int, ...] | None
-    """Which heads are averaged; None for all."""
+    """Heads to average; None for all."""
 
     @classmethod
     def of(cls, maps: Sequence[AttentionMap], residual: float, heads: str | int | Sequence[int]) -> Rollout:
         if not maps:
-            raise ValueError("rollout: maps (0) must be at least one; got none. Watch a model first.")
+            raise ValueError("rollout: maps (0) must not be empty. Watch a model first.")
         if not 0 <= residual <= 1:
-            raise ValueError(f"rollout: residual ({residual}) must lie in 0…1: the share of a token's own vector.")
+            raise ValueError(f"rollout: residual ({residual}) must lie in 0…1: the weight of the residual connection.")
         size = maps[0].shape
         for m in maps:
             if m.ndim != 4 or m.shape[-2] != m.shape[-1] or m.shape[0] != size[0] or m.shape[-1] != size[-1]:
                 raise ValueError(
-                    f"rollout: maps ({shape_of(size)} and {shape_of(m.shape)}) must be square and of one length, from "
-                    "a sequence to itself. Choose some first: seen.filter(kind='self') or seen.filter('decoder.*')."
+                    f"rollout: maps ({shape_of(size)} and {shape_of(m.shape)}) must be square maps of one length. "
+                    "Select them first: seen.filter(kind='self') or seen.filter('decoder.*')."
                 )
         return cls(tuple(maps), float(residual), _heads(heads, min(m.shape[1] for m in maps)))
 
     @property
     def length(self) -> int:
+        """Number of tokens."""
         return self.maps[0].shape[-1]
 
     def row(self, token: int, batch: int = 0) -> Tensor:
-        """What a token of the last layer drew on: one weight per token of the input, (N,), together 1."""
-        return self._down(self._mark(token), batch)[0]
+        """Return the weights of the input tokens for one token of the last layer, (N,). They sum to 1."""
+        return self._down(self._indicator(token), batch)[0]
 
     def from_token(self, token: int, batch: int = 0) -> Tensor:
-        """The same as `row`: looking from a token of the last layer at the input."""
+        """Alias of `row`: from a token of the last layer to the input tokens."""
         return self.row(token, batch)
 
     def to_token(self, token: int, batch: int = 0) -> Tensor:
-        """How much each token of the last layer drew on this one of the input, (N,)."""
-        return self._up(self._mark(token), batch)[-1]
+        """Return the weight of one input token for each token of the last layer, (N,)."""
+        return self._up(self._indicator(token), batch)[-1]
 
     def flow(
         self, source: int | Sequence[int] | None = None, target: int | Sequence[int] | None = None, batch: int = 0
     ) -> Tensor:
-        """What passes through each token of each layer on its way from source to target, (layers + 1, N).
+        """Return the flow from source to target through each token of each layer, (layers + 1, N).
 
             throughₗ = (Aₗ … A₁ · source) ⊙ (target · A_L … Aₗ₊₁)
 
-        Row 0 is the input, the last row the last layer's output; each row sums to the same total, what the targets
-        (on average) drew on the sources. None stands for all tokens.
+        Row 0 is the input and the last row is the output of the last layer. Every row has the same sum: the weight of
+        the sources, averaged over the targets. None selects all tokens.
         """
-        up = self._up(self._mark(source), batch)
-        wanted = self._mark(target)
-        down = self._down(wanted / wanted.sum(), batch)
+        up = self._up(self._indicator(source), batch)
+        targets = self._indicator(target)
+        down = self._down(targets / targets.sum(), batch)
         return up * down
 
     @torch.no_grad()
     def _down(self, x: Tensor, batch: int) -> Tensor:
-        """x · A_L · … · A₁ and what it is on the way, input first: (layers + 1, N)."""
+        """Return x · A_L · … · A₁ with all intermediate products, input first: (layers + 1, N)."""
         steps = [x]
         for m in reversed(self.maps):
-            drawn: Tensor = steps[-1] @ self._entry(m, batch)  # (H, N)
-            steps.append(self.residual * steps[-1] + (1 - self.residual) * drawn.mean(0))
+            attended: Tensor = steps[-1] @ self._entry(m, batch)  # (H, N)
+            steps.append(self.residual * steps[-1] + (1 - self.residual) * attended.mean(0))
         return torch.stack(steps[::-1])
 
     @torch.no_grad()
     def _up(self, x: Tensor, batch: int) -> Tensor:
-        """A_L · … · A₁ · x and what it is on the way, input first: (layers + 1, N)."""
+        """Return A_L · … · A₁ · x with all intermediate products, input first: (layers + 1, N)."""
         steps = [x]
         for m in self.maps:
-            drawn = (self._entry(m, batch) @ steps[-1]).mean(0)  # (H, N) → (N,)
-            steps.append(self.residual * steps[-1] + (1 - self.residual) * drawn)
+            attended = (self._entry(m, batch) @ steps[-1]).mean(0)  # (H, N) → (N,)
+            steps.append(self.residual * steps[-1] + (1 - self.residual) * attended)
         return torch.stack(steps)
 
     def _entry(self, m: AttentionMap, batch: int) -> AttentionMap:
-        """The heads of one batch entry, (H, N, N)."""
+        """Return the selected heads of one batch entry, (H, N, N)."""
         if not -m.shape[0] <= batch < m.shape[0]:
             raise ValueError(f"rollout: batch ({batch}) must lie in 0…{m.shape[0] - 1}.")
         entry = m.at(batch)
         if self.heads is None:
             return entry
-        chosen = torch.tensor(self.heads)
-        return AttentionMap(entry.request.select((chosen,)), entry.statistic[chosen])
+        selected = torch.tensor(self.heads)
+        return AttentionMap(entry.request.select((selected,)), entry.statistic[selected])
 
-    def _mark(self, tokens: int | Sequence[int] | None) -> Tensor:
-        """1 for the chosen tokens, (N,)."""
+    def _indicator(self, tokens: int | Sequence[int] | None) -> Tensor:
+        """Return a vector with 1 for the selected tokens and 0 elsewhere, (N,)."""
         m = self.maps[0]
         if tokens is None:
             return torch.ones(self.length, dtype=m.dtype, device=m.device)
-        chosen = [tokens] if isinstance(tokens, int) else [int(token) for token in tokens]
-        if not chosen or any(not -self.length <= token < self.length for token in chosen):
-            raise ValueError(f"rollout: tokens ({chosen}) must be at least one, each in 0…{self.length - 1}.")
-        marked = torch.zeros(self.length, dtype=m.dtype, device=m.device)
-        marked[chosen] = 1
-        return marked
+        selected = [tokens] if isinstance(tokens, int) else [int(token) for token in tokens]
+        if not selected or any(not -self.length <= token < self.length for token in selected):
+            raise ValueError(f"rollout: tokens ({selected}) must be at least one, each in 0…{self.length - 1}.")
+        vector = torch.zeros(self.length, dtype=m.dtype, device=m.device)
+        vector[selected] = 1
+        return vector
 
 
 def _heads(heads: str | int | Sequence[int], count: int) -> tuple[int, ...] | None:
     if isinstance(heads, str):
         if heads != "mean":
             raise ValueError(
-                f"rollout: heads ({heads!r}) must be 'mean' or numbers; a maximum over heads is no product of maps."
+                f"rollout: heads ({heads!r}) must be 'mean' or head indices; a maximum is not a product of maps."
             )
         return None
-    chosen = (heads,) if isinstance(heads, int) else tuple(int(head) for head in heads)
-    if not chosen or any(not -count <= head < count for head in chosen):
-        raise ValueError(f"rollout: heads ({chosen}) must be at least one, each in 0…{count - 1}.")
-    return tuple(head % count for head in chosen)
+    selected = (heads,) if isinstance(heads, int) else tuple(int(head) for head in heads)
+    if not selected or any(not -count <= head < count for head in selected):
+        raise ValueError(f"rollout: heads ({selected}) must be at least one, each in 0…{count - 1}.")
+    return tuple(head % count for head in selected)

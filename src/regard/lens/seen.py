@@ -1,4 +1,4 @@
-"""What was seen: maps by the names of the modules that attended."""
+"""The recorded attention maps of a watched model, by module name."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from .rollout import Rollout
 
 Layers: TypeAlias = int | str | Iterable[int | str] | None
-"""Which attending modules: numbers in the order of their first call, names, or patterns such as "decoder.*"."""
+"""Attention modules: indices in the order of their first call, names, or patterns such as "decoder.*"."""
 
-NOTHING = (
-    "seen: there is no map; the model must run inside the `with`, and attend through scaled_dot_product_attention, "
-    "nn.MultiheadAttention, FlexAttention or regard.attend. Attention that is spelled out as matmul and softmax cannot "
-    "be seen: with transformers, call model.set_attn_implementation('sdpa') or ('regard') first."
+NO_MAPS = (
+    "seen: there is no map; the model must run inside the `with` block and call scaled_dot_product_attention, "
+    "nn.MultiheadAttention, FlexAttention or regard.attend. Attention computed by matmul and softmax cannot be "
+    "recorded: with transformers, call model.set_attn_implementation('sdpa') or ('regard') first."
 )
 
 
@@ -34,11 +34,11 @@ class Seen:
     """The maps of a watched model, in the order of the calls: a sequence, and a mapping by name.
 
         seen[3]                            the fourth map                       AttentionMap (B, H, Tq, Tk)
-        seen["encoder.layer.3.attention"]  by name; a beginning is enough where only one module has it
-        seen[2:5], seen.filter(…)          some of them, as another Seen
+        seen["encoder.layer.3.attention"]  by name, or by a prefix that only one module has
+        seen[2:5], seen.filter(…)          a subset, as another Seen
 
-    A module that was called again has further entries, "name#2", "name#3", …; consecutive steps of a generation with a
-    cache are one entry.
+    Repeated calls of a module are named "name#2", "name#3", …. Consecutive steps of a generation with a cache form one
+    map.
 
     >>> import regard
     >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
@@ -52,21 +52,21 @@ class Seen:
         self.calls: list[Call] = []
         self._counts: dict[str, int] = {}
         self.missed: list[str] = list(missed)
-        """Attention that was noticed and could not be kept, and why."""
+        """Attention calls that could not be recorded, with the reason."""
         self._image: Tensor | None = None
         self.patches: Patches | None = None
-        """How tokens lie on the picture."""
+        """The layout of the tokens on the image."""
         for call in calls:
             self.add(call)
 
     def add(self, call: Call) -> None:
-        """Append a call, under a name that no other has."""
+        """Append a call under a unique name."""
         again = self._counts[call.module] = self._counts.get(call.module, 0) + 1
         call.name = call.module if again == 1 else f"{call.module}#{again}"
         self.calls.append(call)
 
     def remove(self, call: Call) -> None:
-        """Take a call out again; the names of the others stay."""
+        """Remove a call. The names of the others do not change."""
         self.calls = [other for other in self.calls if other is not call]
 
     def __len__(self) -> int:
@@ -88,16 +88,17 @@ class Seen:
 
     @property
     def names(self) -> list[str]:
+        """The names of the calls, in order."""
         return [call.name for call in self.calls]
 
     @property
     def maps(self) -> list[AttentionMap]:
-        """(B, H, Tq, Tk) each; lazy."""
+        """The attention maps, (B, H, Tq, Tk) each. Weights are computed lazily."""
         return list(self)
 
     @property
     def kinds(self) -> list[Kind]:
-        """ "causal": no query looks past itself; "cross": queries and keys of different sequences; else "self"."""
+        """The kind of each map: "causal", "cross" (queries and keys are of different sequences) or "self"."""
         return [call.kind for call in self.calls]
 
     def keys(self) -> list[str]:
@@ -115,67 +116,69 @@ class Seen:
     def __getitem__(self, at: slice) -> Seen: ...
     def __getitem__(self, at: int | str | slice) -> AttentionMap | Seen:
         if isinstance(at, slice):
-            return self._some(self.calls[at])
+            return self._subset(self.calls[at])
         if isinstance(at, str):
             return self._one(at).map
         if not -len(self) <= at < len(self):
-            raise IndexError(NOTHING if not self else f"seen: index {at} must lie in 0…{len(self) - 1}.")
+            raise IndexError(NO_MAPS if not self else f"seen: index {at} must lie in 0…{len(self) - 1}.")
         return self.calls[at].map
 
     def _named(self, name: str) -> list[Call]:
-        """The call of this name; else those of modules whose name begins so."""
+        """Return the call of this name, or else the calls of modules below it."""
         exact = [call for call in self.calls if call.name == name]
         return exact or [call for call in self.calls if _below(call.module, name)]
 
     def _one(self, name: str) -> Call:
-        found = self._named(name)
-        modules = sorted({call.module for call in found})
+        calls = self._named(name)
+        modules = sorted({call.module for call in calls})
         if len(modules) == 1:
-            return found[0]
+            return calls[0]
         if modules:
             raise KeyError(
                 f"seen: {name!r} must name one module; got {_few(modules)}. Use seen.filter(layers={name!r})."
             )
-        lost = [words for words in self.missed if words.startswith(name)]
-        if not self.calls and not lost:
-            raise KeyError(NOTHING)
-        raise KeyError(lost[0] if lost else f"seen: {name!r} must name a module that attended; got {_few(self.names)}.")
+        missed = [reason for reason in self.missed if reason.startswith(name)]
+        if not self.calls and not missed:
+            raise KeyError(NO_MAPS)
+        raise KeyError(
+            missed[0] if missed else f"seen: {name!r} must name an attention module; got {_few(self.names)}."
+        )
 
     def filter(self, layers: Layers = None, kind: Kind | None = None, name: str | None = None) -> Seen:
-        """Some of the maps, as another Seen over the same calls.
+        """Return a subset of the maps as another `Seen` over the same calls.
 
         Args:
-            layers: numbers of attending modules in the order of their first call, names, or patterns.
+            layers: indices of attention modules in the order of their first call, names, or patterns.
             kind: "self", "causal" or "cross".
-            name: a pattern, as in "*cross*".
+            name: a pattern such as "*cross*".
         """
         if kind is not None and kind not in KINDS:
             raise ValueError(f"seen: kind ({kind!r}) must be one of {', '.join(KINDS)}.")
         modules = list(dict.fromkeys(call.module for call in self.calls))
-        wanted = choice(layers)
-        return self._some(
+        selected = LayerFilter(layers)
+        return self._subset(
             call
             for call in self.calls
-            if wanted(call.module, modules.index(call.module), len(modules))
+            if selected(call.module, modules.index(call.module), len(modules))
             and (kind is None or call.kind == kind)
             and (name is None or fnmatchcase(call.name, name) or fnmatchcase(call.module, name))
         )
 
-    def _some(self, calls: Iterable[Call]) -> Seen:
-        some = Seen(missed=self.missed)
-        some.calls = list(calls)  # names stay those of the whole
-        some._image, some.patches = self._image, self.patches
-        return some
+    def _subset(self, calls: Iterable[Call]) -> Seen:
+        subset = Seen(missed=self.missed)
+        subset.calls = list(calls)  # the names do not change
+        subset._image, subset.patches = self._image, self.patches
+        return subset
 
     def tokens(self, query: Sequence[str] | None = None, key: Sequence[str] | None = None) -> Seen:
-        """Name the tokens of every map whose lengths they fit; returns itself.
+        """Set the tokens of every map that has the same lengths. Return self.
 
-        For one sequence `query` is enough: it names both sides of "self" and "causal" maps. For an encoder and a
-        decoder `query` is the target and `key` the source: they name cross-attention, the decoder's own maps get the
-        target on both sides, the encoder's the source.
+        For one sequence, `query` is enough: it labels both axes of "self" and "causal" maps. For an encoder and a
+        decoder, `query` is the target and `key` the source. Both label cross-attention. The decoder's self-attention
+        gets the target on both axes, the encoder's gets the source.
 
         Raises:
-            ValueError: where they fit no map.
+            ValueError: if the lengths match no map.
         """
         fitted = 0
         for call in self.calls:
@@ -190,17 +193,17 @@ class Seen:
                     fitted += 1
                     break
         if self.calls and not fitted and (query is not None or key is not None):
-            given = ", ".join(f"{n} {len(x)}" for n, x in (("query", query), ("key", key)) if x is not None)
+            lengths = ", ".join(f"{n} {len(x)}" for n, x in (("query", query), ("key", key)) if x is not None)
             sizes = sorted({(call.request.queries, call.request.keys) for call in self.calls})
             raise ValueError(
-                f"seen: tokens ({given}) must be as many as the queries and keys of some map; got maps of "
+                f"seen: tokens ({lengths}) must match the numbers of queries and keys of some map; got maps of "
                 f"{_few([f'{a}×{b}' for a, b in sizes])}."
             )
         return self
 
     @property
     def image(self) -> Tensor | None:
-        """The picture that a vision model looked at, uint8 (height, width, 3)."""
+        """The input image of a vision model, uint8 (height, width, 3)."""
         return self._image
 
     @image.setter
@@ -214,13 +217,13 @@ class Seen:
         self._image = pixels
 
     def save(self, path: str | Path) -> Path:
-        """Write everything to a safetensors file; `regard.load_capture` reads it, on any machine."""
+        """Save everything to a safetensors file. `regard.load_capture` loads it on any machine."""
         from .captures import save
 
         return save(self, Path(path))
 
     def rollout(self, residual: float = 0.5, heads: str | int | Sequence[int] = "mean") -> Rollout:
-        """What the last layer's tokens drew on, through all layers: see `regard.lens.rollout.Rollout`."""
+        """Return the attention rollout through all layers: see `regard.lens.rollout.Rollout`."""
         from .rollout import Rollout
 
         return Rollout.of(self.maps, residual, heads)
@@ -234,41 +237,41 @@ class Seen:
         heads: str | int | Sequence[int] = "mean",
         batch: int = 0,
     ) -> Tensor:
-        """How much passes through each token of each layer on its way from source to target: (layers + 1, N)."""
+        """Return the flow from source to target through each token of each layer, (layers + 1, N)."""
         return self.rollout(residual, heads).flow(source, target, batch=batch)
 
-    # Pictures: each in a file of its own, imported when it is asked for, and matplotlib with it.
+    # Pictures: their modules, and matplotlib with them, are imported on first use.
 
     def grid(self, path: str | Path | None = None, *, layers: Layers = None, **options: Any) -> Picture:
-        """Layers × heads as thumbnails; `layers` as in `filter`. Options: `regard.pictures.head_grid.grid`."""
+        """Draw layers × heads as thumbnails; `layers` as in `filter`. Options: `regard.pictures.head_grid.grid`."""
         from ..pictures.figure import check_path
         from ..pictures.head_grid import grid
 
         path = None if path is None else check_path("grid", path)
-        some = self if layers is None else self.filter(layers)
+        subset = self if layers is None else self.filter(layers)
         if not self:
-            raise ValueError(NOTHING)
-        if not some:
+            raise ValueError(NO_MAPS)
+        if not subset:
             few = ", ".join(self.names[:4]) + (", …" if len(self) > 4 else "")
-            raise ValueError(f"grid: layers ({layers!r}) must be some of the {len(self)} that were seen: {few}.")
-        return grid(some.items(), path, **options)
+            raise ValueError(f"grid: layers ({layers!r}) must select some of the {len(self)} recorded layers: {few}.")
+        return grid(subset.items(), path, **options)
 
     def profile(self, **options: Any) -> Profile:
-        """Figures of every head: entropy, distance, shares on chosen tokens. See `regard.lens.head_profile.profile`."""
+        """Compute five statistics of every head. See `regard.lens.head_profile.profile`."""
         from .head_profile import profile
 
         if not self:
-            raise ValueError(NOTHING)
+            raise ValueError(NO_MAPS)
         return profile(self.items(), **options)
 
     def links(self, layer: int | str = -1, **options: Any) -> Picture:
-        """The strongest links of a span of tokens, as lines. Options: `regard.pictures.link_diagram.links`."""
+        """Draw the strongest links of a span of tokens as lines. Options: `regard.pictures.link_diagram.links`."""
         from ..pictures.link_diagram import links
 
         return links(self[layer], **options)
 
     def alignment(self, layer: int | str = -1, **options: Any) -> Picture:
-        """Words × words of one layer. Options: `regard.pictures.alignment_matrix.alignment`."""
+        """Draw one layer as words × words. Options: `regard.pictures.alignment_matrix.alignment`."""
         from ..pictures.alignment_matrix import alignment
 
         return alignment(self[layer], **options)
@@ -282,15 +285,15 @@ class Seen:
         batch: int = 0,
         **options: Any,
     ) -> tuple[Tensor, tuple[int, int] | None]:
-        """Weights on the patches of a picture, (rows, columns), and the patch of the query. Arguments: `overlay`."""
+        """Return the weights on the image patches, (rows, columns), and the query patch. Arguments as in `overlay`."""
         from .patch_weights import patch_weights
 
         if not self:
-            raise ValueError(NOTHING)
+            raise ValueError(NO_MAPS)
         if options and not rollout:
-            raise ValueError(f"overlay: {', '.join(options)} must come with rollout=True.")
-        through = self.rollout(**options) if rollout else None
-        return patch_weights(self[layer], self.patches, head, query, batch, through)
+            raise ValueError(f"overlay: {', '.join(options)} must be passed with rollout=True.")
+        rolled_out = self.rollout(**options) if rollout else None
+        return patch_weights(self[layer], self.patches, head, query, batch, rolled_out)
 
     def overlay(
         self,
@@ -304,29 +307,28 @@ class Seen:
         title: str | None = None,
         **options: Any,
     ) -> Picture:
-        """The picture that was looked at, beside itself under what one query drew on.
+        """Draw the input image beside itself with the attention of one query overlaid.
 
-        `image` must be set; `patches` tells how tokens lie on it, and may be left out where they make a square, with
+        `image` must be set. `patches` gives the layout of the tokens; it may be None if the patches form a square, with
         or without a class token in front.
 
         Args:
-            path: also save the picture there (.png, .svg or .pdf).
-            layer, head: which map; a number, or "mean" of all heads.
-            query: a token's number, or (row, column) of a patch, which is framed; None: the class token, and without
-                one what all patches look at on average.
-            rollout: through all layers (see `rollout`, which takes the `options`) instead of one.
+            path: also save the picture to this file (.png, .svg or .pdf).
+            layer: index or name of the map.
+            head: index of the head, or "mean" of all heads.
+            query: index of a token, or (row, column) of a patch, which is framed. None selects the class token or, if
+                there is none, the average over all patches.
+            rollout: draw the rollout through all layers instead of one layer. `options` are passed to `rollout`.
 
         Raises:
-            ValueError: without an image, where tokens do not fit it, for choices that there are not.
+            ValueError: if there is no image, if the tokens do not fit it, or if a selection is out of range.
         """
         from ..pictures.figure import check_path
         from ..pictures.image_overlay import overlay
 
         path = None if path is None else check_path("overlay", path)
         if self.image is None:
-            raise ValueError(
-                "overlay: seen.image (None) must be the picture that was looked at, uint8 (height, width, 3)."
-            )
+            raise ValueError("overlay: seen.image (None) must be the input image, uint8 (height, width, 3).")
         weights, mark = self.patch_weights(layer, head, query, rollout, batch, **options)
         if title is None:
             name = self.names[layer] if isinstance(layer, int) else layer
@@ -340,29 +342,30 @@ class Seen:
         return of_layers(list(zip(self.names, self.kinds, self.maps, strict=True)))
 
 
-class choice:
-    """Whether a module is one of the chosen layers."""
+class LayerFilter:
+    """Predicate that returns whether a module is one of the selected layers."""
 
     def __init__(self, layers: Layers) -> None:
         self.all = layers is None
-        given: list[int | str] = []
+        selection: list[int | str] = []
         if layers is not None:
-            given = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
-        for one in given:
+            selection = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
+        for one in selection:
             if isinstance(one, bool) or not isinstance(one, int | str):
                 raise ValueError(
-                    f"watch: layers ({one!r}) must be numbers, names or patterns; got {type(one).__name__}."
+                    f"watch: layers ({one!r}) must be indices, names or patterns; got {type(one).__name__}."
                 )
-        self.numbers = {one for one in given if isinstance(one, int)}
-        self.patterns = [one for one in given if isinstance(one, str)]
+        self.indices = {one for one in selection if isinstance(one, int)}
+        self.patterns = [one for one in selection if isinstance(one, str)]
 
-    def __call__(self, module: str, number: int, count: int = 0) -> bool:
-        if self.all or number in self.numbers or (count and number - count in self.numbers):
+    def __call__(self, module: str, index: int, count: int = 0) -> bool:
+        if self.all or index in self.indices or (count and index - count in self.indices):
             return True
         return any(_below(module, pattern) or fnmatchcase(module, pattern) for pattern in self.patterns)
 
 
 def _below(module: str, name: str) -> bool:
+    """Return whether `module` is `name` or one of its submodules."""
     return module == name or module.startswith(f"{name}.")
 
 
@@ -375,7 +378,7 @@ def _array(image: Any) -> Any:
         return image
     import numpy
 
-    return numpy.array(image)  # a copy: a picture of PIL lends its pixels read-only
+    return numpy.array(image)  # a copy, because the pixels of a PIL image are read-only
 
 
 def _few(names: Sequence[str], most: int = 8) -> str:

@@ -1,8 +1,8 @@
-"""Watching: the attention of any model while it runs, without touching the model.
+"""Record the attention of any model while it runs, without modifying the model.
 
-A `TorchFunctionMode` sees the calls of PyTorch's functions in this thread for as long as the block lasts. Attention
-functions are passed on as they are and their queries and keys remembered; which module called is read from the stack.
-No hooks, no patched modules: nothing that a model, or PyTorch's fast paths, could tell from not being watched.
+A `TorchFunctionMode` intercepts PyTorch function calls of the current thread inside the `with` block. Attention
+functions run unchanged; references to their queries and keys are stored. The calling module is read from the Python
+stack. There are no hooks and no patched modules, so that neither the model nor PyTorch's fast paths behave differently.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ..attention.request import Request
 from ..core.process import keep_freed
 from .function_mode import _fast_paths, _Mode
 from .generation_steps import MaskCopies, Steps, same_bits
-from .grouped_heads import regrouped
-from .recorded_call import Call, Found, Kind, Plain, compact, place, storage_of
-from .seen import Layers, Seen, choice
+from .grouped_heads import restore_grouped_heads
+from .recorded_call import Call, Kind, Record, StoredRequest, compact, storage_pointer, storage_reference
+from .seen import LayerFilter, Layers, Seen
 
 Keep: TypeAlias = torch.dtype | torch.device | str | Sequence[torch.dtype | torch.device | str] | None
 
@@ -38,21 +38,21 @@ def watch(
     heads: int | Sequence[int] | None = None,
     keep: Keep = None,
 ) -> Watch:
-    """See the attention of a model: `with regard.watch(model) as seen: model(…)`.
+    """Record the attention of a model: `with regard.watch(model) as seen: model(…)`.
 
-    It sees, by module name, calls of `scaled_dot_product_attention`, `nn.MultiheadAttention` and `nn.Transformer*` with
-    their fast paths, FlexAttention (its mask_mod; a score_mod is refused by name) and `regard.attend`, in training and
-    inference, under autocast, on any device. The model computes what it would have computed, to the bit. What is kept
-    are references to queries, keys and masks; copies are made of what the model is about to overwrite.
+    Recorded by module name are calls of `scaled_dot_product_attention`, `nn.MultiheadAttention` and `nn.Transformer*`
+    including their fast paths, FlexAttention (with a mask_mod, but without a score_mod) and `regard.attend`. This works
+    in training and inference, under autocast and on any device. The outputs of the model are bit-identical. The watch
+    stores references to queries, keys and masks, and copies a tensor before the model overwrites it.
 
     Args:
-        model: any module; calls outside it are not seen, nor calls in other threads.
-        layers: which attending modules: numbers in the order of their first call, names, or patterns ("decoder.*").
-        heads: which heads.
-        keep: a dtype and/or a device to keep queries and keys in, or "copy" to copy everything at once.
+        model: any module. Calls outside it and calls in other threads are not recorded.
+        layers: attention modules to record: indices in the order of their first call, names, or patterns ("decoder.*").
+        heads: indices of the heads to record.
+        keep: a dtype and/or a device to store queries and keys in, or "copy" to copy all tensors immediately.
 
     Raises:
-        ValueError: for a model that runs where Python cannot follow (compiled, scripted, nn.DataParallel).
+        ValueError: if the model is compiled, scripted, or an nn.DataParallel, which cannot be recorded.
 
     >>> import regard
     >>> model = nn.MultiheadAttention(8, 2, batch_first=True)
@@ -64,35 +64,37 @@ def watch(
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"watch: model must be a torch.nn.Module; got {type(model).__name__}.")
-    return Watch(model, choice(layers), _heads(heads), _Keeping(keep))
+    return Watch(model, LayerFilter(layers), _heads(heads), _KeepOptions(keep))
 
 
-KEPT = 2**28
-"""Bytes of a piece that the C library keeps when maps are freed: the next look would pay for every page anew."""
+MAX_FREED_BLOCK = 2**28
+"""Largest freed block in bytes that the C library keeps, so that the next map does not fault in every page again."""
 
 
 class Watch:
-    """The block: use it in a `with`, which gives a `Seen`."""
+    """Context manager returned by `watch`. Entering it returns a `Seen`."""
 
-    def __init__(self, model: nn.Module, wanted: choice, heads: tuple[int, ...] | None, keeping: _Keeping) -> None:
+    def __init__(
+        self, model: nn.Module, layers: LayerFilter, heads: tuple[int, ...] | None, keep: _KeepOptions
+    ) -> None:
         self._model: nn.Module | None = model
-        self._wanted, self._heads, self._keeping = wanted, heads, keeping
+        self._layers, self._heads, self._keep = layers, heads, keep
         self._mode: _Mode | None = None
         self._seen = Seen()
 
     def __enter__(self) -> Seen:
         model, self._model = self._model, None
         if model is None:
-            raise ValueError("watch: a watch must be entered once. Make another: regard.watch(model).")
+            raise ValueError("watch: a watch must be entered only once. Create another: regard.watch(model).")
         self._names, self._numbers = _names(model), dict[str, int]()
         self._root = weakref.ref(model)
         self._foreign: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._latest: dict[str, weakref.ref[Call]] = {}
-        self._places: dict[int, list[weakref.ref[Call]]] = {}
-        self._unsettled: list[weakref.ref[Call]] = []
+        self._calls_by_storage: dict[int, list[weakref.ref[Call]]] = {}
+        self._unresolved: list[weakref.ref[Call]] = []
         self._masks = MaskCopies()
         self._mode = _Mode(self)
-        keep_freed(KEPT)
+        keep_freed(MAX_FREED_BLOCK)
         _fast_paths.open()
         self._mode.__enter__()
         return self._seen
@@ -101,109 +103,110 @@ class Watch:
         assert self._mode is not None
         self._mode.__exit__(kind, error, at)
         _fast_paths.close()
-        for reference in self._unsettled:
+        for reference in self._unresolved:
             if (call := reference()) is not None:
-                self._try(call, call.settle)
+                self._try(call, call.resolve)
         if self._seen.missed and error is None:
             few = "; ".join(self._seen.missed[:3])
             warnings.warn(
-                f"watch: {len(self._seen.missed)} calls of attention could not be kept (seen.missed): {few}.",
+                f"watch: {len(self._seen.missed)} attention calls could not be recorded (seen.missed): {few}.",
                 stacklevel=2,
             )
-        self._seen = Seen()  # whoever wanted it has it
+        self._seen = Seen()  # drop the reference; the caller has its own
 
-    def saw(self, recorder: Any, args: Sequence[Any], kwargs: dict[str, Any], frame: FrameType | None) -> None:
-        """Keep a call that was made inside the model. It never raises: a model must not fail because it is watched."""
+    def record_call(self, recorder: Any, args: Sequence[Any], kwargs: dict[str, Any], frame: FrameType | None) -> None:
+        """Record a call made inside the model. Never raises: a model must not fail because it is watched."""
         name = "the model"
         try:
             if torch._C._current_graph_task_id() != -1:
-                return  # a checkpoint computes again in the backward pass what was seen in the forward pass
+                return  # checkpointing recomputes the forward pass during backward
             own, module = self._caller(frame)
             if module is None:
                 return
-            name, learns = own or type(module).__name__, torch.is_grad_enabled()
-            with torch.no_grad() if learns else nullcontext():
-                found: Found = regrouped(recorder(*args, **kwargs), frame)
-                if found.below:
-                    name = f"{own}.{found.below}".lstrip(".")
+            name, grad_enabled = own or type(module).__name__, torch.is_grad_enabled()
+            with torch.no_grad() if grad_enabled else nullcontext():
+                record: Record = restore_grouped_heads(recorder(*args, **kwargs), frame)
+                if record.submodule:
+                    name = f"{own}.{record.submodule}".lstrip(".")
                 number = self._numbers.setdefault(name, len(self._numbers))
-                if self._wanted(name, number):
-                    self._add(name, module, found, learns)
+                if self._layers(name, number):
+                    self._add(name, module, record, grad_enabled)
         except Exception as error:
-            self.miss(error, name)
+            self.add_missed(error, name)
 
-    def miss(self, error: Exception, name: str = "the model") -> None:
-        """List attention that could not be kept, with the reason."""
-        words = str(error) if isinstance(error, _Elsewhere) else f"{name}: {str(error) or type(error).__name__}"
-        if words not in self._seen.missed:
-            self._seen.missed.append(words)
+    def add_missed(self, error: Exception, name: str = "the model") -> None:
+        """Add an attention call that could not be recorded, with the reason."""
+        reason = str(error) if isinstance(error, _OwnershipError) else f"{name}: {str(error) or type(error).__name__}"
+        if reason not in self._seen.missed:
+            self._seen.missed.append(reason)
 
     def _try(self, call: Call, action: Callable[[], None]) -> None:
-        """Do what a call needs to stay readable. Where that fails, it is listed as missed, and not seen."""
+        """Run an action that keeps a call valid. If it fails, remove the call and list it as missed."""
         try:
             action()
         except Exception as error:
             self._seen.remove(call)
-            self.miss(error, call.name)
+            self.add_missed(error, call.name)
 
-    def _add(self, name: str, module: nn.Module, found: Found, learns: bool) -> None:
-        source, storage = found.source, None
-        if isinstance(source, Plain):
-            storage = storage_of(source.found.k)
-            source = Plain(self._keeping(compact(_of_heads(source.found, self._heads))))
-        elif self._heads is not None or self._keeping.asked or _distributed():
-            source = Plain(self._keeping(_of_heads(source.request(), self._heads)))
+    def _add(self, name: str, module: nn.Module, record: Record, grad_enabled: bool) -> None:
+        source, storage = record.source, None
+        if isinstance(source, StoredRequest):
+            storage = storage_reference(source.value.k)
+            source = StoredRequest(self._keep(compact(_select_heads(source.value, self._heads))))
+        elif self._heads is not None or self._keep.enabled or _distributed():
+            source = StoredRequest(self._keep(_select_heads(source.request(), self._heads)))
         before = self._latest.get(name, lambda: None)()
-        found = replace(found, source=source)
-        if before is not None and self._continues(before, found, storage):
-            self._refer(before)
+        record = replace(record, source=source)
+        if before is not None and self._continues(before, record, storage):
+            self._track(before)
             return
-        call = Call(name, found, _hint(name, module, found))
+        call = Call(name, record, _hint(name, module, record))
         call.storage = storage
         self._seen.add(call)
         self._latest[name] = weakref.ref(call)
-        self._refer(call)
-        if learns and not isinstance(source, Plain):
-            self._unsettled.append(weakref.ref(call))
+        self._track(call)
+        if grad_enabled and not isinstance(source, StoredRequest):
+            self._unresolved.append(weakref.ref(call))
 
-    def _continues(self, before: Call, found: Found, storage: StorageWeakRef | None) -> bool:
-        """Whether a call is a further step of a generation; then it is joined to those before."""
+    def _continues(self, before: Call, record: Record, storage: StorageWeakRef | None) -> bool:
+        """If the call continues a generation, append it to the previous steps and return True."""
         source = before.source
-        if isinstance(source, Plain):
-            source = Steps.of(source.found, before.storage)
-        if not isinstance(source, Steps) or not isinstance(found.source, Plain):
+        if isinstance(source, StoredRequest):
+            source = Steps.of(source.value, before.storage)
+        if not isinstance(source, Steps) or not isinstance(record.source, StoredRequest):
             return False
-        if not before.intact or not _same_sink(before.sink, found.sink):
+        if not before.intact or not _same_sink(before.sink, record.sink):
             return False
-        after = source.followed(found.source.found, storage, self._masks)
+        after = source.extended(record.source.value, storage, self._masks)
         if after is not None:
-            before.set(after)
+            before.set_source(after)
         return after is not None
 
-    def _refer(self, call: Call) -> None:
-        """Remember where its tensors lie, to copy them before they are overwritten."""
+    def _track(self, call: Call) -> None:
+        """Register the storages of the call's tensors, to copy them before they are overwritten."""
         for x in call.tensors():
-            known = self._places.setdefault(place(x), [])
-            if not any(reference() is call for reference in known):
-                known.append(weakref.ref(call))
+            calls = self._calls_by_storage.setdefault(storage_pointer(x), [])
+            if not any(reference() is call for reference in calls):
+                calls.append(weakref.ref(call))
 
-    def writes(self, targets: Iterable[Any]) -> None:
-        """Something is about to be written to."""
+    def before_write(self, targets: Iterable[Any]) -> None:
+        """Copy recorded tensors that share a storage with `targets`, which are about to be overwritten."""
         for x in targets:
             if isinstance(x, Tensor):
-                for reference in self._places.pop(place(x), ()):
+                for reference in self._calls_by_storage.pop(storage_pointer(x), ()):
                     if (call := reference()) is not None:
-                        self._try(call, partial(self._own, call, place(x)))
+                        self._try(call, partial(self._copy_storage, call, storage_pointer(x)))
 
-    def _own(self, call: Call, storage: int) -> None:
-        call.own(storage)
-        self._refer(call)
+    def _copy_storage(self, call: Call, storage: int) -> None:
+        call.copy_storage(storage)
+        self._track(call)
 
     def _caller(self, frame: FrameType | None) -> tuple[str, nn.Module | None]:
-        """The innermost module of the model on the stack: the first argument of a function, by whatever name.
+        """Return the name and the innermost module of the model on the stack: the first argument of some function.
 
-        None for a call outside the model: one in the forward pass of another model, even if a method of this one, such
-        as `generate`, called that. Raises _Elsewhere where modules of this model and of others are mixed up.
+        The module is None for a call outside the model, such as one in the forward pass of another model, even if a
+        method of this model such as `generate` called it. Raises _OwnershipError if modules of this model and of others
+        are nested in a way that does not show where the call belongs.
         """
         name, module, foreign = "", None, None
         while frame is not None:
@@ -220,20 +223,20 @@ class Watch:
                         break  # the model itself
                 elif runs:  # another module, but inside the forward pass of this model
                     if module is None:
-                        raise _Elsewhere(
-                            f"{known or type(first).__name__}: it calls a {type(foreign).__name__} which attends and "
-                            "is none of the model's modules; register it, as an attribute or in an nn.ModuleList"
+                        raise _OwnershipError(
+                            f"{known or type(first).__name__}: it calls a {type(foreign).__name__}, which attends and "
+                            "is not a submodule of the model; register it as an attribute or in an nn.ModuleList"
                         )
                     return name, module
             frame = frame.f_back
         if module is not None and foreign is not None and frame is None:
-            raise _Elsewhere(
-                f"{name}: it was called by a {type(foreign).__name__}, outside the model; watch that instead"
+            raise _OwnershipError(
+                f"{name}: it was called by a {type(foreign).__name__}, outside the model; watch that module instead"
             )
         return name, module
 
     def _name(self, module: nn.Module) -> str | None:
-        """The name of a module in the model; None for a module of something else."""
+        """Return the name of a module in the model, or None for a module outside it."""
         if module not in self._names and module not in self._foreign:
             root = self._root()
             if root is not None:
@@ -246,12 +249,12 @@ class Watch:
 _CALL = nn.Module._call_impl.__code__
 
 
-class _Elsewhere(Exception):
-    """Attention of which it is unclear whether it belongs to the model."""
+class _OwnershipError(Exception):
+    """It is unclear whether an attention call belongs to the model."""
 
 
-class _Keeping:
-    """What `keep` asks for."""
+class _KeepOptions:
+    """Parsed `keep` argument: converts and copies the tensors of a request."""
 
     def __init__(self, keep: Keep) -> None:
         self.dtype: torch.dtype | None = None
@@ -266,108 +269,108 @@ class _Keeping:
                 self.device = torch.device(one)
             else:
                 raise ValueError(f"watch: keep ({one!r}) must be a float dtype, a device, 'copy', or several of these.")
-        self.asked = self.dtype is not None or self.device is not None or self.copy
+        self.enabled = self.dtype is not None or self.device is not None or self.copy
         self._moved: dict[Any, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, request: Request) -> Request:
-        if not self.asked:
+        if not self.enabled:
             return request
         q, k, v, dense, *parameters = request.tensors
-        made = [self._to(x, self.dtype) for x in (q, k)]
-        return request.with_tensors([*made, v, self._shared(dense), *(self._to(x, self.dtype) for x in parameters)])
+        qk = [self._to(x, self.dtype) for x in (q, k)]
+        return request.with_tensors([*qk, v, self._shared(dense), *(self._to(x, self.dtype) for x in parameters)])
 
     def _to(self, x: Tensor | None, dtype: torch.dtype | None) -> Tensor | None:
         return None if x is None else x.to(self.device or x.device, dtype or x.dtype, copy=self.copy)
 
     def _shared(self, x: Tensor | None) -> Tensor | None:
-        """A mask that many layers share is moved once."""
+        """Convert a mask. A mask shared by several layers is converted once."""
         if x is None:
             return None
-        known = (x.data_ptr(), tuple(x.shape), x.stride(), x.dtype)
-        if known not in self._moved:
+        identity = (x.data_ptr(), tuple(x.shape), x.stride(), x.dtype)
+        if identity not in self._moved:
             moved = self._to(x, None)
             assert moved is not None
-            self._moved[known] = (x, moved)  # the first is held, so that no other takes its place in memory
-        return self._moved[known][1]
+            self._moved[identity] = (x, moved)  # the original is held, so that its address is not reused
+        return self._moved[identity][1]
 
 
 def _distributed() -> bool:
-    """Whether weights may be gathered for one pass and freed after it (FSDP): what needs them is computed at once."""
+    """Return whether weights may be freed after each pass (FSDP). Requests are then computed immediately."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _same_sink(one: Tensor | None, other: Tensor | None) -> bool:
-    """Whether two sinks are the same score for every query."""
+    """Return whether two sinks have the same score for every query."""
     if one is None or other is None:
         return one is other
     return one.shape[-1] == 1 and one.shape == other.shape and one.dtype == other.dtype and same_bits(one, other)
 
 
-def _of_heads(request: Request, heads: tuple[int, ...] | None) -> Request:
+def _select_heads(request: Request, heads: tuple[int, ...] | None) -> Request:
     if heads is None:
         return request
     count = request.lead[-1]
     if any(not -count <= head < count for head in heads):
         raise ValueError(f"heads {heads} must lie in 0…{count - 1}")
-    chosen = torch.tensor([head % count for head in heads])
-    return request.select((*(slice(None) for _ in request.lead[:-1]), chosen))
+    selected = torch.tensor([head % count for head in heads])
+    return request.select((*(slice(None) for _ in request.lead[:-1]), selected))
 
 
 def _heads(heads: int | Sequence[int] | None) -> tuple[int, ...] | None:
-    chosen = None if heads is None else (heads,) if isinstance(heads, int) else tuple(int(head) for head in heads)
-    if chosen == ():
-        raise ValueError("watch: heads (none) must be at least one; None keeps all.")
-    return chosen
+    selected = None if heads is None else (heads,) if isinstance(heads, int) else tuple(int(head) for head in heads)
+    if selected == ():
+        raise ValueError("watch: heads must not be empty; None selects all.")
+    return selected
 
 
 _CROSS = ("cross", "encoder_attn", "encdecattention", "multihead_attn")
 
 
-def _hint(name: str, module: nn.Module, found: Found) -> Kind | None:
-    """What the call or its module tells of the kind: queries and keys alone may not."""
-    if found.cross or _says(module, "is_cross_attention"):
+def _hint(name: str, module: nn.Module, record: Record) -> Kind | None:
+    """Return the kind of attention if the call or its module shows it. The shapes alone may be ambiguous."""
+    if record.cross or _is_true(module, "is_cross_attention"):
         return "cross"
     if any(part in name.lower() for part in _CROSS):
         return "cross"
-    one = isinstance(found.source, Plain) and found.source.found.queries == 1
-    if one and _says(module, "is_causal"):
+    one = isinstance(record.source, StoredRequest) and record.source.value.queries == 1
+    if one and _is_true(module, "is_causal"):
         return "causal"
     return None
 
 
-def _says(module: nn.Module, name: str) -> bool:
-    """Whether an attribute is True. One that is missing is not asked for: that costs nn.Module an exception."""
+def _is_true(module: nn.Module, name: str) -> bool:
+    """Return whether an attribute exists and is True, without the cost of an AttributeError in nn.Module."""
     return (name in module.__dict__ or hasattr(type(module), name)) and getattr(module, name) is True
 
 
 def _names(model: nn.Module) -> weakref.WeakKeyDictionary[nn.Module, str]:
-    """The modules of a model by name; raises ValueError for one that runs where Python cannot follow."""
+    """Return the names of a model's modules. Raise ValueError for a module that cannot be recorded."""
     names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
     for name, module in model.named_modules():
-        if why := _beyond(module):
+        if why := _unsupported_reason(module):
             raise ValueError(f"watch: {name or 'the model'} ({type(module).__name__}) must run in {why}")
-        names[module] = name if "_orig_mod" not in name else _plain(name)
+        names[module] = name if "_orig_mod" not in name else _original_name(name)
     return names
 
 
-def _plain(name: str) -> str:
+def _original_name(name: str) -> str:
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
-def _beyond(module: nn.Module) -> str:
-    """Why Python cannot follow a module; nothing where it can."""
-    if (type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None) and not _eager():
+def _unsupported_reason(module: nn.Module) -> str:
+    """Return the reason why a module cannot be recorded, or an empty string."""
+    if (type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None) and not _forced_eager():
         return (
-            "Python; it is compiled, and compiled code calls no function that could be seen. Watch the model it was "
-            "made from (model._orig_mod), or run inside torch.compiler.set_stance('force_eager')."
+            "Python; it is compiled, and calls in compiled code cannot be intercepted. Watch the original "
+            "model (model._orig_mod), or run inside torch.compiler.set_stance('force_eager')."
         )
     if isinstance(module, torch.jit.ScriptModule):
-        return "Python; it is scripted. Watch the module it was made from."
+        return "Python; it is scripted. Watch the original module."
     if isinstance(module, nn.DataParallel) and len(module.device_ids or ()) > 1:
         return "this thread; it runs copies in others. Watch model.module."
     return ""
 
 
-def _eager() -> bool:
+def _forced_eager() -> bool:
     frames = sys.modules.get("torch._dynamo.eval_frame")
     return frames is not None and frames._stance.stance == "force_eager"

@@ -1,4 +1,4 @@
-"""Alignments: words × words, from weights between pieces of words."""
+"""Alignment matrices: words × words, from weights between subwords."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ..attention.word_weights import spell, word_weights
 from . import heatmap, panel_selection
 from .figure import Picture, check_path, save
 
-MOST = 400
-"""Words on a side of a picture that can be read."""
+MAX_WORDS = 400
+"""Maximum number of words along an axis, for readability."""
 
 
 def alignment(
@@ -22,27 +22,27 @@ def alignment(
     title: str = "",
     annotate: bool | None = None,
 ) -> Picture:
-    """A matrix of words × words: which words of the source each word of the target looked at.
+    """Draw a matrix of words × words: the source words that each target word attends to.
 
     Args:
-        map: with tokens, `m.tokens(query=target, key=source)`; pieces are put together to words.
-        path: also save the picture there (.png, .svg or .pdf).
-        head: a number, or "mean" of all.
-        annotate: whether weights are written in the cells; None: where they fit.
+        map: a map with tokens, `m.tokens(query=target, key=source)`. Subwords are merged to words.
+        path: also save the picture to this file (.png, .svg or .pdf).
+        head: index of a head, or "mean" of all.
+        annotate: whether to write weights in the cells; None to do so if they fit.
 
     Raises:
-        ValueError: without tokens, or with too many words for a picture.
+        ValueError: if the map has no tokens or too many words.
     """
     path = None if path is None else check_path("alignment", path)
     if map.query_tokens is None or map.key_tokens is None:
         raise ValueError(
-            "alignment: tokens (None) must be known on both sides; call m.tokens(query=…, key=…) or seen.tokens(…) "
-            "first; m.save draws a map without them."
+            "alignment: tokens (None) must be set for queries and keys; call m.tokens(query=…, key=…) or "
+            "seen.tokens(…) first; m.save draws a map without them."
         )
     (target, rows), (source, cols) = spell(map.query_tokens), spell(map.key_tokens)
-    if max(len(target), len(source)) > MOST:
+    if max(len(target), len(source)) > MAX_WORDS:
         raise ValueError(
-            f"alignment: words ({len(target)} × {len(source)}) must be at most {MOST} on a side to be read. "
+            f"alignment: words ({len(target)} × {len(source)}) must be at most {MAX_WORDS} along an axis. "
             "m.save pools a map of any size."
         )
     weights = panel_selection.rows("alignment", map, slice(None), head, batch)  # (Tq, Tk)

@@ -1,4 +1,4 @@
-"""A figure that saves itself whole or not at all, and that a notebook displays; made without pyplot's global state."""
+"""A matplotlib figure that is saved atomically and displayed by notebooks, without pyplot's global state."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Picture(Figure):
 
     @classmethod
     def of_pixels(cls, width: int, height: int) -> Picture:
-        """A white figure that is laid out by pixels, whatever the user's settings say."""
+        """Create a white figure with a layout in pixels, independent of the user's settings."""
         picture = cls(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
         picture.set_layout_engine("none")
         picture.pixels = width, height
         return picture
 
     def add_axes_at(self, left: float, bottom: float, width: float, height: float, **options: Any) -> Axes:
-        """Axes at a position in pixels, in a figure made by `of_pixels`."""
+        """Add axes at a position in pixels, to a figure created by `of_pixels`."""
         wide, high = self.pixels
         return self.add_axes((left / wide, bottom / high, width / wide, height / high), **options)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the picture, its format by the suffix: .png, .svg or .pdf."""
+        """Save the picture as .png, .svg or .pdf, depending on the suffix."""
         return save(self, check_path("save", path))
 
     def _repr_png_(self) -> bytes:
@@ -51,12 +51,12 @@ class Picture(Figure):
 
 
 def write(figure: Figure, target: Path | IO[bytes], format: str) -> None:
-    """The figure pixel by pixel as laid out: a user's setting to trim pictures would move cells between pixels."""
+    """Write the figure without trimming, which would misalign cells and pixels."""
     figure.savefig(target, format=format, dpi=figure.dpi, bbox_inches=figure.bbox_inches)
 
 
 def check_path(where: str, path: str | os.PathLike[str]) -> Path:
-    """The path, if a picture can be written there."""
+    """Return the path. Raise an error if a picture cannot be saved there."""
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise ValueError(
@@ -65,13 +65,13 @@ def check_path(where: str, path: str | os.PathLike[str]) -> Path:
         )
     if not path.parent.is_dir():
         raise FileNotFoundError(
-            f"{where}: path ({path}) must lie in an existing directory; got {path.parent}. Create that first."
+            f"{where}: path ({path}) must be in an existing directory; got {path.parent}. Create that first."
         )
     return path
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write the picture atomically: an error or a full disk never leaves half a picture there."""
+    """Save the figure atomically: an error never leaves a partial file."""
     with replacing(path) as temporary:
         write(figure, temporary, path.suffix.lower()[1:])
     return path

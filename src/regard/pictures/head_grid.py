@@ -1,4 +1,4 @@
-"""All heads of all layers at a glance: a thumbnail for each, on one sheet.
+"""A grid of thumbnails: layers × heads.
 
                0     1     2     3      head
          0    ┌──┐  ┌──┐  ┌──┐  ┌──┐
@@ -7,7 +7,7 @@
               └──┘  └──┘  └──┘  └──┘   └─┘ 0.001
     layer
 
-The thumbnails are one image, not one set of axes each: hundreds of heads take as long as one.
+All thumbnails are drawn as one image instead of separate axes, so hundreds of heads take as long as one.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from torch import Tensor
 from ..attention.attention_map import AttentionMap
 from . import fonts, panel_selection
 from .figure import Picture, check_path, save
-from .layer_names import shared
+from .layer_names import split_common
 from .layout import line, px, width_of
-from .panel_selection import Choice
-from .panels import FAINT, INK, LINE, NOTHING, PAPER, Look, norm_of
+from .panel_selection import Selection
+from .panels import FAINT, INK, LINE, NOTHING, PAPER, Style, norm_of
 
-MOST_PANELS = 2048
+MAX_PANELS = 2048
 GAP = 6
 """Pixels between thumbnails."""
 DECADES = 4
-"""Of the logarithmic scale: what is fainter looks like nothing."""
+"""Range of the logarithmic scale. Smaller weights get the lowest colour."""
 EMPTY = -1.0
-"""No weight: the sheet between thumbnails."""
+"""Value of the gaps between thumbnails."""
 
 
 def grid(
     maps: AttentionMap | Sequence[tuple[str, AttentionMap]],
     path: str | os.PathLike[str] | None = None,
     *,
-    heads: Choice = None,
+    heads: Selection = None,
     tokens: slice | None = None,
     batch: int = 0,
     reduce: str = "max",
@@ -54,21 +54,21 @@ def grid(
     side: int | None = None,
     title: str = "",
 ) -> Picture:
-    """Thumbnails of layers × heads, on one colour scale. Maps of any length: weights are pooled, in O(N) memory.
+    """Draw thumbnails of layers × heads with one colour scale. Long maps are pooled with O(N) memory.
 
     Args:
-        maps: one map, or (name, map) of each layer, at least one.
-        path: also save the picture there (.png, .svg or .pdf).
-        heads: some of them, by number.
-        tokens: this stretch of queries and keys alone.
-        batch: which entry of the batch.
-        reduce: "max" keeps every strong link in sight; "mean", "sum".
-        scale: "log" brings out small weights, and zeros are grey; "linear".
+        maps: one map, or a non-empty sequence of (name, map) pairs.
+        path: also save the picture to this file (.png, .svg or .pdf).
+        heads: indices of heads; None for all.
+        tokens: restrict queries and keys to this slice.
+        batch: index of the batch entry.
+        reduce: pooling: "max" keeps every strong link visible; "mean", "sum".
+        scale: "log" emphasizes small weights and draws zeros in grey; "linear".
         limits: ends of the colour scale, to compare pictures.
         side: pixels of the longer side of a thumbnail.
 
     Raises:
-        ValueError: for choices that a map does not have, unknown options.
+        ValueError: if a selection is out of range or an option is unknown.
 
     >>> import regard
     >>> model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3).eval()
@@ -82,63 +82,65 @@ def grid(
     layers = [("", maps)] if isinstance(maps, AttentionMap) else maps
     panel_selection.check_options("grid", reduce, scale, limits)
     columns = [panel_selection.positions("grid", "heads", heads, m.shape[-3] if m.ndim > 2 else 1) for _, m in layers]
-    wide = sorted({head for row in columns for head in row})
-    if len(layers) * len(wide) > MOST_PANELS:
+    all_heads = sorted({head for row in columns for head in row})
+    if len(layers) * len(all_heads) > MAX_PANELS:
         raise ValueError(
-            f"grid: panels ({len(layers)} layers × {len(wide)} heads) must be at most {MOST_PANELS}. "
-            "Choose some: layers=range(0, 12), heads=[0, 1]."
+            f"grid: panels ({len(layers)} layers × {len(all_heads)} heads) must be at most {MAX_PANELS}. "
+            "Select some: layers=range(0, 12), heads=[0, 1]."
         )
-    side = max(64, min(224, 1500 // len(wide))) if side is None else side
+    side = max(64, min(224, 1500 // len(all_heads))) if side is None else side
     if not 8 <= side <= 1024:
         raise ValueError(f"grid: side ({side}) must lie in 8…1024 pixels.")
-    rows = [thumbnails(m, own, batch, tokens, side, reduce) for (_, m), own in zip(layers, columns, strict=True)]
-    sheet = _mosaic(rows, [[wide.index(head) for head in own] for own in columns], len(wide))
-    look = Look(cmap, scale, limits, reduce=reduce)
-    picture = _paint(sheet, [row.shape[1] for row in rows], [name for name, _ in layers], wide, look, title)
+    rows = [
+        thumbnails(m, indices, batch, tokens, side, reduce) for (_, m), indices in zip(layers, columns, strict=True)
+    ]
+    sheet = _mosaic(rows, [[all_heads.index(head) for head in indices] for indices in columns], len(all_heads))
+    style = Style(cmap, scale, limits, reduce=reduce)
+    picture = _paint(sheet, [row.shape[1] for row in rows], [name for name, _ in layers], all_heads, style, title)
     if path is not None:
         save(picture, path)
     return picture
 
 
 def thumbnails(m: AttentionMap, heads: list[int], batch: int, tokens: slice | None, side: int, reduce: Any) -> Tensor:
-    """(heads, height, width) of at most `side` pixels: several pixels a cell for a small map, else pooled cells."""
+    """Return thumbnails, (heads, height, width), of at most `side` pixels. Small maps are enlarged, others pooled."""
     rows, cols = (slice(*(tokens or slice(None)).indices(size)[:2]) for size in m.shape[-2:])
     lengths = [max(0, span.stop - span.start) for span in (rows, cols)]
     if not all(lengths) or (tokens is not None and tokens.step not in (None, 1)):
-        raise ValueError(f"grid: tokens ({tokens}) must be a stretch of the {m.shape[-2]} queries, {m.shape[-1]} keys.")
+        raise ValueError(f"grid: tokens ({tokens}) must be a range of the {m.shape[-2]} queries, {m.shape[-1]} keys.")
     longest = max(lengths)
-    whole = max(1, side // longest)  # pixels of a cell
+    pixels = max(1, side // longest)  # per cell
     out = [max(1, min(size, side * size // longest)) for size in lengths]
 
     def pooled(part: AttentionMap) -> Tensor:
         if part.ndim > 2 and part.request.separable and len(heads) < part.shape[-3]:
             return torch.stack([part.at(head).tile(rows, cols, (out[0], out[1]), reduce) for head in heads])
-        found = part.tile(rows, cols, (out[0], out[1]), reduce)
-        return found[..., heads, :, :] if part.ndim > 2 else found
+        tiles = part.tile(rows, cols, (out[0], out[1]), reduce)
+        return tiles[..., heads, :, :] if part.ndim > 2 else tiles
 
-    found = panel_selection.entry("grid", m, batch, pooled)  # (heads, rows, cols)
-    return found.float().cpu().repeat_interleave(whole, -2).repeat_interleave(whole, -1)
+    tiles = panel_selection.entry("grid", m, batch, pooled)  # (heads, rows, cols)
+    return tiles.float().cpu().repeat_interleave(pixels, -2).repeat_interleave(pixels, -1)
 
 
-def _mosaic(rows: list[Tensor], places: list[list[int]], columns: int) -> np.ndarray:
-    """The weights of all thumbnails on one sheet, EMPTY between them."""
+def _mosaic(rows: list[Tensor], columns_of: list[list[int]], columns: int) -> np.ndarray:
+    """Arrange the weights of all thumbnails on one sheet, with EMPTY between them."""
     width = max(row.shape[2] for row in rows)
     height = sum(row.shape[1] for row in rows) + GAP * (len(rows) - 1)
     sheet = np.full((height, columns * (width + GAP) - GAP), EMPTY, np.float32)
     top = 0
-    for row, own in zip(rows, places, strict=True):
-        for place, head in zip(own, row.numpy(), strict=True):
-            left = place * (width + GAP)
+    for row, indices in zip(rows, columns_of, strict=True):
+        for column, head in zip(indices, row.numpy(), strict=True):
+            left = column * (width + GAP)
             sheet[top : top + head.shape[0], left : left + head.shape[1]] = head
         top += row.shape[1] + GAP
     return sheet
 
 
 def _paint(
-    sheet: np.ndarray, heights: list[int], names: list[str], heads: Iterable[int], look: Look, title: str
+    sheet: np.ndarray, heights: list[int], names: list[str], heads: Iterable[int], style: Style, title: str
 ) -> Picture:
     heads = list(heads)
-    labels, outside = shared(names)
+    labels, outside = split_common(names)
     (*labels, outside, title), families = fonts.fit([*labels, outside, title])
     gutter = px(0.1) + max(width_of(label, 8, families) if label else 0 for label in labels)
     gutter += px(0.06) + (line(9) if outside else 0)
@@ -149,13 +151,13 @@ def _paint(
     low = height - top - sheet.shape[0]
     axes = picture.add_axes_at(gutter, low, sheet.shape[1], sheet.shape[0])
     cells = sheet[sheet != EMPTY]
-    if look.scale == "log":
+    if style.scale == "log":
         cells = np.maximum(cells[cells > 0], cells.max() / 10**DECADES)
-    norm = norm_of(cells, look)
-    cmap = matplotlib.colormaps.get_cmap(look.cmap)
-    assert norm.vmin is not None, "it was made with limits"
+    norm = norm_of(cells, style)
+    cmap = matplotlib.colormaps.get_cmap(style.cmap)
+    assert norm.vmin is not None, "norm_of sets the limits"
     colours = cmap(norm(np.maximum(sheet, norm.vmin)), bytes=True)
-    if look.scale == "log":
+    if style.scale == "log":
         colours[sheet == 0] = np.round(255 * np.array(matplotlib.colors.to_rgba(NOTHING)))
     colours[sheet == EMPTY] = 255
     extent = (-0.5, sheet.shape[1] - 0.5, sheet.shape[0] - 0.5, -0.5)
@@ -164,11 +166,11 @@ def _paint(
     _frame(axes, sheet)
     tall = min(sheet.shape[0], px(2.2))
     bar = picture.add_axes_at(gutter + sheet.shape[1] + px(0.16), low + sheet.shape[0] - tall, px(0.11), tall)
-    shown = picture.colorbar(matplotlib.cm.ScalarMappable(norm, cmap), cax=bar)
-    shown.outline.set(linewidth=0.5, color=LINE)
+    colour_bar = picture.colorbar(matplotlib.cm.ScalarMappable(norm, cmap), cax=bar)
+    colour_bar.outline.set(linewidth=0.5, color=LINE)
     bar.tick_params(which="both", labelsize=7, length=2, width=0.5, color=LINE, labelcolor=INK)
     bar.minorticks_off()
-    shown.set_label("weight" if look.reduce == "max" else f"weight ({look.reduce})", size=7, color=FAINT)
+    colour_bar.set_label("weight" if style.reduce == "max" else f"weight ({style.reduce})", size=7, color=FAINT)
     if title:
         picture.suptitle(title, y=1 - px(0.08) / height, va="top", size=11, color=INK, family=families)
     return picture
@@ -177,7 +179,7 @@ def _paint(
 def _label(
     axes: Axes, heights: list[int], labels: list[str], outside: str, heads: list[int], families: list[str]
 ) -> None:
-    """Heads above, layers at the left; some left out where they would touch."""
+    """Label heads at the top and layers at the left. Some labels are omitted if they would overlap."""
     text: dict[str, Any] = {"size": 8, "color": INK, "family": families, "parse_math": False}
     tops = np.cumsum([0, *(height + GAP for height in heights[:-1])])
     middles = tops + np.array(heights) / 2 - 0.5
@@ -185,7 +187,7 @@ def _label(
     axes.set_yticks(middles[::step], labels[::step], **text)
     pitch = (axes.get_xlim()[1] - axes.get_xlim()[0] + GAP) / len(heads)
     axes.set_xticks(
-        [pitch * place + (pitch - GAP) / 2 - 0.5 for place in range(len(heads))], [*map(str, heads)], **text
+        [pitch * column + (pitch - GAP) / 2 - 0.5 for column in range(len(heads))], [*map(str, heads)], **text
     )
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
@@ -196,7 +198,7 @@ def _label(
 
 
 def _frame(axes: Axes, sheet: np.ndarray) -> None:
-    """A hair line around each thumbnail, in the gap: white thumbnails on a white sheet have edges too."""
+    """Draw a thin line around each thumbnail, so that white thumbnails have visible edges."""
     for spine in axes.spines.values():
         spine.set_visible(False)
     inside = np.pad(sheet != EMPTY, 1)

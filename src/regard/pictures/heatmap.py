@@ -1,4 +1,4 @@
-"""Pictures of attention maps, in files, windows and notebooks: queries down the rows, keys along the columns."""
+"""Heatmaps of attention maps in files, windows and notebooks: rows are queries, columns are keys."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from ..attention.attention_map import AttentionMap
 from . import figure as picture
 from . import panel_selection, terminal
 from .layout import Sheet
-from .panel_selection import Choice, Dense, Map
-from .panels import PAPER, Look, paint
+from .panel_selection import Dense, Map, Selection
+from .panels import PAPER, Style, paint
 
 
 def draw(
     map: Map,
     *,
-    heads: Choice = None,
-    batch: Choice = None,
+    heads: Selection = None,
+    batch: Selection = None,
     reduce: str = "max",
     cmap: str | Colormap = PAPER,
     scale: str = "linear",
@@ -37,14 +37,14 @@ def draw(
     title: str | None = None,
     annotate: bool | None = None,
 ) -> Figure:
-    """The weights of a map as a figure: a panel for each head of each batch entry, and one colour bar.
+    """Draw the weights of a map: a panel for each head of each batch entry, and one colour bar.
 
-    `heads` and `batch` choose panels, by one position or several. A map with more cells than its panel has pixels is
-    pooled by `reduce`: "max" keeps every strong link in sight. `scale="log"` brings out small weights; zeros are grey
-    on it. `limits` fixes the ends of the colour bar, to compare pictures. `size` is the figure's width and height in
-    inches; it grows where panels would not fit. `annotate` writes the weights in the cells: by default where they fit.
+    `heads` and `batch` select panels by one index or several. A map with more cells than its panel has pixels is pooled
+    by `reduce`: "max" keeps every strong link visible. `scale="log"` emphasizes small weights and draws zeros in grey.
+    `limits` sets the range of the colour bar, to compare pictures. `size` is the width and height of the figure in
+    inches; it grows if the panels do not fit. `annotate` writes the weights in the cells, by default if they fit.
 
-    Raises ValueError for a choice the map does not have, no panel or more than 64, an unknown scale or reduction.
+    Raises ValueError if a selection is out of range, if there are no or more than 64 panels, or for unknown options.
 
     >>> class Eye:
     ...     shape, query_tokens, key_tokens = (3, 3), ["a", "b", "c"], None
@@ -64,13 +64,13 @@ def draw(
         columns=panel_selection.columns(panels),
         title=title or "",
     )
-    return paint(sheet, Look(cmap, scale, limits, annotate, reduce), size)
+    return paint(sheet, Style(cmap, scale, limits, annotate, reduce), size)
 
 
 def save(map: Map, path: str | os.PathLike[str], **options: Any) -> Path:
-    """The picture of a map in a file, its format by the suffix: .png, .svg or .pdf. Options are those of `draw`.
+    """Save the picture of a map as .png, .svg or .pdf, depending on the suffix. Options are those of `draw`.
 
-    The file appears whole or not at all. Raises ValueError for another suffix, FileNotFoundError without the directory.
+    The file is written atomically. Raises ValueError for another suffix, FileNotFoundError if there is no directory.
 
     >>> save(None, "map.jpg")
     Traceback (most recent call last):
@@ -81,8 +81,8 @@ def save(map: Map, path: str | os.PathLike[str], **options: Any) -> Path:
 
 
 def show(map: Map, **options: Any) -> None:
-    """The picture of a map where the user is: a notebook, a window, else the terminal. Options are those of `draw`."""
-    inspect.signature(draw).bind(map, **options)  # the terminal, too, refuses what `draw` does not know
+    """Show the picture of a map in a notebook, a window, or else the terminal. Options are those of `draw`."""
+    inspect.signature(draw).bind(map, **options)  # reject unknown options in the terminal, too
     if _in_notebook():
         from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
 
@@ -92,7 +92,7 @@ def show(map: Map, **options: Any) -> None:
 
 
 def html(map: AttentionMap) -> str:
-    """What a notebook displays of a map that stands at the end of a cell."""
+    """Return the HTML that a notebook displays for a map."""
     from .notebook_html import of_map
 
     return of_map(map)
@@ -108,13 +108,13 @@ def show_heatmaps(
     *,
     path: str | os.PathLike[str] | None = None,
 ) -> Figure:
-    """Heatmaps of matrices (rows, columns, queries, keys): a panel for each, shared axes, one colour bar.
+    """Draw heatmaps of matrices (rows, columns, queries, keys): a panel for each, shared axes, one colour bar.
 
     `matrices` is a tensor, an array, nested lists, or an AttentionMap, whose last leading dimension gives the columns.
-    `titles` has one per column, or one per panel. With `path`, the picture is saved there too.
+    `titles` has one entry per column or per panel. With `path`, the picture is also saved to that file.
 
-    Differs from the function of that name in Dive into Deep Learning (section 11.1): all panels share one colour scale,
-    the figure is returned, and it grows where `figsize` has no room for the panels.
+    It differs from the function of the same name in Dive into Deep Learning (section 11.1): all panels share one colour
+    scale, the figure is returned, and it grows if the panels do not fit in `figsize`.
 
     >>> figure = show_heatmaps(torch.eye(10).reshape(1, 1, 10, 10), xlabel="Keys", ylabel="Queries")
     >>> figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()
@@ -129,16 +129,16 @@ def show_heatmaps(
         lengths=(map.shape[-2], map.shape[-1]),
         tokens=(map.query_tokens, map.key_tokens),
         names=(ylabel, xlabel),
-        titles=_spread(titles, len(panels) // columns, columns),
+        titles=_panel_titles(titles, len(panels) // columns, columns),
         columns=columns,
     )
-    figure = paint(sheet, Look(cmap, annotate=False), figsize)
+    figure = paint(sheet, Style(cmap, annotate=False), figsize)
     if path is not None:
         picture.save(figure, path)
     return figure
 
 
-def _spread(titles: Sequence[str] | None, rows: int, columns: int) -> list[str]:
+def _panel_titles(titles: Sequence[str] | None, rows: int, columns: int) -> list[str]:
     if titles is None:
         return [""] * (rows * columns)
     if len(titles) not in (columns, rows * columns):
@@ -150,20 +150,20 @@ def _spread(titles: Sequence[str] | None, rows: int, columns: int) -> list[str]:
 
 
 def _stack(matrices: Any) -> Tensor:
-    """Anything of numbers with four dimensions, as a tensor."""
+    """Convert nested numbers with four dimensions to a tensor."""
     try:
         stacked = _tensor(matrices)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"show_heatmaps: matrices ({type(matrices).__name__}) must be numbers (rows, columns, queries, keys); got "
-            f"something else ({error}). Make all rows equally long."
+            f"an error ({error}). Make all rows equally long."
         ) from error
     if stacked.ndim != 4:
         shape = tuple(stacked.shape)
         likely = (*(1,) * (4 - len(shape)), *shape) if len(shape) < 4 else (-1, *shape[-3:])
         raise ValueError(
             f"show_heatmaps: matrices ({shape}) must have 4 dimensions (rows, columns, queries, keys); "
-            f"got {stacked.ndim}. Reshape them, as to {likely}."
+            f"got {stacked.ndim}. Reshape them, for example to {likely}."
         )
     return stacked
 
@@ -175,13 +175,13 @@ def _tensor(matrices: Any) -> Tensor:
 
 
 def _in_notebook() -> bool:
-    """Whether a notebook's kernel runs us. IPython is only ever loaded already there."""
+    """Return whether the code runs in a notebook kernel. IPython is already imported there."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
 
 def _show_window(map: Map, options: dict[str, Any]) -> bool:
-    """Open a window where matplotlib has one to open; it blocks as pyplot does, until it is closed."""
+    """Open a window if matplotlib has an interactive backend. Blocks until the window is closed."""
     import matplotlib.pyplot as plt
     from matplotlib.backends import BackendFilter, backend_registry
 
@@ -189,14 +189,14 @@ def _show_window(map: Map, options: dict[str, Any]) -> bool:
         if matplotlib.get_backend().lower() not in backend_registry.list_builtin(BackendFilter.INTERACTIVE):
             return False
         plt.figure(draw(map, **options))
-    except ImportError:  # the user's settings name a window system that is not here
+    except ImportError:  # the user's settings name a backend that is not installed
         return False
     plt.show()
     return True
 
 
-def _print(map: Map, *, heads: Choice = None, batch: Choice = None, reduce: str = "max", **options: Any) -> None:
-    """The same panels in the terminal; colours and sizes are the terminal's own."""
+def _print(map: Map, *, heads: Selection = None, batch: Selection = None, reduce: str = "max", **options: Any) -> None:
+    """Print the panels in the terminal, with its colours and size."""
     panels = panel_selection.panels("show", map, batch, heads)
     panel_selection.check_options("draw", reduce, options.get("scale", "linear"), options.get("limits"))
     lengths = (map.shape[-2], map.shape[-1])

@@ -1,4 +1,4 @@
-"""A page that shows what a model looked at: one HTML file, nothing loaded from elsewhere."""
+"""A self-contained HTML report of a model's attention."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Example:
-    """Something read, something written, and the weights between the two."""
+    """A source, a target, and the weights between them."""
 
     source: Sequence[str]
     target: Sequence[str]
     weights: Tensor
-    """(target, source)"""
+    """Shape (target, source)."""
     others: Sequence[tuple[str, str, bool]] = ()
-    """(name, what it wrote, whether that is right): this model, another, the truth."""
+    """(name, output, whether it is correct) of this model, other models and the reference."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A share that grew over the steps of training."""
+    """A score over the training steps."""
 
     name: str
     points: Sequence[tuple[float, float]]
-    """(step, share in [0, 1])"""
+    """(step, score in [0, 1])"""
 
 
 @dataclass(frozen=True)
 class Page:
-    """What stands on a page; `write` makes the file.
+    """The contents of a report. `write` creates the file.
 
     >>> import torch
-    >>> page = Page("Dates", "Where it looks.", examples=[Example("3 May", "05-03", torch.rand(5, 5).softmax(-1))])
+    >>> page = Page("Dates", "Its attention.", examples=[Example("3 May", "05-03", torch.rand(5, 5).softmax(-1))])
     >>> "<title>Dates</title>" in page.html()
     True
     """
@@ -47,15 +47,15 @@ class Page:
     title: str
     lead: str
     scores: Sequence[tuple[str, str]] = ()
-    """(figure, what it is)"""
+    """(value, description)"""
     curves: Sequence[Curve] = ()
     caption: str = ""
-    """Of the curves."""
+    """Caption of the curves."""
     examples: Sequence[Example] = ()
 
     def html(self) -> str:
-        """The page as text. Whatever tokens hold, it stays data: no markup of theirs is ever read as such."""
-        examples = [_plain(example) for example in self.examples]
+        """Return the page as text. Tokens are embedded as data and never interpreted as markup."""
+        examples = [_to_dict(example) for example in self.examples]
         data = vars(self) | {"curves": [asdict(curve) for curve in self.curves], "examples": examples}
         text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
         template = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
@@ -63,17 +63,18 @@ class Page:
         return before.replace("@TITLE@", html.escape(self.title)) + text + after
 
     def write(self, path: Path) -> Path:
+        """Write the page to a file and return its path."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.html(), encoding="utf-8")
         return path
 
 
-def _plain(example: Example) -> dict[str, object]:
+def _to_dict(example: Example) -> dict[str, object]:
     shape = (len(example.target), len(example.source))
     if tuple(example.weights.shape) != shape:
         raise ValueError(
             f"page: weights ({', '.join(map(str, example.weights.shape))}) must have a row for each of {shape[0]} "
-            f"written tokens and a column for each of {shape[1]} that were read."
+            f"target tokens and a column for each of {shape[1]} source tokens."
         )
     rows = example.weights.detach().double().tolist()
     return {

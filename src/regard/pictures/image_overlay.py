@@ -1,4 +1,4 @@
-"""What a model looked at, laid over the picture it looked at."""
+"""Attention weights overlaid on an image."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from .figure import Picture, save
 
 SIDE = 512
-"""Pixels of the longer side of a picture, at least."""
+"""Minimum number of pixels of the longer side."""
 
 
 def overlay(
@@ -21,33 +21,33 @@ def overlay(
     title: str = "",
     mark: tuple[int, int] | None = None,
 ) -> Picture:
-    """An image beside itself under a map of weights.
+    """Draw an image beside itself with weights overlaid.
 
     Args:
         image: bytes (C, H, W) or (H, W, C), 1 or 3 channels.
-        weights: (rows, columns), of patches of the image; the strongest is brightest, whatever its value.
-        path: also save the picture there (.png, .svg or .pdf).
-        title: above it.
-        mark: row and column of a patch to frame, such as the one that looks.
+        weights: (rows, columns), of image patches. They are normalized: the largest is brightest.
+        path: also save the picture to this file (.png, .svg or .pdf).
+        title: title of the figure.
+        mark: row and column of a patch to frame, such as the query.
 
     Raises:
-        ValueError: for other shapes.
+        ValueError: if the shapes are invalid.
     """
     pixels, map_ = _pixels(image), np.asarray(weights, np.float64)
     if map_.ndim != 2 or not map_.size:
         raise ValueError(f"overlay: weights {map_.shape} must be (rows, columns) of patches.")
     height, width = pixels.shape[:2]
     figure = Picture(figsize=(2 * 3.2, 3.2 * height / width + 0.4), layout="constrained", dpi=max(120, SIDE / 3.2))
-    plain, seen = figure.subplots(1, 2)
+    original, overlaid = figure.subplots(1, 2)
     extent = (0, width, height, 0)
-    for axes in (plain, seen):
+    for axes in (original, overlaid):
         axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, extent=extent, interpolation="nearest")
         axes.set_axis_off()
-    seen.imshow(map_ / max(map_.max(), 1e-12), cmap="inferno", vmin=0, vmax=1, alpha=0.6, extent=extent)
+    overlaid.imshow(map_ / max(map_.max(), 1e-12), cmap="inferno", vmin=0, vmax=1, alpha=0.6, extent=extent)
     if mark is not None:
         down, across = height / map_.shape[0], width / map_.shape[1]
         corner = (mark[1] * across, mark[0] * down)
-        for axes in (plain, seen):
+        for axes in (original, overlaid):
             axes.add_patch(Rectangle(corner, across, down, fill=False, edgecolor="white", linewidth=2.6))
             axes.add_patch(Rectangle(corner, across, down, fill=False, edgecolor="#1f77b4", linewidth=1.4))
     if title:
@@ -58,7 +58,7 @@ def overlay(
 
 
 def _pixels(image: Any) -> np.ndarray:
-    """(H, W) or (H, W, 3)."""
+    """Convert an image to (H, W) or (H, W, 3)."""
     pixels = np.asarray(image)
     if pixels.ndim == 3 and pixels.shape[0] in (1, 3):
         pixels = pixels.transpose(1, 2, 0)

@@ -1,4 +1,4 @@
-"""Short names for layers: what tells them apart, and what they share."""
+"""Short names of layers: the differing parts and the common pattern."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 from .fonts import CUT
 
-MOST = 28
+MAX_LENGTH = 28
 
 
-def shared(names: Sequence[str]) -> tuple[list[str], str]:
-    """What is different in each name, and the pattern of all; nothing is shared by one name alone.
+def split_common(names: Sequence[str]) -> tuple[list[str], str]:
+    """Return the differing part of each name and the common pattern; the pattern is empty for a single name.
 
-    >>> shared(["model.layers.0.self_attn", "model.layers.1.self_attn"])
+    >>> split_common(["model.layers.0.self_attn", "model.layers.1.self_attn"])
     (['0', '1'], 'model.layers.*.self_attn')
-    >>> shared(["encoder.0", "decoder.0.cross"])
+    >>> split_common(["encoder.0", "decoder.0.cross"])
     (['encoder.0', 'decoder.0.cross'], '')
     """
     parts = [name.split(".") for name in names]
-    least = min(len(part) for part in parts) - 1  # something stays of every name
+    least = min(len(part) for part in parts) - 1  # keep at least one part of every name
     head = next((i for i in range(least) if len({part[i] for part in parts}) > 1), max(least, 0))
     rest = least - head
     tail = next((i for i in range(rest) if len({part[-1 - i] for part in parts}) > 1), max(rest, 0))
@@ -28,11 +28,11 @@ def shared(names: Sequence[str]) -> tuple[list[str], str]:
     return [shorten(name) for name in inner], ".".join([*parts[0][:head], "*", *parts[0][len(parts[0]) - tail :]])
 
 
-def shorten(name: str, most: int = MOST) -> str:
-    """A long name without its middle.
+def shorten(name: str, limit: int = MAX_LENGTH) -> str:
+    """Replace the middle of a long name by an ellipsis.
 
     >>> shorten("a" * 20 + "b" * 20, 9)
     'aaaa…bbbb'
     """
-    keep = (most - 1) // 2
-    return name if len(name) <= most else name[:keep] + CUT + name[-keep:]
+    keep = (limit - 1) // 2
+    return name if len(name) <= limit else name[:keep] + CUT + name[-keep:]

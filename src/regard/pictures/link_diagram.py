@@ -1,4 +1,4 @@
-"""Links: what the tokens of a span look at, as lines between two columns of tokens.
+"""Link diagrams: the strongest attention links of a span, as lines between two columns of tokens.
 
 query            key
   it ──────╲      ⋯
@@ -25,13 +25,15 @@ from .figure import Picture, check_path, save
 from .layout import line, px, width_of
 from .panels import FAINT, INK, LINE
 
-MOST_QUERIES = 64
-MOST_KEYS = 40
-"""Keys that are all shown, linked or not."""
+MAX_QUERIES = 64
+MAX_UNLINKED_KEYS = 40
+"""Up to this number, all keys are shown, even those without a link."""
 
 
 @dataclass(frozen=True)
 class Link:
+    """A query, a key and the weight between them."""
+
     query: int
     key: int
     weight: float
@@ -40,7 +42,7 @@ class Link:
 def strongest(
     map: AttentionMap, query: slice | int = slice(0, 32), head: int | str = "mean", batch: int = 0, top: int = 3
 ) -> list[Link]:
-    """The strongest keys of each query of a span, strongest first; none for a weight of zero.
+    """Return the strongest links of each query of a span, strongest first, without zero weights.
 
     >>> import regard, torch
     >>> q = torch.eye(3)
@@ -50,13 +52,13 @@ def strongest(
     """
     span = _span(map, query)
     if top < 1:
-        raise ValueError(f"links: top ({top}) must be at least 1, keys of each query.")
+        raise ValueError(f"links: top ({top}) must be at least 1: the number of keys for each query.")
     weights = panel_selection.rows("links", map, span, head, batch)  # (queries, Tk)
     values, keys = weights.topk(min(top, weights.shape[-1]), -1)
     return [
         Link(span.start + row, key, weight)
-        for row, (own, found) in enumerate(zip(values.tolist(), keys.tolist(), strict=True))
-        for weight, key in zip(own, found, strict=True)
+        for row, (weights_, keys_) in enumerate(zip(values.tolist(), keys.tolist(), strict=True))
+        for weight, key in zip(weights_, keys_, strict=True)
         if weight > 0
     ]
 
@@ -71,27 +73,27 @@ def links(
     path: str | os.PathLike[str] | None = None,
     title: str = "",
 ) -> Picture:
-    """A picture of the strongest links of a span: queries at the left, keys at the right, a line's width its weight.
+    """Draw the strongest links of a span: queries at the left, keys at the right. The line width shows the weight.
 
-    Of many keys only linked ones are shown, each with its position. Works for maps of any length.
+    If there are many keys, only those with a link are shown, each with its position. Maps may have any length.
 
     Args:
-        query: the span, a slice or one position; at most 64 tokens.
-        head: a number, or "mean" of all.
-        top: keys of each query.
-        path: also save the picture there (.png, .svg or .pdf).
+        query: the span, as a slice or one index; at most 64 tokens.
+        head: index of a head, or "mean" of all.
+        top: number of keys for each query.
+        path: also save the picture to this file (.png, .svg or .pdf).
 
     Raises:
-        ValueError: for a span, head or batch entry that the map does not have.
+        ValueError: if span, head or batch entry are out of range.
     """
     path = None if path is None else check_path("links", path)
     span = _span(map, query)
-    found = strongest(map, span, head, batch, top)
+    strongest_links = strongest(map, span, head, batch, top)
     keys = map.shape[-1]
-    shown = list(range(keys)) if keys <= MOST_KEYS else sorted({link.key for link in found})
+    shown = list(range(keys)) if keys <= MAX_UNLINKED_KEYS else sorted({link.key for link in strongest_links})
     left = _texts(map.query_tokens, range(span.start, span.stop))
     right = _texts(map.key_tokens, shown)
-    picture = _paint(found, range(span.start, span.stop), shown, left, right, title)
+    picture = _paint(strongest_links, range(span.start, span.stop), shown, left, right, title)
     if path is not None:
         save(picture, path)
     return picture
@@ -102,35 +104,35 @@ def _span(map: AttentionMap, query: slice | int) -> slice:
     if isinstance(query, int):
         query = slice(query, query + 1 or None)
     start, stop, step = query.indices(queries)
-    if step != 1 or not 0 < stop - start <= MOST_QUERIES:
+    if step != 1 or not 0 < stop - start <= MAX_QUERIES:
         raise ValueError(
-            f"links: query ({query}) must be a span of 1 to {MOST_QUERIES} of the {queries} queries; "
-            f"got {max(0, stop - start)}. Choose one, as in query=slice(0, {min(queries, 16)})."
+            f"links: query ({query}) must be a span of 1 to {MAX_QUERIES} of the {queries} queries; "
+            f"got {max(0, stop - start)}. Select one, for example query=slice(0, {min(queries, 16)})."
         )
     return slice(start, stop)
 
 
-def _texts(tokens: Sequence[str] | None, places: Sequence[int]) -> list[str]:
-    return ["" if tokens is None else fonts.label(tokens[place], 20) for place in places]
+def _texts(tokens: Sequence[str] | None, indices: Sequence[int]) -> list[str]:
+    return ["" if tokens is None else fonts.label(tokens[index], 20) for index in indices]
 
 
 def _rows(shown: Sequence[int]) -> list[float]:
-    """Places down the column: half a row between tokens that are not neighbours."""
+    """Return vertical positions, with a gap between tokens that are not neighbours."""
     gaps = [0.6 * (after - before > 1) for before, after in itertools.pairwise(shown)]
-    return [place + gap for place, gap in enumerate(np.cumsum([0, *gaps]).tolist())]
+    return [row + gap for row, gap in enumerate(np.cumsum([0, *gaps]).tolist())]
 
 
 def _paint(
-    found: list[Link], queries: Sequence[int], keys: Sequence[int], left: list[str], right: list[str], title: str
+    links: list[Link], queries: Sequence[int], keys: Sequence[int], left: list[str], right: list[str], title: str
 ) -> Picture:
     texts, families = fonts.fit([*left, *right, title])
     left, right, title = texts[: len(left)], texts[len(left) : -1], texts[-1]
     row, middle = line(9) + 4, px(2.6)
-    places = {
+    positions = {
         "query": dict(zip(queries, _rows(queries), strict=True)),
         "key": dict(zip(keys, _rows(keys), strict=True)),
     }
-    tall = max(max(side.values(), default=0) for side in places.values()) + 1
+    tall = max(max(side.values(), default=0) for side in positions.values()) + 1
     columns = [max((width_of(text, 9, families) for text in side if text), default=0) for side in (left, right)]
     number = width_of("0" * len(str(max([*queries, *keys]))), 7, families) + px(0.1)
     edge = [px(0.15) + number + column + px(0.08) for column in columns]
@@ -140,20 +142,20 @@ def _paint(
     axes = picture.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))  # in pixels
     axes.set_axis_off()
     down = {}
-    for side, own in places.items():  # the shorter column stands at the middle
-        spare = (tall - max(own.values(), default=0) - 1) / 2
-        down[side] = {place: top + (at + spare + 0.5) * row for place, at in own.items()}
+    for side, rows in positions.items():  # center the shorter column
+        spare = (tall - max(rows.values(), default=0) - 1) / 2
+        down[side] = {index: top + (at + spare + 0.5) * row for index, at in rows.items()}
     ends = edge[0], edge[0] + middle
     text: dict[str, Any] = {"va": "center", "family": families, "parse_math": False}
-    for side, end, way, words in (("query", ends[0], -1, left), ("key", ends[1], 1, right)):
-        align = "right" if way < 0 else "left"
-        for (place, y), word in zip(down[side].items(), words, strict=True):
-            axes.text(end + way * px(0.06), y, word, ha=align, size=9, color=INK, **text)
-            beyond = end + way * (px(0.06) + columns[way > 0] + px(0.08 if columns[way > 0] else 0))
-            axes.text(beyond, y, str(place), ha=align, size=7, color=FAINT, **text)
-        axes.text(end + way * px(0.06), top - row * 0.55, side, ha=align, size=8, color=FAINT, **text)
+    for side, end, sign, words in (("query", ends[0], -1, left), ("key", ends[1], 1, right)):
+        align = "right" if sign < 0 else "left"
+        for (index, y), word in zip(down[side].items(), words, strict=True):
+            axes.text(end + sign * px(0.06), y, word, ha=align, size=9, color=INK, **text)
+            beyond = end + sign * (px(0.06) + columns[sign > 0] + px(0.08 if columns[sign > 0] else 0))
+            axes.text(beyond, y, str(index), ha=align, size=7, color=FAINT, **text)
+        axes.text(end + sign * px(0.06), top - row * 0.55, side, ha=align, size=8, color=FAINT, **text)
     colours = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.82, max(2, len(queries))))
-    for link in sorted(found, key=lambda link: link.weight):  # the strongest on top
+    for link in sorted(links, key=lambda link: link.weight):  # the strongest on top
         a, b = down["query"][link.query], down["key"][link.key]
         colour = colours[queries.index(link.query)]
         _curve(axes, (ends[0], a), (ends[1], b), link.weight, colour)
@@ -164,8 +166,8 @@ def _paint(
 
 
 def _curve(axes: Any, start: tuple[float, float], end: tuple[float, float], weight: float, colour: Any) -> None:
-    bend = 0.45 * (end[0] - start[0])
-    points = [start, (start[0] + bend, start[1]), (end[0] - bend, end[1]), end]
+    offset = 0.45 * (end[0] - start[0])
+    points = [start, (start[0] + offset, start[1]), (end[0] - offset, end[1]), end]
     curve = Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
     alpha = 0.25 + 0.65 * min(1.0, weight)
     axes.add_patch(
@@ -174,9 +176,9 @@ def _curve(axes: Any, start: tuple[float, float], end: tuple[float, float], weig
 
 
 def _legend(axes: Any, ends: tuple[float, float], y: float) -> None:
-    """How wide a weight is."""
+    """Draw a legend of the line widths."""
     step = (ends[1] - ends[0]) / 3
-    for place, weight in enumerate((0.05, 0.3, 1.0)):
-        x = ends[0] + place * step + px(0.1)
+    for index, weight in enumerate((0.05, 0.3, 1.0)):
+        x = ends[0] + index * step + px(0.1)
         axes.plot([x, x + px(0.28)], [y, y], color=LINE, linewidth=0.4 + 4 * weight, solid_capstyle="butt")
         axes.text(x + px(0.34), y, f"{weight:g}", va="center", size=7, color=FAINT)

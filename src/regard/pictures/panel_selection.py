@@ -1,6 +1,6 @@
-"""Which parts of a map become panels, and their weights.
+"""Select the panels of a picture from a map and compute their weights.
 
-Everything here rests on the public methods of a map: its shape, its weights by index, its pooled weights, its tokens.
+This uses only the public interface of a map: its shape, its weights by index, its pooled weights and its tokens.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch import Tensor
 from ..attention.attention_map import AttentionMap
 from . import terminal
 
-MOST_PANELS = 64
-Choice = int | Sequence[int] | None
-Lead = tuple[int, ...]  # one panel's place in the leading dimensions
+MAX_PANELS = 64
+Selection = int | Sequence[int] | None
+Lead = tuple[int, ...]  # index of a panel in the leading dimensions
 
 
 class Map(Protocol):
-    """What a picture needs of an AttentionMap."""
+    """The part of the interface of AttentionMap that pictures need."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -36,7 +36,7 @@ class Map(Protocol):
 
 
 class Dense:
-    """Weights that are all there, (rows, columns, queries, keys), as a map."""
+    """Dense weights, (rows, columns, queries, keys), with the interface of a map."""
 
     query_tokens: Sequence[str] | None = None
     key_tokens: Sequence[str] | None = None
@@ -51,44 +51,47 @@ class Dense:
         return terminal.shrink(self.weights, rows, cols)
 
 
-def panels(where: str, map: Map, batch: Choice, heads: Choice) -> list[Lead]:
-    """The leading index of each panel, batch entries first."""
+def panels(where: str, map: Map, batch: Selection, heads: Selection) -> list[Lead]:
+    """Return the leading index of each panel, batch entries first."""
     if 0 in map.shape or len(map.shape) < 2:
         raise ValueError(
             f"{where}: map ({tuple(map.shape)}) must have at least one query and one key (…, Tq, Tk); got no cells. "
-            f"Draw it when there is something to see."
+            f"An empty map cannot be drawn."
         )
     if len(map.shape) == 2:
-        for name, choice in (("heads", heads), ("batch", batch)):
-            if choice is not None:
+        for name, selection in (("heads", heads), ("batch", batch)):
+            if selection is not None:
                 raise ValueError(
-                    f"{where}: {name} ({choice}) must be None for a map (Tq, Tk); got {choice}. Leave it out."
+                    f"{where}: {name} ({selection}) must be None for a map (Tq, Tk); got {selection}. Omit it."
                 )
         return [()]
     *outer, last = map.shape[:-2]
     entries = list(itertools.product(*(range(n) for n in outer)))
     entries = [entries[i] for i in positions(where, "batch", batch, len(entries))]
-    chosen = [(*entry, head) for entry in entries for head in positions(where, "heads", heads, last)]
-    if not 0 < len(chosen) <= MOST_PANELS:
+    selected = [(*entry, head) for entry in entries for head in positions(where, "heads", heads, last)]
+    if not 0 < len(selected) <= MAX_PANELS:
         raise ValueError(
-            f"{where}: map ({tuple(map.shape)}) must give 1 to {MOST_PANELS} panels; got {len(chosen)}. "
-            f"Choose some, as in heads=[0, 1] or batch=0."
+            f"{where}: map ({tuple(map.shape)}) must give 1 to {MAX_PANELS} panels; got {len(selected)}. "
+            f"Select some, for example heads=[0, 1] or batch=0."
         )
-    return chosen
+    return selected
 
 
-def positions(where: str, name: str, choice: Choice, count: int) -> list[int]:
-    chosen = range(count) if choice is None else [choice] if isinstance(choice, int | Integral) else choice
-    for position in chosen:
+def positions(where: str, name: str, selection: Selection, count: int) -> list[int]:
+    """Return the selected indices, all if None. Raise ValueError if one is out of range."""
+    selected = (
+        range(count) if selection is None else [selection] if isinstance(selection, int | Integral) else selection
+    )
+    for position in selected:
         if not -count <= position < count:
             raise ValueError(
                 f"{where}: {name} ({position}) must lie in 0…{count - 1}; got {position}. The map has {count}."
             )
-    return [int(position) % count for position in chosen]
+    return [int(position) % count for position in selected]
 
 
 def check_options(where: str, reduce: str, scale: str, limits: tuple[float, float] | None) -> None:
-    """Raises ValueError for what a picture does not know."""
+    """Raise ValueError for unknown or inconsistent options."""
     for name, value, known in (("reduce", reduce, ("max", "mean", "sum")), ("scale", scale, ("linear", "log"))):
         if value not in known:
             raise ValueError(f"{where}: {name} ({value!r}) must be one of {', '.join(known)}; got {value!r}.")
@@ -100,38 +103,38 @@ def check_options(where: str, reduce: str, scale: str, limits: tuple[float, floa
 def entry(
     where: str, map: AttentionMap, batch: int, view: Callable[[AttentionMap], Tensor], heads: bool = True
 ) -> Tensor:
-    """What `view` gives, (*lead, …), for one batch entry: (heads, …), or (…) if the view chose one of the heads."""
+    """Return `view`, (*lead, …), for one batch entry: (heads, …), or (…) if the view selects one head."""
     if 0 in map.shape:
         raise ValueError(f"{where}: map ({tuple(map.shape)}) must have at least one query, key and head; got no cells.")
     outer = map.shape[:-3]
-    [place] = positions(where, "batch", batch, math.prod(outer))
+    [index] = positions(where, "batch", batch, math.prod(outer))
     if not outer:
-        found = view(map)
-        return found.unsqueeze(0) if heads and map.ndim == 2 else found
-    lead = [int(i) for i in torch.unravel_index(torch.tensor(place), outer)]
+        result = view(map)
+        return result.unsqueeze(0) if heads and map.ndim == 2 else result
+    lead = [int(i) for i in torch.unravel_index(torch.tensor(index), outer)]
     return view(map.at(*lead)) if map.request.separable else view(map)[tuple(lead)]  # a callable may mix entries
 
 
 def rows(where: str, map: AttentionMap, queries: slice, head: int | str, batch: int) -> Tensor:
-    """Exact weights of some queries in one head, or on average over heads, (queries, Tk)."""
+    """Return the exact weights of some queries in one head, or averaged over heads, (queries, Tk)."""
     count = map.shape[-3] if map.ndim > 2 else 1
     if isinstance(head, str) and head != "mean":
         raise ValueError(f"{where}: head ({head!r}) must be a number in 0…{count - 1} or 'mean'.")
-    chosen = range(count) if isinstance(head, str) else positions(where, "head", head, count)
+    selected = range(count) if isinstance(head, str) else positions(where, "head", head, count)
     total: Tensor | None = None
-    for one in chosen:  # one at a time: memory of one head's rows
+    for one in selected:  # one head at a time, to save memory
 
         def view(part: AttentionMap, one: int = one) -> Tensor:
             return part[..., one, queries, :] if part.ndim > 2 else part[queries]
 
-        found = entry(where, map, batch, view, heads=False)
-        total = found if total is None else total + found
+        weights = entry(where, map, batch, view, heads=False)
+        total = weights if total is None else total + weights
     assert total is not None
-    return (total / len(chosen)).to("cpu", torch.float32)
+    return (total / len(selected)).to("cpu", torch.float32)
 
 
 def cells(map: Map, panels: list[Lead], reduce: str, rows: int, columns: int) -> Tensor:
-    """Weights of the panels, (panels, rows, columns): exact where every cell is asked for, else pooled."""
+    """Return the weights of the panels, (panels, rows, columns): exact at full resolution, else pooled."""
     if (rows, columns) == tuple(map.shape[-2:]):
         weights = [map[panel] if panel else map[:] for panel in panels]
     else:
@@ -143,14 +146,14 @@ def _pooled(map: Map, panels: list[Lead], reduce: str, rows: int, columns: int) 
     if len(panels) < math.prod(map.shape[:-2]) and hasattr(map, "at"):
         try:
             return [map.at(*panel).pool(rows, columns, reduce=reduce) for panel in panels]
-        except ValueError:  # its similarity cannot be cut to one entry: then all are pooled
+        except ValueError:  # the similarity does not support a single entry: pool all entries
             pass
     pooled = map.pool(rows, columns, reduce=reduce)  # (…, rows, columns)
     return [pooled[panel] for panel in panels]
 
 
 def titles(map: Map, panels: list[Lead]) -> list[str]:
-    """`head 3`, or `batch 0, head 3` where the map has several batch entries; none where there is nothing to tell."""
+    """Return titles: `head 3`, or `batch 0, head 3` if there are several batch entries; empty for a single panel."""
     *outer, last = [1, *map.shape[:-2]]
     several = len(outer) > 1 and outer != [1] * len(outer)
     if last == 1 and not several:
@@ -162,11 +165,11 @@ def titles(map: Map, panels: list[Lead]) -> list[str]:
 
 
 def columns(panels: list[Lead]) -> int:
-    """Batch entries below one another where their heads fit side by side; else as near to 4 : 3 as whole rows allow."""
+    """Return the number of columns: one per head if the heads fit in a row, else for an aspect ratio near 4 : 3."""
     count, heads = len(panels), len({panel[-1:] for panel in panels})
     if 1 < heads <= 8 and heads < count:
         return heads
     if count <= 4:
         return count
-    wished = (count * 4 / 3) ** 0.5
-    return min(range(3, 9), key=lambda columns: -count % columns + abs(columns - wished))
+    ideal = (count * 4 / 3) ** 0.5
+    return min(range(3, 9), key=lambda columns: -count % columns + abs(columns - ideal))

@@ -1,6 +1,6 @@
-"""A sheet of panels painted as a matplotlib figure, with labels and one colour bar.
+"""Draw a sheet of panels as a matplotlib figure, with labels and one colour bar.
 
-Figures are made without pyplot and its global state, so that servers and threads can draw them.
+Figures are created without pyplot and its global state, so servers and threads can draw them.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normal
 from matplotlib.figure import Figure
 
 from .figure import Picture
-from .layout import Layout, Sheet, lay_out, line, px, width_of
+from .layout import Layout, Sheet, compute_layout, line, px, width_of
 
 INK, FAINT, LINE, HAIR, NOTHING = "#262626", "#6e6e6e", "#b8b8b8", "#ebebeb", "#e9e9ec"
-LINES_FROM = 20  # pixels a cell must have for lines between cells
-MOST_TEXTS = 1000  # weights written on a picture by default: each takes a millisecond
-DECADES = 6  # of a logarithmic scale, at most
-# Zero is the colour of paper; from there matplotlib's magma, backwards, which darkens evenly.
+MIN_LINED_CELL = 20  # minimum cell size in pixels for lines between cells
+MAX_TEXTS = 1000  # maximum number of weights written by default: each takes a millisecond
+DECADES = 6  # maximum range of a logarithmic scale
+# Zero is white; above it, matplotlib's reversed magma, which darkens evenly.
 PAPER = LinearSegmentedColormap.from_list(
     "paper", np.vstack([np.ones(4), matplotlib.colormaps["magma"]([0.86, 0.74, 0.62, 0.5, 0.38, 0.26, 0.13, 0.02])])
 )
 
 
 @dataclass(frozen=True)
-class Look:
-    """How cells are painted. None: limits from zero to the largest weight; weights written where they fit."""
+class Style:
+    """Style of the cells. If None, `limits` are zero and the largest weight, and weights are written if they fit."""
 
     cmap: str | Colormap
     scale: str = "linear"
@@ -38,20 +38,20 @@ class Look:
     reduce: str = "max"
 
 
-def paint(sheet: Sheet, look: Look, size: tuple[float, float] | None = None) -> Figure:
-    """The sheet as a figure of `size` (width, height) inches, or of a size that suits it.
+def paint(sheet: Sheet, style: Style, size: tuple[float, float] | None = None) -> Figure:
+    """Draw the sheet as a figure of `size` (width, height) in inches, or of a suitable size.
 
     >>> sheet = Sheet(lambda rows, columns: np.eye(rows)[None], (3, 3), (None, None), ("query", "key"), ["head 0"], 1)
-    >>> [axes.get_title() for axes in paint(sheet, Look("Reds")).axes]  # the second is the colour bar
+    >>> [axes.get_title() for axes in paint(sheet, Style("Reds")).axes]  # the second is the colour bar
     ['head 0', '']
     """
-    layout = lay_out(sheet, size)
+    layout = compute_layout(sheet, size)
     sheet = sheet.legible()
     cells = sheet.cells(*layout.cells)  # (panels, rows, columns)
-    if look.scale == "log":
+    if style.scale == "log":
         cells = np.ma.masked_less_equal(cells, 0)
-    norm = norm_of(cells, look)
-    cmap = matplotlib.colormaps.get_cmap(look.cmap).with_extremes(bad=NOTHING)
+    norm = norm_of(cells, style)
+    cmap = matplotlib.colormaps.get_cmap(style.cmap).with_extremes(bad=NOTHING)
     height, width = layout.figure
     figure = Picture.of_pixels(width, height)
     first: Axes | None = None
@@ -63,32 +63,32 @@ def paint(sheet: Sheet, look: Look, size: tuple[float, float] | None = None) -> 
         first = first or axes
         _fill(axes, cells[index], norm, cmap, sheet, layout)
         _name(axes, layout, sheet, index)
-        if look.annotate or (look.annotate is None and _numbers_fit(layout, sheet)):
-            _write_weights(axes, cells[index], norm, cmap, look)
-    _add_colour_bar(figure, layout, sheet, look)
+        if style.annotate or (style.annotate is None and _numbers_fit(layout, sheet)):
+            _write_weights(axes, cells[index], norm, cmap, style)
+    _add_colour_bar(figure, layout, sheet, style)
     if sheet.title:
         figure.suptitle(sheet.title, y=1 - px(0.1) / height, va="top", size=12, color=INK, family=layout.families)
     return figure
 
 
-def norm_of(cells: np.ndarray, look: Look) -> Normalize:
-    """One scale for all panels."""
+def norm_of(cells: np.ndarray, style: Style) -> Normalize:
+    """Return one colour scale for all panels."""
     values = np.ma.masked_invalid(cells).compressed()
     high = float(values.max()) if values.size else 1.0
-    if look.scale == "log":
+    if style.scale == "log":
         low = max(float(values.min()), high / 10**DECADES) if values.size else 0.1
-        return LogNorm(*(look.limits or (low if low < high else high / 10, high)), clip=True)
+        return LogNorm(*(style.limits or (low if low < high else high / 10, high)), clip=True)
     low = min(0.0, float(values.min())) if values.size else 0.0
-    return Normalize(*(look.limits or (low, high if high > low else low + 1)))
+    return Normalize(*(style.limits or (low, high if high > low else low + 1)))
 
 
 def _fill(axes: Axes, cells: np.ndarray, norm: Normalize, cmap: Colormap, sheet: Sheet, layout: Layout) -> None:
-    """The cells, in token coordinates whatever the pooling; hair lines between them where there is room."""
+    """Draw the cells in token coordinates, with thin lines between them if they are large enough."""
     queries, keys = sheet.lengths
     extent = (-0.5, keys - 0.5, queries - 0.5, -0.5)
     axes.imshow(cells, cmap=cmap, norm=norm, extent=extent, aspect="auto", interpolation="nearest", zorder=1)
-    axes.set_axisbelow(True)  # ticks, frame and grid stay below the cells: one at the edge is as visible as any
-    if min(layout.cell) >= LINES_FROM and layout.cells == sheet.lengths:
+    axes.set_axisbelow(True)  # draw ticks, frame and grid below the cells, so that edge cells are fully visible
+    if min(layout.cell) >= MIN_LINED_CELL and layout.cells == sheet.lengths:
         for i in range(1, queries):
             axes.axhline(i - 0.5, color=HAIR, linewidth=0.6)
         for i in range(1, keys):
@@ -98,14 +98,14 @@ def _fill(axes: Axes, cells: np.ndarray, norm: Normalize, cmap: Colormap, sheet:
 
 
 def _name(axes: Axes, layout: Layout, sheet: Sheet, index: int) -> None:
-    """Title, ticks and axis names; the latter two at the left and at the foot of the grid alone."""
+    """Draw the title, and at the left and bottom of the grid also ticks and axis names."""
     text: dict[str, Any] = {"family": layout.families, "color": INK, "size": layout.points}
-    verbatim: dict[str, Any] = {"parse_math": False, "usetex": False}  # a token's $ and _ are its own
+    verbatim: dict[str, Any] = {"parse_math": False, "usetex": False}  # do not interpret $ and _ in tokens
     queries, keys = layout.ticks
-    turned: dict[str, Any] = {"rotation": keys.rotation, "rotation_mode": "anchor"}
-    turned |= {"ha": "right", "va": "center"} if keys.rotation else {"ha": "center", "va": "top"}
+    rotated: dict[str, Any] = {"rotation": keys.rotation, "rotation_mode": "anchor"}
+    rotated |= {"ha": "right", "va": "center"} if keys.rotation else {"ha": "center", "va": "top"}
     axes.set_yticks(queries.positions, queries.labels, **text, **verbatim)
-    axes.set_xticks(keys.positions, keys.labels, **text, **verbatim, **turned)
+    axes.set_xticks(keys.positions, keys.labels, **text, **verbatim, **rotated)
     leftmost, lowest = index % sheet.columns == 0, index + sheet.columns >= len(sheet.titles)
     axes.tick_params(length=2.5, width=0.6, color=LINE, pad=2.5, labelleft=leftmost, labelbottom=lowest)
     if leftmost:
@@ -120,29 +120,29 @@ def _name(axes: Axes, layout: Layout, sheet: Sheet, index: int) -> None:
 
 def _numbers_fit(layout: Layout, sheet: Sheet) -> bool:
     height, width = layout.cell
-    if layout.cells[0] * layout.cells[1] * len(sheet.titles) > MOST_TEXTS:
+    if layout.cells[0] * layout.cells[1] * len(sheet.titles) > MAX_TEXTS:
         return False
     return layout.cells == sheet.lengths and height > line(7) and width > 1.3 * width_of("0.00", 7, layout.families)
 
 
-def _write_weights(axes: Axes, cells: np.ndarray, norm: Normalize, cmap: Colormap, look: Look) -> None:
+def _write_weights(axes: Axes, cells: np.ndarray, norm: Normalize, cmap: Colormap, style: Style) -> None:
     for (query, key), weight in np.ndenumerate(cells):
         if weight is np.ma.masked or not np.isfinite(weight):
             continue
         red, green, blue, _ = cmap(norm(weight))
         ink = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else INK
-        text = f"{weight:.2f}" if look.scale == "linear" else f"{weight:.0e}"
+        text = f"{weight:.2f}" if style.scale == "linear" else f"{weight:.0e}"
         axes.text(key, query, text, ha="center", va="center", size=7, color=ink, family="DejaVu Sans")
 
 
-def _add_colour_bar(figure: Picture, layout: Layout, sheet: Sheet, look: Look) -> None:
+def _add_colour_bar(figure: Picture, layout: Layout, sheet: Sheet, style: Style) -> None:
     tall = sheet.rows * layout.panel[0] + (sheet.rows - 1) * layout.gap[0]
     bar = min(tall, max(px(1.2), round(0.6 * tall)))
     left = layout.left + sheet.columns * layout.panel[1] + (sheet.columns - 1) * layout.gap[1] + px(0.16)
     axes = figure.add_axes_at(left, layout.bottom + (tall - bar) / 2, px(0.13), bar)
-    shown = figure.colorbar(figure.axes[0].images[0], cax=axes)
-    shown.outline.set(linewidth=0.5, color=LINE)
+    colour_bar = figure.colorbar(figure.axes[0].images[0], cax=axes)
+    colour_bar.outline.set(linewidth=0.5, color=LINE)
     axes.tick_params(labelsize=min(8, layout.points), length=2.5, width=0.6, color=LINE, labelcolor=INK)
     pooled = [-(-n // cells) for n, cells in zip(sheet.lengths, layout.cells, strict=True)]
-    what = "weight" if max(pooled) == 1 else f"weight ({look.reduce} of {pooled[0]} × {pooled[1]})"
-    shown.set_label(what, size=min(8, layout.points), color=FAINT)
+    label = "weight" if max(pooled) == 1 else f"weight ({style.reduce} of {pooled[0]} × {pooled[1]})"
+    colour_bar.set_label(label, size=min(8, layout.points), color=FAINT)

@@ -1,4 +1,4 @@
-"""The picture of a profile: one panel for each figure, layers × heads."""
+"""Charts of head profiles: one panel of layers × heads for each statistic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from .figure import Picture
-from .layer_names import shared
+from .layer_names import split_common
 from .layout import line, px, width_of
 from .panels import FAINT, INK, LINE, PAPER
 
@@ -17,11 +17,11 @@ BAR = "#7b4b94"
 
 
 def draw(names: Sequence[str], measures: Sequence[str], values: np.ndarray, title: str = "") -> Picture:
-    """values: (layers, heads, measures). One layer: bars, a row for each head. Several: a heatmap for each measure."""
+    """Draw values (layers, heads, measures): bars for one layer, a heatmap for each measure for several layers."""
     layers, heads, _ = values.shape
     one = layers == 1
     down = heads if one else layers
-    labels, outside = ([str(head) for head in range(heads)], names[0]) if one else shared(names)
+    labels, outside = ([str(head) for head in range(heads)], names[0]) if one else split_common(names)
     gutter = max(width_of(label, 8, ["sans-serif"]) for label in labels) + px(0.14) + (line(9) if outside else 0)
     cell = px(0.17)
     panel = (max(px(0.5), down * cell), px(1.35) if one else max(px(1.3), heads * cell))
@@ -77,12 +77,12 @@ def _cells(axes: Axes, values: np.ndarray) -> None:
 
 
 def _bar(figure: Picture, axes: Axes, left: int, width: int) -> None:
-    """A colour bar under the panel: every figure has a scale of its own."""
+    """Draw a colour bar below the panel. Every measure has its own scale."""
     below = figure.add_axes_at(left, px(0.3), width, px(0.06))
-    shown = figure.colorbar(axes.images[0], cax=below, orientation="horizontal")
-    shown.outline.set(linewidth=0.4, color=LINE)
+    colour_bar = figure.colorbar(axes.images[0], cax=below, orientation="horizontal")
+    colour_bar.outline.set(linewidth=0.4, color=LINE)
     _, high = axes.images[0].get_clim()
-    shown.set_ticks([0, high], labels=["0", f"{high:.2g}" if high < 100 else f"{high:.0f}"])
+    colour_bar.set_ticks([0, high], labels=["0", f"{high:.2g}" if high < 100 else f"{high:.0f}"])
     below.tick_params(length=2, width=0.5, color=LINE, labelsize=7, labelcolor=FAINT, pad=2)
     below.get_xticklabels()[0].set_horizontalalignment("left")
     below.get_xticklabels()[1].set_horizontalalignment("right")

@@ -1,6 +1,6 @@
-"""A matrix of weights in the terminal: colour where there is colour, shades where there is none.
+"""Draw a matrix of weights in the terminal, in colour or in shades.
 
-5 × 5, in words:                         1,000 × 1,000, pooled:
+5 × 5, labelled:                         1,000 × 1,000, pooled:
         the     cat     sat              0    ▀▄▀▄▀▄▀▄▀▄▀▄
 le    █ 0.91    0.06    0.03                  ▄▀▄▀▄▀▄▀▄▀▄▀
 chat    0.05  █ 0.93    0.02             500  ▀▄▀▄▀▄▀▄▀▄▀▄
@@ -26,7 +26,7 @@ from torch import Tensor
 from .fonts import label, shorten
 
 SHADES = " ░▒▓█"
-# Anchors of matplotlib's magma: dark is zero, on any background, and lightness rises evenly.
+# Anchors of matplotlib's magma: zero is dark on any background, and lightness increases evenly.
 RAMP = ((0, 0, 4), (40, 17, 89), (101, 26, 128), (159, 47, 127), (221, 73, 104), (253, 144, 99), (252, 253, 191))
 LEVELS = 64
 NOT_A_NUMBER = -1  # as a level
@@ -37,7 +37,7 @@ LEFT_TO_RIGHT_MARK = "\u200e"
 
 @dataclass(frozen=True)
 class Drawing:
-    """What `draw` returns: rich prints it in colour, `str` gives it in shades."""
+    """The result of `draw`. rich prints it in colour, `str` converts it to shades."""
 
     weights: Tensor
     query_tokens: Sequence[str] | None
@@ -65,13 +65,13 @@ def draw(
     *,
     lengths: tuple[int, int] | None = None,
 ) -> Drawing:
-    """The weights (Tq, Tk) as a drawing for the terminal, queries down and keys across.
+    """Draw the weights (Tq, Tk) for the terminal: rows are queries, columns are keys.
 
-    Labels are written out while they fit, then thinned to positions; past the width, cells are pooled by their maximum,
-    so that a strong single link is always seen. `width` is in characters; the terminal's by default. `lengths` are the
-    Tq and Tk of weights that were pooled before: positions and tokens are then theirs.
+    Labels are written if they fit, otherwise some positions. A matrix that is too wide is pooled by its maximum, so
+    that every strong link stays visible. `width` is in characters, by default the width of the terminal. `lengths` are
+    Tq and Tk before pooling, if the weights are already pooled; positions and tokens then refer to them.
 
-    Raises ValueError where `weights` is not a non-empty matrix or a list of tokens does not fit it.
+    Raises ValueError if `weights` is not a non-empty matrix or a list of tokens has another length.
 
     >>> print(draw(torch.eye(2), ["le", "chat"], ["the", "cat"], width=40))
              the     cat
@@ -83,7 +83,7 @@ def draw(
     if weights.ndim != 2 or weights.numel() == 0:
         raise ValueError(
             f"draw: weights ({tuple(weights.shape)}) must be a matrix (Tq, Tk) with at least one cell; "
-            f"got {weights.ndim} dimensions and {weights.numel()} cells. Choose one head, as in weights[0, 3]."
+            f"got {weights.ndim} dimensions and {weights.numel()} cells. Select one head, for example weights[0, 3]."
         )
     lengths = lengths or (weights.shape[0], weights.shape[1])
     for name, tokens, count in (("query_tokens", query_tokens, lengths[0]), ("key_tokens", key_tokens, lengths[1])):
@@ -96,7 +96,7 @@ def draw(
 
 
 def shrink(weights: Tensor, rows: int, columns: int) -> Tensor:
-    """Weights (…, Tq, Tk) max-pooled to at most `rows` × `columns`; smaller sides stay as they are.
+    """Max-pool weights (…, Tq, Tk) to at most `rows` × `columns`. Smaller sides are unchanged.
 
     >>> shrink(torch.eye(4), 2, 8)
     tensor([[1., 1., 0., 0.],
@@ -115,30 +115,30 @@ def _lines(drawing: Drawing, width: int, colour: bool) -> list[list[Segment]]:
     names = _names(drawing.query_tokens, queries)
     heads = _names(drawing.key_tokens, keys)
     margin = max(map(cell_len, names), default=0) + 1
-    room = width - margin
+    space = width - margin
     top = float(drawing.weights.nan_to_num(0, 0, 0).max()) or 1.0
     wide = max(8, max(map(cell_len, heads), default=0) + 2)
-    whole = drawing.lengths == tuple(drawing.weights.shape)
-    if whole and queries <= 40 and keys * wide <= room:
-        body = _written(drawing.weights, top, names, heads, wide, margin, colour)
-    elif whole and queries <= 60 and keys * 2 <= room:
-        body = _squares(drawing.weights, top, names, heads, margin, colour)
+    complete = drawing.lengths == tuple(drawing.weights.shape)
+    if complete and queries <= 40 and keys * wide <= space:
+        body = _labelled_cells(drawing.weights, top, names, heads, wide, margin, colour)
+    elif complete and queries <= 60 and keys * 2 <= space:
+        body = _square_cells(drawing.weights, top, names, heads, margin, colour)
     else:
-        body = _pooled(drawing, top, width, colour)
+        body = _pooled_cells(drawing, top, width, colour)
     return [*body, _legend(top, colour)]
 
 
 def _names(tokens: Sequence[str] | None, count: int) -> list[str]:
-    """Labels of all positions, or of none where there are too many to write."""
+    """Return the labels of all positions, or none if there are too many."""
     if count > 500:
         return []
     return [str(i) if tokens is None else label(tokens[i], LABEL_WIDTH) for i in range(count)]
 
 
-def _written(
+def _labelled_cells(
     weights: Tensor, top: float, names: list[str], heads: list[str], wide: int, margin: int, colour: bool
 ) -> list[list[Segment]]:
-    """Few cells: key labels across, the weight written in each cell."""
+    """Draw few cells: horizontal key labels, and the weight in each cell."""
     lines = [[Segment(" " * margin + "".join(_align(head, wide - 1, right=True) + " " for head in heads))]]
     for name, row in zip(names, weights.tolist(), strict=True):
         line = [Segment(_align(name, margin))]
@@ -149,10 +149,10 @@ def _written(
     return lines
 
 
-def _squares(
+def _square_cells(
     weights: Tensor, top: float, names: list[str], heads: list[str], margin: int, colour: bool
 ) -> list[list[Segment]]:
-    """More cells: two characters each, which is square; key labels run downwards, one character a line."""
+    """Draw more cells: two characters each, which is about square, and vertical key labels."""
     columns = [_stack(shorten(head, KEY_HEIGHT)) for head in heads]
     height = max(map(len, columns))
     lines = []
@@ -167,12 +167,12 @@ def _squares(
     return lines
 
 
-def _pooled(drawing: Drawing, top: float, width: int, colour: bool) -> list[list[Segment]]:
-    """Many cells: one character across and, in colour, half a line down for each; positions beside every fifth line."""
+def _pooled_cells(drawing: Drawing, top: float, width: int, colour: bool) -> list[list[Segment]]:
+    """Draw many cells: one character wide and, in colour, half a line high; every fifth line has its position."""
     queries, keys = drawing.lengths
     margin = len(str(queries - 1)) + 1 + (LABEL_WIDTH // 2 if drawing.query_tokens else 0)
     columns = max(1, width - margin)
-    rows = max(1, columns // (1 if colour else 2))  # a character is twice as high as wide
+    rows = max(1, columns // (1 if colour else 2))  # a character is about twice as high as wide
     cells = shrink(drawing.weights, rows, columns).tolist()
     columns = len(cells[0])
     pair = 2 if colour else 1
@@ -225,14 +225,14 @@ def _style(back: int | None, front: int | None = None, number: bool = False) -> 
 def _colour(level: int) -> Color:
     if level == NOT_A_NUMBER:
         return Color.parse("bright_green")
-    place = level / (LEVELS - 1) * (len(RAMP) - 1)
-    low = min(int(place), len(RAMP) - 2)
-    mixed = (round(a + (b - a) * (place - low)) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True))
+    position = level / (LEVELS - 1) * (len(RAMP) - 1)
+    low = min(int(position), len(RAMP) - 2)
+    mixed = (round(a + (b - a) * (position - low)) for a, b in zip(RAMP[low], RAMP[low + 1], strict=True))
     return Color.from_rgb(*mixed)
 
 
 def _align(text: str, width: int, right: bool = False) -> str:
-    """`text` padded to `width` cells. A mark after right-to-left letters keeps the terminal from moving the cells."""
+    """Pad `text` to `width` cells. A mark after right-to-left text keeps the terminal from reordering cells."""
     padding = " " * (width - cell_len(text))
     if any(unicodedata.bidirectional(character) in ("R", "AL") for character in text):
         text += LEFT_TO_RIGHT_MARK
@@ -240,7 +240,7 @@ def _align(text: str, width: int, right: bool = False) -> str:
 
 
 def _stack(text: str) -> list[str]:
-    """The characters of `text` that take a line each: combining marks and joiners stay with what they follow."""
+    """Split `text` into characters for vertical writing. Combining marks and joiners stay with their base character."""
     stack: list[str] = []
     for character in text:
         if stack and cell_len(character) == 0:

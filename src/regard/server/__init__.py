@@ -1,7 +1,7 @@
-"""The server of `regard view`: numbers and tiles of maps to the page, from this machine to this machine.
+"""The local HTTP server of `regard view`. It serves the page with the numbers and tiles of attention maps.
 
-target      what is shown: a capture, a run, a model        head_views    a head's numbers, in bands that can be stopped
-guard       who may ask, and for how much                   tiles         numbers → shades → PGM
-work_queue  a few threads, tickets, time limits, the cache  static_files  the built page, held in memory
-routes      what is asked, and the answers
+target      captures, runs and models as targets            head_views    weights of a head, computed in bands
+guard       access control and validation of requests       tiles         weights → shades → PGM
+work_queue  worker threads, tickets, time limits, cache     static_files  the built page, held in memory
+routes      request handlers
 """

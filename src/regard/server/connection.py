@@ -1,7 +1,7 @@
-"""Connections that must finish their request in time: a client that sends half a request cannot keep others out.
+"""HTTP connections with a time limit for each request, so that slow clients cannot block the server.
 
-uvicorn waits for the rest of a request without limit, and counts such a connection like any other. Here a connection
-has `SECONDS` for a request. When many requests are incomplete, the oldest connections are closed to make room.
+uvicorn waits for the rest of a request without limit and counts such a connection like any other. Here, a connection
+has `SECONDS` to send a request. If too many requests are incomplete, the oldest connections are closed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 SECONDS = 10.0
-"""From the first byte of a request, or from the connection, to the last byte of the request."""
-INCOMPLETE = 640
-"""Connections that may be in the middle of a request; a new one closes the oldest. A page opens a few at once."""
+"""Time limit in seconds from the first byte of a request, or from the connection, to the last byte of the request."""
+MAX_INCOMPLETE = 640
+"""Maximum number of connections with an incomplete request. A new one closes the oldest."""
 
 
 class Connection(H11Protocol):
@@ -26,7 +26,7 @@ class Connection(H11Protocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.waiting_since: float | None = None
-        """When the request that is still incomplete began; None between requests and while one is answered."""
+        """Start time of the incomplete request; None between requests and while a response is sent."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -46,7 +46,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _update(self) -> None:
-        """Start or stop the clock, by how far the client is with its request."""
+        """Start or stop the timer, depending on whether the request is complete."""
         if self.transport.is_closing():
             self._stop_waiting()
         elif self.conn.their_state is h11.SEND_BODY or (
@@ -61,19 +61,25 @@ class Connection(H11Protocol):
             return
         self.waiting_since = time.monotonic()
         self._timer = self.loop.call_later(SECONDS, self._expire)
-        self._make_room()
+        self._close_oldest()
 
-    def _make_room(self) -> None:
+    def _close_oldest(self) -> None:
         """Close the oldest incomplete connections if there are too many."""
-        waiting = [(one.waiting_since, one) for one in self.connections if isinstance(one, Connection)]
-        incomplete = sorted(((since, one) for since, one in waiting if since is not None), key=lambda pair: pair[0])
-        for _, oldest in incomplete[: max(0, len(incomplete) - INCOMPLETE)]:
+        waiting = [
+            (connection.waiting_since, connection)
+            for connection in self.connections
+            if isinstance(connection, Connection)
+        ]
+        incomplete = sorted(
+            ((since, connection) for since, connection in waiting if since is not None), key=lambda pair: pair[0]
+        )
+        for _, oldest in incomplete[: max(0, len(incomplete) - MAX_INCOMPLETE)]:
             if not oldest.unread:
                 oldest.close()
 
     @property
     def unread(self) -> bool:
-        """Whether bytes have arrived that a busy server has not read yet."""
+        """Whether bytes have arrived that the server has not read yet."""
         poll = select.poll()
         poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
         return bool(poll.poll(0))
@@ -91,7 +97,7 @@ class Connection(H11Protocol):
             self._timer = None
 
     def close(self) -> None:
-        """Close the connection without an answer."""
+        """Close the connection without a response."""
         self._stop_waiting()
         self.connections.discard(self)
         self.transport.abort()

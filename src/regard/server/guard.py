@@ -1,10 +1,10 @@
-"""Who may ask, and for how much: every request passes here first, and every number in it is checked here.
+"""Access control and validation. Every request passes through `Guard`; the parsers check every value in it.
 
-A page of a stranger, open in the same browser, can send requests to this server too. Three things tell it apart:
+A foreign page in the same browser can send requests to this server. Three headers identify such requests:
 
-    Host       a name that DNS was made to point here is not ours                     421
-    Origin     is sent with the stranger's address, and must be our own               403
-    Sec-Fetch-Site   is cross-site for pictures it embeds, which carry no Origin      403
+    Host             must be a name of this server (protects from DNS rebinding)        421
+    Origin           must be this server                                                403
+    Sec-Fetch-Site   must not be cross-site (embedded images have no Origin)            403
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 S = TypeVar("S", bound=str)
-BODY = 2**20
-"""Bytes of a request's body."""
+MAX_BODY_SIZE = 2**20
+"""Maximum size of a request body in bytes."""
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(:[0-9]{1,5})?")
-WHOLE = re.compile(r"[0-9]{1,12}")
+INTEGER = re.compile(r"[0-9]{1,12}")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HEADERS = {
     "x-content-type-options": "nosniff",
@@ -38,31 +38,32 @@ HEADERS = {
 }
 
 
-class Refused(Exception):
-    """A request that is not answered, with its status and a sentence for the person behind it."""
+class RequestError(Exception):
+    """An error response: HTTP status and a message for the user."""
 
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
-        self.status, self.words = status, words
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
 
 
-def answer(contents: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """JSON that every browser reads: no NaN, no halves of characters."""
+def json_response(contents: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a JSON response. NaN raises ValueError, and unpaired surrogates are replaced."""
     text = json.dumps(contents, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     cache = {"cache-control": "no-store", **(headers or {})}
     return Response(text.encode("utf-8", "replace"), status, cache, "application/json")
 
 
-def refusal(error: Refused) -> Response:
-    return answer({"error": error.words}, error.status)
+def error_response(error: RequestError) -> Response:
+    """Return the JSON response for an error."""
+    return json_response({"error": error.message}, error.status)
 
 
 class Guard:
-    """The outermost layer: checks who asks, and adds the headers that every answer has."""
+    """ASGI middleware that checks the origin of requests and adds security headers to responses."""
 
-    def __init__(self, app: ASGIApp, names: Collection[str] = LOOPBACK, *, wide: bool = False) -> None:
-        """`names`: what the server is called; `wide`: whether any address in numbers is its own, too."""
-        self.app, self.names, self.wide = app, {name.lower() for name in names}, wide
+    def __init__(self, app: ASGIApp, names: Collection[str] = LOOPBACK, *, any_address: bool = False) -> None:
+        """Accept the host `names`, and with `any_address` also any numeric IP address."""
+        self.app, self.names, self.any_address = app, {name.lower() for name in names}, any_address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -79,36 +80,38 @@ class Guard:
 
         try:
             self.check(scope)
-        except Refused as error:
-            await refusal(error)(scope, receive, with_headers)
+        except RequestError as error:
+            await error_response(error)(scope, receive, with_headers)
             return
         await self.app(scope, receive, with_headers)
 
     def check(self, scope: Scope) -> None:
-        """Raise Refused for a request that was not meant for this server, or comes from another page."""
-        given = Headers(scope=scope)
-        hosts = given.getlist("host")
+        """Raise RequestError if the request is for another host or comes from another page."""
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
         if len(hosts) != 1 or not self.ours(hosts[0]):
-            said = ", ".join(hosts)[:200] or "none"
-            raise Refused(421, f"host ({said}) must be this server's own. Open the address that `regard view` printed.")
-        origins = given.getlist("origin")
+            value = ", ".join(hosts)[:200] or "none"
+            raise RequestError(421, f"host ({value}) must be this server. Open the address that `regard view` printed.")
+        origins = headers.getlist("origin")
         if origins and origins != [f"{scope.get('scheme', 'http')}://{hosts[0]}"]:
-            said = ", ".join(origins)[:200]
-            raise Refused(403, f"origin ({said}) must be this server's own page. Other pages may not ask it anything.")
-        site = ["none", *given.getlist("sec-fetch-site")][-1]
-        visit = given.getlist("sec-fetch-mode")[-1:] == ["navigate"] and not scope["path"].startswith("/api/")
+            value = ", ".join(origins)[:200]
+            raise RequestError(
+                403, f"origin ({value}) must be this server's page. Requests of other pages are rejected."
+            )
+        site = ["none", *headers.getlist("sec-fetch-site")][-1]
+        visit = headers.getlist("sec-fetch-mode")[-1:] == ["navigate"] and not scope["path"].startswith("/api/")
         if site not in ("same-origin", "none") and not visit:
-            raise Refused(
-                403, f"sec-fetch-site ({site[:40]}) must be same-origin. Other pages may not ask it anything."
+            raise RequestError(
+                403, f"sec-fetch-site ({site[:40]}) must be same-origin. Requests of other pages are rejected."
             )
 
     def ours(self, host: str) -> bool:
-        """Whether a Host header names this server. Any port: a forwarded one differs, and DNS cannot change it."""
+        """Return whether a Host header names this server. The port may differ, as with port forwarding."""
         match = HOST.fullmatch(host)
         if not match:
             return False
         name = match[1].strip("[]").lower()
-        return name in self.names or (self.wide and _is_address(name))
+        return name in self.names or (self.any_address and _is_address(name))
 
 
 def _is_address(name: str) -> bool:
@@ -119,72 +122,78 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def whole(name: str, given: str | None, low: int, high: int, default: int | None = None) -> int:
-    """A number of a path or a query string, within bounds."""
-    if given is None and default is not None:
+def parse_integer(name: str, value: str | None, low: int, high: int, default: int | None = None) -> int:
+    """Parse an integer of a path or a query string and check its bounds."""
+    if value is None and default is not None:
         return default
-    if given is None or not WHOLE.fullmatch(given) or not low <= int(given) <= high:
-        said = "nothing" if given is None else repr(given[:40])
-        raise Refused(400, f"{name} ({said}) must be a whole number in {low}…{high}.")
-    return int(given)
+    if value is None or not INTEGER.fullmatch(value) or not low <= int(value) <= high:
+        received = "nothing" if value is None else repr(value[:40])
+        raise RequestError(400, f"{name} ({received}) must be an integer in {low}…{high}.")
+    return int(value)
 
 
-def one_of(name: str, given: str | None, choices: Collection[S], default: S) -> S:
-    if given is None:
+def parse_choice(name: str, value: str | None, choices: Collection[S], default: S) -> S:
+    """Return the choice equal to the value of a query string."""
+    if value is None:
         return default
     for choice in choices:
-        if choice == given:
+        if choice == value:
             return choice
-    raise Refused(400, f"{name} ({given[:40]!r}) must be one of {', '.join(choices)}.")
+    raise RequestError(400, f"{name} ({value[:40]!r}) must be one of {', '.join(choices)}.")
 
 
-async def fields(request: Request, known: Mapping[str, type]) -> dict[str, Any]:
-    """The object in a request's body: JSON of bounded size with these fields and no others."""
+async def read_fields(request: Request, known: Mapping[str, type]) -> dict[str, Any]:
+    """Read the JSON object of a request body. Its size is limited, and it may have only the known fields."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
-        raise Refused(415, f"content-type ({kind[:80] or 'none'}) must be application/json.")
+        raise RequestError(415, f"content-type ({kind[:80] or 'none'}) must be application/json.")
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
-            if len(body) > BODY:
-                raise Refused(413, f"body must be at most {BODY:,} bytes; got more. Send a shorter text.")
+            if len(body) > MAX_BODY_SIZE:
+                raise RequestError(413, f"body must be at most {MAX_BODY_SIZE:,} bytes; got more. Send a shorter text.")
     except ClientDisconnect:
-        raise Refused(499, "the client went away.") from None
+        raise RequestError(499, "the client disconnected.") from None
     try:
-        found = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+        contents = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f"body must be JSON; got what is not: {str(error)[:120]}.") from error
-    if not isinstance(found, dict):
-        raise Refused(400, f"body must be a JSON object with {', '.join(known)}; got a {type(found).__name__}.")
-    for name, value in found.items():
+        raise RequestError(400, f"body must be JSON; got invalid JSON: {str(error)[:120]}.") from error
+    if not isinstance(contents, dict):
+        raise RequestError(400, f"body must be a JSON object with {', '.join(known)}; got a {type(contents).__name__}.")
+    for name, value in contents.items():
         if name not in known:
-            raise Refused(400, f"body: {name[:40]!r} must be one of {', '.join(known)}.")
+            raise RequestError(400, f"body: {name[:40]!r} must be one of {', '.join(known)}.")
         if type(value) is not known[name]:
-            raise Refused(400, f"body: {name} must be of type {known[name].__name__}; got {type(value).__name__}.")
-    return found
+            raise RequestError(400, f"body: {name} must be of type {known[name].__name__}; got {type(value).__name__}.")
+    return contents
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
-def text_of(found: Mapping[str, Any], most: int) -> str:
-    """The text that was sent, whole characters, of bounded length."""
-    text = found.get("text")
+def text_field(contents: Mapping[str, Any], limit: int) -> str:
+    """Return the field `text`. Its length is limited, and it must be valid Unicode."""
+    text = contents.get("text")
     if not isinstance(text, str):
-        raise Refused(400, "body: text must be given.")
-    if len(text) > most:
-        raise Refused(413, f"body: text ({len(text):,} characters) must be at most {most:,}. Send a part of it.")
+        raise RequestError(400, "body: text must be present.")
+    if len(text) > limit:
+        raise RequestError(
+            413, f"body: text ({len(text):,} characters) must be at most {limit:,}. Send a shorter text."
+        )
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise Refused(400, f"body: text must be whole characters; got half of one at {error.start}.") from error
+        raise RequestError(
+            400, f"body: text must be valid Unicode; got an unpaired surrogate at {error.start}."
+        ) from error
     return text
 
 
-def between(found: Mapping[str, Any], name: str, low: int, high: int, default: int) -> int:
-    value = int(found.get(name, default))
+def integer_field(contents: Mapping[str, Any], name: str, low: int, high: int, default: int) -> int:
+    """Return an integer field and check its bounds."""
+    value = int(contents.get(name, default))
     if not low <= value <= high:
-        raise Refused(400, f"body: {name} ({str(value)[:40]}) must lie in {low}…{high}.")
+        raise RequestError(400, f"body: {name} ({str(value)[:40]}) must lie in {low}…{high}.")
     return value

@@ -1,4 +1,4 @@
-"""Charts of mechanisms, for the page `explain.html`: each by its name, and the model that is looked at as `run`."""
+"""Charts for the page `explain.html`: one for each mechanism, and `run` for the model of the target."""
 
 from __future__ import annotations
 
@@ -6,40 +6,42 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .guard import Refused
+from .guard import RequestError
 from .target import Target
 
-TEXT = 500
-"""Characters of a text: a chart shows a few words."""
+MAX_TEXT_LENGTH = 500
+"""Maximum number of characters in a text: a chart shows a few words."""
 RUN = "run"
 
 
-def run_of(target: Target) -> tuple[Any, Path | None] | None:
-    """The model of a target that can be explained, and its image; None where there is none."""
-    found = getattr(target, "translator", None) or getattr(target, "classifier", None)
-    return None if found is None else (found, getattr(target, "image", None))
+def explainable_model(target: Target) -> tuple[Any, Path | None] | None:
+    """Return the explainable model of a target and its image, or None if it has no such model."""
+    model = getattr(target, "translator", None) or getattr(target, "classifier", None)
+    return None if model is None else (model, getattr(target, "image", None))
 
 
-def offer(target: Target) -> dict[str, Any]:
-    """What can be explained: names, what each reads where nothing is said, and the title of the model."""
+def available_charts(target: Target) -> dict[str, Any]:
+    """Return the available charts: mechanisms with their default texts, and the title of the target's model."""
     from ..explain import MECHANISMS
 
-    run = run_of(target)
-    title = None if run is None else target.shown.title
+    run = explainable_model(target)
+    title = None if run is None else target.snapshot.title
     return {"mechanisms": [{"name": one.name, "text": one.text} for one in MECHANISMS.values()], "run": title}
 
 
-def asked(target: Target, name: str, text: str | None) -> Callable[[], dict[str, Any]]:
-    """What makes the chart that was asked for."""
+def chart_function(target: Target, name: str, text: str | None) -> Callable[[], dict[str, Any]]:
+    """Return a function that creates the requested chart."""
     from ..explain import MECHANISMS, draw
     from ..explain.trained_models import explain_run
 
-    if text is not None and len(text) > TEXT:
-        raise Refused(413, f"text ({len(text):,} characters) must be at most {TEXT}. A chart shows a few words.")
-    run = run_of(target)
+    if text is not None and len(text) > MAX_TEXT_LENGTH:
+        raise RequestError(
+            413, f"text ({len(text):,} characters) must be at most {MAX_TEXT_LENGTH}. A chart shows a few words."
+        )
+    run = explainable_model(target)
     if name == RUN and run is not None:
         model, image = run
-        return lambda: draw(explain_run(model, text, image, target.shown.title)).told()
+        return lambda: draw(explain_run(model, text, image, target.snapshot.title)).to_dict()
     if name not in MECHANISMS:
-        raise Refused(404, f"mechanism ({name[:40]!r}) must be one of {', '.join(MECHANISMS)}.")
-    return lambda: draw(MECHANISMS[name].explain(text)).told()
+        raise RequestError(404, f"mechanism ({name[:40]!r}) must be one of {', '.join(MECHANISMS)}.")
+    return lambda: draw(MECHANISMS[name].explain(text)).to_dict()

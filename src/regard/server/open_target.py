@@ -1,4 +1,4 @@
-"""From a path to a target of the server."""
+"""Open a path as a target of the server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.json_files import read_json_object
-from .target import EXPLAINED, Capture, Target
+from .target import TARGET_KINDS, Capture, Target
 
 
 def open_target(
@@ -16,20 +16,20 @@ def open_target(
     image: str | os.PathLike[str] | None = None,
     batch: int = 0,
 ) -> Target:
-    """What a path holds, and, for a model, what it looks at while it reads a text or an image.
+    """Open a capture, a run or a model directory. A model is run on the text or the image.
 
     Raises:
-        ValueError, OSError: in words, for what cannot be shown.
+        ValueError, OSError: if the path cannot be shown.
     """
     path, image = Path(path), None if image is None else Path(image)
     if path.is_file():
         if text is not None or image is not None:
-            raise ValueError(f"view: a text or an image must be given with a model; {path} is a file: a capture.")
+            raise ValueError(f"view: a text or an image must be passed with a model; {path} is a capture.")
         from ..lens.captures import load_capture
 
         return Capture(load_capture(path), path.name, batch)
     if not path.is_dir():
-        raise ValueError(f"view: TARGET ({path}) must be {EXPLAINED}; got nothing there.")
+        raise ValueError(f"view: TARGET ({path}) must be {TARGET_KINDS}; it does not exist.")
     config = _config(path)
     if "recipe" in config:
         return _run(path, config["recipe"], text, image)
@@ -37,7 +37,7 @@ def open_target(
         from .huggingface_target import Model
 
         return Model(path, config, text, image)
-    raise ValueError(f"view: TARGET ({path}) must be {EXPLAINED}; its config.json tells of neither.")
+    raise ValueError(f"view: TARGET ({path}) must be {TARGET_KINDS}; its config.json describes neither.")
 
 
 def _run(path: Path, recipe: object, text: str | None, image: Path | None) -> Target:
@@ -45,18 +45,20 @@ def _run(path: Path, recipe: object, text: str | None, image: Path | None) -> Ta
 
     if recipe in ("translate", "classify"):
         if image is not None:
-            kind = "a translator" if recipe == "translate" else "one of text"
-            raise ValueError(f"view: --image must come with a model of images; {path} is {kind}. Give --text.")
+            kind = "a translator" if recipe == "translate" else "a text classifier"
+            raise ValueError(f"view: --image must be used with an image model; {path} is {kind}. Pass --text.")
         return TranslatorTarget(path, text) if recipe == "translate" else TextClassifier(path, text)
     if recipe == "images":
         if text is not None:
-            raise ValueError(f"view: --text must come with a model of text; {path} is one of images. Give --image.")
+            raise ValueError(
+                f"view: --text must be used with a text model; {path} is an image classifier. Pass --image."
+            )
         return Classifier(path, image)
-    raise ValueError(f"view: TARGET ({path}) must be a run of translate, classify or images; got one of {recipe}.")
+    raise ValueError(f"view: TARGET ({path}) must be a run of translate, classify or images; got a run of {recipe}.")
 
 
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
-        raise ValueError(f"view: TARGET ({folder}) must be {EXPLAINED}; got a folder without config.json.")
-    return read_json_object(path, "the settings of a run or of a model", "Give another folder.", where="view")
+        raise ValueError(f"view: TARGET ({folder}) must be {TARGET_KINDS}; got a folder without config.json.")
+    return read_json_object(path, "the settings of a run or of a model", "Pass another folder.", where="view")

@@ -1,4 +1,4 @@
-"""Runs of ours as targets: a translator, a classifier of texts, a classifier of images."""
+"""Runs of `regard train` as targets: a translator, a text classifier, an image classifier."""
 
 from __future__ import annotations
 
@@ -14,49 +14,51 @@ from ..data import BOS, EOS, Vocabulary
 from ..data.image_files import decode
 from ..tasks.loading import load_image_classifier, load_text_classifier, load_translator
 from ..tasks.translator import Translation, Translator
-from .guard import Refused
-from .target import Layer, Shown, Target, brief, shown
+from .guard import RequestError
+from .target import Layer, Snapshot, Target, brief, snapshot
 
-LONGEST = 256
-"""Subwords of a sentence to translate, and of its translation."""
+MAX_SUBWORDS = 256
+"""Maximum number of subwords of a sentence to translate, and of its translation."""
 
 
 class TranslatorTarget(Target):
-    """A run of `regard train translate`: every text is translated, and the best translation looked at."""
+    """A run of `regard train translate`. Shows the attention of the best translation of a text."""
 
     can = ("translate", "run")
 
     def __init__(self, folder: Path, text: str | None = None) -> None:
         self.translator: Translator = load_translator(folder)
         self.title = folder.resolve().name
-        self.shown = Shown("translator", self.title, [])
+        self.snapshot = Snapshot("translator", self.title, [])
         if text is not None:
             try:
-                self.shown = self.run(text)
-            except Refused as error:
-                raise ValueError(f"view: {error.words}") from error
+                self.snapshot = self.run(text)
+            except RequestError as error:
+                raise ValueError(f"view: {error.message}") from error
 
-    def run(self, text: str) -> Shown:
+    def run(self, text: str) -> Snapshot:
         (best,) = self._translate(text, 5, 1)
         if not self.translator.attends:
-            raise Refused(
-                400, f"model must look at its source; {self.title} has a fixed context, the same at each step."
+            raise RequestError(
+                400, f"model must attend to its source; {self.title} has a fixed context, the same at each step."
             )
-        return Shown("translator", f"{self.title}: {best.source} → {best.text}", self._layers(best))
+        return Snapshot("translator", f"{self.title}: {best.source} → {best.text}", self._layers(best))
 
     def _layers(self, one: Translation) -> list[Layer]:
-        """Every attention of the model, while it reads the source and writes the translation."""
+        """Return all attention maps of the model for a sentence and its translation."""
         from ..lens.watch import watch
 
         with watch(self.translator.model) as seen:  # type: ignore[arg-type]  # a translator is a module
             maps = self.translator.look([one])
         source = self.translator.source.pieces(one.read)
         written = self.translator.target.pieces((*one.written, EOS))
-        given = self.translator.target.pieces((BOS, *one.written))
+        decoder_input = self.translator.target.pieces((BOS, *one.written))
         layers = []
         for name, kind, map in zip(seen.names, seen.kinds, seen.maps, strict=True):
             layer = Layer(name, kind, map)
-            sides = {"cross": (written, source), "causal": (given, given), "self": (source, source)}[kind]
+            sides = {"cross": (written, source), "causal": (decoder_input, decoder_input), "self": (source, source)}[
+                kind
+            ]
             if (len(sides[0]), len(sides[1])) == (layer.queries, layer.keys):
                 layer.query_tokens, layer.key_tokens = sides
             layers.append(layer)
@@ -64,14 +66,16 @@ class TranslatorTarget(Target):
 
     def _translate(self, text: str, beam: int, n_best: int) -> list[Translation]:
         length = len(self.translator.source.encode(text))
-        if length > LONGEST:
-            raise Refused(413, f"text ({length} subwords) must have at most {LONGEST}. Translate sentence by sentence.")
-        return self.translator.translate(text, size=beam, n_best=n_best, longest=LONGEST)
+        if length > MAX_SUBWORDS:
+            raise RequestError(
+                413, f"text ({length} subwords) must have at most {MAX_SUBWORDS}. Translate sentence by sentence."
+            )
+        return self.translator.translate(text, size=beam, n_best=n_best, longest=MAX_SUBWORDS)
 
     def translate(self, text: str, beam: int, n_best: int) -> dict[str, Any]:
-        found = self._translate(text, beam, n_best)
-        maps = self.translator.look(found)
-        aligned = self.translator.align(found, maps=maps)
+        translations = self._translate(text, beam, n_best)
+        maps = self.translator.look(translations)
+        aligned = self.translator.align(translations, maps=maps)
         source, target = self.translator.source, self.translator.target
         hypotheses = [
             {
@@ -84,13 +88,13 @@ class TranslatorTarget(Target):
                 "target_words": words(target, one.written),
                 "links": [list(link) for link in aligned[number].links] if aligned else [],
             }
-            for number, one in enumerate(found)
+            for number, one in enumerate(translations)
         ]
         return {"hypotheses": hypotheses}
 
 
 def words(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:
-    """The words of a sentence, numbered as `Vocabulary.words` numbers them."""
+    """Return the words of a sentence in the order of the numbers of `Vocabulary.words`."""
     numbered = zip(vocabulary.words(ids), ids, strict=True)
     return [
         vocabulary.decode([id for _, id in group]).strip()
@@ -100,18 +104,18 @@ def words(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:
 
 
 class TextClassifier(Target):
-    """A run of `regard train classify` and a text: what it looks at, and what it takes the text for."""
+    """A run of `regard train classify`. Shows the attention for a text and the predicted label."""
 
     can = ("run",)
 
     def __init__(self, folder: Path, text: str | None) -> None:
         if text is None or not text.strip():
-            raise ValueError(f"view: {folder} must come with a text to read. Give --text or --file.")
+            raise ValueError(f"view: {folder} must be opened with a text. Pass --text or --file.")
         self.classifier, self.title = load_text_classifier(folder), folder.resolve().name
-        self.shown = self.run(text)
+        self.snapshot = self.run(text)
 
-    def run(self, text: str) -> Shown:
-        """As `regard classify` reads it: the end of a text longer than the model takes is left out."""
+    def run(self, text: str) -> Snapshot:
+        """Classify a text as `regard classify` does. A text that is too long is truncated."""
         from ..lens.watch import watch
 
         words, model = self.classifier.words, self.classifier.model
@@ -121,18 +125,18 @@ class TextClassifier(Target):
         seen.tokens(words.pieces(ids))
         best = int(chances.argmax())
         label = f"{self.classifier.labels[best]} ({float(chances[best]):.2f})"
-        return shown(seen, "model", f"{self.title}: {label}: {brief(text)}")
+        return snapshot(seen, "model", f"{self.title}: {label}: {brief(text)}")
 
 
 class Classifier(Target):
-    """A run of `regard train images` and an image."""
+    """A run of `regard train images`. Shows the attention for an image."""
 
     def __init__(self, folder: Path, image: Path | None) -> None:
         if image is None:
-            raise ValueError(f"view: {folder} must come with an image to look at. Give --image FILE.")
+            raise ValueError(f"view: {folder} must be opened with an image. Pass --image FILE.")
         self.classifier, self.image = load_image_classifier(folder), image
         pixels = decode(image, self.classifier.shape)  # (C, H, W) bytes
-        self.shown = looked(
+        self.snapshot = run_vit(
             self.classifier.model,
             self.classifier.normal(pixels[None]),
             pixels,
@@ -140,20 +144,18 @@ class Classifier(Target):
         )
 
 
-def looked(model: Any, given: Tensor, pixels: Tensor, title: str) -> Shown:
-    """What a Vision Transformer of ours looks at: pixels are (C, H, W) bytes, given what the model takes for them."""
+def run_vit(model: Any, values: Tensor, pixels: Tensor, title: str) -> Snapshot:
+    """Run a Vision Transformer and return its attention. `pixels` are (C, H, W) bytes, `values` the model input."""
     from ..lens.patch_weights import Patches
     from ..lens.watch import watch
     from ..models.vit import ViT
 
     if not isinstance(model, ViT):
-        raise ValueError(
-            f"view: {title} must be seen by a Vision Transformer; a {type(model).__name__} attends to nothing."
-        )
+        raise ValueError(f"view: {title} must be a Vision Transformer; a {type(model).__name__} has no attention.")
     with watch(model) as seen, torch.inference_mode():
-        model.encode(given)  # all tokens: to classify, the last block needs only the class token's
+        model.encode(values)  # all tokens: the classifier computes only the class token in the last block
     colours = pixels if len(pixels) == 3 else pixels[:1].expand(3, -1, -1)
     seen.image = colours.permute(1, 2, 0).contiguous()
     rows, columns = model.config.grid
     seen.patches = Patches(rows, columns, int(model.first is not None))
-    return shown(seen, "images", title)
+    return snapshot(seen, "images", title)

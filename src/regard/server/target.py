@@ -1,4 +1,4 @@
-"""What is shown: a capture, a translator of ours, a classifier of images of ours, a model directory of Hugging Face."""
+"""Targets of the server: a capture, a run of `regard train`, or a Hugging Face model directory."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ..attention.attention_map import AttentionMap
 from ..lens.patch_weights import Patches
 from ..lens.seen import Seen
 from . import tiles
-from .guard import Refused
+from .guard import RequestError
 from .head_views import Head, Mean
 
-MAPS = 4096
-"""Maps that a page shows at most."""
-EXPLAINED = (
+MAX_MAPS = 4096
+"""Maximum number of maps on a page."""
+TARGET_KINDS = (
     "a capture (seen.save('x.safetensors')), a run of `regard train translate`, `classify` or `images`, or a model "
     "directory of Hugging Face"
 )
 
 
 class Layer:
-    """A map of all heads of one call, and the tokens along its axes."""
+    """The attention map of one call with all heads, and the tokens along its axes."""
 
     def __init__(self, name: str, kind: str, map: AttentionMap, batch: int = 0) -> None:
         self.name, self.kind, self._map = name, kind, map
@@ -43,51 +43,55 @@ class Layer:
 
     @cached_property
     def heads(self) -> list[Head]:
+        """The heads of the batch entry."""
         return [Head(self._map.at(*lead)) for lead in self._leads]
 
     @property
     def count(self) -> int:
+        """Number of heads."""
         return len(self._leads)
 
     def head(self, which: str) -> Head | Mean:
-        """By its number, or "mean"."""
+        """Return a head by its index, or the mean of all heads for "mean"."""
         if which == "mean":
             return Mean(self.heads)
         if not (which.isascii() and which.isdecimal() and len(which) < 6 and int(which) < self.count):
-            raise Refused(404, f"head ({which[:40]!r}) must be 'mean' or a number in 0…{self.count - 1}.")
+            raise RequestError(404, f"head ({which[:40]!r}) must be 'mean' or an index in 0…{self.count - 1}.")
         return self.heads[int(which)]
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What the page shows now; another text gives another one."""
+class Snapshot:
+    """The maps that the page shows. Running another text creates a new snapshot with a new version."""
 
     kind: str
     title: str
     layers: Sequence[Layer]
     image: Tensor | None = None
-    """uint8 (height, width, 3)"""
+    """Input image, uint8 (height, width, 3)."""
     patches: Patches | None = None
     version: str = field(default_factory=lambda: secrets.token_hex(6))
 
     def layer(self, number: int) -> Layer:
+        """Return a layer by its index."""
         if not 0 <= number < len(self.layers):
-            last = f"in 0…{len(self.layers) - 1}" if self.layers else "of a map; there is none yet: send a text first"
-            raise Refused(404, f"map ({number}) must be a number {last}.")
+            range_ = f"in 0…{len(self.layers) - 1}" if self.layers else "of a map; there is none: send a text first"
+            raise RequestError(404, f"map ({number}) must be an index {range_}.")
         return self.layers[number]
 
     def square(self) -> list[Layer]:
-        """The maps that rollout multiplies: from a sequence to itself, all of the last one's length and kind."""
+        """Return the maps for a rollout: self-attention maps with the length and kind of the last one."""
         within = [layer for layer in self.layers if layer.kind != "cross" and layer.queries == layer.keys]
         return [layer for layer in within if (layer.keys, layer.kind) == (within[-1].keys, within[-1].kind)]
 
     @cached_property
     def picture(self) -> bytes | None:
+        """The image as a PNG file."""
         return None if self.image is None else tiles.png(self.image)
 
-    def told(self, can: Sequence[str]) -> dict[str, Any]:
-        """What GET /api/target answers."""
-        tables: dict[tuple[str, ...], str] = {}  # tokens that several maps share are sent once
+    def to_dict(self, can: Sequence[str]) -> dict[str, Any]:
+        """Return the JSON response of GET /api/target."""
+        tables: dict[tuple[str, ...], str] = {}  # token lists shared by several maps are sent once
 
         def table(tokens: Sequence[str] | None) -> str | None:
             return None if tokens is None else tables.setdefault(tuple(tokens), f"t{len(tables)}")
@@ -124,29 +128,29 @@ class Shown:
         }
 
 
-def shown(seen: Seen, kind: str, title: str, batch: int = 0) -> Shown:
-    """What was seen, as a page shows it. Maps without a cell are left out."""
+def snapshot(seen: Seen, kind: str, title: str, batch: int = 0) -> Snapshot:
+    """Create a snapshot of recorded maps. Empty maps are omitted."""
     for name, map in zip(seen.names, seen.maps, strict=True):
         if len(map.shape) > 4:
             sizes = "×".join(str(size) for size in map.shape)
             raise ValueError(
-                f"view: map {name!r:.60} of {title} ({sizes}) must be batch × heads × queries × keys at most. "
-                "Choose others: seen.filter(…)."
+                f"view: map {name!r:.60} of {title} ({sizes}) must have at most 4 dimensions. "
+                "Select others: seen.filter(…)."
             )
-    found = [
-        Layer(name, sort, map, batch)
-        for name, sort, map in zip(seen.names, seen.kinds, seen.maps, strict=True)
+    layers = [
+        Layer(name, map_kind, map, batch)
+        for name, map_kind, map in zip(seen.names, seen.kinds, seen.maps, strict=True)
         if map.shape[-2] and map.shape[-1]
     ]
-    if not found:
-        raise ValueError(f"view: {title} must hold a map; got none with a cell in it.")
-    if len(found) > MAPS:
-        raise ValueError(f"view: {title} ({len(found):,} maps) must have at most {MAPS:,}. Choose: seen.filter(…).")
-    return Shown(kind, title, found, seen.image, seen.patches)
+    if not layers:
+        raise ValueError(f"view: {title} must have a map that is not empty; got none.")
+    if len(layers) > MAX_MAPS:
+        raise ValueError(f"view: {title} ({len(layers):,} maps) must have at most {MAX_MAPS:,}. Use seen.filter(…).")
+    return Snapshot(kind, title, layers, seen.image, seen.patches)
 
 
 def brief(text: str) -> str:
-    """The beginning of a text, for a title.
+    """Shorten a text to one line for a title.
 
     >>> brief("two\\nlines"), len(brief("long " * 100))
     ('two lines', 60)
@@ -156,24 +160,25 @@ def brief(text: str) -> str:
 
 
 class Target:
-    """What `regard view` was pointed at: something that is shown, and may take another text."""
+    """Base class of the objects that `regard view` shows. A model may also run another text."""
 
-    shown: Shown
+    snapshot: Snapshot
     can: tuple[str, ...] = ()
-    """What it does besides being looked at: "translate", "run"."""
+    """Additional actions: "translate", "run"."""
 
-    def run(self, text: str) -> Shown:
-        """What the model looks at while it reads another text."""
-        raise Refused(404, "this target must be a model to read another text; it is a capture, which stays as it is.")
+    def run(self, text: str) -> Snapshot:
+        """Run the model on another text and return a snapshot of its attention."""
+        raise RequestError(404, "this target must be a model to run another text; it is a capture.")
 
     def translate(self, text: str, beam: int, n_best: int) -> dict[str, Any]:
-        raise Refused(
-            404, "this target must be a translator to translate. Give the folder of `regard train translate`."
+        """Translate a text and return the JSON response of POST /api/translate."""
+        raise RequestError(
+            404, "this target must be a translator to translate. Open a folder of `regard train translate`."
         )
 
 
 class Capture(Target):
-    """A file that `Seen.save` wrote, or anything seen in this process."""
+    """A capture file, or maps recorded in this process."""
 
     def __init__(self, seen: Seen, title: str, batch: int = 0) -> None:
-        self.shown = shown(seen, "capture", title, batch)
+        self.snapshot = snapshot(seen, "capture", title, batch)

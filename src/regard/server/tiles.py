@@ -1,10 +1,10 @@
-"""Tiles: which cells a tile covers, how a weight becomes a shade, and the bytes that are sent.
+"""Image tiles of attention maps: the cells of a tile, the shades of weights, and the encoding.
 
-A map is a Deep Zoom image: x counts keys, y counts queries. The deepest level, ⌈log₂ max(Tq, Tk)⌉, has one cell a
-pixel; each level above it twice as many cells a pixel, each way.
+A map is a Deep Zoom image: the x axis has keys, the y axis has queries. The deepest level, ⌈log₂ max(Tq, Tk)⌉, has one
+cell per pixel. Each level above it has twice as many cells per pixel along each axis.
 
 A tile is sent as shades, one byte per pixel, in a binary PGM (portable graymap) file: 0 for the weakest weight of the
-scale, 255 for the strongest. The page colours it.
+scale, 255 for the strongest. The page applies the colours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PALETTES = ("light", "dark")
 
 
 def deepest(queries: int, keys: int) -> int:
-    """The level with one cell a pixel.
+    """Return the level with one cell per pixel.
 
     >>> deepest(5, 256), deepest(257, 3), deepest(1, 1)
     (8, 9, 0)
@@ -31,13 +31,13 @@ def deepest(queries: int, keys: int) -> int:
 
 
 def side(number: int, entries: int, cells: int) -> list[Cells]:
-    """What tile `number` covers of an axis; nothing beyond its end."""
+    """Return the cells that tile `number` covers along an axis; empty beyond its end."""
     start = number * TILE * cells
     return split(start, max(start, min(start + TILE * cells, entries)), cells)
 
 
 def thumbnail(queries: int, keys: int, size: int) -> tuple[int, int]:
-    """Height and width of a picture of the whole: the longer side has `size` pixels, or as many as there are entries.
+    """Return height and width of a thumbnail: the longer side has `size` pixels, or one per entry if there are fewer.
 
     >>> thumbnail(512, 128, 96), thumbnail(5, 9, 96)
     ((96, 24), (5, 9))
@@ -49,12 +49,12 @@ def thumbnail(queries: int, keys: int, size: int) -> tuple[int, int]:
 
 
 def floor(keys: int) -> float:
-    """Where the log scale begins: a tenth of what each key would get if all were alike, a thousandth at the most."""
+    """Return the lower limit of the log scale: a tenth of the uniform weight, at most 0.001."""
     return min(1e-3, 0.1 / max(1, keys))
 
 
 def shading(scale: str, keys: int) -> Shading:
-    """Return how weights become shades. It is the same for the whole map, so that tiles fit together."""
+    """Return the mapping of weights to shades. It is the same for all tiles of a map."""
     return Shading(floor(keys) if scale == "log" else None)
 
 

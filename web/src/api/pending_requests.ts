@@ -1,5 +1,5 @@
-// What is still to come: requests, which the status line shows and cancels, and drawings. The page lists all of it in an
-// attribute of <html>, so that tests (and scripts that print the page) know when it is finished: the attribute is empty.
+// Pending work: requests, which the status line shows and cancels, and drawings. The page lists pending work in an
+// attribute of <html>. Tests, and scripts that print the page, wait until the attribute is empty.
 
 import { answer, paths } from "./client.ts";
 import type { Progress } from "./types.ts";
@@ -11,28 +11,28 @@ function publish(): void {
   document.documentElement.dataset["ahead"] = [...new Set(pending.values())].join(" ");
 }
 
-/** Note that something is to come; call `end` with the same object when it is there. */
-export function begin(thing: object, kind: Kind): void {
-  pending.set(thing, kind);
+/** Register pending work. Call `end` with the same object when it is finished. */
+export function begin(item: object, kind: Kind): void {
+  pending.set(item, kind);
   publish();
 }
 
-export function end(thing: object): void {
-  if (pending.delete(thing)) publish();
+export function end(item: object): void {
+  if (pending.delete(item)) publish();
 }
 
-/** Wait until a picture can be drawn. A picture that cannot be read is not waited for. */
+/** Wait until an image can be drawn. An image that cannot be decoded is ignored. */
 export async function decoded(picture: HTMLImageElement): Promise<void> {
   begin(picture, "picture");
   await picture.decode().catch(() => undefined);
   end(picture);
 }
 
-/** What is computed: a text, or an object whose text changes with the progress. */
+/** Description of a request: a text, or an object whose text changes with the progress. */
 export type Label = string | { toString(): string };
 
-const PATIENCE = 250; // milliseconds until a request is shown
-const LONG = 1000; // milliseconds until the server is asked for its progress
+const SHOW_AFTER = 250; // milliseconds until a request is shown
+const PROGRESS_AFTER = 1000; // milliseconds until the server is asked for its progress
 
 export class PendingRequests {
   /** Labels of the requests that have been open for a while. */
@@ -55,7 +55,7 @@ export class PendingRequests {
   ): Promise<T | undefined> {
     this.open.set(control, { label, since: performance.now() });
     begin(control, "answer");
-    window.setTimeout(() => this.update(), PATIENCE);
+    window.setTimeout(() => this.update(), SHOW_AFTER);
     try {
       const result = await task(control.signal);
       if (control.signal.aborted) return undefined;
@@ -90,49 +90,49 @@ export class PendingRequests {
 
   private update(): void {
     const now = performance.now();
-    const slow = [...this.open.values()].filter(({ since }) => now - since >= PATIENCE - 10);
+    const slow = [...this.open.values()].filter(({ since }) => now - since >= SHOW_AFTER - 10);
     this.slow = slow.map(({ label }) => String(label));
     window.clearTimeout(this.timer);
-    if (this.busy) this.timer = window.setTimeout(() => this.update(), PATIENCE);
+    if (this.busy) this.timer = window.setTimeout(() => this.update(), SHOW_AFTER);
     else this.progress = "";
-    if (slow.some(({ since }) => now - since >= LONG)) void this.askProgress();
+    if (slow.some(({ since }) => now - since >= PROGRESS_AFTER)) void this.askProgress();
     this.changed();
   }
 
   private async askProgress(): Promise<void> {
     if (this.asking) return;
     this.asking = true;
-    const found = await answer<Progress>(paths.progress, AbortSignal.timeout(10 * LONG)).catch(() => null);
+    const result = await answer<Progress>(paths.progress, AbortSignal.timeout(10 * PROGRESS_AFTER)).catch(() => null);
     this.asking = false;
     if (!this.busy) return;
-    this.progress = found ? progressText(found) : "";
+    this.progress = result ? progressText(result) : "";
     this.changed();
   }
 }
 
-/** What the server works on, and how much of it is done where the server knows. */
+/** The running work of the server, with the percentage done if it is known. */
 export function progressText({ working }: Progress): string {
   return working.map(({ what, done }) => (done === null ? what : `${what}: ${Math.floor(100 * done)} %`)).join(" · ");
 }
 
-/** Call `action` for many things, a few at a time, in order; stop with the signal. */
+/** Call `action` for each item in order, a few at a time, until the signal aborts. */
 export async function each<T>(
-  things: readonly T[],
+  items: readonly T[],
   few: number,
   signal: AbortSignal,
-  action: (thing: T, index: number) => Promise<void>,
+  action: (item: T, index: number) => Promise<void>,
 ): Promise<void> {
   let next = 0;
   const worker = async (): Promise<void> => {
     try {
-      while (next < things.length && !signal.aborted) {
+      while (next < items.length && !signal.aborted) {
         const index = next++;
-        await action(things[index]!, index);
+        await action(items[index]!, index);
       }
     } catch (error) {
-      next = things.length; // stop the other workers too
+      next = items.length; // stop the other workers too
       throw error;
     }
   };
-  await Promise.all(Array.from({ length: Math.min(few, things.length) }, worker));
+  await Promise.all(Array.from({ length: Math.min(few, items.length) }, worker));
 }

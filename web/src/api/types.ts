@@ -1,4 +1,4 @@
-// What the server answers. `tests/page/test_api_types.py` compiles real answers against these types.
+// Types of the server's responses. `tests/page/test_api_types.py` compiles real responses against these types.
 
 export interface MapInfo {
   id: number;
@@ -40,7 +40,7 @@ export type ReceivedAnswer = { received: number[]; cells_per_entry?: number };
 export type Profile = Record<"entropy" | "distance" | "first" | "previous" | "same", number | null>;
 export type OverlayAnswer = { rows: number; columns: number; weights: number[] };
 
-/** What the server computes now, for all clients; `done` is null for work without steps. */
+/** The running work of the server, for all clients. `done` is null for work without steps. */
 export type Progress = { working: { what: string; done: number | null }[]; waiting: number };
 
 export interface Hypothesis {

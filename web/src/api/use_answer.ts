@@ -1,5 +1,4 @@
-// Hooks that ask the server for what a component shows. A component that is removed, or asks for something else, aborts
-// its request.
+// Hooks that request data for a component. When the component is removed or requests other data, the request is aborted.
 
 import { useLayoutEffect, useState } from "preact/hooks";
 
@@ -7,39 +6,39 @@ import type { Store } from "../shell/store.ts";
 import { answer } from "./client.ts";
 import { type Label, each } from "./pending_requests.ts";
 
-/** The answer to a GET request; null while there is none. With `keep`, the last answer stays until the next one is there. */
+/** The response to a GET request; null until it arrives. With `keep`, the previous response is kept until then. */
 export function useAnswer<T>(app: Store, path: string | null, label: Label, keep = false): T | null {
   const key = `${app.target.version} ${path}`;
-  const [known, setKnown] = useState<{ key: string; found: T } | null>(null);
+  const [known, setKnown] = useState<{ key: string; result: T } | null>(null);
   useLayoutEffect(() => {
     if (path === null) return undefined;
     const control = new AbortController();
     void app
       .request(label, (signal) => answer<T>(path, signal), control)
-      .then((found) => {
-        if (found !== undefined) setKnown({ key, found });
+      .then((result) => {
+        if (result !== undefined) setKnown({ key, result });
         else if (!control.signal.aborted) setKnown(null);
       });
     return () => control.abort();
   }, [key]);
-  return known && path !== null && (keep || known.key === key) ? known.found : null;
+  return known && path !== null && (keep || known.key === key) ? known.result : null;
 }
 
-/** The answers to several GET requests, asked for a few at a time; undefined where there is none yet. */
+/** The responses to several GET requests, a few at a time; undefined for those that have not arrived. */
 export function useAnswers<T>(app: Store, paths: readonly string[], few: number, label: Label): (T | undefined)[] {
   const key = `${app.target.version} ${paths.join("\n")}`;
-  const [known, setKnown] = useState<{ key: string; found: (T | undefined)[] }>({ key: "", found: [] });
+  const [known, setKnown] = useState<{ key: string; result: (T | undefined)[] }>({ key: "", result: [] });
   useLayoutEffect(() => {
     if (!paths.length) return undefined;
     const control = new AbortController();
-    const found = paths.map((): T | undefined => undefined);
+    const result = paths.map((): T | undefined => undefined);
     const task = (signal: AbortSignal): Promise<void> =>
       each(paths, few, signal, async (path, index) => {
-        found[index] = await answer<T>(path, signal);
-        setKnown({ key, found: [...found] });
+        result[index] = await answer<T>(path, signal);
+        setKnown({ key, result: [...result] });
       });
     void app.request(label, task, control);
     return () => control.abort();
   }, [key]);
-  return known.key === key ? known.found : paths.map(() => undefined);
+  return known.key === key ? known.result : paths.map(() => undefined);
 }

@@ -1,10 +1,10 @@
-// The drawing of a chart that was laid out.
+// Draw a chart from its layout.
 
 import type { ElkPoint } from "elkjs/lib/elk.bundled.js";
 import type { ComponentChildren, SVGAttributes, VNode } from "preact";
 
 import type { Theme } from "../shared/palette.ts";
-import { type Box, type Laid, SIZE, type Shown, turned } from "./chart_layout.ts";
+import { type Box, type ChartLayout, SIZE, type Shown, turned } from "./chart_layout.ts";
 import type { Grid } from "./chart_model.ts";
 import { width } from "./svg_text.ts";
 import { CAPTION, type Frame, captions, leftOf, paint, sizeOf } from "./value_picture.ts";
@@ -35,7 +35,7 @@ const COLOURS = { light: LIGHT, dark: DARK };
 type TextAttributes = SVGAttributes<SVGTextElement>;
 type BoxAttributes = SVGAttributes<SVGGElement>;
 
-/** Straight ways with round corners. */
+/** An SVG path of straight lines with rounded corners. */
 function path([first, ...rest]: readonly ElkPoint[], radius = 7): string {
   if (!first) return "";
   const corners = rest.map((point, index) => {
@@ -60,7 +60,7 @@ function text(content: string, x: number, y: number, size: number, fill: string,
   );
 }
 
-/** As much of an equation as there is room for. */
+/** Truncate an equation to the available width. */
 function fitted(equation: string, room: number): string {
   if (width(equation, SIZE.equation, true) <= room) return equation;
   const letters = Array.from(equation);
@@ -69,15 +69,15 @@ function fitted(equation: string, room: number): string {
 }
 
 /** The cells of a value. */
-function drawCells(grid: Grid, place: Frame, theme: Theme): VNode {
+function drawCells(grid: Grid, area: Frame, theme: Theme): VNode {
   const { signed, value } = grid;
   const cells: VNode[] = [];
-  const side = place.cell - (place.cell > 6 ? 1 : 0.5);
-  for (let matrix = 0; matrix < place.matrices; matrix++) {
-    for (let row = 0; row < place.rows; row++) {
-      for (let column = 0; column < place.columns; column++) {
-        const number = place.turned ? grid.at(matrix, column, row) : grid.at(matrix, row, column);
-        const [x, y] = [leftOf(place, matrix) + column * place.cell, place.y + row * place.cell];
+  const side = area.cell - (area.cell > 6 ? 1 : 0.5);
+  for (let matrix = 0; matrix < area.matrices; matrix++) {
+    for (let row = 0; row < area.rows; row++) {
+      for (let column = 0; column < area.columns; column++) {
+        const number = area.turned ? grid.at(matrix, column, row) : grid.at(matrix, row, column);
+        const [x, y] = [leftOf(area, matrix) + column * area.cell, area.y + row * area.cell];
         cells.push(<rect x={x} y={y} width={side} height={side} fill={paint(number, value.scale, signed, theme)} />);
       }
     }
@@ -89,32 +89,32 @@ function drawCells(grid: Grid, place: Frame, theme: Theme): VNode {
   );
 }
 
-/** The sign between a picture and the one before it. */
+/** The operator between a picture and the previous one. */
 function drawSign(one: Shown, box: Box, fill: string): VNode {
-  const { place } = one;
+  const { area } = one;
   const before = box.pictures[box.pictures.indexOf(one) - 1]!;
-  const left = before.place.x + sizeOf(before.place)[0];
-  const middle = (Math.max(left, before.middle) + Math.min(place.x, one.middle)) / 2;
-  const between = (left + place.x) / 2;
+  const left = before.area.x + sizeOf(before.area)[0];
+  const middle = (Math.max(left, before.middle) + Math.min(area.x, one.middle)) / 2;
+  const between = (left + area.x) / 2;
   const x = Math.abs(between - middle) < 12 ? between : middle;
-  return text(one.sign, x, place.y + sizeOf(place)[1] / 2 + 5, 14, fill, { "text-anchor": "middle" });
+  return text(one.sign, x, area.y + sizeOf(area)[1] / 2 + 5, 14, fill, { "text-anchor": "middle" });
 }
 
 function drawShown(one: Shown, index: number, box: Box, bottom: number, theme: Theme): ComponentChildren[] {
   const { ink, soft } = COLOURS[theme];
-  const { place, grid } = one;
-  const [width, height] = sizeOf(place);
+  const { area, grid } = one;
+  const [width, height] = sizeOf(area);
   const anchored = (anchor: "end" | "middle"): TextAttributes => ({ "text-anchor": anchor, "font-family": MONO });
   const token = (word: string, row: number): VNode =>
-    text(word, place.x - 5, place.y + (row + 0.5) * place.cell + 3, SIZE.token, ink, anchored("end"));
+    text(word, area.x - 5, area.y + (row + 0.5) * area.cell + 3, SIZE.token, ink, anchored("end"));
   const caption = (line: string, row: number): VNode =>
     text(line, one.middle, bottom + (row + 1) * (CAPTION + 2.5), CAPTION, row ? soft : ink, anchored("middle"));
   return [
-    drawCells(grid, place, theme),
-    one.tokens.slice(0, place.rows).map(token),
+    drawCells(grid, area, theme),
+    one.tokens.slice(0, area.rows).map(token),
     one.sign && drawSign(one, box, soft),
     captions(grid, turned(one)).map(caption),
-    <rect class="cover" x={place.x} y={place.y} width={width} height={height} fill="transparent" data-shown={index} />,
+    <rect class="cover" x={area.x} y={area.y} width={width} height={height} fill="transparent" data-shown={index} />,
   ];
 }
 
@@ -135,11 +135,11 @@ function drawFrame(box: Box, kind: string, theme: Theme): VNode {
   );
 }
 
-/** What a closed box holds. */
+/** The contents of a closed box. */
 function drawContents(box: Box, kind: string, theme: Theme): ComponentChildren[] {
   const { accent, ink, soft } = COLOURS[theme];
   const group = kind === "group";
-  const bottom = Math.max(0, ...box.pictures.map(({ place }) => place.y + sizeOf(place)[1]));
+  const bottom = Math.max(0, ...box.pictures.map(({ area }) => area.y + sizeOf(area)[1]));
   return [
     text(box.title, 12, 20, SIZE.title, group ? accent : ink, kind === "earlier" ? {} : { "font-weight": 600 }),
     group && text("▸", box.width - 18, 20, 12, soft),
@@ -163,7 +163,7 @@ function drawBox(box: Box, theme: Theme, more: BoxAttributes): VNode {
   );
 }
 
-/** The words of an open box, over the ways that cross them. */
+/** The title of an open box, drawn above the edges that cross it. */
 function drawHeader(box: Box, theme: Theme): VNode {
   const { group, soft, accent } = COLOURS[theme];
   const halo = { stroke: group, "stroke-width": 5, "paint-order": "stroke", "stroke-linejoin": "round" } as const;
@@ -177,12 +177,17 @@ function drawHeader(box: Box, theme: Theme): VNode {
   );
 }
 
-/** The drawing; `more` are further attributes of each box. */
-export function drawing(laid: Laid, theme: Theme, title: string, more: (box: Box) => BoxAttributes = () => ({})) {
+/** Draw a chart. `more` returns additional attributes of each box. */
+export function drawing(
+  layout: ChartLayout,
+  theme: Theme,
+  title: string,
+  more: (box: Box) => BoxAttributes = () => ({}),
+) {
   const { soft, paper } = COLOURS[theme];
-  const [wide, high] = [Math.ceil(laid.width), Math.ceil(laid.height)];
-  const open = laid.boxes.filter((box) => box.open);
-  const closed = laid.boxes.filter((box) => !box.open);
+  const [wide, high] = [Math.ceil(layout.width), Math.ceil(layout.height)];
+  const open = layout.boxes.filter((box) => box.open);
+  const closed = layout.boxes.filter((box) => !box.open);
   const way = { fill: "none", stroke: soft, "stroke-width": 1.1, "stroke-opacity": 0.75 };
   return (
     <svg
@@ -201,7 +206,7 @@ export function drawing(laid: Laid, theme: Theme, title: string, more: (box: Box
       <rect class="ground" width={wide} height={high} fill={paper} />
       {open.map((box) => drawBox(box, theme, more(box)))}
       <g class="ways">
-        {laid.ways.map(({ points, from, to }) => (
+        {layout.ways.map(({ points, from, to }) => (
           <path class="way" d={path(points)} {...way} marker-end="url(#tip)" data-from={from} data-to={to} />
         ))}
       </g>

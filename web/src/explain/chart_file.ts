@@ -1,4 +1,4 @@
-// A chart as a drawing in a file. `regard explain --out chart.svg` runs the page's script in Node for it.
+// Draw a chart to an SVG file. `regard explain --out chart.svg` runs the script of the page in Node.
 
 import type { Theme } from "../shared/palette.ts";
 import { LANGUAGES, type Language } from "../shared/translations.ts";
@@ -8,7 +8,7 @@ import { layout } from "./chart_layout.ts";
 import { toText } from "./svg_text.ts";
 import { numbers, opened } from "./open_groups.ts";
 
-/** What `regard explain` writes to the standard input. */
+/** The request that `regard explain` writes to the standard input. */
 export type FileRequest = { chart: Chart; theme?: Theme; language?: Language };
 
 export async function svg(
@@ -17,8 +17,8 @@ export async function svg(
   step = chart.step ?? 1,
 ): Promise<string> {
   const open = numbers(chart, ways);
-  const laid = await layout(chart, see(chart, open, step), open, language, LANGUAGES[language].explain.earlier);
-  return `<?xml version="1.0" encoding="UTF-8"?>\n${toText(drawing(laid, theme, chart.title))}\n`;
+  const chartLayout = await layout(chart, see(chart, open, step), open, language, LANGUAGES[language].explain.earlier);
+  return `<?xml version="1.0" encoding="UTF-8"?>\n${toText(drawing(chartLayout, theme, chart.title))}\n`;
 }
 
 /** Read a request from the standard input and write the drawing to the standard output. */

@@ -1,4 +1,4 @@
-// From what is seen to where it lies: what each box holds and how large it is, then ELK for places and ways.
+// Layout of a chart: the contents and size of each box, then positions and edges computed by ELK.
 
 import type { ElkExtendedEdge, ElkNode, ElkPoint } from "elkjs/lib/elk.bundled.js";
 
@@ -12,13 +12,13 @@ const PAD = 12;
 const CELL = 7;
 const TOKENS = 24;
 
-/** One picture in a box: a tensor that it was given, or what it made of them. */
+/** A picture in a box: an operand or the result. */
 export interface Shown {
   grid: Grid;
-  place: Frame;
-  /** Which operand; null for the result. */
+  area: Frame;
+  /** Index of the operand; null for the result. */
   operand: number | null;
-  /** What stands before it: · + = → */
+  /** The operator before it: · + = → */
   sign: string;
   tokens: string[];
   middle: number;
@@ -39,78 +39,78 @@ export interface Box {
 
 export type Way = { from: Id; to: Id; points: ElkPoint[]; values: number[] };
 
-export type Laid = { width: number; height: number; boxes: Box[]; ways: Way[] };
+export type ChartLayout = { width: number; height: number; boxes: Box[]; ways: Way[] };
 
-/** Whether the letters of a picture are exchanged with its rows and columns: those of ids beside their tokens are not. */
-export function turned(one: Pick<Shown, "place" | "tokens">): boolean {
-  return one.place.turned && !one.tokens.length;
+/** Whether the letters of a transposed picture are swapped. Those of ids with token labels are not. */
+export function turned(one: Pick<Shown, "area" | "tokens">): boolean {
+  return one.area.turned && !one.tokens.length;
 }
 
-/** The pictures of a box: those it was given where a cell can be followed to them, and what it made. */
-function pictured(chart: Chart, node: Node): Omit<Shown, "middle">[] {
+/** The pictures of a box: its operands, if cells can be traced to them, and its result. */
+function picturesOf(chart: Chart, node: Node): Omit<Shown, "middle">[] {
   if (node.value === null) return [];
   const result = gridOf(chart, node.value);
   const grids = node.operands.map((operand) => gridOf(chart, operand.value));
   const { letters } = result.value;
-  const turned = node.kind === "input" && result.rows === 1 && (letters.at(-1) ?? "") in chart.tokens; // ids stand below each other, beside their tokens
+  const turned = node.kind === "input" && result.rows === 1 && (letters.at(-1) ?? "") in chart.tokens; // ids are drawn in a column beside their tokens
   const tokens = node.kind === "input" ? (chart.tokens[letters.at(turned ? -1 : -2) ?? ""] ?? []) : [];
   const image = node.kind === "input" && result.value.shape.length === 4;
   const cell = tokens.length ? 11 : image && result.columns > 12 ? 4 : CELL;
   const most = tokens.length ? { rows: TOKENS, columns: 12 } : image ? { rows: 32, columns: 32 } : undefined;
-  const made = (sign: string): Omit<Shown, "middle"> => ({
+  const output = (sign: string): Omit<Shown, "middle"> => ({
     grid: result,
-    place: frame(result, cell, turned, most),
+    area: frame(result, cell, turned, most),
     operand: null,
     sign,
     tokens,
   });
-  const given = (operand: number, sign = "", turned = false): Omit<Shown, "middle"> => ({
+  const input = (operand: number, sign = "", turned = false): Omit<Shown, "middle"> => ({
     grid: grids[operand]!,
-    place: frame(grids[operand]!, CELL, turned),
+    area: frame(grids[operand]!, CELL, turned),
     operand,
     sign,
     tokens: [],
   });
-  const alike = (grid: Grid | undefined): boolean =>
+  const sameSize = (grid: Grid | undefined): boolean =>
     grid !== undefined && grid.rows === result.rows && grid.columns === result.columns;
-  if (node.rule === "product" && grids[1]) return [given(0), given(1, "·"), made("=")];
-  if (node.rule === "linear" && grids[1]) return [given(0), given(1, "·", true), made("=")];
-  if (node.rule === "row" && alike(grids[0])) return [given(0), made("→")];
+  if (node.rule === "product" && grids[1]) return [input(0), input(1, "·"), output("=")];
+  if (node.rule === "linear" && grids[1]) return [input(0), input(1, "·", true), output("=")];
+  if (node.rule === "row" && sameSize(grids[0])) return [input(0), output("→")];
   const sign = /[+−⊙]/.exec(node.equation)?.[0];
-  if (node.kind === "box" && node.rule === "same" && sign && grids.length === 2 && alike(grids[0]) && alike(grids[1]))
-    return [given(0), given(1, sign), made("=")];
-  return [made("")];
+  if (node.kind === "box" && node.rule === "same" && sign && grids.length === 2 && grids.every(sameSize))
+    return [input(0), input(1, sign), output("=")];
+  return [output("")];
 }
 
 function boxOf(chart: Chart, node: Node, open: boolean, language: Language): Box {
   const [title, equation] = [node.name[language], node.equation];
   const box: Box = { id: node.number, node, title, equation, open, x: 0, y: 0, width: 0, height: 0, pictures: [] };
-  const words = width(title, SIZE.title) + (node.kind === "group" ? 22 : 0);
-  const told = equation ? width(equation, SIZE.equation, true) : 0;
+  const titleWidth = width(title, SIZE.title) + (node.kind === "group" ? 22 : 0);
+  const equationWidth = equation ? width(equation, SIZE.equation, true) : 0;
   if (open) {
-    box.width = Math.max(words, told) + 40;
+    box.width = Math.max(titleWidth, equationWidth) + 40;
     return box;
   }
   let [x, tallest] = [PAD, 0];
   const top = equation ? 46 : 28;
-  for (const one of pictured(chart, node)) {
-    const [across, down] = sizeOf(one.place);
+  for (const one of picturesOf(chart, node)) {
+    const [across, down] = sizeOf(one.area);
     const labels = one.tokens.length
-      ? Math.max(...one.tokens.slice(0, one.place.rows).map((token) => width(token, SIZE.token, true))) + 6
+      ? Math.max(...one.tokens.slice(0, one.area.rows).map((token) => width(token, SIZE.token, true))) + 6
       : 0;
     if (one.sign) x += 20;
-    const room = Math.max(across + labels, captionWidth(one.grid, turned(one)));
-    one.place.x = x + (room - across - labels) / 2 + labels;
-    one.place.y = top;
-    box.pictures.push({ ...one, middle: x + room / 2 });
-    x += room;
+    const space = Math.max(across + labels, captionWidth(one.grid, turned(one)));
+    one.area.x = x + (space - across - labels) / 2 + labels;
+    one.area.y = top;
+    box.pictures.push({ ...one, middle: x + space / 2 });
+    x += space;
     tallest = Math.max(tallest, down);
   }
-  for (const { place } of box.pictures) place.y += (tallest - sizeOf(place)[1]) / 2;
-  const inner = Math.max(x - PAD, words, told, 72);
+  for (const { area } of box.pictures) area.y += (tallest - sizeOf(area)[1]) / 2;
+  const inner = Math.max(x - PAD, titleWidth, equationWidth, 72);
   const shift = (inner - (x - PAD)) / 2;
   for (const one of box.pictures) {
-    one.place.x += shift;
+    one.area.x += shift;
     one.middle += shift;
   }
   box.width = inner + 2 * PAD;
@@ -139,24 +139,24 @@ function padding(more: number): Record<string, string> {
   return { "elk.padding": `[top=52,left=${16 + more / 2},bottom=16,right=${16 + more / 2}]` };
 }
 
-function byId(root: ElkNode, found = new Map<string, ElkNode>()): Map<string, ElkNode> {
-  found.set(root.id, root);
-  for (const child of root.children ?? []) byId(child, found);
-  return found;
+function byId(root: ElkNode, result = new Map<string, ElkNode>()): Map<string, ElkNode> {
+  result.set(root.id, root);
+  for (const child of root.children ?? []) byId(child, result);
+  return result;
 }
 
-/** Room for the words of open boxes that what they hold leaves none for: ELK heeds no least width where it lays out boxes in boxes. */
-function widen(graph: ElkNode, found: ElkNode, boxes: readonly Box[]): boolean {
-  const [nodes, places] = [byId(graph), byId(found)];
-  const narrow = boxes.filter((box) => box.open && (places.get(String(box.id))!.width ?? 0) < box.width);
+/** Widen open boxes that are too narrow for their titles: ELK ignores minimum widths in nested layouts. */
+function widen(graph: ElkNode, result: ElkNode, boxes: readonly Box[]): boolean {
+  const [nodes, positions] = [byId(graph), byId(result)];
+  const narrow = boxes.filter((box) => box.open && (positions.get(String(box.id))!.width ?? 0) < box.width);
   for (const box of narrow)
-    nodes.get(String(box.id))!.layoutOptions = padding(box.width - places.get(String(box.id))!.width!);
+    nodes.get(String(box.id))!.layoutOptions = padding(box.width - positions.get(String(box.id))!.width!);
   return narrow.length > 0;
 }
 
-const NOWHERE = { x: 0, y: 0, pictures: [], open: false, equation: "" };
+const EMPTY_BOX = { x: 0, y: 0, pictures: [], open: false, equation: "" };
 
-/** The boxes of what is seen, and their graph for ELK. */
+/** The visible boxes and their graph for ELK. */
 function graphOf(chart: Chart, seen: Seen, open: ReadonlySet<number>, language: Language, earlier: string) {
   const boxes: Box[] = [];
   const elkOf = (node: Node): ElkNode => {
@@ -169,7 +169,7 @@ function graphOf(chart: Chart, seen: Seen, open: ReadonlySet<number>, language: 
   const children = (seen.inside.get(null) ?? []).map(elkOf);
   if (seen.earlier) {
     const size = { width: width(earlier, SIZE.title) + 2 * PAD, height: 32 };
-    boxes.push({ ...NOWHERE, id: "earlier", node: null, title: earlier, ...size });
+    boxes.push({ ...EMPTY_BOX, id: "earlier", node: null, title: earlier, ...size });
     children.unshift({ id: "earlier", ...size });
   }
   const edges = seen.edges.map(({ from, to }, index): ElkExtendedEdge => ({
@@ -186,23 +186,23 @@ function wayOf({ sections = [] }: ElkExtendedEdge, { from, to, values }: Seen["e
   return { from, to, points, values };
 }
 
-/** Places for all that is seen. */
+/** Compute the positions of all visible boxes and edges. */
 export async function layout(
   chart: Chart,
   seen: Seen,
   open: ReadonlySet<number>,
   language: Language,
   earlier: string,
-): Promise<Laid> {
+): Promise<ChartLayout> {
   const { boxes, graph } = graphOf(chart, seen, open, language, earlier);
-  const { default: ELK } = await import("elkjs/lib/elk.bundled.js"); // large, and needed for charts only
-  let found = await new ELK().layout(structuredClone(graph));
-  if (widen(graph, found, boxes)) found = await new ELK().layout(graph);
-  const places = byId(found);
+  const { default: ELK } = await import("elkjs/lib/elk.bundled.js"); // large, and only needed for charts
+  let result = await new ELK().layout(structuredClone(graph));
+  if (widen(graph, result, boxes)) result = await new ELK().layout(graph);
+  const positions = byId(result);
   for (const box of boxes) {
-    const at = places.get(String(box.id))!;
+    const at = positions.get(String(box.id))!;
     Object.assign(box, { x: at.x ?? 0, y: at.y ?? 0, width: at.width ?? box.width, height: at.height ?? box.height });
   }
-  const ways = (found.edges ?? []).map((edge, index) => wayOf(edge, seen.edges[index]!));
-  return { width: found.width ?? 0, height: found.height ?? 0, boxes, ways };
+  const ways = (result.edges ?? []).map((edge, index) => wayOf(edge, seen.edges[index]!));
+  return { width: result.width ?? 0, height: result.height ?? 0, boxes, ways };
 }

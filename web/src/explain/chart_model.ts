@@ -1,4 +1,4 @@
-// A chart as the server or the file has it, and what of it is seen: which boxes are open, at which step in time.
+// The chart as sent by the server or stored in a file, and its visible part: the open boxes at one time step.
 
 import type { Language } from "../shared/translations.ts";
 
@@ -8,9 +8,9 @@ export interface Value {
   /** Matrices, rows and columns of the first cells. */
   cells: [number, number, number];
   largest: number;
-  /** The number that is painted in the strongest color: 1 for attention weights, else the largest. */
+  /** The value drawn in the strongest colour: 1 for attention weights, else the largest. */
   scale: number;
-  /** Whole numbers of 16 bits, in base64. */
+  /** 16-bit integers, in base64. */
   data: string;
 }
 
@@ -42,13 +42,13 @@ export interface Chart {
   steps: number;
   tokens: Record<string, string[]>;
   written: string[];
-  /** The step shown at first. */
+  /** The initial step. */
   step?: number;
 }
 
-const FULL = 32766;
+const MAX_CODE = 32766;
 
-/** The numbers of a value. */
+/** The decoded cells of a value. */
 export class Grid {
   readonly value: Value;
   readonly count: number;
@@ -61,20 +61,20 @@ export class Grid {
     [this.count, this.rows, this.columns] = value.cells;
     const bytes = Uint8Array.from(atob(value.data), (letter) => letter.charCodeAt(0));
     const view = new DataView(bytes.buffer);
-    this.codes = Int16Array.from({ length: bytes.length / 2 }, (_, place) => view.getInt16(2 * place, true));
+    this.codes = Int16Array.from({ length: bytes.length / 2 }, (_, index) => view.getInt16(2 * index, true));
   }
 
   at(matrix: number, row: number, column: number): number {
     const code = this.codes[(matrix * this.rows + row) * this.columns + column] ?? 32767;
     if (code === -32768) return -Infinity;
-    return code === 32767 ? NaN : (code / FULL) * this.value.largest;
+    return code === 32767 ? NaN : (code / MAX_CODE) * this.value.largest;
   }
 
   get signed(): boolean {
     return this.codes.some((code) => code < 0 && code !== -32768);
   }
 
-  /** All of its rows and columns are here. */
+  /** Whether all rows and columns are included. */
   get whole(): boolean {
     const [rows, columns] = [1, 1, ...this.value.shape].slice(-2);
     return rows === this.rows && columns === this.columns;
@@ -84,26 +84,26 @@ export class Grid {
 const grids = new WeakMap<Value, Grid>();
 
 export function gridOf(chart: Chart, value: number): Grid {
-  const found = chart.values[value]!;
-  const known = grids.get(found) ?? new Grid(found);
-  grids.set(found, known);
+  const data = chart.values[value]!;
+  const known = grids.get(data) ?? new Grid(data);
+  grids.set(data, known);
   return known;
 }
 
-/** A node that is drawn; `earlier` stands for whatever happened in the steps before. */
+/** A visible node; `earlier` represents all previous steps. */
 export type Id = number | "earlier";
 
 export interface Seen {
-  /** Drawn nodes by the group they are in; those of no group under null. */
+  /** Visible nodes by their group; null for those without a group. */
   inside: Map<number | null, Node[]>;
   edges: { from: Id; to: Id; value: number; values: number[] }[];
   earlier: boolean;
 }
 
-/** What is drawn when these groups are open, at this step. */
+/** The visible part of a chart with these open groups, at this step. */
 export function see(chart: Chart, open: ReadonlySet<number>, step: number): Seen {
   const inside = new Map<number | null, Node[]>();
-  const shown = new Map<number, Id | null>(); // node → what it is drawn as
+  const shown = new Map<number, Id | null>(); // node → the visible node that represents it
   const drawnAs = ({ number, parent, time }: Node): Id | null => {
     if (parent !== null && shown.get(parent) !== parent) return shown.get(parent)!;
     if (time !== null && time !== step) return time < step ? "earlier" : null;
@@ -125,7 +125,7 @@ export function see(chart: Chart, open: ReadonlySet<number>, step: number): Seen
   const edges = [...merged.values()];
   const read = new Set(edges.map((edge) => edge.from));
   for (const [parent, nodes] of inside) {
-    // what the other steps were given says nothing about this one
+    // hide the inputs of other steps
     inside.set(
       parent,
       nodes.filter((node) => node.kind !== "input" || read.has(node.number)),
@@ -134,7 +134,7 @@ export function see(chart: Chart, open: ReadonlySet<number>, step: number): Seen
   return { inside, edges, earlier: read.has("earlier") };
 }
 
-/** The cells of an operand that a cell of the result came from: whole rows, whole columns, or one cell. */
+/** The cells of an operand from which a cell of the result is computed: a row, a column, or one cell. */
 export type Part = { operand: number; row: number | null; column: number | null };
 
 export function origin(rule: Rule, operands: readonly Grid[], result: Grid, row: number, column: number): Part[] {

@@ -1,11 +1,11 @@
-// What of a chart is open, chosen and shown, and how that changes.
+// The state of a chart: open groups, selected box, step and zoom.
 
 import { type Chart, type Node } from "./chart_model.ts";
 import { numbers, opened, ways } from "./open_groups.ts";
 
 export interface ChartState {
   chart: Chart;
-  /** The open groups, by their ways from the top. */
+  /** The open groups, by path. */
   open: ReadonlySet<string>;
   step: number;
   chosen: number | null;
@@ -34,7 +34,7 @@ export function isOpen({ chart, open }: ChartState, node: Node): boolean {
   return numbers(chart, open).has(node.number);
 }
 
-/** Open all groups, or close all but the steps: one box for a whole step would say nothing. */
+/** Open all groups, or close all except the steps, which would show nothing as single boxes. */
 export function openedAll(state: ChartState, all: boolean): ChartState {
   const every = ways(state.chart);
   const groups = state.chart.nodes.filter((node) => node.kind === "group");
@@ -42,7 +42,7 @@ export function openedAll(state: ChartState, all: boolean): ChartState {
   return { ...state, open: new Set(open.map((node) => every[node.number]!)) };
 }
 
-/** Another step. The chosen box stays chosen, in the new step. */
+/** Go to another step. The selected box stays selected in the new step. */
 export function stepped(state: ChartState, step: number): ChartState {
   const { chart, chosen } = state;
   const next = { ...state, step: Math.min(Math.max(1, step), chart.steps) };

@@ -1,4 +1,4 @@
-// The controls of the view Explain: mechanism, text, step, groups, zoom, and the drawing as a file.
+// The controls of the Explain view: mechanism, text, step, groups, zoom, and saving.
 
 import { useRef } from "preact/hooks";
 
@@ -51,7 +51,7 @@ function go(mechanism: string, text: string): void {
 
 type MechanismProps = { app: Store; asked: Asked; offer: ExplainOffer; state: ChartState | null };
 
-/** Which mechanism, and the text that it reads. */
+/** The mechanism and its input text. */
 function Mechanism({ app, asked: { mechanism, text }, offer, state }: MechanismProps) {
   const { explain: words } = app.words;
   const box = useRef<HTMLInputElement>(null);
@@ -110,7 +110,7 @@ function Steps({ app, state, setState }: { app: Store; state: ChartState; setSta
   );
 }
 
-/** Save the drawing as it is on the screen. */
+/** Save the current drawing. */
 async function save({ theme, language }: Store, { chart, open, step }: ChartState): Promise<void> {
   const text = await svg({ chart, theme, language }, open, step);
   const link = document.createElement("a");

@@ -7,17 +7,17 @@ import { begin, end } from "../api/pending_requests.ts";
 import type { ExplainOffer } from "../api/types.ts";
 import { useAnswer } from "../api/use_answer.ts";
 import { type Store, useHandlers } from "../shell/store.ts";
-import type { Box, Laid } from "./chart_layout.ts";
+import type { Box, ChartLayout } from "./chart_layout.ts";
 import { layout } from "./chart_layout.ts";
 import { type Chart, see } from "./chart_model.ts";
-import { ChartStage, type Pointed } from "./chart_stage.tsx";
+import { ChartCanvas, type Pointed } from "./chart_canvas.tsx";
 import { type ChartState, initial, isOpen, stepped, toggled, zoomed } from "./chart_state.ts";
 import { ExplainToolbar } from "./explain_toolbar.tsx";
 import { numbers } from "./open_groups.ts";
 import { ValuePanel } from "./value_panel.tsx";
 import { origins } from "./value_text.ts";
 
-/** What the address says: #bahdanau?text=the+cat&step=2 */
+/** The state in the URL: #bahdanau?text=the+cat&step=2 */
 type Address = { name: string; text: string; step: number };
 
 function readAddress(): Address {
@@ -36,14 +36,14 @@ function useAddress(): Address {
   return address;
 }
 
-/** The mechanism that the address names, or the first one. */
+/** The mechanism in the URL, or the first one. */
 function mechanismOf(offer: ExplainOffer | null, name: string): string | null {
   if (!offer) return null;
   const known = offer.mechanisms.map((one) => one.name);
   return known.includes(name) || (name === "run" && offer.run) ? name : (known[0] ?? null);
 }
 
-/** `file` is the chart of a file that holds the page and this chart; otherwise the server is asked. */
+/** `file` is the chart of a self-contained file; otherwise the chart is requested from the server. */
 export function ExplainView({ app, file }: { app: Store; file: Chart | null }) {
   const { words } = app;
   const address = useAddress();
@@ -66,16 +66,16 @@ export function ExplainView({ app, file }: { app: Store; file: Chart | null }) {
   );
 }
 
-/** Where everything lies, computed again after every change; the layout before until it is there. */
-function useLayout(app: Store, { chart, open, step }: ChartState): Laid | null {
+/** The layout, recomputed after every change. The previous layout is kept until then. */
+function useLayout(app: Store, { chart, open, step }: ChartState): ChartLayout | null {
   const { language, words } = app;
-  const [known, setKnown] = useState<{ chart: Chart; laid: Laid } | null>(null);
+  const [known, setKnown] = useState<{ chart: Chart; chartLayout: ChartLayout } | null>(null);
   useLayoutEffect(() => {
     const turn = { live: true };
     const groups = numbers(chart, open);
     begin(turn, "drawing");
-    void layout(chart, see(chart, groups, step), groups, language, words.explain.earlier).then((laid) => {
-      if (turn.live) setKnown({ chart, laid });
+    void layout(chart, see(chart, groups, step), groups, language, words.explain.earlier).then((chartLayout) => {
+      if (turn.live) setKnown({ chart, chartLayout });
       end(turn);
     });
     return () => {
@@ -83,15 +83,15 @@ function useLayout(app: Store, { chart, open, step }: ChartState): Laid | null {
       end(turn);
     };
   }, [chart, open, step, language]);
-  return known?.chart === chart ? known.laid : null;
+  return known?.chart === chart ? known.chartLayout : null;
 }
 
 type DeskProps = { app: Store; state: ChartState; setState: (state: ChartState) => void };
 
-/** The chart, and the numbers of the chosen box beside it. */
+/** The chart, and the values of the selected box beside it. */
 function ChartDesk({ app, state, setState }: DeskProps) {
   const { chart, chosen, zoom } = state;
-  const laid = useLayout(app, state);
+  const chartLayout = useLayout(app, state);
   const [lit, setLit] = useState<string | null>(null);
   const [pointed, point] = useState<Pointed | null>(null);
   const node = chosen === null ? null : chart.nodes[chosen]!;
@@ -101,19 +101,19 @@ function ChartDesk({ app, state, setState }: DeskProps) {
     setLit(String(box.id));
     target.closest("[data-box]")!.scrollIntoView({ block: "nearest", inline: "nearest" });
   };
-  useHandlers(app, [laid, state], { key: (event) => pressed(event, laid, state, setState, select) });
+  useHandlers(app, [chartLayout, state], { key: (event) => pressed(event, chartLayout, state, setState, select) });
   const own = pointed && pointed.box.node === node && (pointed.shown?.operand ?? null) === null;
   const pointHere = (cell: Pointed["cell"] | null): void => {
-    const box = laid?.boxes.find((one) => one.id === chosen);
+    const box = chartLayout?.boxes.find((one) => one.id === chosen);
     point(cell && box ? { box, cell, shown: null, x: 0, y: 0 } : null);
   };
   const open = node?.kind === "group" ? isOpen(state, node) : null;
   const panel = { app, chart, node, open, cell: own ? pointed.cell : null, point: pointHere };
-  const stage = { chart, theme: app.theme, zoom, chosen, lit, pointed, setLit, point, select };
+  const properties = { chart, theme: app.theme, zoom, chosen, lit, pointed, setLit, point, select };
   const setZoom = (next: number): void => setState({ ...state, zoom: next });
   return (
     <div class="desk">
-      {laid ? <ChartStage {...stage} laid={laid} setZoom={setZoom} /> : <div class="stage" />}
+      {chartLayout ? <ChartCanvas {...properties} layout={chartLayout} setZoom={setZoom} /> : <div class="stage" />}
       <ValuePanel key={chosen ?? "none"} {...panel} toggle={() => setState(toggled(state, node!))} />
       {pointed?.shown && <Tip app={app} chart={chart} pointed={pointed} />}
     </div>
@@ -122,17 +122,17 @@ function ChartDesk({ app, state, setState }: DeskProps) {
 
 function pressed(
   event: KeyboardEvent,
-  laid: Laid | null,
+  chartLayout: ChartLayout | null,
   state: ChartState,
   setState: (state: ChartState) => void,
   select: (box: Box, target: Element) => void,
 ): boolean {
   const target = event.target as Element;
   const holder = target.closest("[data-box]");
-  const box = laid?.boxes.find((one) => String(one.id) === holder?.getAttribute("data-box"));
+  const box = chartLayout?.boxes.find((one) => String(one.id) === holder?.getAttribute("data-box"));
   if ((event.key === "Enter" || event.key === " ") && box?.node) select(box, target);
   else if (box && /^Arrow/.test(event.key))
-    walk(laid!, box, event.key === "ArrowDown" || event.key === "ArrowRight" ? 1 : -1);
+    walk(chartLayout!, box, event.key === "ArrowDown" || event.key === "ArrowRight" ? 1 : -1);
   else if ((event.key === "[" || event.key === "]") && state.chart.steps > 1) {
     setState(stepped(state, state.step + (event.key === "]" ? 1 : -1)));
   } else if (event.key === "+" || event.key === "=") setState(zoomed(state, 1.25));
@@ -141,14 +141,14 @@ function pressed(
   return true;
 }
 
-/** Focus the next box, in the order in which they ran. */
-function walk(laid: Laid, from: Box, step: 1 | -1): void {
-  const order = laid.boxes.filter((box) => box.node).sort((a, b) => a.node!.number - b.node!.number);
+/** Focus the next box, in execution order. */
+function walk(chartLayout: ChartLayout, from: Box, step: 1 | -1): void {
+  const order = chartLayout.boxes.filter((box) => box.node).sort((a, b) => a.node!.number - b.node!.number);
   const next = order[order.indexOf(from) + step];
   if (next) document.querySelector<SVGGElement>(`[data-box="${next.id}"]`)?.focus();
 }
 
-/** Beside the mouse: the value pointed at and where it came from. */
+/** Tooltip with the hovered value and its origin. */
 function Tip({ app, chart, pointed: { box, cell, shown, x, y } }: { app: Store; chart: Chart; pointed: Pointed }) {
   const tip = useRef<HTMLDivElement>(null);
   const node = box.node!;

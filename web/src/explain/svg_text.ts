@@ -1,4 +1,4 @@
-// The elements of a drawing as the text of a file.
+// Convert the elements of a drawing to SVG text.
 
 import { type ComponentChild, type VNode, toChildArray } from "preact";
 
@@ -15,7 +15,7 @@ export function toText(node: ComponentChild): string {
   return inside ? `${start}>${inside}</${String(type)}>` : `${start}/>`;
 }
 
-/** How wide a text is, near enough for a box to hold it: no browser is asked, so that a file has the same boxes. */
+/** Approximate width of a text. It does not depend on a browser, so that files have the same layout. */
 export function width(text: string, size: number, mono = false): number {
   let total = 0;
   for (const letter of text) {

@@ -1,4 +1,4 @@
-// Beside the chart: the chosen box, with every number that it was given and made.
+// The panel beside the chart: the selected box with all values of its inputs and its output.
 
 import { useMemo, useState } from "preact/hooks";
 
@@ -14,10 +14,10 @@ interface ValuePanelProps {
   app: Store;
   chart: Chart;
   node: Node | null;
-  /** Whether the group is open; null for a box that is no group. */
+  /** Whether the group is open; null for a box that is not a group. */
   open: boolean | null;
   toggle: () => void;
-  /** The cell of the result that is pointed at, on the chart or here. */
+  /** The hovered cell of the result, on the chart or in the panel. */
   cell: Cell | null;
   point: (cell: Cell | null) => void;
 }
@@ -58,7 +58,7 @@ export function ValuePanel({ app, chart, node, open, toggle, cell, point }: Valu
 
 type ValuesProps = Pick<ValuePanelProps, "app" | "chart" | "cell" | "point"> & { node: Node };
 
-/** What the box made, then what it was given. */
+/** The output of the box, then its inputs. */
 function Values({ app, chart, node, cell, point }: ValuesProps) {
   const { language } = app;
   const words = app.words.explain;
@@ -69,10 +69,10 @@ function Values({ app, chart, node, cell, point }: ValuesProps) {
     [...new Set(numbers.map((number) => chart.nodes[number]!.name[language]))].slice(0, 3).join(", ");
   return (
     <>
-      {result && <ValueCard app={app} chart={chart} name={words.made} grid={result} mark={cell} point={point} />}
+      {result && <ValueCard app={app} chart={chart} name={words.output} grid={result} mark={cell} point={point} />}
       {operands.map((grid, index) => {
         const operand = node.operands[index]!;
-        const name = operand.name || sources(operand.sources) || `${words.given} ${index + 1}`;
+        const name = operand.name || sources(operand.sources) || `${words.input} ${index + 1}`;
         const mark = parts.find((part) => part.operand === index) ?? null;
         return <ValueCard key={index} app={app} chart={chart} name={name} grid={grid} mark={mark} point={null} />;
       })}
@@ -80,7 +80,7 @@ function Values({ app, chart, node, cell, point }: ValuesProps) {
   );
 }
 
-/** Cells that are marked: a row and a column of null stand for all of them. */
+/** Marked cells; null means all rows or all columns. */
 type Mark = { row: number | null; column: number | null };
 
 interface ValueCardProps {
@@ -97,7 +97,7 @@ function ValueCard({ name, ...props }: ValueCardProps) {
   const { explain: words } = app.words;
   const { letters, shape } = grid.value;
   const complete = grid.whole && grid.count * grid.rows * grid.columns === shape.reduce((a, b) => a * b, 1);
-  const label = `${point ? words.made : words.given} ${letters.join(" ")} ${shape.join("×")}`;
+  const label = `${point ? words.output : words.input} ${letters.join(" ")} ${shape.join("×")}`;
   return (
     <section class="card">
       <h3>
@@ -114,7 +114,7 @@ function ValueCard({ name, ...props }: ValueCardProps) {
 
 type ValueTableProps = Omit<ValueCardProps, "name"> & { label: string };
 
-/** The numbers of the first matrix. Those of the result can be walked through with the arrow keys. */
+/** The values of the first matrix. The arrow keys move through those of the result. */
 function ValueTable({ label, point, ...props }: ValueTableProps) {
   const { grid } = props;
   const [at, setAt] = useState<Cell>({ matrix: 0, row: 0, column: 0 });
@@ -138,7 +138,7 @@ function ValueTable({ label, point, ...props }: ValueTableProps) {
   );
 }
 
-/** The rows of the table, with the tokens of both dimensions where they have some. */
+/** The rows of the table, with token labels if there are any. */
 function Numbers({ app: { theme }, chart, grid, mark, point }: Omit<ValueTableProps, "label">) {
   const { letters } = grid.value;
   const [rowNames, columnNames] = [chart.tokens[letters.at(-2) ?? ""], chart.tokens[letters.at(-1) ?? ""]];

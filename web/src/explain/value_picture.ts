@@ -1,4 +1,4 @@
-// Small pictures of values: a cell for each number, no more cells than can be told apart.
+// Small pictures of values, with a limited number of cells.
 
 import { type Theme, ramp } from "../shared/palette.ts";
 import type { Grid } from "./chart_model.ts";
@@ -7,7 +7,7 @@ import { width } from "./svg_text.ts";
 const MOST = { rows: 12, columns: 12, matrices: 3 };
 const GAP = 4;
 
-/** Where a picture lies and which cells it has. */
+/** Position and size of a picture. */
 export interface Frame {
   x: number;
   y: number;
@@ -15,7 +15,7 @@ export interface Frame {
   rows: number;
   columns: number;
   matrices: number;
-  /** Rows and columns are exchanged. */
+  /** Whether it is transposed. */
   turned: boolean;
 }
 
@@ -56,7 +56,7 @@ const NEGATIVE: Record<Theme, [number, number, number]> = { light: [31, 111, 178
 const POSITIVE: Record<Theme, [number, number, number]> = { light: [190, 50, 90], dark: [240, 100, 135] };
 const NOTHING: Record<Theme, [number, number, number]> = { light: [246, 244, 239], dark: [42, 40, 48] };
 
-/** The colour of a number: the ramp of the maps if none is below zero, else blue below and red above; `scale` is full colour. */
+/** The colour of a value: the palette of the maps if no value is negative, else blue and red. `scale` has full colour. */
 export function paint(value: number, scale: number, signed: boolean, theme: Theme): string {
   if (Number.isNaN(value)) return "none";
   if (value === -Infinity) return theme === "light" ? "#d9d5cc" : "#4a4652";

@@ -1,4 +1,4 @@
-// The numbers of a chart in words: a value, the name of a position, and where a value came from.
+// Texts for the values of a chart: a value, the name of a position, and the origin of a value.
 
 import { figure } from "../shared/format.ts";
 import { type Words, fill } from "../shared/translations.ts";
@@ -6,7 +6,7 @@ import { type Chart, type Grid, type Node, gridOf } from "./chart_model.ts";
 
 export type Cell = { matrix: number; row: number; column: number };
 
-/** A number with few letters and a real minus sign. */
+/** Format a number with few characters and a minus sign (U+2212). */
 export function short(value: number): string {
   if (value === -Infinity) return "−∞";
   if (Number.isNaN(value)) return "–";
@@ -34,7 +34,7 @@ function terms(node: Node, first: Grid, second: Grid, biased: boolean, cell: Cel
   return `= ${shown.join(" + ")}${more}${node.rule === "linear" && biased ? " + b" : ""}`;
 }
 
-/** Lines that say where a value came from. */
+/** Lines that describe the origin of a value. */
 export function origins(chart: Chart, node: Node, cell: Cell, words: Words): string[] {
   const result = gridOf(chart, node.value!);
   const { letters, shape } = result.value;

@@ -76,13 +76,13 @@ function patchBeside(event: KeyboardEvent, { rows, columns }: Picture, patch: nu
   return next && next.row * columns + next.column;
 }
 
-/** The picture, its overlay, and the patch pointed at. */
+/** The image, its overlay, and the hovered patch. */
 function Framed({ app, opacity }: { app: Store; opacity: number }) {
   const { words, state, target } = app;
   const picture = target.image!;
   const rolled = state.overlay === "rollout";
   const path = rolled ? paths.rolledOverlay(tokenOf(app)) : paths.overlay(mapOf(app).id, state.head, tokenOf(app));
-  const found = useAnswer<OverlayAnswer>(app, path, rolled ? words.work.rollout : words.work.overlay, true);
+  const answer = useAnswer<OverlayAnswer>(app, path, rolled ? words.work.rollout : words.work.overlay, true);
   const resting = state.overlay === "class" ? null : state.patch;
   const [pointed, setPointed] = useState<number | null>(null);
   const choose = (patch: number): void =>
@@ -108,11 +108,11 @@ function Framed({ app, opacity }: { app: Store; opacity: number }) {
         onPointerLeave={() => setPointed(null)}
         onKeyDown={pressed}>
         <Photograph app={app} />
-        <Overlay found={found} scale={state.scale} opacity={opacity} />
+        <Overlay answer={answer} scale={state.scale} opacity={opacity} />
         <Outline picture={picture} patch={resting} />
       </div>
       <p class="hint" aria-live="polite">
-        {patchText(app, pointed ?? resting, found)}
+        {patchText(app, pointed ?? resting, answer)}
       </p>
     </div>
   );
@@ -121,12 +121,12 @@ function Framed({ app, opacity }: { app: Store; opacity: number }) {
 function patchText(
   { words: { image: words }, target, state }: Store,
   patch: number | null,
-  found: OverlayAnswer | null,
+  answer: OverlayAnswer | null,
 ): string {
   if (patch === null) return state.overlay === "rollout" ? words.rolled : words.hint;
   const { columns } = target.image!;
   const name = fill(words.patch, { row: Math.floor(patch / columns) + 1, column: (patch % columns) + 1 });
-  const weight = found?.weights[patch];
+  const weight = answer?.weights[patch];
   return weight === undefined ? name : `${name}: ${fill(words.weightHere, { weight: figure(weight) })}`;
 }
 
@@ -157,7 +157,7 @@ function Heads({ app }: { app: Store }) {
   const heads = Array.from({ length: map.heads }, (_, head) => head);
   const asked = heads.map((head) => paths.overlay(map.id, head, tokenOf(app)));
   const answers = useAnswers<OverlayAnswer>(app, asked, 2, words.work.overlay);
-  // A head has no rollout of its own: that joins all of them
+  // rollout combines all heads, so a single head has none
   const overlay = state.overlay !== "rollout" ? state.overlay : target.image!.first > 0 ? "class" : "patch";
   return (
     <div class="strip">
@@ -173,7 +173,7 @@ function Heads({ app }: { app: Store }) {
             aria-pressed={head === state.head}
             onClick={() => app.go({ map: map.id, head, overlay })}>
             <Photograph app={app} />
-            <Overlay found={answers[head] ?? null} scale={state.scale} />
+            <Overlay answer={answers[head] ?? null} scale={state.scale} />
           </button>
         );
       })}
@@ -181,19 +181,19 @@ function Heads({ app }: { app: Store }) {
   );
 }
 
-type OverlayProps = { found: OverlayAnswer | null; scale: Scale; opacity?: number };
+type OverlayProps = { answer: OverlayAnswer | null; scale: Scale; opacity?: number };
 
-function Overlay({ found, scale, opacity }: OverlayProps) {
+function Overlay({ answer, scale, opacity }: OverlayProps) {
   const canvas = useRef<HTMLCanvasElement>(null);
   useLayoutEffect(() => {
-    if (found) paint(canvas.current!, found, scale);
-  }, [found, scale]);
+    if (answer) paint(canvas.current!, answer, scale);
+  }, [answer, scale]);
   return (
     <canvas ref={canvas} class="overlay" aria-hidden="true" style={opacity === undefined ? undefined : { opacity }} />
   );
 }
 
-/** Weights as colours, one pixel a patch: strong ones light up from a veil through which the picture is seen. */
+/** Draw weights as colours, one pixel per patch, over a dimmed image. */
 function paint(canvas: HTMLCanvasElement, { rows, columns, weights }: OverlayAnswer, scale: Scale): void {
   [canvas.width, canvas.height] = [columns, rows];
   const context = canvas.getContext("2d")!;

@@ -1,4 +1,4 @@
-// Drawing beside and over the map: labels along both axes, the cell pointed at, the chosen query, its strongest keys.
+// Draw the axis labels and the overlay of the map: the hovered cell, the selected query, its strongest keys.
 
 import { colour, surface } from "../shared/canvas.ts";
 import { shorten, ticks } from "./axis_labels.ts";
@@ -8,7 +8,7 @@ import { show } from "../text/token_spelling.ts";
 export interface Axis {
   tokens: readonly string[] | null;
   total: number;
-  /** Entries whose labels are never left out. */
+  /** Entries whose labels are always shown. */
   chosen: readonly number[];
   pointed: number | null;
 }
@@ -49,7 +49,7 @@ export function drawAxis(canvas: HTMLCanvasElement, axis: Axis, first: number, s
     }
     context.restore();
   };
-  // What was pointed at and chosen comes first; the others where there is room
+  // hovered and selected entries come first; others are added if they fit
   if (axis.pointed !== null) put(axis.pointed, accent);
   for (const entry of axis.chosen) put(entry, accent);
   for (const entry of ticks(first, long, scale, axis.total, GAP)) put(entry, ink);
@@ -57,7 +57,7 @@ export function drawAxis(canvas: HTMLCanvasElement, axis: Axis, first: number, s
 
 export type Marks = { pointed: Cell | null; query: number | null; keys: readonly number[] };
 
-/** What lies over the map. Lines stay thin at any zoom; a cell is framed once it can be seen. */
+/** Draw the overlay of the map. Lines are thin at any zoom; a cell is framed if it is large enough. */
 export function drawMarks(canvas: HTMLCanvasElement, sight: Sight, marks: Marks, queries: number, keys: number): void {
   const context = surface(canvas);
   if (!context) return;

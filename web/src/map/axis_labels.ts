@@ -16,9 +16,9 @@ export function ticks(first: number, pixels: number, scale: number, total: numbe
   const step = spacing(scale, gap);
   const start = Math.max(0, Math.ceil(Math.floor(first) / step) * step);
   const end = Math.min(total, Math.ceil(first + pixels / scale));
-  const found: number[] = [];
-  for (let entry = start; entry < end; entry += step) found.push(entry);
-  return found;
+  const labels: number[] = [];
+  for (let entry = start; entry < end; entry += step) labels.push(entry);
+  return labels;
 }
 
 /** The longest beginning of a text that fits, with … where something was cut; by code points: no letter is halved. */

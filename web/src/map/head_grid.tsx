@@ -125,7 +125,7 @@ async function loadThumbnails(
   let done = 0;
   const label = { toString: () => fill(app.words.work.overviews, { done, all: wanted.length }) };
   const task = async (signal: AbortSignal): Promise<void> => {
-    await new Promise(requestAnimationFrame); // the canvases have no place before
+    await new Promise(requestAnimationFrame); // the canvases have no layout before
     const ranks = new Map(wanted.map((one) => [one, inSight(one.canvas) ? 0 : 1]));
     wanted.sort((a, b) => ranks.get(a)! - ranks.get(b)!);
     await each(wanted, AT_ONCE, signal, async ({ map, head, canvas }) => {

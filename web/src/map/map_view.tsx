@@ -1,4 +1,4 @@
-// The view Map: one head, from the whole matrix to single cells, with the weight of a cell, the strongest keys and the
+// The Map view: one head, from the whole matrix to single cells, with the weight of a cell, the strongest keys and the
 // text.
 
 import type { ComponentChildren } from "preact";
@@ -7,7 +7,7 @@ import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { paths } from "../api/client.ts";
 import type { CellAnswer, Profile, QueryAnswer } from "../api/types.ts";
 import { useAnswer } from "../api/use_answer.ts";
-import { Settled } from "../shared/canvas.ts";
+import { Debounced } from "../shared/canvas.ts";
 import { Facts, HeadChoice, IconButton, ReduceChoice, ScaleChoice, WeightList, stepHead } from "../shared/controls.tsx";
 import { figure } from "../shared/format.ts";
 import { fill } from "../shared/translations.ts";
@@ -19,7 +19,7 @@ import type { Cell } from "./zoom_levels.ts";
 const STRONGEST = 20;
 const PAUSE = 70; // milliseconds on a cell until its weight is requested
 
-/** Passes the cell that the mouse points at to the card that shows it. */
+/** Passes the hovered cell to the card that shows it. */
 type Pointer = { listener: (cell: Cell | null) => void };
 
 export function MapView({ app }: { app: Store }) {
@@ -43,7 +43,7 @@ export function MapView({ app }: { app: Store }) {
     <section class="look">
       <Toolbar app={app} zoom={(by) => viewer.current!.zoom(by)} whole={() => viewer.current!.whole()} />
       <div class="desk">
-        <Stage app={app} viewer={viewer} events={{ point: (cell) => pointer.listener(cell), choose }} />
+        <TileArea app={app} viewer={viewer} events={{ point: (cell) => pointer.listener(cell), choose }} />
         <aside class="panel">
           <Here app={app} pointer={pointer} />
           <Strongest app={app} query={query} row={row} show={(cell) => viewer.current!.show(cell)} clear={clear} />
@@ -86,18 +86,18 @@ function Toolbar({ app, zoom, whole }: { app: Store; zoom: (by: number) => void;
 }
 
 /** The elements of the tile viewer. They stay when another head is shown, and so does the focus. */
-function Stage({ app, viewer, events }: { app: Store; viewer: { current: TileViewer | null }; events: TileEvents }) {
+function TileArea({ app, viewer, events }: { app: Store; viewer: { current: TileViewer | null }; events: TileEvents }) {
   const { words, state } = app;
   const elements = useRef<Partial<TileElements>>({});
   const keep = (name: keyof TileElements) => (element: HTMLElement | null) =>
     void Object.assign(elements.current, { [name]: element });
   useLayoutEffect(() => {
-    const made = (viewer.current = new TileViewer(app, elements.current as TileElements, events));
-    return () => made.close();
+    const tileViewer = (viewer.current = new TileViewer(app, elements.current as TileElements, events));
+    return () => tileViewer.close();
   }, [app]);
   useLayoutEffect(() => viewer.current!.update());
   const point = (event: PointerEvent): void => {
-    const box = elements.current.stage!.getBoundingClientRect();
+    const box = elements.current.container!.getBoundingClientRect();
     viewer.current!.point(viewer.current!.at(event.clientX - box.left, event.clientY - box.top));
   };
   return (
@@ -112,9 +112,9 @@ function Stage({ app, viewer, events }: { app: Store; viewer: { current: TileVie
         class="stage"
         tabIndex={0}
         role="application"
-        aria-label={fill(words.map.stage, { name: mapOf(app).name, head: headName(app, state.head) })}
+        aria-label={fill(words.map.label, { name: mapOf(app).name, head: headName(app, state.head) })}
         aria-describedby="here"
-        ref={keep("stage")}
+        ref={keep("container")}
         onPointerMove={point}
         onPointerLeave={() => viewer.current!.point(null)}
         onKeyDown={(event) => viewer.current!.pressed(event) && event.preventDefault()}>
@@ -125,29 +125,29 @@ function Stage({ app, viewer, events }: { app: Store; viewer: { current: TileVie
   );
 }
 
-/** The cell pointed at, and whether the mouse has rested on it. */
+/** The hovered cell, and whether the mouse has rested on it. */
 function useCell(pointer: Pointer): { cell: Cell | null; rested: boolean } {
   const [cell, setCell] = useState<Cell | null>(null);
   const [rested, setRested] = useState<Cell | null>(null);
-  const settled = useMemo(() => new Settled(PAUSE, setRested), []);
+  const debounced = useMemo(() => new Debounced(PAUSE, setRested), []);
   useLayoutEffect(() => {
     pointer.listener = (next) => {
       setCell(next);
-      if (next) settled.call(next);
-      else settled.cancel();
+      if (next) debounced.call(next);
+      else debounced.cancel();
     };
-    return () => settled.cancel();
+    return () => debounced.cancel();
   }, [pointer]);
   return { cell, rested: cell === rested };
 }
 
-/** The cell pointed at: its weight is requested once the mouse rests on it. */
+/** The hovered cell. Its weight is requested once the mouse rests on it. */
 function Here({ app, pointer }: { app: Store; pointer: Pointer }) {
   const { map: words } = app.words;
   const map = mapOf(app);
   const { cell, rested } = useCell(pointer);
   const path = cell && rested ? paths.cell(map.id, app.state.head, cell.query, cell.key) : null;
-  const found = useAnswer<CellAnswer>(app, path, app.words.work.cell);
+  const answer = useAnswer<CellAnswer>(app, path, app.words.work.cell);
   const [queries, keys] = [tokensOf(app, map, "query"), tokensOf(app, map, "key")];
   const entry = (tokens: string[] | null, position: number) => (
     <>
@@ -158,8 +158,8 @@ function Here({ app, pointer }: { app: Store; pointer: Pointer }) {
   const lines = (at: Cell): [string, ComponentChildren][] => [
     [words.query, entry(queries, at.query)],
     [words.key, entry(keys, at.key)],
-    [words.weight, found ? figure(found.weight) : "…"],
-    [words.rank, found ? fill(words.rankOf, { rank: found.rank, all: app.count(map.keys) }) : "…"],
+    [words.weight, answer ? figure(answer.weight) : "…"],
+    [words.rank, answer ? fill(words.rankOf, { rank: answer.rank, all: app.count(map.keys) }) : "…"],
   ];
   return (
     <section class="card">
@@ -179,7 +179,7 @@ interface StrongestProps {
   clear: () => void;
 }
 
-/** The strongest keys of the chosen query. The list of another query stays until its own is there. */
+/** The strongest keys of the selected query. The previous list is kept until the new one arrives. */
 function Strongest({ app, query, row, show, clear }: StrongestProps) {
   const { words } = app;
   const map = mapOf(app);
@@ -221,7 +221,7 @@ interface ReadingProps {
   clear: () => void;
 }
 
-/** The text of the keys, coloured by the weights of the chosen query. */
+/** The text of the keys, coloured by the weights of the selected query. */
 function Reading({ app, query, row, choose, clear }: ReadingProps) {
   const { words, state } = app;
   const map = mapOf(app);

@@ -1,8 +1,8 @@
-// How OpenSeadragon is set up.
+// Options of OpenSeadragon.
 
 import type OpenSeadragon from "openseadragon";
 
-const LARGEST = 48; // pixels per cell
+const MAX_CELL_SIZE = 48; // pixels per cell
 
 export const OPTIONS: OpenSeadragon.Options = {
   drawer: "canvas",
@@ -16,7 +16,7 @@ export const OPTIONS: OpenSeadragon.Options = {
   minZoomImageRatio: 0.7,
   minPixelRatio: 1, // tiles are never shrunk: the strongest cell stays visible
   imageSmoothingEnabled: false,
-  maxZoomPixelRatio: LARGEST,
+  maxZoomPixelRatio: MAX_CELL_SIZE,
   maxImageCacheCount: 400,
   imageLoaderLimit: 4,
   timeout: 300000,

@@ -1,4 +1,4 @@
-// Tells tests and scripts when the map has come to rest.
+// Reports to tests and scripts when the map has stopped moving.
 
 import { begin, end } from "../api/pending_requests.ts";
 
@@ -22,12 +22,12 @@ export class RestWatch {
     this.calm = 0;
     if (watching) return;
     begin(this, "map");
-    requestAnimationFrame(() => this.look());
+    requestAnimationFrame(() => this.check());
   }
 
-  private look(): void {
+  private check(): void {
     this.calm = this.resting() ? this.calm! + 1 : 0;
-    if (!this.closed && this.calm < CALM) requestAnimationFrame(() => this.look());
+    if (!this.closed && this.calm < CALM) requestAnimationFrame(() => this.check());
     else {
       this.calm = null;
       this.rested = true;

@@ -1,4 +1,4 @@
-// Where OpenSeadragon gets its tiles: from the server, as shades, which are coloured here.
+// Tile source of OpenSeadragon: loads shades from the server and colours them.
 
 import type OpenSeadragon from "openseadragon";
 
@@ -7,10 +7,10 @@ import { paintShades, readPgm } from "../shared/shades.ts";
 import { type Store, mapOf, pictureOptions } from "../shell/store.ts";
 import { TILE, deepest, shallowest } from "./zoom_levels.ts";
 
-const AGAIN = 200; // milliseconds until a tile that was dropped as stale is requested again
+const RETRY_DELAY = 200; // milliseconds until a tile that was dropped as stale is requested again
 
 export class TileLoader {
-  /** Numbers the screenfuls: the server drops tiles that wait behind a newer one. */
+  /** Incremented with every new view: the server drops waiting tiles of older tickets. */
   ticket = 0;
   /** Set after a cancellation: no tile is requested until the map is moved again. */
   held = false;
@@ -21,7 +21,7 @@ export class TileLoader {
     this.app = app;
   }
 
-  /** Let tiles that were cancelled or refused be requested again. */
+  /** Allow cancelled or rejected tiles to be requested again. */
   retry(): void {
     for (const tile of this.missed.splice(0)) tile.exists = true;
   }
@@ -69,7 +69,7 @@ export class TileLoader {
         return await (await ask(`${address}&ticket=${this.ticket}`, signal)).arrayBuffer();
       } catch (error) {
         if (!(error instanceof Refusal) || error.status !== 409) throw error;
-        await new Promise((wake) => setTimeout(wake, AGAIN));
+        await new Promise((wake) => setTimeout(wake, RETRY_DELAY));
         signal.throwIfAborted();
       }
     }

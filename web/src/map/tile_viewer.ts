@@ -1,8 +1,8 @@
-// The map itself: OpenSeadragon over the server's tiles, with labels along both axes and marks over it.
+// The tile viewer: OpenSeadragon with the tiles of the server, axis labels and an overlay.
 
 import type OpenSeadragon from "openseadragon";
 
-import { Settled, framed } from "../shared/canvas.ts";
+import { Debounced, framed } from "../shared/canvas.ts";
 import { ARROWS, clamp, modified } from "../shared/format.ts";
 import { type Store, mapOf, pictureOptions, tokensOf } from "../shell/store.ts";
 import { drawAxis, drawMarks } from "./axes.ts";
@@ -12,7 +12,7 @@ import { TileLoader } from "./tile_source.ts";
 import { type Cell, type Sight, cellAt, stride } from "./zoom_levels.ts";
 
 export interface TileElements {
-  stage: HTMLElement;
+  container: HTMLElement;
   tiles: HTMLElement;
   over: HTMLCanvasElement;
   across: HTMLCanvasElement;
@@ -30,15 +30,15 @@ export class TileViewer {
   private viewer: OpenSeadragon.Viewer | null = null;
   private readonly sizes = new ResizeObserver(() => this.resized());
   private readonly draw = framed(() => this.drawNow());
-  private readonly noteSoon = new Settled(250, () => this.note());
-  /** The tiles that are open, and the place that was restored from the address. */
+  private readonly noteSoon = new Debounced(250, () => this.note());
+  /** The open tiles, and the view that was restored from the URL. */
   private opened = "";
   private restored = "";
   private pointed: Cell | null = null;
   private keys: readonly number[] = [];
-  /** What was asked of the map before it was open. */
+  /** Actions that were requested before the map was open. */
   private readonly waiting: (() => void)[] = [];
-  /** Moved since the address was last written. */
+  /** Whether the map was moved since the URL was last updated. */
   private moved = false;
   private moving = false;
   private readonly watch = new RestWatch(() => this.resting());
@@ -55,14 +55,14 @@ export class TileViewer {
     if (this.closed) return;
     preventStyleSheet();
     this.viewer = new this.library.Viewer({ element: elements.tiles, ...OPTIONS });
-    this.viewer.canvas.focus = () => elements.stage.focus({ preventScroll: true }); // its own scrolls the page
+    this.viewer.canvas.focus = () => elements.container.focus({ preventScroll: true }); // the default scrolls the page
     this.listen(this.viewer);
-    this.sizes.observe(elements.stage);
+    this.sizes.observe(elements.container);
   }
 
   private listen(viewer: OpenSeadragon.Viewer): void {
     viewer.addHandler("open", () => {
-      if (this.restored !== this.place()) this.restore(viewer.viewport);
+      if (this.restored !== this.viewKey()) this.restore(viewer.viewport);
       this.watch.start();
       for (const action of this.waiting.splice(0)) action();
       this.draw();
@@ -77,7 +77,7 @@ export class TileViewer {
     }
     viewer.addHandler("animation-start", () => {
       this.moving = true;
-      if (this.watch.rested) this.loader.ticket += 1; // requests for the place before are stale
+      if (this.watch.rested) this.loader.ticket += 1; // requests for the previous view are stale
       this.watch.start();
       this.loader.retry();
     });
@@ -94,14 +94,14 @@ export class TileViewer {
     });
   }
 
-  /** Call `action` when the map is open: at once, or later. */
+  /** Call `action` when the map is open, now or later. */
   private once(action: (viewport: OpenSeadragon.Viewport) => void): void {
     const run = (): void => action(this.viewer!.viewport);
     if (this.viewer?.isOpen()) run();
     else this.waiting.push(run);
   }
 
-  /** Whether nothing moves and every visible tile is there. */
+  /** Whether nothing moves and all visible tiles are loaded. */
   private resting(): boolean {
     const { viewer } = this;
     if (this.closed || this.moving || !viewer?.isOpen()) return false;
@@ -110,23 +110,23 @@ export class TileViewer {
   }
 
   private resized(): void {
-    if (!this.opened) this.update(); // not before it has a size: the whole map must fit
+    if (!this.opened) this.update(); // wait for a size, so that the whole map fits
     this.draw();
   }
 
-  /** What decides the place on the map, apart from moves. */
-  private place(): string {
+  /** Key of the state that determines the view, apart from moves. */
+  private viewKey(): string {
     const { state, target, arrivals } = this.app;
     return `${target.version} ${state.map} ${state.head} ${arrivals}`;
   }
 
-  /** Show what the state says: other tiles if it names others; the place on the map stays if it does not name one. */
+  /** Show the current state: load other tiles if needed, and keep the view if the state does not set one. */
   update(): void {
     const { app } = this;
-    if (!this.viewer || !this.elements.stage.clientWidth) return;
-    const tiles = `${this.place()} ${pictureOptions(app)} ${app.theme}`;
+    if (!this.viewer || !this.elements.container.clientWidth) return;
+    const tiles = `${this.viewKey()} ${pictureOptions(app)} ${app.theme}`;
     if (tiles !== this.opened) {
-      if (this.opened && this.restored !== this.place()) this.point(null);
+      if (this.opened && this.restored !== this.viewKey()) this.point(null);
       this.opened = tiles;
       this.loader.held = false;
       this.watch.start();
@@ -138,11 +138,11 @@ export class TileViewer {
   private sight(): Sight {
     const map = mapOf(this.app);
     const bounds = this.viewer!.viewport.getBounds(true);
-    const scale = this.elements.stage.clientWidth / (bounds.width * map.keys);
+    const scale = this.elements.container.clientWidth / (bounds.width * map.keys);
     return { left: bounds.x * map.keys, top: bounds.y * map.keys, scale };
   }
 
-  /** The cell under a point of the stage. */
+  /** The cell at a point of the container. */
   at(x: number, y: number): Cell | null {
     const map = mapOf(this.app);
     return this.viewer?.isOpen() ? cellAt(this.sight(), x, y, map.queries, map.keys) : null;
@@ -176,7 +176,7 @@ export class TileViewer {
     this.once((viewport) => viewport.goHome());
   }
 
-  /** Bring a cell into sight, large enough to be seen. */
+  /** Scroll and zoom so that a cell is visible. */
   show(cell: Cell): void {
     this.once((viewport) => {
       const { scale } = this.sight();
@@ -186,7 +186,7 @@ export class TileViewer {
     });
   }
 
-  /** Handle a key of the stage; false if it means nothing. */
+  /** Handle a key; return false if it is not used. */
   pressed(event: KeyboardEvent): boolean {
     const step = ARROWS[event.key];
     if (modified(event)) return false;
@@ -213,8 +213,8 @@ export class TileViewer {
   private walk(viewport: OpenSeadragon.Viewport, [below, right]: readonly [number, number]): void {
     const map = mapOf(this.app);
     const sight = this.sight();
-    const { stage } = this.elements;
-    const [width, height] = [stage.clientWidth / sight.scale, stage.clientHeight / sight.scale];
+    const { container } = this.elements;
+    const [width, height] = [container.clientWidth / sight.scale, container.clientHeight / sight.scale];
     const by = stride(sight.scale);
     const from = this.pointed ?? { query: Math.floor(sight.top + height / 2), key: Math.floor(sight.left + width / 2) };
     const cell = {
@@ -239,10 +239,10 @@ export class TileViewer {
     drawAxis(elements.across, top, sight.left, sight.scale, true);
     drawAxis(elements.down, left, sight.top, sight.scale, false);
     drawMarks(elements.over, sight, { pointed, query, keys }, map.queries, map.keys);
-    elements.stage.dataset["scale"] = sight.scale.toFixed(3);
+    elements.container.dataset["scale"] = sight.scale.toFixed(3);
   }
 
-  /** Write the place into the state, if it has moved. */
+  /** Write the view to the state if it was moved. */
   note(): void {
     const { viewer } = this;
     if (this.closed || !this.moved || !viewer?.isOpen()) return;
@@ -255,13 +255,13 @@ export class TileViewer {
     this.app.go({ sight: home ? null : [bounds.x * keys, bounds.y * keys, bounds.width * keys] }, true);
   }
 
-  /** Go to the place that the address names. */
+  /** Go to the view in the URL. */
   private restore(viewport: OpenSeadragon.Viewport): void {
     const { sight } = this.app.state;
     const { keys } = mapOf(this.app);
-    const { stage } = this.elements;
-    this.restored = this.place();
-    viewport.resize(new this.library.Point(stage.clientWidth, stage.clientHeight), false); // it was made without a size
+    const { container } = this.elements;
+    this.restored = this.viewKey();
+    viewport.resize(new this.library.Point(container.clientWidth, container.clientHeight), false); // it was created without a size
     if (!sight) viewport.goHome(true);
     else {
       const [left, top, width] = sight.map((cells) => cells / keys) as [number, number, number];
@@ -280,7 +280,7 @@ export class TileViewer {
   }
 }
 
-/** How far a position lies outside what is visible. */
+/** Distance of a position from the visible range. */
 function outside(position: number, first: number, count: number): number {
   if (position < first) return position - first - 0.5;
   return position + 1 > first + count ? position + 1.5 - first - count : 0;

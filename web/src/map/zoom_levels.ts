@@ -1,27 +1,27 @@
-// The arithmetic of the zoom. A map of queries × keys is a Deep Zoom image: x counts keys, y counts queries; the
-// deepest level has one cell a pixel, and each level above it covers twice as many cells a pixel.
+// Zoom levels. A map of queries × keys is a Deep Zoom image: x is the key, y is the query. The deepest level has one
+// cell per pixel, and each level above it has twice as many cells per pixel.
 
 export const TILE = 256;
 
-/** ceil(log2(max(queries, keys))): the level with one cell a pixel. */
+/** ceil(log2(max(queries, keys))): the level with one cell per pixel. */
 export function deepest(queries: number, keys: number): number {
   const longest = Math.max(queries, keys, 1);
   let level = 0;
-  while (2 ** level < longest) level += 1; // log2 of a float could be a hair above a whole number
+  while (2 ** level < longest) level += 1; // log2 may be slightly above an integer due to rounding
   return level;
 }
 
-/** The first level worth asking for: the whole map in one tile. */
+/** The first useful level: the whole map in one tile. */
 export function shallowest(queries: number, keys: number): number {
   return Math.min(Math.log2(TILE), deepest(queries, keys));
 }
 
-/** What part of the map a rectangle of the screen shows. */
+/** The part of the map in a rectangle of the screen. */
 export interface Sight {
   /** Key at the left edge and query at the top edge, as fractions of cells. */
   left: number;
   top: number;
-  /** Pixels of the screen a cell. */
+  /** Screen pixels per cell. */
   scale: number;
 }
 
@@ -34,7 +34,7 @@ export function cellAt(sight: Sight, x: number, y: number, queries: number, keys
   return key >= 0 && key < keys && query >= 0 && query < queries ? { query, key } : null;
 }
 
-/** How many cells one press of an arrow key moves: one where cells can be told apart, about 8 pixels elsewhere. */
+/** Number of cells per press of an arrow key: one if cells are large enough, else about 8 pixels. */
 export function stride(scale: number): number {
   return scale >= 4 ? 1 : Math.max(1, Math.round(8 / scale));
 }

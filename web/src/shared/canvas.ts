@@ -22,21 +22,21 @@ export function colour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** Call `action` once a moment has passed since the last call, unless cancelled. */
-export class Settled<A extends unknown[]> {
+/** Debounce: call `action` after a delay without further calls, unless cancelled. */
+export class Debounced<A extends unknown[]> {
   private timer = 0;
   private readonly milliseconds: number;
-  private readonly action: (...given: A) => void;
+  private readonly action: (...args: A) => void;
 
-  constructor(milliseconds: number, action: (...given: A) => void) {
+  constructor(milliseconds: number, action: (...args: A) => void) {
     [this.milliseconds, this.action] = [milliseconds, action];
   }
 
-  call(...given: A): void {
+  call(...args: A): void {
     window.clearTimeout(this.timer);
     begin(this, "pause");
     this.timer = window.setTimeout(() => {
-      this.action(...given);
+      this.action(...args);
       end(this);
     }, this.milliseconds);
   }

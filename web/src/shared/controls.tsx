@@ -94,7 +94,7 @@ function headsOf(app: Store): Head[] {
   return ["mean", ...Array.from({ length: mapOf(app).heads }, (_, head) => head)];
 }
 
-/** Layer and head. The chosen token stays if the other map has it. */
+/** Layer and head. The selected token is kept if the other map has it. */
 export function HeadChoice({ app }: { app: Store }) {
   const { words, state, target } = app;
   const map = mapOf(app);
@@ -114,12 +114,12 @@ export function HeadChoice({ app }: { app: Store }) {
   );
 }
 
-/** Show another layer. The place on the map is kept only if both maps have the same size. */
+/** Show another layer. The view is kept only if both maps have the same size. */
 function goToLayer(app: Store, id: number): void {
   const [old, next, { head }] = [mapOf(app), app.target.maps[id]!, app.state];
   const same = old.queries === next.queries && old.keys === next.keys;
-  const place: Partial<State> = same ? {} : { sight: null, token: null, end: null };
-  app.go({ map: id, head: head === "mean" ? "mean" : Math.min(head, next.heads - 1), ...place });
+  const view: Partial<State> = same ? {} : { sight: null, token: null, end: null };
+  app.go({ map: id, head: head === "mean" ? "mean" : Math.min(head, next.heads - 1), ...view });
 }
 
 /** The keys [ ] { }: previous and next head, previous and next layer. */

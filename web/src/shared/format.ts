@@ -1,13 +1,13 @@
 // Numbers, names and keys.
 
-/** A weight for people: 0.124, 3.1e-5; a dash for what is no number. */
+/** Format a weight: 0.124, 3.1e-5; a dash if it is not a number. */
 export function figure(value: number | null): string {
   if (value === null || !Number.isFinite(value)) return "–";
   if (value === 0) return "0";
   return Math.abs(value) >= 0.001 ? value.toFixed(3) : value.toExponential(1);
 }
 
-/** The end of a long name, so that a row of a table can hold it. */
+/** Shorten a long name to its end, to fit in a table row. */
 export function brief(name: string): string {
   return name.length <= 28 ? name : `…${name.slice(-27)}`;
 }
@@ -16,7 +16,7 @@ export function clamp(value: number, low: number, high: number): number {
   return Math.min(Math.max(value, low), high);
 }
 
-/** Where an arrow key goes. */
+/** The direction of an arrow key. */
 export const ARROWS: Readonly<Record<string, readonly [rows: number, columns: number]>> = {
   ArrowUp: [-1, 0],
   ArrowDown: [1, 0],

@@ -68,7 +68,7 @@ export function ramp(theme: Theme): Colour[] {
 /** Three decades: a weight of a thousandth of the strongest is the weakest that is seen on the log scale. */
 const DECADES = 3;
 
-/** How strongly to colour a weight, in [0, 1]. */
+/** Colour intensity of a weight, in [0, 1]. */
 export function shade(weight: number, strongest: number, scale: Scale): number {
   if (!(weight > 0) || !(strongest > 0)) return 0;
   const share = Math.min(1, weight / strongest);

@@ -26,9 +26,9 @@ export function readPgm(file: ArrayBuffer): Shades {
 export function coloured({ pixels }: Shades, theme: Theme): Uint8ClampedArray<ArrayBuffer> {
   const table = ramp(theme);
   const colours = new Uint8ClampedArray(4 * pixels.length);
-  pixels.forEach((shade, place) => {
+  pixels.forEach((shade, index) => {
     const [red, green, blue] = table[shade]!;
-    colours.set([red, green, blue, 255], 4 * place);
+    colours.set([red, green, blue, 255], 4 * index);
   });
   return colours;
 }

@@ -1,4 +1,4 @@
-// The words of the page. English tells which there are: a language that lacks one of them does not compile.
+// Translations of the page. English defines the keys: a language without one of them does not compile.
 
 import en from "./words.en.json" with { type: "json" };
 import zh from "./words.zh.json" with { type: "json" };
@@ -12,11 +12,11 @@ export function fill(text: string, values: Record<string, string | number>): str
   return text.replace(/\{(\w+)\}/g, (_, name: string) => String(values[name]));
 }
 
-/** The first language of the reader that the page speaks. */
+/** The first preferred language of the user that is available. */
 export function preferred(wanted: readonly string[]): Language {
   for (const tag of wanted) {
-    const found = (Object.keys(LANGUAGES) as Language[]).find((name) => tag.toLowerCase().split("-")[0] === name);
-    if (found) return found;
+    const language = (Object.keys(LANGUAGES) as Language[]).find((name) => tag.toLowerCase().split("-")[0] === name);
+    if (language) return language;
   }
   return "en";
 }

@@ -1,4 +1,4 @@
-// The entry of the page: one frame around every view. Without a page, in Node, it draws a chart as a file.
+// The entry point of the page. In Node, without a page, it draws a chart to a file.
 
 import "./style.css";
 import "../explain/explain.css";
@@ -30,7 +30,7 @@ function View({ app }: { app: Store }) {
   return state.map === null || !target.maps.length ? <HeadGrid app={app} /> : <MapView app={app} />;
 }
 
-/** `chart` is the chart of a file that holds the page and one chart; there is no server then. */
+/** `chart` is the chart of a self-contained file, which has no server. */
 function Shell({ app, chart }: { app: Store; chart: Chart | null }) {
   return (
     <>

@@ -1,4 +1,4 @@
-// The bottom of the page: what is being computed, messages, and the button that cancels.
+// The bottom of the page: running work, messages, and the cancel button.
 
 import { useLayoutEffect, useState } from "preact/hooks";
 

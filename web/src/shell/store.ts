@@ -1,4 +1,4 @@
-// The state of the page, and what views do with it. After every change the page is drawn again.
+// The state of the page and the actions of the views. The page is rendered after every change.
 
 import { useLayoutEffect } from "preact/hooks";
 
@@ -12,11 +12,11 @@ import { type Head, type State, VIEWS, type View, fit, read, write } from "./url
 
 export type ThemeChoice = "auto" | Theme;
 
-/** What the view that is shown does with keys, and before another one replaces it. */
+/** Handlers of the current view for keys, and before another view replaces it. */
 export interface ViewHandlers {
-  /** Handle a key; false if it means nothing here. */
+  /** Handle a key; return false if it is not used. */
   key?(event: KeyboardEvent): boolean;
-  /** Write what the address does not tell yet into the state. */
+  /** Write changes that are not in the URL yet to the state. */
   note?(): void;
 }
 
@@ -31,17 +31,17 @@ const store = (name: string, value: string): void => {
   try {
     window.localStorage.setItem(`regard.${name}`, value);
   } catch {
-    // a browser that stores nothing
+    // the browser does not allow storage
   }
 };
 
 const NOTHING: Target = { kind: "capture", title: "", version: "", tokens: {}, maps: [], image: null, can: [] };
-const NOTE_EVERY = 320; // milliseconds: browsers refuse to write the address more often
+const NOTE_EVERY = 320; // milliseconds: browsers limit how often the URL may be changed
 
 export class Store {
   target = NOTHING;
   state: State = read(window.location.hash);
-  /** Counts how often the place on the map was set by the address. */
+  /** Number of times that the URL set the view. */
   arrivals = 0;
   handlers: ViewHandlers = {};
   language: Language =
@@ -85,7 +85,7 @@ export class Store {
     document.documentElement.lang = this.language;
     document.title = this.title ? `${this.title} · regard` : "regard";
     this.stale = true;
-    if (this.drawing) return; // a change while the page is drawn: it is drawn once more
+    if (this.drawing) return; // changed while rendering: render once more
     this.drawing = true;
     while (this.stale) {
       this.stale = false;
@@ -132,7 +132,7 @@ export class Store {
     if (target) this.show(target);
   }
 
-  /** Run the model on another text and show that; false if it failed or was cancelled. */
+  /** Run the model on another text and show it; false if it failed or was cancelled. */
   async run(text: string): Promise<boolean> {
     this.running.abort();
     this.running = new AbortController();
@@ -153,13 +153,13 @@ export class Store {
     return VIEWS.filter((view) => this.target.can.includes(view));
   }
 
-  /** The nearest state that this target has. */
+  /** The nearest valid state of this target. */
   sound(state: State): State {
     const views = this.views();
     return fit({ ...state, view: views.includes(state.view) ? state.view : (views[0] ?? "map") }, this.target.maps);
   }
 
-  /** Change the state. It becomes a step of the browser's history unless `quiet`. */
+  /** Change the state. Adds an entry to the browser's history unless `quiet`. */
   go(changes: Partial<State>, quiet = false): void {
     if (!quiet) this.handlers.note?.();
     const before = this.state;
@@ -175,7 +175,7 @@ export class Store {
     this.follow(before);
   }
 
-  /** The address was changed from outside: by the browser's arrows or a bookmark. */
+  /** Handle a URL change by the browser's navigation or a bookmark. */
   arrive(): void {
     const before = this.state;
     this.stopNoting();
@@ -189,7 +189,7 @@ export class Store {
     if (before.view !== this.state.view) window.scrollTo(0, 0);
   }
 
-  /** Write the address soon. */
+  /** Schedule an update of the URL. */
   private note(): void {
     this.stopNoting();
     begin(this, "address");
@@ -233,7 +233,7 @@ export function named(tokens: readonly string[] | null, position: number): strin
   return token === undefined ? String(position) : `“${show(token)}”`;
 }
 
-/** What the shades of a map depend on, as a query string. */
+/** The options of the shades of a map, as a query string. */
 export function pictureOptions(app: Store): string {
   const { reduce, scale } = app.state;
   return new URLSearchParams({ reduce, scale, v: app.target.version }).toString();

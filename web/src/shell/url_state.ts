@@ -1,16 +1,16 @@
-// What one looks at, as text in the address bar: #text?map=3&head=5&token=12. A bookmark brings it all back.
+// The state of the page in the URL: #text?map=3&head=5&token=12. A bookmark restores it.
 
 export const VIEWS = ["map", "text", "image", "translate"] as const;
 export type View = (typeof VIEWS)[number];
 export type Head = number | "mean";
 
-const LONGEST = 2000; // letters of a sentence kept in an address
+const MAX_SENTENCE_LENGTH = 2000; // maximum number of characters of a sentence in the URL
 
 type Field<T> = (text: string | null) => T;
 
 const whole: Field<number | null> = (text) => (text !== null && /^\d{1,9}$/.test(text) ? Number(text) : null);
 
-/** One of a few; the first where none is named. */
+/** Parse one of a few values; the first is the default. */
 function oneOf<T extends string>(...choices: [T, ...T[]]): Field<T> {
   return (text) => choices.find((choice) => choice === text) ?? choices[0];
 }
@@ -22,16 +22,16 @@ const sight: Field<[left: number, top: number, across: number] | null> = (text) 
   return Number.isFinite(left + top + across) && across > 0 && !more.length ? [left, top, across] : null;
 };
 
-/** How each part of the state is read from the address. What is missing or wrong there is as at the start. */
+/** Parsers of the state in the URL. Missing or invalid values have their defaults. */
 const FIELDS = {
-  /** The map looked at; none: the grid of all. */
+  /** The selected map; null for the grid of all maps. */
   map: whole,
   head,
   reduce: oneOf("max", "mean"),
   scale: oneOf("log", "linear"),
-  /** The chosen token: a query when looking at what it attends to ("from"), a key when at what it receives ("to"). */
+  /** The selected token: a query for the direction "from" (attends to), a key for "to" (receives). */
   token: whole,
-  /** The other end of a chosen span. */
+  /** The other end of a selected span. */
   end: whole,
   direction: oneOf("from", "to"),
   /** Key at the left edge, query at the top edge, keys across. */
@@ -39,7 +39,7 @@ const FIELDS = {
   overlay: oneOf("class", "patch", "rollout"),
   patch: whole,
   /** The sentence to translate. */
-  say: (text: string | null) => (text ?? "").slice(0, LONGEST),
+  say: (text: string | null) => (text ?? "").slice(0, MAX_SENTENCE_LENGTH),
 };
 
 export type State = { view: View } & { [Name in keyof typeof FIELDS]: ReturnType<(typeof FIELDS)[Name]> };
@@ -53,7 +53,7 @@ export function read(hash: string): State {
 
 export const START = read("");
 
-/** The address of a state: only what differs from the start. */
+/** The URL of a state: only values that differ from the defaults. */
 export function write(state: State): string {
   const field = new URLSearchParams();
   for (const name of Object.keys(START) as (keyof State)[]) {
@@ -67,7 +67,7 @@ export function write(state: State): string {
 
 export type Shape = { heads: number; queries: number; keys: number };
 
-/** A state that these maps have: a bookmark of another target must not lead astray. */
+/** The nearest state that is valid for these maps: a bookmark may be of another target. */
 export function fit(state: State, shapes: readonly Shape[]): State {
   const within = (value: number | null, size: number): number | null => (value !== null && value < size ? value : null);
   const map = within(state.map, shapes.length);

@@ -1,4 +1,4 @@
-// The view Text: the tokens themselves, coloured by what the chosen one attends to or receives; links of a span.
+// The Text view: the tokens, coloured by what the selected one attends to or receives, and the links of a span.
 
 import { useMemo, useRef, useState } from "preact/hooks";
 
@@ -72,9 +72,9 @@ function pathOf(map: MapInfo, { head, direction }: State, token: number, top: nu
   return direction === "from" ? paths.query(map.id, head, token, top) : paths.key(map.id, head, token, top);
 }
 
-function weightsOf(found: Answer): Weights {
-  if ("keys" in found) return { positions: found.keys, weights: found.weights, all: found.row };
-  return { positions: found.queries, weights: found.weights, all: found.column };
+function weightsOf(answer: Answer): Weights {
+  if ("keys" in answer) return { positions: answer.keys, weights: answer.weights, all: answer.row };
+  return { positions: answer.queries, weights: answer.weights, all: answer.column };
 }
 
 /** The mean weight that each key receives, for each of `size` keys. */
@@ -83,19 +83,19 @@ function receivedOf(size: number, { received, cells_per_entry: cells = 1 }: Rece
   return { positions: [], weights: [received.reduce((most, weight) => Math.max(most, weight), 1e-12)], all };
 }
 
-/** A token, the direction in which it was asked about, and the answer. */
-type Listed = { token: number; direction: State["direction"]; found: Weights };
+/** A token, the direction of the request, and the response. */
+type Listed = { token: number; direction: State["direction"]; answer: Weights };
 
-/** What is known of the chosen token. The answer about another one stays until its own is there. */
+/** The weights of the selected token. The previous response is kept until the new one arrives. */
 function useChosen(app: Store, map: MapInfo): Listed | null {
   const { words, state } = app;
   const { direction } = state;
   const token = state.end ?? state.token;
   const label = fill(direction === "from" ? words.work.query : words.work.key, { position: token ?? 0 });
-  const found = useAnswer<Answer>(app, token === null ? null : pathOf(map, state, token, STRONGEST), label);
+  const answer = useAnswer<Answer>(app, token === null ? null : pathOf(map, state, token, STRONGEST), label);
   const listed = useMemo(
-    () => (token === null || !found ? null : { token, direction, found: weightsOf(found) }),
-    [found, token, direction],
+    () => (token === null || !answer ? null : { token, direction, answer: weightsOf(answer) }),
+    [answer, token, direction],
   );
   const last = useRef<Listed | null>(null);
   if (token === null) last.current = null;
@@ -105,7 +105,7 @@ function useChosen(app: Store, map: MapInfo): Listed | null {
 
 type Names = { query: string[]; key: string[] };
 
-/** The texts, and what is known of the chosen token beside them. */
+/** The texts, and the weights of the selected token beside them. */
 function Reading({ app, map, names }: { app: Store; map: MapInfo; names: Names }) {
   const { token, end, direction } = app.state;
   const chosen = useChosen(app, map);
@@ -152,7 +152,7 @@ function Texts({ app, map, names, one, chosen, choose, keys }: TextsProps) {
   // A token attends to keys and receives from queries; without a chosen token, keys are coloured by what they receive
   const coloured = chosen?.direction === "to" ? "query" : "key";
   const shades = useMemo(() => {
-    const weights = chosen?.found ?? (received && receivedOf(map.keys, received));
+    const weights = chosen?.answer ?? (received && receivedOf(map.keys, received));
     return weights && shadesOf(names[coloured].length, weights, scale);
   }, [chosen, received, coloured, scale]);
   const span: [number, number] | null = token === null ? null : [token, end ?? token];
@@ -192,11 +192,11 @@ function sides(names: Names, direction: State["direction"]): { from: string[]; t
 
 type ChosenProps = { app: Store; listed: Listed; names: Names; choose: (token: number) => void };
 
-function Chosen({ app, listed: { token, direction, found }, names, choose }: ChosenProps) {
+function Chosen({ app, listed: { token, direction, answer }, names, choose }: ChosenProps) {
   const { words } = app;
   const { from, to } = sides(names, direction);
-  const items = found.positions.map((position, rank) => {
-    const weight = found.weights[rank]!;
+  const items = answer.positions.map((position, rank) => {
+    const weight = answer.weights[rank]!;
     const name = `“${show(to[position] ?? "")}”`;
     return { name, weight, shown: figure(weight), choose: () => choose(position) };
   });
@@ -204,7 +204,7 @@ function Chosen({ app, listed: { token, direction, found }, names, choose }: Cho
     <section class="card">
       <h2>{fill(words.text.chosen, { token: show(from[token] ?? ""), position: token })}</h2>
       <p class="hint">{words.text.directions[direction]}</p>
-      <WeightList items={items} strongest={Math.max(...found.weights, 1e-12)} />
+      <WeightList items={items} strongest={Math.max(...answer.weights, 1e-12)} />
     </section>
   );
 }

@@ -1,10 +1,10 @@
-// Tokens as people read them. Tokenizers mark spaces in different ways; a text is shown with its spaces back.
+// Readable tokens. Tokenizers mark spaces in different ways; the text is shown with its spaces.
 
 export interface Spelled {
   text: string;
-  /** A space stands before it. */
+  /** Whether a space precedes it. */
   space: boolean;
-  /** A line ends after it. */
+  /** Whether a line ends after it. */
   breaks: boolean;
 }
 
@@ -12,20 +12,20 @@ const SPACE = /^[\u0120\u2581]/; // Ġ of byte-level BPE, ▁ of SentencePiece
 const LINE = /[\n\u010a]/; // Ċ is a line's end in byte-level BPE
 const SPECIAL = /^(\[[A-Z]+\]|<[^<>]+>)$/;
 
-/** A token as text, and whether a space stands before it, by the marks that the vocabulary uses. */
+/** A token as text, and whether a space precedes it, depending on the markers of the vocabulary. */
 type Style = (token: string) => [text: string, space: boolean];
 
 const marked: Style = (token) => [
   token.replace(SPACE, "").replaceAll("\u0120", " ").replaceAll("\u010a", "\n"),
   SPACE.test(token) || SPECIAL.test(token),
 ];
-const pieces: Style = (token) => [token.replace(/^##/, ""), !token.startsWith("##")];
-const letters: Style = (token) => [token, false]; // their spaces are tokens, or parts of tokens, themselves
+const subwords: Style = (token) => [token.replace(/^##/, ""), !token.startsWith("##")];
+const letters: Style = (token) => [token, false]; // spaces are tokens or parts of tokens
 const words: Style = (token) => [token, !/^[.,;:!?)\]}。，；：！？、”’]$/.test(token)];
 
 function styleOf(tokens: readonly string[]): Style {
   if (tokens.some((token) => SPACE.test(token))) return marked;
-  if (tokens.some((token) => token.startsWith("##"))) return pieces;
+  if (tokens.some((token) => token.startsWith("##"))) return subwords;
   const plain = tokens.filter((token) => !SPECIAL.test(token));
   const spaced = plain.some((token) => /^\s|\s$/.test(token));
   return spaced || plain.every((token) => Array.from(token).length <= 1) ? letters : words;
@@ -39,7 +39,7 @@ export function spell(tokens: readonly string[]): Spelled[] {
   });
 }
 
-/** One token on its own, for labels and read-outs: what cannot be seen is made visible. */
+/** A single token for labels, with visible whitespace. */
 export function show(token: string): string {
   const text = token
     .replace(SPACE, "")
@@ -54,18 +54,18 @@ export function show(token: string): string {
   );
 }
 
-/** Where a long text is cut into parts that are drawn when they come into sight: after a line or a sentence. */
+/** Split a long text after lines or sentences into parts that are drawn when they become visible. */
 export function parts(spelled: readonly Spelled[], least = 120, most = 320): [number, number][] {
-  const found: [number, number][] = [];
+  const ranges: [number, number][] = [];
   let start = 0;
-  for (let place = 0; place < spelled.length; place += 1) {
-    const length = place + 1 - start;
-    const token = spelled[place]!;
+  for (let index = 0; index < spelled.length; index += 1) {
+    const length = index + 1 - start;
+    const token = spelled[index]!;
     if ((length >= least && (token.breaks || /[.!?。！？]$/.test(token.text))) || length >= most) {
-      found.push([start, place + 1]);
-      start = place + 1;
+      ranges.push([start, index + 1]);
+      start = index + 1;
     }
   }
-  if (start < spelled.length) found.push([start, spelled.length]);
-  return found;
+  if (start < spelled.length) ranges.push([start, spelled.length]);
+  return ranges;
 }

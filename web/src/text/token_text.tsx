@@ -1,5 +1,5 @@
-// A text of tokens that can be coloured, marked and walked through. The parts of a long text are drawn when they come
-// into sight, so that a hundred thousand tokens cost no more than a screenful.
+// A text of tokens with colours, selection and keyboard navigation. The parts of a long text are drawn when they become
+// visible, so that a hundred thousand tokens are as fast as one screen.
 
 import { Component, type VNode, createRef } from "preact";
 
@@ -33,7 +33,7 @@ interface Marked {
   /** A number in [0, 1] for each token; null for no colours. */
   shades: ArrayLike<number> | null;
   marks: ReadonlySet<number>;
-  /** The chosen token, or the chosen span in the order in which it was chosen. */
+  /** The selected token or span, in the order of selection. */
   span: readonly [start: number, end: number] | null;
 }
 
@@ -92,10 +92,10 @@ export class TokenText extends Component<TokenTextProps> {
     this.watch.disconnect();
   }
 
-  /** Draw the parts that come into sight. */
+  /** Draw the parts that become visible. */
   private observe(): void {
     this.watch?.disconnect();
-    begin(this, "text"); // the first parts are drawn when they have a place
+    begin(this, "text"); // the first parts are drawn when they have a layout
     const seen = (entries: IntersectionObserverEntry[]): void => {
       for (const { isIntersecting, target } of entries) {
         if (isIntersecting) this.drawn.add(Number((target as HTMLElement).dataset["part"]));
@@ -159,7 +159,7 @@ export class TokenText extends Component<TokenTextProps> {
     return document.getElementById(`${this.id}-${token}`)!;
   }
 
-  /** Bring a token into sight within the text, without moving the page more than needed. */
+  /** Scroll a token into view within the text, moving the page as little as possible. */
   reveal(token: number): void {
     const root = this.root.current!;
     const node = this.node(token);
@@ -233,7 +233,7 @@ class Part extends Component<PartProps> {
     const shade = shades?.[position] ?? 0;
     const chosen = span !== null && position >= Math.min(...span) && position <= Math.max(...span);
     const classes = { newline: breaks, deep: shade > 0.85, marked: marks.has(position), chosen };
-    const names = Object.entries(classes).flatMap(([name, given]) => (given ? [name] : []));
+    const names = Object.entries(classes).flatMap(([name, active]) => (active ? [name] : []));
     const node = (
       <span
         key={position}

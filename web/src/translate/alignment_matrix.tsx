@@ -1,4 +1,4 @@
-// A small matrix of weights with words on both sides, drawn on a canvas: rows are what was written, columns what was read.
+// A small matrix of weights on a canvas: rows are target words, columns are source words.
 
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
@@ -75,7 +75,7 @@ function cellUnder(event: PointerEvent, { rows, columns }: Matrix, { left, top, 
 
 function draw(canvas: HTMLCanvasElement, matrix: Matrix, at: Cell | null): Layout | null {
   const { rows, columns, weights, theme, scale } = matrix;
-  const layout = layOut(canvas, rows, columns);
+  const layout = computeLayout(canvas, rows, columns);
   const context = layout && surface(canvas);
   if (!layout || !context) return null;
   const { left, top, cell } = layout;
@@ -96,8 +96,8 @@ function draw(canvas: HTMLCanvasElement, matrix: Matrix, at: Cell | null): Layou
   return layout;
 }
 
-/** Give the canvas the size that its words and cells need; null while it has no place. */
-function layOut(canvas: HTMLCanvasElement, rows: readonly string[], columns: readonly string[]): Layout | null {
+/** Resize the canvas for its words and cells; null while it has no layout. */
+function computeLayout(canvas: HTMLCanvasElement, rows: readonly string[], columns: readonly string[]): Layout | null {
   const context = canvas.getContext("2d");
   const room = canvas.parentElement!.clientWidth;
   if (!context || !room) return null;

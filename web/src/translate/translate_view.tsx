@@ -1,4 +1,4 @@
-// The view Translate: a sentence, what the beam search found, and which words were read to write which.
+// The Translate view: a sentence, the results of the beam search, and the alignment of words.
 
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
@@ -26,9 +26,9 @@ export function TranslateView({ app }: { app: Store }) {
     const control = new AbortController();
     const body = { text: say, beam: Number(beam), n_best: Number(beam) };
     const task = (signal: AbortSignal): Promise<TranslateAnswer> => answer(paths.translate, signal, body);
-    void app.request(app.words.work.translation, task, control).then((found) => {
-      if (!found) return;
-      setHypotheses(found.hypotheses);
+    void app.request(app.words.work.translation, task, control).then((answer) => {
+      if (!answer) return;
+      setHypotheses(answer.hypotheses);
       setShown(0);
     });
     return () => control.abort();
@@ -50,7 +50,7 @@ export function TranslateView({ app }: { app: Store }) {
   );
 }
 
-/** Which words were read to write which; a model of fixed context does not say. */
+/** The alignment of words; a model with a fixed context has none. */
 function Detail({ app, hypothesis, scale }: { app: Store; hypothesis: Hypothesis; scale: Scale }) {
   if (!hypothesis.weights.length) return null;
   return (
@@ -137,7 +137,7 @@ function Hypotheses({ app, hypotheses, shown, setShown }: HypothesesProps) {
 
 type Side = 0 | 1;
 
-/** Both sentences. A word that is pointed at is highlighted with the words it is linked with. */
+/** Both sentences. A hovered word is highlighted together with the words it is linked to. */
 function WordByWord({ words, hypothesis }: { words: Words; hypothesis: Hypothesis }) {
   const [lit, setLit] = useState<{ side: Side; index: number } | null>(null);
   const classOf = (side: Side, index: number): string => {

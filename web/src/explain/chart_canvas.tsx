@@ -1,25 +1,25 @@
-// The chart on the screen: boxes that are chosen, opened and pointed at.
+// The interactive chart: boxes can be selected, opened and hovered.
 
 import { type ComponentChildren, type VNode, cloneElement, toChildArray } from "preact";
 import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
 
 import type { Theme } from "../shared/palette.ts";
 import { drawing } from "./chart_drawing.tsx";
-import type { Box, Laid, Shown } from "./chart_layout.ts";
+import type { Box, ChartLayout, Shown } from "./chart_layout.ts";
 import { type Chart, gridOf, origin } from "./chart_model.ts";
 import { cellAt, leftOf, sizeOf } from "./value_picture.ts";
 import type { Cell } from "./value_text.ts";
 
-/** A cell of a box. `shown` is the picture that the mouse points at, at `x` and `y` of the screen; null for the panel. */
+/** A hovered cell of a box. `shown` is the picture under the mouse, at the screen position `x`, `y`; null for the panel. */
 export type Pointed = { box: Box; cell: Cell; shown: Shown | null; x: number; y: number };
 
-interface ChartStageProps {
+interface ChartCanvasProps {
   chart: Chart;
-  laid: Laid;
+  layout: ChartLayout;
   theme: Theme;
   zoom: number;
   chosen: number | null;
-  /** The box whose ways are highlighted. */
+  /** The box whose edges are highlighted. */
   lit: string | null;
   pointed: Pointed | null;
   setLit: (lit: string | null) => void;
@@ -28,15 +28,16 @@ interface ChartStageProps {
   setZoom: (zoom: number) => void;
 }
 
-export function ChartStage(props: ChartStageProps) {
-  const { chart, laid, theme, zoom, chosen, lit, pointed } = props;
-  const stage = useRef<HTMLDivElement>(null);
-  const drawn = useMemo(() => drawing(laid, theme, chart.title, (box) => accessible(chart, box)), [laid, theme, chart]);
-  const boxOf = (element: Element): Box | null => laid.boxes.find((box) => String(box.id) === idOf(element)) ?? null;
-  useFocusedBox(stage, laid);
+export function ChartCanvas(props: ChartCanvasProps) {
+  const { chart, layout, theme, zoom, chosen, lit, pointed } = props;
+  const container = useRef<HTMLDivElement>(null);
+  const draw = () => drawing(layout, theme, chart.title, (box) => accessible(chart, box));
+  const drawn = useMemo(draw, [layout, theme, chart]);
+  const boxOf = (part: Element): Box | null => layout.boxes.find((box) => String(box.id) === idOf(part)) ?? null;
+  useFocusedBox(container, layout);
   useLayoutEffect(() => {
-    if (!zoom) props.setZoom(fit(stage.current!, laid));
-  }, [laid, zoom]);
+    if (!zoom) props.setZoom(fit(container.current!, layout));
+  }, [layout, zoom]);
   const size = (length: number): number => Math.ceil(length * (zoom || 1));
   const moved = (event: PointerEvent): void => {
     const target = event.target as Element;
@@ -52,15 +53,15 @@ export function ChartStage(props: ChartStageProps) {
   return (
     <div
       class="stage"
-      ref={stage}
-      data-boxes={laid.boxes.length}
+      ref={container}
+      data-boxes={layout.boxes.length}
       onPointerMove={moved}
       onPointerLeave={() => props.point(null)}
       onClick={clicked}
       onFocusIn={focused}>
       {cloneElement(
         drawn,
-        { width: size(laid.width), height: size(laid.height) },
+        { width: size(layout.width), height: size(layout.height) },
         <Parts chart={chart} parts={drawn.props.children} chosen={chosen} lit={lit} pointed={pointed} />,
       )}
     </div>
@@ -72,23 +73,23 @@ function idOf(element: Element): string | null {
   return element.closest("[data-box]")?.getAttribute("data-box") ?? null;
 }
 
-/** Keep the focus on a box that is drawn elsewhere after it was opened or closed. */
-function useFocusedBox(stage: { current: HTMLElement | null }, laid: Laid): void {
-  const active = stage.current?.contains(document.activeElement)
+/** Keep the focus on a box that moved because it was opened or closed. */
+function useFocusedBox(container: { current: HTMLElement | null }, layout: ChartLayout): void {
+  const active = container.current?.contains(document.activeElement)
     ? document.activeElement?.getAttribute("data-box")
     : null;
   useLayoutEffect(() => {
-    if (!active || stage.current!.contains(document.activeElement)) return;
-    stage.current!.querySelector<SVGGElement>(`[data-box="${active}"]`)?.focus();
-  }, [laid]);
+    if (!active || container.current!.contains(document.activeElement)) return;
+    container.current!.querySelector<SVGGElement>(`[data-box="${active}"]`)?.focus();
+  }, [layout]);
 }
 
-/** As wide as there is room, but large enough to be read; scrolled to what comes first. */
-function fit(stage: HTMLElement, laid: Laid): number {
-  const room = stage.clientWidth - 4;
-  const zoom = Math.min(1.1, Math.max(room < 600 ? 0.8 : 0.6, room / laid.width));
-  const first = laid.boxes.reduce((best, box) => (box.y < best.y ? box : best));
-  requestAnimationFrame(() => (stage.scrollLeft = (first.x + first.width / 2) * zoom - room / 2));
+/** Fit the chart to the width, if it stays readable, and scroll to the first box. */
+function fit(container: HTMLElement, layout: ChartLayout): number {
+  const room = container.clientWidth - 4;
+  const zoom = Math.min(1.1, Math.max(room < 600 ? 0.8 : 0.6, room / layout.width));
+  const first = layout.boxes.reduce((best, box) => (box.y < best.y ? box : best));
+  requestAnimationFrame(() => (container.scrollLeft = (first.x + first.width / 2) * zoom - room / 2));
   return zoom;
 }
 
@@ -98,13 +99,13 @@ function pointedAt(event: PointerEvent, target: Element, box: Box): Pointed | nu
   if (!box.node || !cover || !matrix) return null;
   const shown = box.pictures[Number(cover.dataset["shown"])]!;
   const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(matrix);
-  const cell = cellAt(shown.place, at.x, at.y);
+  const cell = cellAt(shown.area, at.x, at.y);
   return cell && { box, cell, shown, x: event.clientX, y: event.clientY };
 }
 
-type PartsProps = Pick<ChartStageProps, "chart" | "chosen" | "lit" | "pointed"> & { parts: ComponentChildren };
+type PartsProps = Pick<ChartCanvasProps, "chart" | "chosen" | "lit" | "pointed"> & { parts: ComponentChildren };
 
-/** The parts of the drawing, which are made once; only what changes with the mouse is made again. */
+/** The parts of the drawing. They are created once; only those that change with the mouse are updated. */
 function Parts({ chart, parts, chosen, lit, pointed }: PartsProps) {
   const way = (one: Part): Part => {
     const marked = lit !== null && (String(one.props["data-from"]) === lit || String(one.props["data-to"]) === lit);
@@ -136,7 +137,7 @@ function accessible(chart: Chart, box: Box) {
   };
 }
 
-/** Frames around the cell pointed at, and the rows and columns that it came from. */
+/** Frames around the hovered cell and the operand cells from which it was computed. */
 function Marks({ chart, pointed: { box, cell, shown } }: { chart: Chart; pointed: Pointed }) {
   const node = box.node!;
   const result = box.pictures.find((one) => one.operand === null);
@@ -168,12 +169,12 @@ interface FrameProps {
   column: number | null;
 }
 
-function Frame({ picture: { place }, matrix, row, column }: FrameProps) {
-  const [down, across] = place.turned ? [column, row] : [row, column];
-  if ((down ?? 0) >= place.rows || (across ?? 0) >= place.columns) return null;
-  const x = leftOf(place, Math.min(matrix, place.matrices - 1)) + (across ?? 0) * place.cell;
-  const y = place.y + (down ?? 0) * place.cell;
-  const width = across === null ? place.columns * place.cell : place.cell;
-  const height = down === null ? sizeOf(place)[1] : place.cell;
+function Frame({ picture: { area }, matrix, row, column }: FrameProps) {
+  const [down, across] = area.turned ? [column, row] : [row, column];
+  if ((down ?? 0) >= area.rows || (across ?? 0) >= area.columns) return null;
+  const x = leftOf(area, Math.min(matrix, area.matrices - 1)) + (across ?? 0) * area.cell;
+  const y = area.y + (down ?? 0) * area.cell;
+  const width = across === null ? area.columns * area.cell : area.cell;
+  const height = down === null ? sizeOf(area)[1] : area.cell;
   return <rect class="mark" x={x - 1} y={y - 1} width={width + 1} height={height + 1} rx={1.5} fill="none" />;
 }

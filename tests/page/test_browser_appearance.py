@@ -1,4 +1,4 @@
-"""What the page says and how it looks: work and errors, colours, languages, phones, pictures that were looked at."""
+"""Appearance of the page: status and errors, colours, languages, phones, golden screenshots."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parent / "golden"
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
 
-def test_it_says_what_it_computes_and_can_be_cancelled(visit: Open, server: GatedServer) -> None:
+def test_running_work_is_shown_and_can_be_cancelled(visit: Open, server: GatedServer) -> None:
     page = visit("translator/")
     server.gate.open.clear()
     page.locator("textarea").fill("the cat")
@@ -30,14 +30,14 @@ def test_it_says_what_it_computes_and_can_be_cancelled(visit: Open, server: Gate
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator(".said")).to_have_text(re.compile("^Cancelled"))
     server.gate.open.set()
-    until(page, lambda: server.gate.done(), "the answer that nobody waits for")
+    until(page, lambda: server.gate.done(), "the unneeded response")
     page.wait_for_timeout(200)
     expect(page.locator(".hypothesis")).to_have_count(0)
     page.get_by_role("button", name="Translate").click()
     page.locator(".hypothesis").first.wait_for()
 
 
-def test_it_says_how_far_it_is(visit: Open, server: GatedServer) -> None:
+def test_progress_is_shown(visit: Open, server: GatedServer) -> None:
     page = visit("capture/#map?map=1&head=2")
     far = page.locator(".status .far")
     first, second = server.pretend_to_work("capture", "layers.1, head 2", "x")
@@ -52,7 +52,7 @@ def test_it_says_how_far_it_is(visit: Open, server: GatedServer) -> None:
     expect(far).to_have_text("")
 
 
-def test_another_language_while_something_is_computed(visit: Open, server: GatedServer) -> None:
+def test_the_language_changes_during_work(visit: Open, server: GatedServer) -> None:
     page = visit("capture/#text?map=0&head=1")
     server.gate.open.clear()
     page.get_by_text("Another text").click()
@@ -61,11 +61,11 @@ def test_another_language_while_something_is_computed(visit: Open, server: Gated
     page.get_by_label("Language").select_option("zh")
     page.get_by_role("button", name="取消").click()
     server.gate.open.set()
-    until(page, lambda: server.gate.done(), "the answer that nobody waits for")
+    until(page, lambda: server.gate.done(), "the unneeded response")
     expect(page).to_have_title("a made-up capture · regard")
 
 
-def test_tiles_can_be_cancelled_and_come_after_a_move(visit: Open, server: GatedServer) -> None:
+def test_cancelled_tiles_load_after_a_move(visit: Open, server: GatedServer) -> None:
     page = visit("capture/#map?map=1&head=2")
     server.gate.open.clear()
     page.locator(".stage").focus()
@@ -79,7 +79,7 @@ def test_tiles_can_be_cancelled_and_come_after_a_move(visit: Open, server: Gated
     until(page, lambda: any("/tile/" in path for path in server.gate.asked), "the tiles to be asked for again")
 
 
-def test_what_the_server_refuses_is_told_in_its_words(visit: Open, server: GatedServer) -> None:
+def test_error_messages_of_the_server_are_shown(visit: Open, server: GatedServer) -> None:
     server.gate.refuse = "query (40) must be below 12; choose another."
     page = visit("capture/#text?map=0&head=1&token=40")
     expect(page.locator(".said")).to_have_text(server.gate.refuse)
@@ -90,7 +90,7 @@ def test_what_the_server_refuses_is_told_in_its_words(visit: Open, server: Gated
     expect(page.locator(".said")).to_have_text("Ready")
 
 
-def test_light_and_dark_by_preference_and_by_hand(visit: Open, server: GatedServer) -> None:
+def test_light_and_dark_by_preference_and_by_choice(visit: Open, server: GatedServer) -> None:
     page = visit("capture/", color_scheme="dark")
     paper = expect(page.locator("body"))
     paper.to_have_css("background-color", "rgb(22, 21, 26)")
@@ -100,7 +100,7 @@ def test_light_and_dark_by_preference_and_by_hand(visit: Open, server: GatedServ
     paper.to_have_css("background-color", "rgb(251, 250, 247)")
 
 
-def test_chinese_by_preference_and_by_hand(visit: Open) -> None:
+def test_chinese_by_preference_and_by_choice(visit: Open) -> None:
     page = visit("capture/", locale="zh-CN")
     tabs = expect(page.locator("nav a"))
     tabs.to_have_text(["图谱", "文本", "流程图"])
@@ -144,7 +144,7 @@ def test_every_control_has_a_name(visit: Open, name: str) -> None:
     assert not nameless
 
 
-LOOKS = {
+SCREENSHOTS = {
     "grid-light": ("grid", {}),
     "map-dark": ("map", {"color_scheme": "dark"}),
     "text-light": ("text", {}),
@@ -154,15 +154,15 @@ LOOKS = {
 }
 
 
-@pytest.mark.parametrize("name", LOOKS)
-def test_it_looks_as_it_was_seen_to_look(visit: Open, name: str, tmp_path: Path) -> None:
-    """Small pictures of the views, taken once and looked at by people. Fonts differ from machine to machine, so letters
-    are blurred away; the layout and the colours are not. REGARD_GOLDEN=1 takes them anew."""
-    address, options = LOOKS[name]
+@pytest.mark.parametrize("name", SCREENSHOTS)
+def test_screenshots_match_the_golden_images(visit: Open, name: str, tmp_path: Path) -> None:
+    """Small screenshots of the views, recorded once and reviewed by people. Fonts differ between machines, so letters
+    are blurred; the layout and the colours are not. REGARD_GOLDEN=1 records them again."""
+    address, options = SCREENSHOTS[name]
     page = visit(ADDRESSES[address], **options)
     seen = small(Image.open(io.BytesIO(page.screenshot(animations="disabled"))))
     kept = GOLDEN / f"{name}.png"
-    if browser.anew():
+    if browser.update_goldens():
         seen.save(kept)
     seen.save(tmp_path / "seen.png")
     before, now = (_tensor(image) for image in (small(Image.open(kept)), seen))
