@@ -88,7 +88,9 @@ def test_finetuning_can_change_pooling_and_dropout(
     assert "pool ('mean') must be 'first'" in capsys.readouterr().err
 
 
-def test_a_run_resumes_without_its_pretrained_model(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_resumes_without_its_pretrained_model(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = shutil.copytree(run, tmp_path / "run")  # the other tests share the original
     start = Path(json.loads((run / "config.json").read_text())["start"])
     start.rename(start.with_name("elsewhere"))

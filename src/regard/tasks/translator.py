@@ -160,7 +160,9 @@ class Translator:
 
         hypotheses: list[list[Hypothesis]] = [[] for _ in ids]
         with evaluating(self.model):  # around all batches, because the threads share the model's mode
-            results = run_in_threads(search_batch, batches) if self._device.type == "cpu" else map(search_batch, batches)
+            results = (
+                run_in_threads(search_batch, batches) if self._device.type == "cpu" else map(search_batch, batches)
+            )
             for indices, batch in zip(batches, results, strict=True):
                 for index, best in zip(indices, batch, strict=True):
                     hypotheses[index] = best
