@@ -175,7 +175,7 @@ def test_edges_of_shape() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({"ids": torch.zeros(3, dtype=torch.long)}, r"ids \(3\) must be whole numbers \(batch, length\)"),
         ({"ids": torch.zeros(2, 3)}, r"ids \(2×3\) must be whole numbers .*; got float32"),
