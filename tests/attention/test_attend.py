@@ -244,7 +244,7 @@ def given_hard(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backend: str) 
 
 
 def test_entries_that_are_walked_apart_drop_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocked, "SPARED", 0)
+    monkeypatch.setattr(blocked, "MIN_SKIPPED_PAIRS", 0)
     q, v = torch.zeros(3, 40, 2), torch.eye(30).expand(3, 30, 30)  # the context shows the weights
     k = torch.zeros(3, 30, 2)
     x = {"q": q, "k": k, "v": v}
@@ -273,7 +273,7 @@ def test_the_gradient_of_additive_weights_is_summed_carefully() -> None:
 
 def test_long_ragged_batches_are_walked_entry_by_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys beyond a length cost nothing: where that saves enough, each entry has blocks of its own."""
-    monkeypatch.setattr(blocked, "SPARED", 0)
+    monkeypatch.setattr(blocked, "MIN_SKIPPED_PAIRS", 0)
     monkeypatch.setitem(blocked.BLOCK, "cpu", 64)
     seen: list[int] = []
     real = blocked._values

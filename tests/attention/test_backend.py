@@ -96,7 +96,7 @@ def test_every_size_of_additive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With scores kept for the backward pass, and without."""
-    monkeypatch.setattr(additive, "KEPT", kept)
+    monkeypatch.setattr(additive, "MAX_SAVED_RATIO", kept)
     given = Problem(
         some(2, queries, width),
         some(2, keys, width, seed=1),
@@ -308,8 +308,8 @@ def test_prepared_keys_are_computed_once(isa: str) -> None:
     def step() -> torch.Tensor:
         return regard.attend(some(2, 1, 5).float(), key, value, similarity=similarity, backend="native")
 
-    first, found = step(), similarity.prepared.found
-    assert found is not None and torch.equal(step(), first) and similarity.prepared.found is found
+    first, found = step(), similarity.prepared.exponentials
+    assert found is not None and torch.equal(step(), first) and similarity.prepared.exponentials is found
     found.mul_(2)  # were they computed again, this would not show
     assert not torch.equal(step(), first)
     key.add_(1)  # now they are no longer those of this key

@@ -151,8 +151,8 @@ def entry_points(bad: Callable[[Tensor], Tensor], at: int) -> dict[str, Callable
                 f"top {additive}": lambda r=r: views.top(r, statistic, 2),
                 f"entropy {additive}": lambda r=r: views.entropy(r, statistic),
                 f"received {additive}": lambda r=r: views.received(r, statistic),
-                f"times {additive}": lambda r=r: views.times(r, statistic, torch.randn(1, 2, T, 3)),
-                f"before {additive}": lambda r=r: views.before(r, statistic, torch.randn(1, 2, 3, T)),
+                f"times {additive}": lambda r=r: views.matmul(r, statistic, torch.randn(1, 2, T, 3)),
+                f"before {additive}": lambda r=r: views.rmatmul(r, statistic, torch.randn(1, 2, 3, T)),
                 f"pool {additive}": lambda r=r: views.pool(r, statistic, cells, cells, "max"),
             }
     if at == 0:

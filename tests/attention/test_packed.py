@@ -343,7 +343,7 @@ def test_a_long_head_is_shared(
     lengths = [0, 3, 211, 17]
     threads(2)
     plan = Layout(torch.tensor(lengths), torch.tensor(lengths), 211, 211, True)
-    assert plan.alike() == 1
+    assert plan.effective_sequences() == 1
     x = packed(heads=2, shared=1, lengths=lengths, keys=lengths)
     agree(x, "native", {**OPTIONS[options], "enable_gqa": True}, dtype, lengths=lengths, keys=lengths)
 
@@ -438,7 +438,7 @@ WRONG: list[tuple[Callable[[Tensor, Tensor, Tensor], Any], str]] = [
     (lambda q, k, v: regard.attend_packed(q, k, v, [104, -1]), "; got -1."),
     (
         lambda q, k, v: regard.attend_packed(q, k[:9], v[:9], LENGTHS),
-        "attend_packed: key_lengths must be given where key (9×3×13) has not as many rows as query (103×3×13).",
+        "attend_packed: key_lengths must be given if key (9×3×13) has not as many rows as query (103×3×13).",
     ),
     (
         lambda q, k, v: regard.attend_packed(q, k[:9], v[:9], LENGTHS, [4, 5]),

@@ -205,7 +205,7 @@ def test_what_is_told_of_a_request_is_kept_with_it() -> None:
         (False, Request.of(q.mT.contiguous().mT, k, k)),
     ):
         request = request.kept()
-        assert (native_observe.Ready.of(request) is native_observe.Ready.of(request)) is same
+        assert (native_observe.ViewArguments.of(request) is native_observe.ViewArguments.of(request)) is same
         statistic = native_observe.statistic(request)
         first = native_observe.entropy(request, statistic)
         assert torch.equal(first, native_observe.entropy(request, statistic))

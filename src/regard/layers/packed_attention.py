@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..attention import attend, attend_packed
-from ..attention.packed import places
+from ..attention.packed import token_positions
 
 Lengths = Tensor | Sequence[int]
 """(B,): the tokens of each sequence."""
@@ -48,7 +48,7 @@ def tell(position: Callable[[Tensor, Any], Tensor] | None, x: Tensor, lengths: L
     """x (N, H, D), told where each token stands in its own sequence: every token is a batch entry, 1 long."""
     if position is None:
         return x
-    at = places(torch.as_tensor(lengths, dtype=torch.int64, device=x.device), len(x))  # (N,)
+    at = token_positions(torch.as_tensor(lengths, dtype=torch.int64, device=x.device), len(x))  # (N,)
     return position(x.unsqueeze(2), at).squeeze(2)
 
 
