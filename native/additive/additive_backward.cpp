@@ -101,7 +101,7 @@ void spread_some(Pairs at, int queries, int keys) {
     if (keys > whole) queries == 2 ? spread<CLAMP, 2, 1>(at, keys - whole) : spread<CLAMP, 1, 1>(at, keys - whole);
 }
 
-// What a task works in, and where it writes.
+// Working memory and outputs of a task.
 struct Walk {
     const AdditiveBackward& job;
     Place at;

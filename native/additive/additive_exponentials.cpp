@@ -13,7 +13,7 @@ REGARD_INLINE vec precise_exponential(vec x) {
     return ((of.beyond * (of.r * of.r) + of.r) + 1.0f) * of.power();
 }
 
-// What a row's numbers come to: the largest e^{2x}, and |x| as bits, by which NaN is above all.
+// Maxima of a row: the largest e^{2x}, and the largest |x| as bits, in whose order NaN is above every number.
 struct Seen {
     vec largest{};
     ivec size{};

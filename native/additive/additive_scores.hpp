@@ -1,6 +1,6 @@
-// What forward, backward and the observers share: the scores of a block.
+// Scores of a block, shared by forward, backward and views.
 //
-// Lanes are channels. A row of exponentials is read as it lies, so nothing is transposed; a key block of any length and a
+// Lanes are channels. Rows of exponentials are read in place, so nothing is transposed; a key block of any length and a
 // single query waste no lane; gradients are added up where they belong. Only a score needs a sum over lanes, and a square of
 // scores that fills a vector, four keys wide, takes it together: 20 keys are five squares, not a vector and a quarter.
 //
@@ -21,8 +21,8 @@
 //   bring it over the common denominator (9), of that denominator (7), of the Newton step and the last product (3), and the
 //   reciprocal's own 2.25ε. So |error| ≤ 2·|w|·(ε + 24.25ε·r) < 51ε·|w| = 3e-6·|w| at worst, when all roundings agree; as
 //   they do not, contexts are measured at 0.3 to 2 times the error of PyTorch's own float32 under AVX-512. |x| ≤ 43 keeps every
-//   e^{2x} a normal number: a product that overflows is clamped, one that underflows leaves 1, and ∞·0 cannot occur. Beyond
-//   43 the caller is told (`beyond`), as for NaN.
+//   e^{2x} a normal number: a product that overflows is clamped, one that underflows leaves 1, and ∞·0 cannot occur. Above
+//   43, and for NaN, the kernel reports it to the caller (`beyond`).
 #pragma once
 
 #include <cstring>

@@ -113,7 +113,7 @@ inline void widen(const Source& from, int64_t first, int rows, int width, float*
         }
 }
 
-// Some rows as floats: where they lie if they can be read there, else a copy in `room`. WHOLE: in whole vectors.
+// Returns some rows as floats: in place if possible, else a copy in `room`. WHOLE: in whole vectors.
 template <bool WHOLE>
 inline Rectangle rectangle(const Source& from, int64_t first, int rows, int width, float* room) {
     if (from.number != Number::float32) {

@@ -30,8 +30,8 @@ struct Matrix {
     ptrdiff_t row, col;  // strides, in floats
 };
 
-// What a tile reads of the left factor. Rows far apart need an address each, more than there are registers for: three rows
-// share one, the others being reached from it by one and two strides.
+// Row pointers of a tile of the left factor. Rows far apart would each need an address, more than there are registers: three
+// rows share one, and the second and third are one and two strides away.
 template <int MR, bool TRANSPOSED>
 struct Left {
     static constexpr int addresses = TRANSPOSED ? 1 : (MR + 2) / 3;
@@ -114,7 +114,7 @@ REGARD_INLINE Tile tile_of(int rows) {
     return table[rows - 1];
 }
 
-// How many rows to take at once, so that strips are nearly equal: 16 rows are 8 + 8, not 12 + 4.
+// Number of rows per strip, so that strips are nearly equal: 16 rows are 8 + 8, not 12 + 4.
 REGARD_INLINE int strip(int rows, int most = most_rows) {
     const int strips = (rows + most - 1) / most;
     return (rows + strips - 1) / strips;

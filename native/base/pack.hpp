@@ -54,7 +54,7 @@ REGARD_INLINE vec sums_of(vec (&x)[lanes]) {
     return x[0];
 }
 
-// Of 2 · lanes numbers side by side, those in even and in odd places.
+// Deinterleaves 2 · lanes contiguous numbers into those at even and at odd positions.
 #if REGARD_LANES == 16
 #define REGARD_EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
 #define REGARD_ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31

@@ -33,7 +33,7 @@ size_t size_of_blocks() {
     return all;
 }
 
-// For as long as it lasts, small numbers of this thread are 0, if so asked.
+// During its lifetime, denormals of this thread are flushed to 0, if requested.
 class Flushing {
 #if defined(__SSE2__)
     using Control = unsigned;
@@ -109,7 +109,7 @@ void fan_out(Work& work, int threads) {
     try {
         for (int i = 1; i < threads; ++i) others.emplace_back(Work::guarded, &work);
     } catch (const std::system_error&) {
-        // no more threads to be had: those there are do the work
+        // no more threads are available: the existing ones do the work
     }
     Work::guarded(&work);
     for (std::thread& other : others) other.join();
@@ -149,8 +149,8 @@ void parallel(Kernel* kernel, const void* job, int64_t tasks, int64_t rows_per_t
     const int64_t chunk = std::max<int64_t>(1, tasks / (int64_t(threads) * 16));
     Work work{kernel, job, tasks, rows_per_task, chunk, small};
     if (threads <= 1 || tasks == 1) return work.run();
-    // Always all threads, be there fewer tasks: a region of another size would make the runtime end some and start them
-    // anew at the next.
+    // Always use all threads, even for fewer tasks: for a region of another size the runtime would end some threads and
+    // start them again for the next.
     if (const Region region = pool)
         region(Work::guarded, &work, unsigned(threads), 0);
     else

@@ -17,14 +17,14 @@ using Region = void (*)(void (*body)(void*), void* data, unsigned threads, unsig
 // From now on, regions run there; null: on threads started for each call.
 void use_pool(Region region);
 
-// What becomes of numbers below the smallest normal float. A weight of 1e-30 times a gradient of 1e-10 is such, and each
-// operation on it takes a hundred cycles: peaked attention had its backward pass take thrice as long. Halves keep them, as
-// a float16 may be read by way of one.
+// Treatment of denormals. A weight of 1e-30 times a gradient of 1e-10 is one, and each operation on it takes a hundred
+// cycles: the backward pass of peaked attention took three times as long. Half precision keeps them, because a float16 may
+// be converted through one.
 enum class Small { kept, zero };
 inline Small small_of(Number number) { return number == Number::float32 ? Small::zero : Small::kept; }
 
-// Runs every task of a job and returns when all are done. What a task throws is thrown here, after the others have
-// ended. One thread or one task needs no pool. Safe inside somebody else's parallel region.
+// Runs every task of a job and returns when all are done. An exception of a task is rethrown here, after the others have
+// ended. One thread or one task needs no pool. Safe inside a parallel region of the caller.
 void parallel(Kernel* kernel, const void* job, int64_t tasks, int64_t rows_per_task, int threads, Small = Small::kept);
 
 }  // namespace regard

@@ -1,4 +1,4 @@
-// What a kernel is asked, as plain numbers and pointers: no Python, no torch.
+// Arguments of kernels, as plain numbers and pointers, independent of Python and torch.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace regard {
 
-// What queries, keys and values are stored as, and their gradients. Everything else is float32.
+// Storage dtype of queries, keys, values and their gradients. Everything else is float32.
 enum class Number : int32_t { float32, bfloat16, float16 };
 inline size_t size_of(Number number) { return number == Number::float32 ? 4 : 2; }
 
@@ -54,8 +54,8 @@ struct Output {
     }
 };
 
-// What turns the scores of a row into weights: weight = e^(score − highest) / total, total = Σ e^(score − highest). The two
-// are never joined to a log-sum-exp, which is rounded like the highest score: at −1e9 to multiples of 64.
+// Row statistics that turn scores into weights: weight = e^(score − highest) / total, total = Σ e^(score − highest). They are
+// not combined into a log-sum-exp, which is rounded like the highest score: at −1e9 to multiples of 64.
 // A row without keys has −∞ and 0.
 template <typename T>
 struct Softmax {

@@ -1,4 +1,4 @@
-// What happens to scores between the similarity and the weights: position, softcap, mask.
+// Operations on scores between the similarity and the softmax: position, softcap, mask.
 #pragma once
 
 #include <cmath>

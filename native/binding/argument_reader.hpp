@@ -1,4 +1,4 @@
-// What the files of the module share: reading its arguments, and the kernels that serve.
+// Shared by the files of the module: parsing of arguments, and the selected kernels.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// What a block does between two products (fused/fused.hpp). Tensors are pointers to contiguous float32.
+// Bindings of the fused elementwise kernels (fused/fused.hpp). Tensors are pointers to contiguous float32.
 #include "binding/argument_reader.hpp"
 #include "dispatch/dispatch.hpp"
 

@@ -75,7 +75,7 @@ Mask mask_of(nb::handle given) {
     };
 }
 
-// What every kernel of attention is asked: sizes, q, k, v, numbers, mask.
+// Arguments of every attention kernel: sizes, q, k, v, numbers, mask.
 Dot dot_of(nb::handle problem) {
     Reader part("problem", problem, 6), size("sizes", part.item(), 7);
     const View q = view("q", part.item()), k = view("k", part.item()), v = view("v", part.item());

@@ -57,9 +57,9 @@ struct Truth {
 };
 Truth truth_of(const Problem&);
 
-// What was found against what is true, rows of `found` being `row` numbers apart and `width` of them of interest. Ends the
-// program with the numbers at the first that is off by more than the tolerance times 1 + the largest of them: a gradient is
-// a sum of many such, which may cancel.
+// Compares results with the truth. Rows of `found` are `row` numbers apart, and the first `width` of each are compared. Ends
+// the program at the first error above the tolerance times 1 + the largest number: a gradient is a sum of many numbers,
+// which may cancel.
 void agree(const std::string& what, const float* found, int64_t row, const std::vector<double>& truth, int64_t width,
            double tolerance = 1e-5);
 

@@ -12,7 +12,7 @@ namespace {
 
 using Floats = std::vector<float>;
 
-// As the Python side adds them up: what the shares of a head's keys found, (B, H, parts, n) → (B, H, n).
+// Sums the parts of a head's keys, like the Python side: (B, H, parts, n) → (B, H, n).
 Floats joined(const Floats& x, int64_t entries, int64_t parts) {
     const int64_t n = int64_t(x.size()) / (entries * parts);
     Floats sums(entries * n, 0.0f);

@@ -1,4 +1,4 @@
-// What a block does between two products, against the truth.
+// Compares the fused elementwise kernels with the truth.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -26,7 +26,7 @@ uint32_t mixed(uint32_t x) {
     return x ^ x >> 16;
 }
 
-// What a number is multiplied with: 0 where it is dropped.
+// The dropout factor of an element: 0 if it is dropped.
 double kept(const Drop& drop, int64_t r, int64_t c, int64_t width) {
     const uint32_t hash = mixed(mixed(uint32_t(r * ((width + 3) / 4) + c / 4) ^ drop.key[0]) + drop.key[1]);
     return int(hash >> 8 * (c % 4) & 0xff) < drop.below ? 0.0 : 256.0 / (256 - drop.below);

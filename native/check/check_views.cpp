@@ -21,7 +21,7 @@ struct Viewer {
 
     double weight(int64_t entry, int64_t i, int64_t j) const { return truth.weights[(entry * p.queries + i) * p.keys + j]; }
 
-    // What all views of rows have in common.
+    // Arguments that all views of rows share.
     Observe job_of(Verb verb, int64_t units, int64_t per_task, Observe job = {}) {
         job.of.of = p.dot();
         job.verb = verb;
@@ -51,7 +51,7 @@ struct Viewer {
         }
     }
 
-    // Of each head (rows, width) numbers.
+    // (rows, width) numbers per head.
     void compare(Verb verb, int64_t rows, int64_t width, int64_t units, int64_t per_task, const std::vector<double>& wanted,
                  const Observe& more = {}) {
         std::vector<float> out(entries * rows * width, NAN);

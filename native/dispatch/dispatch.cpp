@@ -50,7 +50,7 @@ bool run(const Kernels& kernels, const Exponentials& job, int threads) {
     return !*job.beyond;
 }
 
-// What makes the exponentials of raw queries and keys, and puts them in their place.
+// Computes the exponentials of queries and keys and replaces the inputs by them.
 struct Both {
     Exponentials queries, keys;
 

@@ -6,9 +6,9 @@
 //             dPᵀ = V · dOᵀ,  dSᵀ = scale · Pᵀ · (dPᵀ − δ)            δ = Σ dO · O = Σ P · dP, query by query
 //             dV += Pᵀ · dO,  dK += dSᵀ · Q,  dQ += dS · K
 //
-// Only Q and dO are transposed, once per group. Everything else is read where it lies, and gradients are added up where
-// they belong: their rows have room for whole vectors. Gradients that are to be rounded are added up in the task's own
-// memory, and written once.
+// Only Q and dO are transposed, once per group. Everything else is read in place, and gradients are accumulated in
+// place: their rows are padded to whole vectors. Gradients that must be rounded are accumulated in the task's own memory
+// and written once.
 #include <initializer_list>
 
 #include "base/dtype.hpp"
@@ -65,10 +65,10 @@ struct Head {
     Gradient dq, dk, dv;              // rows of dk and dv count from the first key of the share
     float scale;                      // of Q as it is packed: softcap's division included
     float *p, *ds, *slope;            // (key_block, group); slope: of the softcap
-    float *k_room, *v_room;           // copies of rows that cannot be read where they lie
+    float *k_room, *v_room;           // copies of rows that cannot be read in place
 };
 
-// What a group of queries brings along.
+// Data of a group of queries.
 struct Queries {
     Group group;
     Columns own;  // the keys of the task that one of them may attend to
@@ -76,7 +76,7 @@ struct Queries {
     bool fresh;   // dQ is not set yet
     Rectangle q, grad;
     float *qt, *gt, *base, *share, *delta;  // (width, group), (value width, group), (group) three times; share: 1 / total
-    float *q_room, *grad_room;      // copies of rows that cannot be read where they lie
+    float *q_room, *grad_room;      // copies of rows that cannot be read in place
 };
 
 // δ from the context: Σ dO · O.
@@ -242,7 +242,7 @@ void meet(const Head& head, Queries& queries, int64_t col, int64_t stop, const R
     queries.fresh = false;
 }
 
-// How the keys from `first` to `last` are cut into blocks of nearly equal size.
+// Divides the keys from `first` to `last` into blocks of nearly equal size.
 struct Cut {
     int64_t first, last, step;
 
@@ -341,7 +341,7 @@ void dot_backward(const void* given, int64_t task, Scratch& scratch) {
         groups_backward(head, some, count, g == 0);
     }
     for (const Gradient* x : {&head.dq, &head.dk, &head.dv}) x->write();
-    // What may be lost: a masked key meets the gradient of its queries in dQ, a query that of its masked keys in dK
+    // Non-finite masked keys affect dQ, and the queries of masked keys affect dK
     const bool kept = !of.mask.any || (head.dq.finite(of.width) && head.dk.finite(of.width));
     if (!kept) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
 }

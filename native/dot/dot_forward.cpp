@@ -24,7 +24,7 @@ namespace {
 
 constexpr int key_block = 128;
 
-// What a task keeps of a group of queries.
+// Working memory of a task for a group of queries.
 struct State {
     float* qt;               // (width, group): transposed, times the scale
     float *highest, *total;  // (group)
@@ -40,7 +40,7 @@ struct Keys {
     int count;
 };
 
-// What all groups of a task share.
+// Working memory that all groups of a task share.
 struct Room {
     float* s;  // (key_block, group)
     ptrdiff_t ld;  // of summed

@@ -1,4 +1,4 @@
-// Few queries against many keys: the channels stand in the lanes, and rows are read once, as they lie.
+// Few queries and many keys: lanes are channels, and rows are read once, in place.
 #pragma once
 
 #include "base/dtype.hpp"

@@ -1,8 +1,8 @@
 // Scores with the queries in the lanes: Sᵀ = K · Qᵀ, a row for each key, a column for each query of a group.
 //
-// What a softmax does to a row of scores then happens lane by lane, for `lanes` queries at once, without a sum across a
-// vector. Only the queries are transposed, once; keys and values are read where they lie. As the left factor of a product
-// the weights are broadcast one by one, so that standing transposed costs them nothing there.
+// The softmax of a row of scores is then computed lane by lane, for `lanes` queries at a time, without a sum across a
+// vector. Only the queries are transposed, once; keys and values are read in place. As the left factor of a product the
+// weights are broadcast one by one, so their transposed layout has no cost there.
 #pragma once
 
 #include <cmath>
@@ -119,7 +119,7 @@ void score_some(const Dot& of, const Field& at, const Rectangle& k, int depth, c
     }
 }
 
-// What the dense mask adds to `lanes` queries from `row` on and `lanes` keys from `col` on, a vector for each key.
+// The dense mask of `lanes` queries from `row` on and `lanes` keys from `col` on, one vector per key.
 inline void dense_square(const Dot& of, const Field& at, int first, int key, vec (&x)[lanes]) {
     const Mask& mask = of.mask;
     const int rows = int(least(lanes, at.group.rows - first)), cols = int(least(lanes, at.cols - key));

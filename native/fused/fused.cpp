@@ -77,7 +77,7 @@ struct Bytes {
             __builtin_memcpy(of + 4 * word, &hash, sizeof hash);
         }
     }
-    // What x becomes: 0, or more by the scale.
+    // Returns x after dropout: 0, or x times the scale.
     REGARD_INLINE vec operator()(int64_t at, vec x) const {
         return of ? select((ivec)load_bytes(of + at) >= drop.below, x * scale, vec{}) : x;
     }

@@ -1,12 +1,12 @@
-// What a block does between two products, one pass over memory each.
+// Fused elementwise kernels of a transformer block. Each is one pass over memory.
 #pragma once
 
 #include <cstdint>
 
 namespace regard {
 
-// Rows (rows, width), contiguous. A task is `rows_per_task` of them; what is added up over rows is so for each task, in a
-// row of its own.
+// Rows (rows, width), contiguous. A task is `rows_per_task` of them; sums over rows are stored per
+// task, in one row each.
 
 // y = gelu(x + bias)
 struct Gelu {

@@ -93,7 +93,7 @@ void walk(const Additive& job, const Part& part, Scratch& scratch, SEE& see) {
 // e^x for x ≤ 0 or near it; 0 below the smallest normal number, and so for −∞.
 REGARD_INLINE vec weight(vec x) { return x < splat(-87.3f) ? vec{} : exponential(x); }
 
-// What all views of one head know.
+// Data that all views of one head share.
 struct Sight {
     const Observe& job;
     float *highest, *total;  // of its rows

@@ -31,7 +31,7 @@ struct Cells {
     int64_t count;
 };
 
-// How the number w of a cell becomes one of 256 shades, rounded and within 0 … 255: x · slope + shift, x = w or log w.
+// Maps the weight w of a cell to one of 256 shades, rounded and clamped to 0 … 255: x · slope + shift, x = w or log w.
 struct Shades {
     uint8_t* out;         // of each head a picture; null: numbers are wanted
     ptrdiff_t head, row;  // strides; nothing lies between two rows

@@ -1,8 +1,8 @@
-"""Random calls of the operator: `make(number)` gives the same case on every machine.
+"""Random calls of the operator: `make(number)` returns the same case on every machine.
 
-A case holds its tensors in float64, already rounded to the dtype of the call, and everything that the call needs:
-layouts in memory, which tensors want gradients, and where NaN and infinity are planted. `fuzz_reference.py` computes
-what the call must return; `test_fuzz.py` compares.
+A case stores its tensors in float64, already rounded to the dtype of the call, and everything else that the call needs:
+memory layouts, which tensors require gradients, and the positions of NaN and infinity. `fuzz_reference.py` computes the
+expected result; `test_fuzz.py` compares.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Case:
     layouts: dict[str, str] = field(default_factory=dict)
     wanted: tuple[str, ...] = ()
     junk: dict[str, Tensor] = field(default_factory=dict)
-    """For q, k and v: what replaces a number, 0 where it stays."""
-    lost: Tensor = field(default_factory=lambda: torch.zeros(()))
-    """Rows of the context that attend to planted numbers, True or False, (*lead, Tq, 1)."""
+    """For q, k and v: non-finite numbers that replace elements; 0 means unchanged."""
+    affected: Tensor = field(default_factory=lambda: torch.zeros(()))
+    """Which rows of the context attend to non-finite numbers, (*lead, Tq, 1)."""
 
     def describe(self) -> str:
         shapes = {name: tuple(x.shape) for name, x in self.x.items()}
@@ -54,7 +54,7 @@ class Case:
 
 
 class Draw(random.Random):
-    """Random choices, and tensors from the same seed."""
+    """Random choices and tensors from one seed."""
 
     def __init__(self, number: int) -> None:
         super().__init__(SEED * 1_000_003 + number)
@@ -73,9 +73,9 @@ class Draw(random.Random):
 def make(number: int) -> Case:
     draw = Draw(number)
     case = _packed(draw, number) if draw.chance(0.15) else _plain(draw, number)
-    if case.options.get("weighting") == "hard":  # the best of two close scores depends on rounding
+    if case.options.get("weighting") == "hard":  # the argmax of two close scores depends on rounding
         case.dtype = torch.float64
-    if not case.x["q"].to(case.dtype).isfinite().all():  # float16 ends at 65504
+    if not case.x["q"].to(case.dtype).isfinite().all():  # the maximum of float16 is 65504
         case.dtype = torch.float32
     case.x = {name: x.to(case.dtype).double() for name, x in case.x.items()}
     case.wanted = tuple(case.x) if draw.chance(0.7) else tuple(name for name in case.x if draw.chance(0.5))
@@ -92,7 +92,7 @@ def make(number: int) -> Case:
 
 
 def arrange(x: Tensor, layout: str) -> Tensor:
-    """The same numbers in another layout of memory."""
+    """Return the same values in another memory layout."""
     if layout == "transposed" or (layout == "heads inside" and x.ndim < 3):
         return x.mT.contiguous().mT
     if layout == "heads inside":
@@ -105,7 +105,7 @@ def arrange(x: Tensor, layout: str) -> Tensor:
 
 
 def _size(draw: Draw) -> tuple[int, int]:
-    """Queries and keys: mostly few, sometimes none, sometimes several blocks of a kernel."""
+    """Draw the number of queries and keys: mostly few, sometimes none, sometimes several blocks of a kernel."""
     if draw.chance(0.04):
         return draw.choice((40, 65)), draw.choice((130, 150))
     sizes = (0, 1, 1, 2, 3, 4, 5, 7, 8, 13, 17) if draw.chance(0.3) else (2, 3, 5, 6, 9, 16, 19)
@@ -142,7 +142,9 @@ def _plain(draw: Draw, number: int) -> Case:
         options["enable_gqa"] = True
     mask = _dense_mask(draw, lead, queries, keys)
     if mask is not None and mask.dtype != torch.bool and (mask < -1e3).logical_and(mask > -torch.inf).any():
-        hidden = () if EXTREMES else ("is_causal", "window", "causal_offset", "lengths")  # or a row may lose its key
+        hidden = (
+            () if EXTREMES else ("is_causal", "window", "causal_offset", "lengths")
+        )  # otherwise a row may have no key
         options = {name: option for name, option in options.items() if name not in hidden}
     if mask is not None and mask.dtype == torch.bool:
         options["attn_mask"] = mask
@@ -177,7 +179,7 @@ def _packed(draw: Draw, number: int) -> Case:
 
 
 def _broadcast(draw: Draw, lead: tuple[int, ...], grouped: bool) -> tuple[int, ...]:
-    """Leading dimensions that broadcast to these: some are 1, and some of the first are left out."""
+    """Draw leading dimensions that broadcast to these: some are 1, and some of the first are omitted."""
     if not lead or draw.chance(0.6):
         return lead
     free, fixed = (lead[:-1], lead[-1:]) if grouped else (lead, ())
@@ -186,7 +188,7 @@ def _broadcast(draw: Draw, lead: tuple[int, ...], grouped: bool) -> tuple[int, .
 
 
 def _parameters(draw: Draw, similarity: str, lead: tuple[int, ...], width: int, key_width: int) -> dict[str, Tensor]:
-    ahead = lead[-1:] if draw.chance(0.4) else ()  # one for each head
+    ahead = lead[-1:] if draw.chance(0.4) else ()  # one per head
     if similarity == "bilinear":
         return {"W": draw.normal(*ahead, width, key_width) / width**0.5}
     if similarity == "additive":
@@ -212,7 +214,7 @@ def _options(draw: Draw, similarity: str, lead: tuple[int, ...], queries: int, k
 
 
 def _per_entry(draw: Draw, lead: tuple[int, ...], low: int, high: int) -> int | list[int] | Tensor:
-    """A number, or one for each entry of the first leading dimensions."""
+    """Draw an integer, or one per entry of the first leading dimensions."""
     if not lead or draw.chance(0.4):
         return draw.randint(low, high)
     ahead = lead[:1] if draw.chance(0.7) else lead[: draw.randint(1, len(lead))]
@@ -240,7 +242,7 @@ def _dense_mask(draw: Draw, lead: tuple[int, ...], queries: int, keys: int) -> T
 
 
 def reachable(case: Case) -> Tensor:
-    """Which queries may attend to which keys, (*lead, Tq, Tk)."""
+    """Return which queries may attend to which keys, (*lead, Tq, Tk)."""
     q, k = case.x["q"], case.x["k"]
     if case.lengths is None:
         allowed = allowed_pairs((*case.lead, q.shape[-2], k.shape[-2]), case.options)
@@ -253,17 +255,17 @@ def reachable(case: Case) -> Tensor:
 
 
 def _any_to(x: Tensor, shape: tuple[int, ...], groups: int = 1) -> Tensor:
-    """The transpose of broadcasting, for booleans: True if any entry that reads it is."""
+    """Reduce booleans to a shape that broadcasts: True if any broadcast entry is True."""
     if groups > 1:
         x = x.unflatten(-2, (-1, groups)).any(-2)
     return x.double().sum_to_size(shape).bool()
 
 
 def _plant(draw: Draw, case: Case) -> None:
-    """Put NaN and infinity where no query attends, and sometimes NaN where some do and others do not."""
+    """Insert NaN and infinity where no query attends, and sometimes NaN where only some queries attend."""
     q, k, v = (case.x[name].transpose(0, 1) if case.lengths else case.x[name] for name in ("q", "k", "v"))
     pairs = reachable(case)
-    case.lost = torch.zeros((*pairs.shape[:-1], 1), dtype=torch.bool)
+    case.affected = torch.zeros((*pairs.shape[:-1], 1), dtype=torch.bool)
     masked = "mask" in case.x or case.options.keys() & {"attn_mask", "lengths", "is_causal", "window"}
     several = case.lengths is not None and len(case.lengths[0]) > 1
     if not (masked or several) or not draw.chance(0.6):
@@ -280,15 +282,15 @@ def _plant(draw: Draw, case: Case) -> None:
             junk[..., draw.randrange(free.shape[-1]), :] = torch.nan
         case.junk[name] = junk.transpose(0, 1) if case.lengths else junk
     if partly:
-        case.lost = _attending(case, pairs, groups)
+        case.affected = _attending(case, pairs, groups)
 
 
 def _attending(case: Case, pairs: Tensor, groups: int) -> Tensor:
-    """Which queries attend to a planted key or value, (*lead, Tq, 1)."""
-    lost = torch.zeros((*pairs.shape[:-1], 1), dtype=torch.bool)
+    """Return which queries attend to a non-finite key or value, (*lead, Tq, 1)."""
+    affected = torch.zeros((*pairs.shape[:-1], 1), dtype=torch.bool)
     for name in ("k", "v"):
         junk = case.junk[name].transpose(0, 1) if case.lengths else case.junk[name]
         bad = (junk != 0).any(-1, keepdim=True)  # (..., Tk, 1)
         bad = bad.repeat_interleave(groups, -3) if groups > 1 else bad
-        lost |= (pairs & bad.mT).any(-1, keepdim=True)
-    return lost
+        affected |= (pairs & bad.mT).any(-1, keepdim=True)
+    return affected

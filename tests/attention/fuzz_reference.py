@@ -1,6 +1,6 @@
-"""What a fuzzed call must return: dense attention in float64, and how far rounding may move it.
+"""Expected results of fuzzed calls: dense attention in float64, and bounds on rounding errors.
 
-Nothing here is shared with regard.
+This module shares no code with regard.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from tests.attention.fuzz_cases import Case, Draw, reachable
 from tests.attention.oracle import dense_scores
 
 FACTOR = 8
-"""Roundings of one quantity that may add up; see `Truth`."""
+"""Number of roundings of one quantity that may add up; see `Truth`."""
 
 
 @dataclass
 class Truth:
-    """The context, the gradients, and the largest error allowed in each.
+    """The context, the gradients, and the largest allowed error of each.
 
     One rounding of relative size eps in a score s = Σ aₙ moves it by up to eps · A with A = Σ |aₙ|. A weight p then
     moves by p · eps · (1 + A), and so
 
         context = Σⱼ pᵢⱼ vⱼ               by eps · Σⱼ pᵢⱼ (1 + Aᵢⱼ) |vⱼ|
         dv      = Σᵢ pᵢⱼ gᵢ               by eps · Σᵢ pᵢⱼ (1 + Aᵢⱼ) |gᵢ|
-        ds      = p (g·v − Σ p g·v)       by eps · p (1 + A) |g|·|v| =: e, whatever cancels in it
+        ds      = p (g·v − Σ p g·v)       by eps · p (1 + A) |g|·|v| =: e, despite cancellation
 
-    The gradients of queries, keys, mask and parameters are linear in ds: they are computed once more from e, through
-    scores of absolute values in which nothing cancels (`_terms`). Every bound is the largest over the tensor times
-    FACTOR, as several roundings of eps add up: those of inputs that are brought to dot products, of scores, weights,
-    sums and the result. eps is that of the call's dtype; backends that compute in float32 stay far below it in half
-    precision. However large the scores, a context is a mean of values, and so is off by at most twice the largest.
+    The gradients of queries, keys, mask and parameters are linear in ds: their bounds are computed from e, through
+    scores of absolute values, in which nothing cancels (`_terms`). Every bound is the largest over the tensor times
+    FACTOR, because several roundings of eps add up: those of reduced inputs, scores, weights, sums and the result. eps
+    is that of the call's dtype; in half precision, backends that compute in float32 stay far below it. A context is a
+    mean of values, so for scores of any size its error is at most twice the largest value.
     """
 
     context: Tensor
     reading: Tensor
-    """The gradient of the context, 0 in rows that attend to planted NaN."""
+    """The gradient of the context, 0 in rows that attend to NaN."""
     gradients: dict[str, Tensor]
     bounds: dict[str, float]
 
@@ -52,7 +52,7 @@ def solve(case: Case) -> Truth:
     context = weights @ dense["v"]  # (*lead, Tq, Dv)
     ones = case.layouts["grad"] == "expanded"
     reading = torch.ones_like(context) if ones else draw.normal(*context.shape).to(case.dtype).double()
-    reading = torch.where(case.lost, 0, reading)
+    reading = torch.where(case.affected, 0, reading)
     gradients = _gradients(context, x, reading)
     sizes = {name: tensor.detach().abs().requires_grad_() for name, tensor in case.x.items()}
     terms = _heads_first(case, sizes)
@@ -69,7 +69,7 @@ def solve(case: Case) -> Truth:
 
 
 def _heads_first(case: Case, x: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Keys and values with as many heads as queries, packed tokens as (H, N, ·), and w as (..., 1, 1, D)."""
+    """Return keys and values with as many heads as queries, packed tokens as (H, N, ·), and w as (..., 1, 1, D)."""
     dense = {name: tensor[..., None, None, :] if name == "w" else tensor for name, tensor in x.items()}
     if case.lengths is not None:
         dense |= {name: x[name].transpose(0, 1) for name in ("q", "k", "v")}
@@ -80,7 +80,7 @@ def _heads_first(case: Case, x: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _scores(case: Case, x: dict[str, Tensor], pairs: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores with softcap and added mask, and the sums of the sizes of their terms, (*lead, Tq, Tk) each."""
+    """Return scores with softcap and mask, and the sums of the absolute values of their terms, (*lead, Tq, Tk) each."""
     scores = dense_scores(x, case.similarity, case.options.get("scale"))
     sizes = {name: tensor.detach().abs() for name, tensor in x.items()}
     amount = dense_scores(sizes, case.similarity, case.options.get("scale")).abs()
@@ -94,7 +94,7 @@ def _scores(case: Case, x: dict[str, Tensor], pairs: Tensor) -> tuple[Tensor, Te
 
 
 def _terms(case: Case, x: dict[str, Tensor], pairs: Tensor) -> Tensor:
-    """Scores of absolute values x whose derivatives are sums of the sizes of the true derivatives' terms.
+    """Return scores of absolute values x. Their derivatives bound the terms of the true derivatives.
 
     The slope of tanh, 1 − t², is taken as 1, and that of q / ‖q‖, (1 − q̂ q̂ᵀ) / ‖q‖, as 1 / ‖q‖.
     """
@@ -111,7 +111,7 @@ def _terms(case: Case, x: dict[str, Tensor], pairs: Tensor) -> Tensor:
 
 
 def _weights(case: Case, scores: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
-    """The soft weights, and those that the context is made of."""
+    """Return the soft weights, and the weights of the context."""
     if case.options["weighting"] == "uniform":
         even = pairs.double() / pairs.sum(-1, keepdim=True).clamp(min=1)
         return torch.zeros_like(even), even
@@ -126,13 +126,13 @@ def _weights(case: Case, scores: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _gradients(y: Tensor, x: dict[str, Tensor], reading: Tensor) -> dict[str, Tensor]:
-    """Those of y · reading; zero for what y does not depend on."""
+    """Return the gradients of y · reading; zero for tensors on which y does not depend."""
     if not y.requires_grad:
         return {name: torch.zeros_like(leaf) for name, leaf in x.items()}
-    found = torch.autograd.grad(y, list(x.values()), reading, retain_graph=True, allow_unused=True)
+    gradients = torch.autograd.grad(y, list(x.values()), reading, retain_graph=True, allow_unused=True)
     return {
         name: torch.zeros_like(leaf) if grad is None else grad
-        for (name, leaf), grad in zip(x.items(), found, strict=True)
+        for (name, leaf), grad in zip(x.items(), gradients, strict=True)
     }
 
 

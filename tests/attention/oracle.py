@@ -1,6 +1,7 @@
-"""Attention spelled out densely in plain PyTorch, sharing no code with regard.
+"""Dense attention in plain PyTorch, without code of regard.
 
-Run in float64 it is the truth; run in another dtype it is "plain PyTorch at that dtype", the measure of our errors.
+In float64 it is the reference. In another dtype it is plain PyTorch at that dtype, to which our errors
+are compared.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Problem:
     options: dict[str, Any] = field(default_factory=dict)
 
     def leaves(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """All that may want a gradient, rounded to a dtype."""
+        """Return all tensors that may require a gradient, rounded to a dtype."""
         named = {"q": self.q, "k": self.k, "v": self.v, **self.parameters}
         mask = self.options.get("attn_mask")
         if mask is not None and mask.is_floating_point():
@@ -71,13 +72,13 @@ def dense_scores(x: dict[str, Tensor], similarity: str, scale: float | None = No
 
 
 def allowed_pairs(shape: tuple[int, ...], options: dict[str, Any]) -> Tensor:
-    """Pair by pair, in plain loops: which queries may attend to which keys."""
+    """Return which queries may attend to which keys, computed pair by pair in loops."""
     *lead, queries, keys = shape
     left, right = options.get("window") or (None, None)
 
     def of_entry(name: str, default: int) -> list[int]:
-        given = torch.as_tensor(default if options.get(name) is None else options[name])
-        return given.reshape((*given.shape, *(1,) * (len(lead) - given.ndim))).expand(lead).flatten().tolist()
+        value = torch.as_tensor(default if options.get(name) is None else options[name])
+        return value.reshape((*value.shape, *(1,) * (len(lead) - value.ndim))).expand(lead).flatten().tolist()
 
     def may(i: int, j: int, offset: int, length: int) -> bool:
         position = i + offset
@@ -91,7 +92,7 @@ def allowed_pairs(shape: tuple[int, ...], options: dict[str, Any]) -> Tensor:
 
 
 def dense_weights(x: dict[str, Tensor], similarity: str = "scaled_dot", **options: Any) -> Tensor:
-    """The weights (*lead, Tq, Tk): soft, hard or uniform."""
+    """Return the weights (*lead, Tq, Tk): soft, hard or uniform."""
     scores = dense_scores(x, similarity, options.get("scale"))
     if options.get("softcap"):
         scores = options["softcap"] * torch.tanh(scores / options["softcap"])
@@ -125,10 +126,10 @@ def dense_context(x: dict[str, Tensor], similarity: str = "scaled_dot", **option
 
 
 def gradients(out: Tensor, x: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Of a fixed, uneven reading of the output."""
+    """Return the gradients of a fixed, non-uniform linear function of the output."""
     reading = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).reshape(out.shape)
-    found = torch.autograd.grad((out * reading).sum(), list(x.values()), allow_unused=True)
+    gradients_ = torch.autograd.grad((out * reading).sum(), list(x.values()), allow_unused=True)
     return {
         name: torch.zeros_like(leaf) if grad is None else grad
-        for (name, leaf), grad in zip(x.items(), found, strict=True)
+        for (name, leaf), grad in zip(x.items(), gradients_, strict=True)
     }

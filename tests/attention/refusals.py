@@ -1,4 +1,4 @@
-"""A backend refuses what it does not serve: such combinations of parameters are tested too, not skipped."""
+"""Combinations of parameters that a backend refuses. They are tested too, not skipped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 REFUSED = {("native", "callable"), ("torch", "callable"), ("torch", "additive")}
-"""Backends and similarities."""
+"""Unsupported pairs of backend and similarity."""
 
 
 def assert_refused(backend: str, call: Callable[[], object]) -> None:

@@ -10,7 +10,7 @@ import torch
 from regard.attention import blocked
 from tests.attention.oracle import Problem, gradients
 
-B, H, TQ, TK, D, DV = 2, 3, 7, 11, 5, 13  # distinct primes where they can be: a swapped axis cannot hide
+B, H, TQ, TK, D, DV = 2, 3, 7, 11, 5, 13  # distinct primes where possible, to detect swapped axes
 SIMILARITIES = ["dot", "scaled_dot", "cosine", "bilinear", "additive", "mlp"]
 WEIGHTINGS = ["softmax", "hard", "uniform"]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -75,10 +75,10 @@ def served(similarity: str, weighting: str, options: dict[str, Any]) -> list[str
 def assert_as_near(
     name: str, got: torch.Tensor, plain: torch.Tensor, truth: torch.Tensor, size: float | None = None
 ) -> None:
-    """Our error is at most twice plain PyTorch's at the same dtype, plus a floor of a few roundings.
+    """Assert that our error is at most twice that of plain PyTorch at the same dtype, plus a few roundings.
 
-    `size` is that of the numbers which were added up: a small difference of large ones keeps their rounding. In float64
-    the oracle is itself plain PyTorch, so the floor alone speaks.
+    `size` is the magnitude of the summed numbers: a small difference of large numbers has their rounding error. In
+    float64 the oracle is itself plain PyTorch, so only the few roundings count.
     """
     assert got.shape == truth.shape and got.dtype == plain.dtype
     roundings = 64 if got.dtype == torch.float64 else 8
@@ -90,23 +90,23 @@ def assert_as_near(
 
 
 def check(
-    given: Problem,
+    case: Problem,
     backends: list[str],
     dtype: torch.dtype = torch.float64,
     roundings: dict[str, int] | None = None,
 ) -> None:
-    """Context and gradients of some backends; `roundings` allows a gradient more of them than the few of all."""
-    exact = {name: x.detach().double().requires_grad_() for name, x in given.leaves(dtype).items()}
-    plain_x = given.leaves(dtype)
-    truth, plain = given.plain(exact), given.plain(plain_x)
+    """Check context and gradients of some backends. `roundings` allows more roundings for some gradients."""
+    exact = {name: x.detach().double().requires_grad_() for name, x in case.leaves(dtype).items()}
+    plain_x = case.leaves(dtype)
+    truth, plain = case.plain(exact), case.plain(plain_x)
     wanted, plain_grads = gradients(truth, exact), gradients(plain, plain_x)
     size = max(grad.abs().max().item() for grad in wanted.values())
     reading = torch.linspace(-1, 1, truth.numel(), dtype=torch.float64).reshape(truth.shape)
-    if not given.options.get("enable_gqa"):  # the gradients of weights, whose differences those of scores are
+    if not case.options.get("enable_gqa"):  # the gradients of scores are differences of the gradients of weights
         size = max(size, (reading @ exact["v"].detach().mT).abs().max().item())
     for backend in backends:
-        x = given.leaves(dtype)
-        ours = given.ours(x, backend)
+        x = case.leaves(dtype)
+        ours = case.ours(x, backend)
         assert_as_near(f"{backend}, context", ours, plain, truth)
         for name, grad in gradients(ours, x).items():
             scaled = size * (roundings or {}).get(name, 8) / 8
@@ -115,7 +115,7 @@ def check(
 
 @pytest.fixture(params=["one block", "small blocks"])
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Problems of a test's size fit one block: make some blocks so small that every edge is crossed."""
+    """Make blocks so small that even problems of a test's size need several."""
     if request.param == "small blocks":
         monkeypatch.setitem(blocked.BLOCK, "cpu", B * H * 12)
 
@@ -123,7 +123,7 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 @pytest.mark.parametrize("similarity", SIMILARITIES)
-def test_every_way_agrees_with_the_oracle(similarity: str, weighting: str, mask: str, blocks: None) -> None:
+def test_every_backend_agrees_with_the_oracle(similarity: str, weighting: str, mask: str, blocks: None) -> None:
     options = {**MASKS[mask], "weighting": weighting}
     check(problem(similarity, options), served(similarity, weighting, options))
 
@@ -148,8 +148,8 @@ def test_grouped_heads(mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {**MASKS[mask], "enable_gqa": True}
     if "attn_mask" in options and options["attn_mask"].ndim == 4:
         options["attn_mask"] = options["attn_mask"][:, :1]
-    given = Problem(some(B, 6, TQ, D), some(B, 2, TK, D), some(B, 2, TK, DV), options=options)
-    check(given, ["reference", "blocked", "torch"])
+    case = Problem(some(B, 6, TQ, D), some(B, 2, TK, D), some(B, 2, TK, DV), options=options)
+    check(case, ["reference", "blocked", "torch"])
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_leading_dimensions_are_free_and_broadcast(leads: Any, blocks: None) -> 
 def test_few_queries_or_keys(queries: int, keys: int, similarity: str) -> None:
     base = problem(similarity, {})
     for weighting in WEIGHTINGS:
-        given = Problem(
+        case = Problem(
             base.q[..., :queries, :],
             base.k[..., :keys, :],
             base.v[..., :keys, :],
@@ -192,11 +192,11 @@ def test_few_queries_or_keys(queries: int, keys: int, similarity: str) -> None:
             {"weighting": weighting},
         )
         if keys and queries:
-            check(given, served(similarity, weighting, {}))
+            check(case, served(similarity, weighting, {}))
             continue
         for backend in served(similarity, weighting, {}):
-            x = given.leaves(torch.float64)
-            out = given.ours(x, backend)
+            x = case.leaves(torch.float64)
+            out = case.ours(x, backend)
             assert out.shape == (B, H, queries, DV) and not out.any()
             assert all(not grad.any() for grad in gradients(out, x).values())
 
@@ -207,45 +207,45 @@ def test_inputs_need_not_be_contiguous(backend: str) -> None:
     k = some(B, H, D, TK).mT
     v = some(B, H, 2 * TK, DV)[:, :, ::2]
     assert not (q.is_contiguous() or k.is_contiguous() or v.is_contiguous())
-    given = Problem(q, k, v, options={"is_causal": True})
-    got = given.ours({"q": q, "k": k, "v": v}, backend)
-    torch.testing.assert_close(got, given.plain({"q": q, "k": k, "v": v}))
+    case = Problem(q, k, v, options={"is_causal": True})
+    got = case.ours({"q": q, "k": k, "v": v}, backend)
+    torch.testing.assert_close(got, case.plain({"q": q, "k": k, "v": v}))
 
 
 def test_a_callable_and_grouped_heads() -> None:
     q, k, v = some(B, 6, TQ, D), some(B, 3, TK, D), some(B, 3, TK, DV)
     spread = {"q": q, "k": k.repeat_interleave(2, 1), "v": v.repeat_interleave(2, 1), "w1": some(D, 3), "w2": some(3)}
-    given = Problem(q, k, v, "mlp", {"w1": spread["w1"], "w2": spread["w2"]}, {"enable_gqa": True})
+    case = Problem(q, k, v, "mlp", {"w1": spread["w1"], "w2": spread["w2"]}, {"enable_gqa": True})
     wanted = Problem(q, k, v, "mlp").plain(spread)
     for backend in ("reference", "blocked", "auto"):
-        torch.testing.assert_close(given.ours(given.leaves(torch.float64), backend), wanted)
+        torch.testing.assert_close(case.ours(case.leaves(torch.float64), backend), wanted)
 
 
 def test_per_head_parameters() -> None:
     for similarity, parameters in (("additive", {"w": some(H, 1, 1, D)}), ("bilinear", {"W": some(H, D, D)})):
-        given = Problem(some(B, H, TQ, D), some(B, H, TK, D), some(B, H, TK, DV), similarity, parameters)
-        x = given.leaves(torch.float64)
+        case = Problem(some(B, H, TQ, D), some(B, H, TK, D), some(B, H, TK, DV), similarity, parameters)
+        x = case.leaves(torch.float64)
         ours = dict(x)
         if similarity == "additive":
             ours["w"] = x["w"].reshape(H, D)
         for backend in ("reference", "blocked"):
-            torch.testing.assert_close(given.ours(ours, backend), given.plain(x))
+            torch.testing.assert_close(case.ours(ours, backend), case.plain(x))
 
 
-def test_hard_attention_takes_the_first_of_equals() -> None:
+def test_hard_attention_selects_the_first_key_on_ties() -> None:
     q, k = torch.ones(1, 2), torch.tensor([[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]])
     v = torch.tensor([[1.0], [2.0], [3.0]])
     for backend in ("reference", "blocked"):
-        assert given_hard(q, k, v, backend).item() == 2.0
+        assert hard_context(q, k, v, backend).item() == 2.0
 
 
-def given_hard(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backend: str) -> torch.Tensor:
+def hard_context(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backend: str) -> torch.Tensor:
     return Problem(q, k, v, options={"weighting": "hard"}).ours({"q": q, "k": k, "v": v}, backend)
 
 
-def test_entries_that_are_walked_apart_drop_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocked, "SPARED", 0)
-    q, v = torch.zeros(3, 40, 2), torch.eye(30).expand(3, 30, 30)  # the context shows the weights
+def test_entries_processed_separately_have_different_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocked, "MIN_SKIPPED_PAIRS", 0)
+    q, v = torch.zeros(3, 40, 2), torch.eye(30).expand(3, 30, 30)  # the context equals the weights
     k = torch.zeros(3, 30, 2)
     x = {"q": q, "k": k, "v": v}
     kept = Problem(q, k, v).ours(x, "blocked", dropout_p=0.5, lengths=[30, 30, 20])[:, :, :20] != 0
@@ -253,8 +253,8 @@ def test_entries_that_are_walked_apart_drop_apart(monkeypatch: pytest.MonkeyPatc
     assert not torch.equal(kept[0], kept[1]) and not torch.equal(kept[1], kept[2])
 
 
-def test_gradients_of_many_blocks_are_summed_wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gradient that is rounded to bfloat16 at every block would drift away from the one of a single block."""
+def test_gradients_of_many_blocks_are_summed_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounding a gradient to bfloat16 after every block would accumulate errors."""
     q, k, v = (torch.randn(600, 4, generator=torch.Generator().manual_seed(i)).bfloat16() for i in range(3))
     grads = []
     for budget in (2**20, 600 * 4):
@@ -265,15 +265,15 @@ def test_gradients_of_many_blocks_are_summed_wide(monkeypatch: pytest.MonkeyPatc
     assert ((grads[0] - grads[1]).abs() <= one_rounding + 1e-7).all()
 
 
-def test_the_gradient_of_additive_weights_is_summed_carefully() -> None:
-    """It is a sum over all pairs: 66,820 of them here."""
-    given = Problem(some(2, 130, 5), some(2, 257, 5, seed=1), some(2, 257, 40, seed=2), "additive", {"w": some(5)})
-    check(given, ["reference", "blocked"], torch.float32)
+def test_the_gradient_of_additive_weights_is_accurate() -> None:
+    """The gradient is a sum over all pairs: 66,820 here."""
+    case = Problem(some(2, 130, 5), some(2, 257, 5, seed=1), some(2, 257, 40, seed=2), "additive", {"w": some(5)})
+    check(case, ["reference", "blocked"], torch.float32)
 
 
-def test_long_ragged_batches_are_walked_entry_by_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys beyond a length cost nothing: where that saves enough, each entry has blocks of its own."""
-    monkeypatch.setattr(blocked, "SPARED", 0)
+def test_long_ragged_batches_are_processed_entry_by_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If skipping keys past a length saves enough work, each entry is processed separately."""
+    monkeypatch.setattr(blocked, "MIN_SKIPPED_PAIRS", 0)
     monkeypatch.setitem(blocked.BLOCK, "cpu", 64)
     seen: list[int] = []
     real = blocked._values
@@ -285,7 +285,7 @@ def test_long_ragged_batches_are_walked_entry_by_entry(monkeypatch: pytest.Monke
     monkeypatch.setattr(blocked, "_values", counted)
     for similarity in ("scaled_dot", "additive"):
         seen.clear()
-        given = problem(similarity, {"lengths": torch.tensor([2, 9]), "attn_mask": some(B, H, TQ, TK, seed=1)})
-        given.ours(given.leaves(torch.float64), "blocked")
+        case = problem(similarity, {"lengths": torch.tensor([2, 9]), "attn_mask": some(B, H, TQ, TK, seed=1)})
+        case.ours(case.leaves(torch.float64), "blocked")
         assert sum(seen) == H * TQ * (2 + 9)
-        check(given, ["blocked"])
+        check(case, ["blocked"])

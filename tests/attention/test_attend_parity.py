@@ -1,4 +1,4 @@
-"""The same results as those whose place we take: PyTorch's SDPA, and the attention layers of Keras."""
+"""Parity with PyTorch's SDPA and the attention layers of Keras."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.attention.refusals import assert_refused
 
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[list[torch.Tensor], dict[str, Any]]:
-    """Arguments that SDPA accepts."""
+    """Draw arguments that SDPA accepts."""
     size = st.integers(1, 6)
     batch, heads, queries, keys, width, value_width = (draw(size) for _ in range(6))
     groups = draw(st.sampled_from([1, 2, 3]))
@@ -43,7 +43,7 @@ def calls(draw: st.DrawFn) -> tuple[list[torch.Tensor], dict[str, Any]]:
         "float with −∞": {"attn_mask": mask.masked_fill(mask < 0, -torch.inf)},
     }[kind]
     if draw(st.booleans()):
-        options["scale"] = draw(st.floats(0.01, 2))  # not ≤ 0, where SDPA itself gives NaN under a causal mask
+        options["scale"] = draw(st.floats(0.01, 2))  # not ≤ 0, for which SDPA returns NaN under a causal mask
     return tensors, options
 
 
@@ -75,9 +75,9 @@ def test_the_positional_arguments_are_sdpas() -> None:
 
 @pytest.mark.parametrize("backend", ["torch", "blocked", "reference"])
 @pytest.mark.parametrize("weighting", ["softmax", "hard", "uniform"])
-def test_dropout_drops_its_share_and_keeps_the_mean(backend: str, weighting: str) -> None:
+def test_dropout_has_its_probability_and_keeps_the_mean(backend: str, weighting: str) -> None:
     q, k = torch.zeros(400, 3), torch.zeros(50, 3)
-    v = torch.eye(50)  # so that the context shows the weights
+    v = torch.eye(50)  # so that the context equals the weights
     if backend == "torch" and weighting == "hard":
         assert_refused(backend, lambda: regard.attend(q, k, v, dropout_p=0.25, weighting=weighting, backend=backend))
         return
@@ -91,10 +91,8 @@ def test_dropout_drops_its_share_and_keeps_the_mean(backend: str, weighting: str
 
 
 @pytest.mark.parametrize("weighting", ["softmax", "hard"])
-def test_dropout_of_the_blocked_backward_is_that_of_its_forward(
-    weighting: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The mask is drawn again in the backward pass: finite differences with the same seed must agree with it."""
+def test_blocked_backward_uses_the_dropout_of_the_forward(weighting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backward pass draws dropout again: finite differences with the same seed must match."""
     monkeypatch.setitem(regard.attention.blocked.BLOCK, "cpu", 12)
     q, k, v = (torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True) for _ in range(3))
 
@@ -102,7 +100,7 @@ def test_dropout_of_the_blocked_backward_is_that_of_its_forward(
         torch.manual_seed(3)
         return regard.attend(*x, dropout_p=0.4, backend="blocked", weighting=weighting)
 
-    wanted = (q, k, v) if weighting == "softmax" else (v,)  # hard weights have a gradient that no difference shows
+    wanted = (q, k, v) if weighting == "softmax" else (v,)  # finite differences do not match straight-through gradients
     assert torch.autograd.gradcheck(lambda *x: fixed(*((q, k, v)[: 3 - len(x)]), *x), wanted)
 
 
@@ -128,14 +126,14 @@ EXTREMES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", EXTREMES)
 @pytest.mark.parametrize("widths", WIDTHS)
 def test_sdpa_without_width_and_with_everything_dropped(widths: str, case: str, backend: str) -> None:
-    """Scores of vectors without numbers are empty sums: zero, whatever the scale. SDPA divides by √0 and agrees."""
+    """Scores of vectors of width 0 are empty sums: zero for any scale. SDPA divides by √0 and agrees."""
     for dtype in (torch.float64, torch.float32):
         options = dict(EXTREMES[case])
         if case == "float":
             options["attn_mask"] = options["attn_mask"].to(dtype)
         theirs, ours = ([torch.ones(s, dtype=dtype).cumsum(-2).requires_grad_() for s in WIDTHS[widths]] for _ in "ab")
-        unserved = backends.BACKENDS[backend].refusal(Request.of(*ours, **options)) if backend != "auto" else None
-        if unserved:
+        refusal = backends.BACKENDS[backend].refusal(Request.of(*ours, **options)) if backend != "auto" else None
+        if refusal:
             continue
         wanted = scaled_dot_product_attention(*theirs, **options)
         got, m = regard.attend(*ours, **options, backend=backend, return_map=True)

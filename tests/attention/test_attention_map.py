@@ -1,4 +1,4 @@
-"""AttentionMap: every view equals the float64 oracle, observing changes nothing, and memory stays small."""
+"""AttentionMap: views match the float64 oracle, a map does not change the context, and memory stays small."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(streamed_views, "BLOCK", 64)
 
 
-def truth(given: Problem, options: dict[str, Any]) -> torch.Tensor:
-    x = {name: leaf.detach() for name, leaf in given.leaves(torch.float64).items()}
-    return dense_weights(x, given.similarity, **options).detach()
+def truth(case: Problem, options: dict[str, Any]) -> torch.Tensor:
+    x = {name: leaf.detach() for name, leaf in case.leaves(torch.float64).items()}
+    return dense_weights(x, case.similarity, **options).detach()
 
 
 def pooled(w: torch.Tensor, rows: int, cols: int, reduce: str) -> torch.Tensor:
-    """Cell by cell, in loops."""
+    """Pool cell by cell, in loops."""
     out = torch.empty(*w.shape[:-2], rows, cols, dtype=w.dtype)
     for r in range(rows):
         for c in range(cols):
@@ -49,10 +49,10 @@ def pooled(w: torch.Tensor, rows: int, cols: int, reduce: str) -> torch.Tensor:
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_every_view_equals_the_oracle(similarity: str, weighting: str, mask: str, blocks: None) -> None:
     options = {**MASKS[mask], "weighting": weighting}
-    given = problem(similarity, options)
-    w = truth(given, options)
+    case = problem(similarity, options)
+    w = truth(case, options)
     for backend in served(similarity, weighting, options):
-        _, m = given.ours(given.leaves(torch.float64), backend, return_map=True)
+        _, m = case.ours(case.leaves(torch.float64), backend, return_map=True)
         assert m.shape == tuple(w.shape) == (B, H, TQ, TK)
         close = torch.testing.assert_close
         close(m.dense(), w)
@@ -71,9 +71,9 @@ def test_every_view_equals_the_oracle(similarity: str, weighting: str, mask: str
 
 
 def example(**options: Any) -> tuple[regard.AttentionMap, torch.Tensor]:
-    given = problem("scaled_dot", options)
-    _, m = given.ours(given.leaves(torch.float64), "auto", return_map=True)
-    return m, truth(given, options)
+    case = problem("scaled_dot", options)
+    _, m = case.ours(case.leaves(torch.float64), "auto", return_map=True)
+    return m, truth(case, options)
 
 
 INDICES: list[Any] = [
@@ -86,7 +86,7 @@ INDICES: list[Any] = [
 
 @pytest.mark.parametrize("index", INDICES, ids=str)
 @pytest.mark.parametrize("groups", [1, 3])
-def test_indexing_is_that_of_a_tensor(index: Any, groups: int, blocks: None) -> None:
+def test_indexing_matches_a_tensor(index: Any, groups: int, blocks: None) -> None:
     m, w = example(is_causal=True, causal_offset=torch.tensor([1, 4]), attn_mask=MASKS["boolean, whole"]["attn_mask"])
     if groups > 1:
         q, k, v = (torch.randn(B, n, t, 5, dtype=torch.float64) for n, t in ((3, TQ), (1, TK), (1, TK)))
@@ -107,31 +107,31 @@ def test_a_head_of_a_map_is_a_map(blocks: None) -> None:
 
 @pytest.mark.parametrize("backend", ["torch", "blocked", "reference"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_observing_changes_nothing(backend: str, dtype: torch.dtype) -> None:
-    given = problem("scaled_dot", {**MASKS["all together"], "softcap": None})
-    x = given.leaves(dtype)
-    alone = given.ours(x, backend)
-    observed, m = given.ours(x, backend, return_map=True)
+def test_returning_a_map_does_not_change_the_context(backend: str, dtype: torch.dtype) -> None:
+    case = problem("scaled_dot", {**MASKS["all together"], "softcap": None})
+    x = case.leaves(dtype)
+    alone = case.ours(x, backend)
+    observed, m = case.ours(x, backend, return_map=True)
     m.pool(3, 3), m.top(2)
     assert torch.equal(alone, observed)
-    assert torch.equal(given.ours(x, backend), alone)
+    assert torch.equal(case.ours(x, backend), alone)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_cells_are_exact_in_low_precision_too(dtype: torch.dtype) -> None:
-    """The map computes in at least float32 from the inputs as they are: far nearer than the inputs' own rounding."""
-    given = problem("scaled_dot", {})
-    x = given.leaves(dtype)
-    _, m = given.ours(x, "auto", return_map=True)
+    """The map computes in at least float32, so its error is far below the rounding of the inputs."""
+    case = problem("scaled_dot", {})
+    x = case.leaves(dtype)
+    _, m = case.ours(x, "auto", return_map=True)
     w = dense_weights({name: leaf.detach().double() for name, leaf in x.items()})
     assert m.dtype == torch.float32
     torch.testing.assert_close(m.dense().double(), w, rtol=0, atol=1e-6)
 
 
 def test_weights_are_those_before_dropout() -> None:
-    given = problem("scaled_dot", {"dropout_p": 0.5})
-    _, m = given.ours(given.leaves(torch.float64), "blocked", return_map=True)
-    torch.testing.assert_close(m.dense(), truth(given, {}))
+    case = problem("scaled_dot", {"dropout_p": 0.5})
+    _, m = case.ours(case.leaves(torch.float64), "blocked", return_map=True)
+    torch.testing.assert_close(m.dense(), truth(case, {}))
 
 
 def test_a_map_holds_no_graph_and_no_values() -> None:
@@ -150,7 +150,7 @@ def test_a_map_holds_no_graph_and_no_values() -> None:
     most=st.integers(1, 50),
     data=st.data(),
 )
-def test_cells_miss_no_entry(start: int, entries: int, wanted: int, most: int, data: st.DataObject) -> None:
+def test_cells_cover_every_entry(start: int, entries: int, wanted: int, most: int, data: st.DataObject) -> None:
     cells = Cells(start, start + entries, wanted)
     first = data.draw(st.integers(start, start + entries - 1))
     last = data.draw(st.integers(first + 1, start + entries))
@@ -160,16 +160,16 @@ def test_cells_miss_no_entry(start: int, entries: int, wanted: int, most: int, d
         assert len(span) == part.width * (part.cells.stop - part.cells.start)
         assert part.width <= max(most, 1) or part.cells.stop - part.cells.start == 1
         counted = torch.ones(len(span)) if part.counted is None else part.counted.flatten()
-        for place, (entry, count) in enumerate(zip(span.tolist(), counted.tolist(), strict=True)):
+        for position, (entry, count) in enumerate(zip(span.tolist(), counted.tolist(), strict=True)):
             if count:
                 assert entry not in seen
-                seen[entry] = part.cells.start + place // part.width
+                seen[entry] = part.cells.start + position // part.width
     assert set(range(first, last)) <= set(seen)
     for entry, cell in seen.items():
         assert cells.edge(cell) <= entry < cells.edge(cell + 1) and cells.cell_of(entry) == cell
 
 
-def test_a_single_strong_link_never_vanishes_from_a_max_picture() -> None:
+def test_a_single_strong_link_is_visible_in_a_max_image() -> None:
     q, k = torch.zeros(997, 2), torch.zeros(1009, 2)
     q[611], k[388] = torch.tensor([40.0, 0.0]), torch.tensor([40.0, 0.0])
     _, m = regard.attend(q, k, k, return_map=True)
@@ -180,13 +180,13 @@ def test_a_single_strong_link_never_vanishes_from_a_max_picture() -> None:
         assert abs(r - 611 * rows / 997) <= max(1, rows / 997) and abs(c - 388 * cols / 1009) <= max(1, cols / 1009)
 
 
-def test_a_picture_larger_than_the_map_repeats_entries() -> None:
+def test_an_image_larger_than_the_map_repeats_entries() -> None:
     m, w = example()
     torch.testing.assert_close(m.at(0, 0).pool(14, 22), w[0, 0].repeat_interleave(2, 0).repeat_interleave(2, 1))
 
 
-def test_a_look_at_some_rows_computes_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the kernel told no log-sum-exp, it is found for the rows that are looked at, not for all."""
+def test_accessing_some_rows_computes_only_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the backend returned no statistic, it is computed only for the rows that are accessed."""
     seen = 0
     real = Request.scores
 
@@ -203,7 +203,7 @@ def test_a_look_at_some_rows_computes_no_others(monkeypatch: pytest.MonkeyPatch)
     assert seen <= (2 + 2) * (TK + TK)
     m.pool(2, 2)
     seen = 0
-    torch.testing.assert_close(m[1, 2, 3:5, 4], w[1, 2, 3:5, 4])  # known for all by now
+    torch.testing.assert_close(m[1, 2, 3:5, 4], w[1, 2, 3:5, 4])  # now known for all rows
     assert seen == 2
 
 
@@ -224,7 +224,7 @@ def test_products_with_arrays_and_vectors() -> None:
 
 
 def test_memory_grows_with_the_lengths_not_their_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No tensor that a view makes is larger than a block or its answer, however long the map."""
+    """No tensor that a view allocates is larger than a block or its result, for maps of any length."""
     largest = 0
     real = torch.exp
 
@@ -242,7 +242,7 @@ def test_memory_grows_with_the_lengths_not_their_product(monkeypatch: pytest.Mon
     assert "2×3000×3000, soft, holds 187.5 KiB of 68.7 MiB" in repr(m)
 
 
-def test_dense_refuses_past_its_limit_and_says_the_size() -> None:
+def test_dense_raises_above_its_limit_and_names_the_size() -> None:
     q = torch.randn(1, 8, 50_000, 2)
     m = regard.AttentionMap(Request.of(q, q, q).kept())
     with pytest.raises(

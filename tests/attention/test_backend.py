@@ -1,4 +1,4 @@
-"""The native kernels: every instruction set that runs here, against float64, and bit for bit against themselves."""
+"""The native kernels on every available instruction set, compared with float64 and, bit for bit, with themselves."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.skipif(engine.module is None, reason=f"native: {engine.
 def test_every_mask_agrees_with_the_oracle(isa: str, similarity: str, mask: str) -> None:
     options = MASKS[mask]
     if "attn_mask" in options and options["attn_mask"].is_floating_point():
-        given = problem(similarity, {key: value for key, value in options.items() if key != "attn_mask"})
-        x = given.leaves(torch.float32)
+        case = problem(similarity, {key: value for key, value in options.items() if key != "attn_mask"})
+        x = case.leaves(torch.float32)
         with torch.no_grad():
-            got = given.ours(x, "native", attn_mask=options["attn_mask"].float())
-        wanted = given.ours({n: leaf.double() for n, leaf in x.items()}, "reference", attn_mask=options["attn_mask"])
+            got = case.ours(x, "native", attn_mask=options["attn_mask"].float())
+        wanted = case.ours({n: leaf.double() for n, leaf in x.items()}, "reference", attn_mask=options["attn_mask"])
         torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5)
         return
     check(problem(similarity, options), ["native"], torch.float32)
@@ -41,15 +41,15 @@ SIZES = [
 @pytest.mark.parametrize("queries,keys,width,value_width", SIZES)
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"window": (40, 3), "softcap": 3.0}], ids=str)
 def test_every_size(isa: str, queries: int, keys: int, width: int, value_width: int, options: Any) -> None:
-    given = Problem(
+    case = Problem(
         some(2, queries, width), some(2, keys, width, seed=1), some(2, keys, value_width, seed=2), options=options
     )
-    check(given, ["native"], torch.float32)
+    check(case, ["native"], torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("queries,keys,width,value_width", SIZES)
-def test_half_numbers(isa: str, dtype: torch.dtype, queries: int, keys: int, width: int, value_width: int) -> None:
+def test_half_precision(isa: str, dtype: torch.dtype, queries: int, keys: int, width: int, value_width: int) -> None:
     q, k, v = some(2, queries, width), some(2, keys, width, seed=1), some(2, keys, value_width, seed=2)
     for options in ({}, {"is_causal": True, "softcap": 3.0}):
         check(Problem(q, k, v, options=options), ["native"], dtype)
@@ -57,8 +57,8 @@ def test_half_numbers(isa: str, dtype: torch.dtype, queries: int, keys: int, wid
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("queries", [1, 5])
-def test_every_half_number_is_read_as_it_is(isa: str, dtype: torch.dtype, queries: int) -> None:
-    """A single key has the weight 1: the context is its value, be that subnormal, ∞ or NaN."""
+def test_every_half_precision_number_is_read_exactly(isa: str, dtype: torch.dtype, queries: int) -> None:
+    """A single key has weight 1, so the context is its value, even if subnormal, ∞ or NaN."""
     v = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(dtype).reshape(256, 1, 256)
     q = torch.zeros(256, queries, 3, dtype=dtype)
     context = regard.attend(q, q[:, :1], v, backend="native")
@@ -67,8 +67,8 @@ def test_every_half_number_is_read_as_it_is(isa: str, dtype: torch.dtype, querie
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("queries", [1, 5])
-def test_every_gradient_is_rounded_to_the_nearest(isa: str, dtype: torch.dtype, queries: int) -> None:
-    """A single key has the weight 1: the gradient of its value is that of the context, be it any float32."""
+def test_gradients_are_rounded_to_nearest(isa: str, dtype: torch.dtype, queries: int) -> None:
+    """A single key has weight 1, so the gradient of its value is that of the context, for any float32."""
     upper = torch.arange(-(2**15), 2**15, dtype=torch.int32) << 16
     lower = torch.tensor([0, 1, 0xFFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x3001, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
     grad = (upper[:, None] | lower.int()).view(torch.float32).reshape(-1, 1, 1, 256)  # ties, subnormals, ∞, NaN
@@ -95,9 +95,9 @@ def test_every_size_of_additive(
     kept: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With scores kept for the backward pass, and without."""
-    monkeypatch.setattr(additive, "KEPT", kept)
-    given = Problem(
+    """Test with and without scores saved for the backward pass."""
+    monkeypatch.setattr(additive, "MAX_SAVED_RATIO", kept)
+    case = Problem(
         some(2, queries, width),
         some(2, keys, width, seed=1),
         some(2, keys, value_width, seed=2),
@@ -105,7 +105,7 @@ def test_every_size_of_additive(
         {"w": some(width, seed=3)},
         options,
     )
-    check(given, ["native"], torch.float32)
+    check(case, ["native"], torch.float32)
 
 
 @pytest.mark.parametrize("queries", [1, 3, 19, 70])
@@ -114,7 +114,7 @@ def test_dense_masks_of_many_blocks(isa: str, lead: tuple[int | None, ...], quer
     """Several vectors of queries and blocks of keys; broadcast over batch, heads, or queries."""
     shape = [queries if size is None else size for size in lead]
     allowed = some(*shape, 300, seed=5) > -0.5
-    allowed[..., 40:200] &= shape[-2] == 1  # a stretch that most may not see at all
+    allowed[..., 40:200] &= shape[-2] == 1  # a range that most queries may not attend to
     q, k, v = some(2, 3, queries, 24), some(2, 3, 300, 24, seed=1), some(2, 3, 300, 10, seed=2)
     for options in ({}, {"is_causal": True, "causal_offset": 230}):
         check(Problem(q, k, v, options={"attn_mask": allowed, **options}), ["native"], torch.float32)
@@ -129,16 +129,16 @@ def test_dense_masks_of_many_blocks(isa: str, lead: tuple[int | None, ...], quer
 @pytest.mark.parametrize("similarity", ["scaled_dot", "additive"])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 def test_gradients_under_a_float_mask(isa: str, softcap: float | None, similarity: str, queries: int) -> None:
-    """The mask wants none itself. The softcap's slope is that of the scores before the mask is added."""
+    """The mask itself requires no gradient. The softcap applies to the scores before the mask is added."""
     added = torch.where(some(queries, 83) > -1, some(queries, 83, seed=1), -torch.inf)
     q, k, v = some(2, queries, 5), some(2, 83, 5, seed=1), some(2, 83, 13, seed=2)
-    given = Problem(q, k, v, similarity, {"w": some(5, seed=3)} if similarity == "additive" else {})
-    x = given.leaves(torch.float32)
-    got = gradients(given.ours(x, "native", attn_mask=added.float(), softcap=softcap), x)
-    x = given.leaves(torch.float64)
-    wanted = gradients(given.ours(x, "reference", attn_mask=added, softcap=softcap), x)
-    found = {name: grad.double() for name, grad in got.items()}
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    case = Problem(q, k, v, similarity, {"w": some(5, seed=3)} if similarity == "additive" else {})
+    x = case.leaves(torch.float32)
+    got = gradients(case.ours(x, "native", attn_mask=added.float(), softcap=softcap), x)
+    x = case.leaves(torch.float64)
+    wanted = gradients(case.ours(x, "reference", attn_mask=added, softcap=softcap), x)
+    gradients_ = {name: grad.double() for name, grad in got.items()}
+    torch.testing.assert_close(gradients_, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("queries", [1, 3, 7])
@@ -159,25 +159,25 @@ def test_leading_dimensions(leads: Any) -> None:
 
 
 def test_additive_weights_per_head(isa: str) -> None:
-    given = Problem(some(2, 3, 7, 5), some(2, 3, 11, 5), some(2, 3, 11, 13), "additive", {"w": some(3, 1, 1, 5)})
-    x = given.leaves(torch.float32)
-    got = given.ours({**x, "w": x["w"].reshape(3, 5)}, "native")
-    torch.testing.assert_close(got, given.plain(x), rtol=1e-5, atol=1e-5)
+    case = Problem(some(2, 3, 7, 5), some(2, 3, 11, 5), some(2, 3, 11, 13), "additive", {"w": some(3, 1, 1, 5)})
+    x = case.leaves(torch.float32)
+    got = case.ours({**x, "w": x["w"].reshape(3, 5)}, "native")
+    torch.testing.assert_close(got, case.plain(x), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [5.0, 12.0, 30.0, 50.0, torch.inf])
 def test_additive_scores_of_any_range(isa: str, size: float) -> None:
-    """Beyond what the exponentials hold, the explicit tanh serves: never a wrong number without a word."""
+    """Inputs out of the range of the exponentials are computed with tanh instead; results are never wrong."""
     q, k, v = some(2, 9, 6), some(2, 13, 6, seed=1), some(2, 13, 4, seed=2)
     q[0, 3], k[0, 5], k[1, 7] = size, -size if size < torch.inf else 1.0, 2.0
     check(Problem(q, k, v, "additive", {"w": some(6, seed=3)}), ["native"], torch.float32)
 
 
-def test_nothing_to_attend_to() -> None:
+def test_empty_queries_and_keys() -> None:
     for queries, keys in ((5, 0), (0, 5), (0, 0)):
-        given = Problem(some(2, 3, queries, 4), some(2, 3, keys, 4), some(2, 3, keys, 6))
-        x = given.leaves(torch.float32)
-        out = given.ours(x, "native")
+        case = Problem(some(2, 3, queries, 4), some(2, 3, keys, 4), some(2, 3, keys, 6))
+        x = case.leaves(torch.float32)
+        out = case.ours(x, "native")
         assert out.shape == (2, 3, queries, 6) and not out.any()
         assert all(not grad.any() for grad in gradients(out, x).values())
 
@@ -186,12 +186,12 @@ def test_inputs_need_not_be_contiguous(isa: str) -> None:
     q = some(2, 7, 3, 5).float().transpose(1, 2)
     k = some(2, 3, 5, 11).float().mT
     v = some(2, 3, 22, 13).float()[:, :, ::2]
-    given = Problem(q, k, v)
-    torch.testing.assert_close(given.ours({"q": q, "k": k, "v": v}, "native"), given.plain({"q": q, "k": k, "v": v}))
+    case = Problem(q, k, v)
+    torch.testing.assert_close(case.ours({"q": q, "k": k, "v": v}, "native"), case.plain({"q": q, "k": k, "v": v}))
 
 
 def five_of_seven(mask: str, queries: int) -> dict[str, Any]:
-    """Masks under which nobody attends to the last two of seven keys."""
+    """Return a mask under which no query attends to the last two of seven keys."""
     masks = {
         "causal": {"is_causal": True, "causal_offset": 5 - queries},
         "window": {"window": (3, 1), "causal_offset": 4 - queries},
@@ -202,16 +202,16 @@ def five_of_seven(mask: str, queries: int) -> dict[str, Any]:
     return masks[mask]
 
 
-@pytest.mark.parametrize("junk", [torch.nan, torch.inf])
-@pytest.mark.parametrize("width", [13, 16])  # of values: contexts are written where they belong, or elsewhere first
+@pytest.mark.parametrize("nonfinite", [torch.nan, torch.inf])
+@pytest.mark.parametrize("width", [13, 16])  # widths of values: contexts are written directly, or through a buffer
 @pytest.mark.parametrize("queries", [2, 8])
 @pytest.mark.parametrize("mask", ["causal", "window", "lengths", "boolean", "float"])
-def test_masked_keys_and_values_have_no_effect(isa: str, mask: str, queries: int, width: int, junk: float) -> None:
+def test_masked_keys_and_values_have_no_effect(isa: str, mask: str, queries: int, width: int, nonfinite: float) -> None:
     q, k, v = (some(2, 3, t, d).float() for t, d in ((queries, 8), (7, 8), (7, width)))
     options = five_of_seven(mask, queries)
     wanted = problem_run(q, k, v, options)
     k, v = k.clone(), v.clone()
-    k[:, :, 5:], v[:, :, 5:] = junk, junk
+    k[:, :, 5:], v[:, :, 5:] = nonfinite, nonfinite
     for got, clean in zip(problem_run(q, k, v, options), wanted, strict=True):
         torch.testing.assert_close(got, clean)
 
@@ -222,7 +222,7 @@ def problem_run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: dict[st
     return out, *torch.autograd.grad(out.square().sum(), x)
 
 
-def test_what_is_attended_to_shows() -> None:
+def test_attended_nan_reaches_the_context() -> None:
     q, k, v = (some(5, 8).float() for _ in range(3))
     k[2] = torch.nan
     context, m = regard.attend(q, k, v, is_causal=True, backend="native", return_map=True)
@@ -230,7 +230,7 @@ def test_what_is_attended_to_shows() -> None:
     assert m.statistic[2:].isnan().all() and m.statistic[:2].lse.isfinite().all()
 
 
-def test_observing_and_threads_change_no_bit(isa: str) -> None:
+def test_maps_and_threads_do_not_change_results(isa: str) -> None:
     q, k, v = (some(2, 3, 300, 64, seed=i).float() for i in range(3))
     alone = regard.attend(q, k, v, is_causal=True, backend="native")
     observed, m = regard.attend(q, k, v, is_causal=True, backend="native", return_map=True)
@@ -264,7 +264,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("options,why", REFUSED)
-def test_what_it_does_not_serve_it_says(options: dict[str, Any], why: str) -> None:
+def test_refusals_name_the_reason(options: dict[str, Any], why: str) -> None:
     x = torch.randn(1, 3, 5, 4)
     with pytest.raises(ValueError, match=f"backend .'native'. cannot serve this request: .*{why}"):
         regard.attend(x, x, x, backend="native", **options)
@@ -274,12 +274,12 @@ def test_what_it_does_not_serve_it_says(options: dict[str, Any], why: str) -> No
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("mask", ["none", "causal", "lengths", "boolean", "all together"])
-def test_additive_halves(isa: str, mask: str, dtype: torch.dtype) -> None:
+def test_additive_half_precision(isa: str, mask: str, dtype: torch.dtype) -> None:
     check(problem("additive", MASKS[mask]), ["native"], dtype)
 
 
 def prepared_steps(backend: str, dtype: torch.dtype, prepare: bool) -> list[torch.Tensor]:
-    """Three steps of a decoder with a query each, and the gradients of all of them together."""
+    """Run three decoder steps with one query each, and return their outputs and joint gradients."""
     key, value, w = (some(*s).to(dtype).requires_grad_() for s in ((2, 11, 5), (2, 11, 13), (5,)))
     similarity = regard.Additive(w)
     similarity = similarity.prepare(key) if prepare else similarity
@@ -308,11 +308,12 @@ def test_prepared_keys_are_computed_once(isa: str) -> None:
     def step() -> torch.Tensor:
         return regard.attend(some(2, 1, 5).float(), key, value, similarity=similarity, backend="native")
 
-    first, found = step(), similarity.prepared.found
-    assert found is not None and torch.equal(step(), first) and similarity.prepared.found is found
-    found.mul_(2)  # were they computed again, this would not show
+    first, exponentials = step(), similarity.prepared.exponentials
+    assert exponentials is not None and torch.equal(step(), first)
+    assert similarity.prepared.exponentials is exponentials
+    exponentials.mul_(2)  # recomputing them would undo this
     assert not torch.equal(step(), first)
-    key.add_(1)  # now they are no longer those of this key
+    key.add_(1)  # now they do not belong to this key any more
     wanted = regard.attend(some(2, 1, 5).float(), key, value, similarity=regard.Additive(w), backend="native")
     assert torch.equal(step(), wanted)
     other = key.clone()

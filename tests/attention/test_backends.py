@@ -1,4 +1,4 @@
-"""Which backend `auto` takes: the native kernels wherever they serve, and the exceptions by name."""
+"""The backend that `auto` selects: the native kernels if they support the request, and the exceptions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALLS = {
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine where the kernels are built and serve everything."""
+    """Pretend that the kernels are available and support every request."""
     monkeypatch.setattr(backends.native, "refusal", lambda request: None)
 
 
@@ -35,7 +35,7 @@ def chosen(dtype: torch.dtype = torch.float32, grad: bool = False, tokens: int =
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("tokens", [1, 16, 64, 1024])
 @pytest.mark.parametrize("call", CALLS)
-def test_native_wherever_it_serves(
+def test_native_if_it_supports_the_request(
     built: None, monkeypatch: pytest.MonkeyPatch, call: str, tokens: int, grad: bool, amx: bool
 ) -> None:
     monkeypatch.setattr(backends, "_has_amx", lambda: amx)

@@ -1,4 +1,4 @@
-"""Forward mode, nested transformations and second derivatives: `auto` has them all, and every backend the second."""
+"""Forward mode, nested transformations and second derivatives. `auto` supports all; every backend supports the last."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ CASES: dict[str, Options] = {
 
 
 def leaves(x: list[Tensor], options: dict[str, Any]) -> list[Tensor]:
-    """All that may have a gradient."""
+    """Return all tensors that may have a gradient."""
     similarity, mask = options.get("similarity"), options.get("attn_mask")
     parameters = [similarity.weight] if isinstance(similarity, regard.Additive | regard.Bilinear) else []
     return [*x, *parameters, *([mask] if mask is not None and mask.requires_grad else [])]
 
 
 def second(x: list[Tensor], options: dict[str, Any], backend: str) -> list[Tensor]:
-    """Derivatives of the squared gradients of the squared context."""
+    """Return the derivatives of the squared gradients of the squared context."""
     wanted = leaves(x, options)
     out = regard.attend(*x, **options, backend=backend)
     first = torch.autograd.grad(out.square().sum(), wanted, create_graph=True, allow_unused=True)
     size = sum((grad.square().sum() for grad in first if grad is not None), torch.zeros(()))
-    found = torch.autograd.grad(size, wanted, allow_unused=True)
-    return [torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(wanted, found, strict=True)]
+    gradients = torch.autograd.grad(size, wanted, allow_unused=True)
+    return [torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(wanted, gradients, strict=True)]
 
 
 @pytest.mark.parametrize("backend", ["auto", "native", "torch", "blocked"])
@@ -101,16 +101,16 @@ def test_second_derivatives_of_grouped_heads() -> None:
 
 
 def test_inputs_that_depend_on_each_other_are_counted_once() -> None:
-    """q and k of one tensor: a gradient of k that went on through q would count it twice."""
+    """q and k come from one tensor. If the gradient of k also flowed through q, it would count twice."""
     x = some(2, TK, D)
-    found = []
+    gradients = []
     for backend in ("reference", "auto", "blocked"):
         key = x * 2
         out = regard.attend(key.tanh(), key, x, backend=backend)
         (grad,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
-        found.append((grad.detach(), *torch.autograd.grad(grad.square().sum(), x)))
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0])
+        gradients.append((grad.detach(), *torch.autograd.grad(grad.square().sum(), x)))
+    for other in gradients[1:]:
+        torch.testing.assert_close(other, gradients[0])
 
 
 def test_masked_nan_has_no_effect_on_second_derivatives() -> None:
@@ -144,7 +144,7 @@ def test_gradgradcheck(case: str) -> None:
     assert torch.autograd.gradgradcheck(lambda *x: regard.attend(*x, **options), inputs())
 
 
-def test_a_callable_with_parameters_of_its_own() -> None:
+def test_a_callable_with_its_own_parameters() -> None:
     w = some(D)
 
     def similarity(a: Tensor, b: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ def test_a_callable_with_parameters_of_its_own() -> None:
 
     torch.testing.assert_close(of("auto", shared=False), of("reference", shared=False))
     assert all(g.isfinite().all() for g in of("reference", shared=True))
-    with pytest.raises(RuntimeError, match=r"create_graph=True must not meet a callable .* backend='reference'"):
+    with pytest.raises(RuntimeError, match=r"create_graph=True does not support a callable .* backend='reference'"):
         of("auto", shared=True)
 
 
@@ -169,10 +169,10 @@ def test_forward_mode(case: str, dtype: torch.dtype) -> None:
     x = [leaf.detach() for leaf in inputs(2, dtype=dtype)]
     tangents = tuple(torch.ones_like(leaf) for leaf in x)
 
-    def run(*given: Tensor, backend: str = "auto") -> Tensor:
-        return regard.attend(*given, **options, backend=backend)
+    def run(*tensors: Tensor, backend: str = "auto") -> Tensor:
+        return regard.attend(*tensors, **options, backend=backend)
 
-    _, wanted = torch.func.jvp(lambda *given: run(*given, backend="reference"), tuple(x), tangents)
+    _, wanted = torch.func.jvp(lambda *tensors: run(*tensors, backend="reference"), tuple(x), tangents)
     torch.testing.assert_close(torch.func.jvp(run, tuple(x), tangents)[1], wanted)
     with forward_ad.dual_level():
         duals = [forward_ad.make_dual(*pair) for pair in zip(x, tangents, strict=True)]
@@ -180,7 +180,7 @@ def test_forward_mode(case: str, dtype: torch.dtype) -> None:
         for backend in ("native", "torch", "blocked"):
             with pytest.raises(ValueError, match=rf"backend \('{backend}'\) cannot serve this request: "):
                 run(*duals, backend=backend)
-        run(*x)  # without a tangent every backend serves
+        run(*x)  # without a tangent every backend supports the request
         if not options:
             run(*x, backend="blocked")
             run(*x, backend="torch")
@@ -208,14 +208,14 @@ def test_nested_transformations(dtype: torch.dtype) -> None:
     torch.testing.assert_close(torch.autograd.grad(norm("auto")(outside), outside)[0], wanted)
 
 
-def test_a_plain_transformation_keeps_sdpa() -> None:
-    """vmap and one gradient store no weights."""
+def test_a_first_derivative_transformation_uses_sdpa() -> None:
+    """vmap and a first gradient do not need the reference backend."""
     chosen = []
     x = [leaf.detach() for leaf in inputs(2)]
 
-    def one(*given: Tensor) -> Tensor:
-        chosen.append(backends.choose(Request.of(*given)).backend.name)
-        return regard.attend(*given).sum()
+    def one(*tensors: Tensor) -> Tensor:
+        chosen.append(backends.choose(Request.of(*tensors)).backend.name)
+        return regard.attend(*tensors).sum()
 
     torch.vmap(one)(*x)
     torch.vmap(torch.func.grad(one))(*x)

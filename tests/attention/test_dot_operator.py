@@ -1,4 +1,4 @@
-"""`regard::dot` as torch sees it: its schema, shapes and gradient; traced calls against eager ones."""
+"""The custom operator `regard::dot`: schema, shapes and gradient; traced calls compared with eager ones."""
 
 from __future__ import annotations
 
@@ -61,24 +61,24 @@ def assert_same(got: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor, ...])
     ],
     ids=["open", "positions", "dense, grouped"],
 )
-def test_the_operators_keep_their_word(plan: tuple[Any, ...]) -> None:
+def test_opcheck(plan: tuple[Any, ...]) -> None:
     q, k, v = inputs(B, heads=H // plan[5])
     torch.library.opcheck(torch.ops.regard.dot.default, (q, k, v, *plan))
     q, k, v = (x.detach() for x in (q, k, v))
     context, lse = torch.ops.regard.dot.default(q, k, v, *plan)
-    given = (torch.randn_like(context), context, lse, q, k, v, *plan)
-    torch.library.opcheck(torch.ops.regard.dot_backward.default, given)
+    arguments = (torch.randn_like(context), context, lse, q, k, v, *plan)
+    torch.library.opcheck(torch.ops.regard.dot_backward.default, arguments)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_numbers_compile(dtype: torch.dtype) -> None:
+def test_half_precision_compiles(dtype: torch.dtype) -> None:
     def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return regard.attend(q, k, v, backend="native", is_causal=True)
 
     x = tuple(tensor.detach().to(dtype).requires_grad_() for tensor in inputs(B))
-    found = with_gradients(torch.compile(model, fullgraph=True, backend="aot_eager"), x)
-    assert all(tensor.dtype == dtype for tensor in found)
-    assert_same(found, with_gradients(model, x))
+    result = with_gradients(torch.compile(model, fullgraph=True, backend="aot_eager"), x)
+    assert all(tensor.dtype == dtype for tensor in result)
+    assert_same(result, with_gradients(model, x))
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -120,7 +120,7 @@ def test_sizes_may_be_symbols() -> None:
         torch.testing.assert_close(compiled(*x, held), model(*x, held))
 
 
-def test_an_export_holds_one_operator_for_every_size() -> None:
+def test_an_export_has_one_operator_for_every_size() -> None:
     class Model(torch.nn.Module):
         def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             return regard.attend(q, k, v, is_causal=True, backend="native")
@@ -134,19 +134,19 @@ def test_an_export_holds_one_operator_for_every_size() -> None:
     torch.testing.assert_close(exported.module()(*other), Model()(*other))
 
 
-@pytest.mark.parametrize("junk", [torch.nan, torch.inf])
-def test_masked_junk_has_no_effect_when_compiled(junk: float) -> None:
+@pytest.mark.parametrize("nonfinite", [torch.nan, torch.inf])
+def test_masked_nonfinite_numbers_have_no_effect_when_compiled(nonfinite: float) -> None:
     def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return regard.attend(q, k, v, lengths=torch.tensor([3, 6]), backend="native")
 
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     wanted = with_gradients(model, inputs(B))
     q, k, v = (x.detach().clone() for x in inputs(B))
-    k[0, :, 3:], v[0, :, 3:], v[1, :, 6] = junk, junk, junk
+    k[0, :, 3:], v[0, :, 3:], v[1, :, 6] = nonfinite, nonfinite, nonfinite
     assert_same(with_gradients(compiled, tuple(x.requires_grad_() for x in (q, k, v))), wanted)
 
 
-def test_junk_that_is_attended_to_shows_as_in_an_eager_call() -> None:
+def test_attended_nonfinite_numbers_match_an_eager_call() -> None:
     def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return regard.attend(q, k, v, is_causal=True, backend="native")
 
@@ -162,8 +162,8 @@ def test_junk_that_is_attended_to_shows_as_in_an_eager_call() -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_lengths_beyond_the_keys_read_nothing_beyond_them() -> None:
-    """Values are not looked at while tracing, so the kernels cut them themselves."""
+def test_lengths_are_clamped_to_the_keys() -> None:
+    """Tracing cannot read values, so the kernels clamp lengths themselves."""
 
     def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         return regard.attend(q, k, v, lengths=lengths, backend="native")
@@ -174,7 +174,7 @@ def test_lengths_beyond_the_keys_read_nothing_beyond_them() -> None:
     torch.testing.assert_close(got, model(*x, torch.tensor([TK, 0])))
 
 
-def test_within_compiled_code_torch_func_goes_by_pytorch_own_operators() -> None:
+def test_torch_func_inside_compiled_code_uses_pytorch_operators() -> None:
     q, k, v = (x.detach() for x in inputs(B))
 
     def each(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -189,14 +189,14 @@ def test_within_compiled_code_torch_func_goes_by_pytorch_own_operators() -> None
         torch.vmap(lambda a, b, c: regard.attend(a, b, c, backend="native"))(q, k, v)
 
 
-def test_fake_tensors_have_shapes_and_no_memory_to_read() -> None:
+def test_fake_tensors_give_shapes() -> None:
     with FakeTensorMode() as mode:
         q, k, v = (mode.from_tensor(x.detach()) for x in inputs(B))
         context = regard.attend(q, k, v, is_causal=True, backend="native")
     assert context.shape == (B, H, TQ, DV) and type(context).__name__ == "FakeTensor"
 
 
-def test_whoever_watches_operators_sees_one() -> None:
+def test_a_dispatch_mode_sees_one_operator() -> None:
     class Watch(TorchDispatchMode):
         def __init__(self) -> None:
             super().__init__()
@@ -214,12 +214,12 @@ def test_whoever_watches_operators_sees_one() -> None:
     assert torch.equal(context, regard.attend(*x, backend="native"))
 
 
-def test_the_log_sum_exp_wants_no_gradient() -> None:
+def test_the_log_sum_exp_has_no_gradient() -> None:
     context, lse = torch.ops.regard.dot.default(*inputs(B), *(None,) * 5, 1, 1.0, None)
     assert context.requires_grad and not lse.requires_grad
 
 
-def test_tangents_are_refused_not_lost() -> None:
+def test_tangents_are_refused_not_dropped() -> None:
     q, k, v = (x.detach() for x in inputs(B))
     with forward_ad.dual_level(), pytest.raises(ValueError, match="it has no forward-mode derivatives"):
         regard.attend(forward_ad.make_dual(q, torch.ones_like(q)), k, v, backend="native")

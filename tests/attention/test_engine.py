@@ -1,4 +1,4 @@
-"""The C++ kernels are found, chosen by instruction set, and run in torch's threads."""
+"""The C++ kernels are loaded, selected by instruction set, and run in torch's threads."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_it_names_its_instruction_set(module: ModuleType) -> None:
 @pytest.mark.parametrize("cap", engine.ISAS)
 def test_the_environment_caps_the_instruction_set(cap: str) -> None:
     script = "from regard.attention.native import engine; print(engine.module.isa(), *engine.module.isas())"
-    _, *supported = python(script, REGARD_MAX_CPU_ISA=engine.ISAS[-1]).split()  # this process may be capped itself
+    _, *supported = python(script, REGARD_MAX_CPU_ISA=engine.ISAS[-1]).split()  # this process may have a cap itself
     used, *runnable = python(script, REGARD_MAX_CPU_ISA=cap).split()
     allowed = [name for name in supported if engine.ISAS.index(name) <= engine.ISAS.index(cap)]
     assert runnable == allowed and used == allowed[-1]
@@ -110,10 +110,10 @@ def test_a_tuple_of_another_size_is_refused(module: ModuleType, size: int) -> No
 
 
 @needs_module
-def test_what_a_task_throws_reaches_the_caller(module: ModuleType) -> None:
+def test_an_exception_in_a_task_reaches_the_caller(module: ModuleType) -> None:
     if "asan" in os.environ.get("LD_PRELOAD", ""):
         pytest.skip("the sanitizer ends the process instead")
-    sizes = (2, 2**16, 2**16, 4, 1, 2**30, 1)  # memory for so many queries of that width is beyond any machine
+    sizes = (2, 2**16, 2**16, 4, 1, 2**30, 1)  # no machine has memory for so many queries of that width
     problem = sizes, *[(0, 0, 0, 0)] * 3, (0, 1.0, 0.0), OPEN
     for threads in (1, 2):
         with pytest.raises(MemoryError):
@@ -121,9 +121,9 @@ def test_what_a_task_throws_reaches_the_caller(module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "words"), [("0", "switched off by REGARD_NATIVE=0"), ("/nowhere.so", "there is no such file")]
+    ("setting", "words"), [("0", "switched off by REGARD_NATIVE=0"), ("/nowhere.so", "there is no such file")]
 )
-def test_without_it_regard_works_and_says_why(wish: str, words: str) -> None:
+def test_regard_works_without_the_module_and_names_the_reason(setting: str, words: str) -> None:
     script = """
 import regard, torch
 from regard.attention.native import engine
@@ -132,7 +132,7 @@ x = torch.randn(1, 2, 3, 5)
 assert regard.attend(x, x, x).shape == x.shape
 print(engine.reason)
 """
-    assert words in python(script, REGARD_NATIVE=wish)
+    assert words in python(script, REGARD_NATIVE=setting)
 
 
 THREADS = """
@@ -162,20 +162,20 @@ print(len(before) > 1, threads() == before)
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lists threads where Linux does")
 @pytest.mark.parametrize("order", [("elementwise", "kernel"), ("kernel", "elementwise")])
 def test_tasks_run_in_the_threads_of_torch(order: tuple[str, str]) -> None:
-    """Whichever comes first starts the threads; the other one starts none."""
+    """The first starts the threads; the second starts none."""
     script = THREADS.format(threads=4, first=order[0], second=order[1])
     assert python(script, OMP_NUM_THREADS="4", OMP_DYNAMIC="false").split() == ["True", "True"]
 
 
 @needs_module
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="lists threads where Linux does")
-def test_one_thread_starts_no_other() -> None:
+def test_one_thread_starts_no_others() -> None:
     script = THREADS.format(threads=1, first="elementwise", second="kernel")
     assert python(script).split()[1] == "True"
 
 
 @needs_module
-def test_threads_of_its_own_serve_where_torch_has_no_pool() -> None:
+def test_own_threads_are_used_if_torch_has_no_pool() -> None:
     script = """
 import torch
 from tests.attention.test_engine import dot_forward, engine

@@ -1,4 +1,4 @@
-"""Bad input: one clear message each, with the value and the remedy."""
+"""Invalid arguments raise an error that names the value and a remedy."""
 
 from __future__ import annotations
 
@@ -130,13 +130,13 @@ MESSAGES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("changed,message", MESSAGES, ids=[message[:50] for _, message in MESSAGES])
-def test_the_message_tells_the_value_and_the_remedy(changed: dict[str, Any], message: str) -> None:
+def test_messages_name_the_value_and_the_remedy(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)) as raised:
         attend(**changed)
     assert str(raised.value).startswith("attend: ")
 
 
-def test_the_arguments_themselves_are_good() -> None:
+def test_the_default_arguments_are_valid() -> None:
     assert attend().shape == (B, H, TQ, DV)
 
 
@@ -170,7 +170,7 @@ MAP_MESSAGES: list[tuple[Any, type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize("look,kind,message", MAP_MESSAGES, ids=[message[:50] for _, _, message in MAP_MESSAGES])
-def test_the_messages_of_a_map(m: regard.AttentionMap, look: Any, kind: type[Exception], message: str) -> None:
+@pytest.mark.parametrize("access,kind,message", MAP_MESSAGES, ids=[message[:50] for _, _, message in MAP_MESSAGES])
+def test_the_messages_of_a_map(m: regard.AttentionMap, access: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=re.escape(message)):
-        look(m)
+        access(m)

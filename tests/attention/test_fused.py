@@ -1,4 +1,4 @@
-"""The fused GELU against float64, on every instruction set; what the kernels refuse. Sum and norm: test_residual.py."""
+"""The fused GELU compared with float64 on every instruction set, and refusals. Sum and norm: test_residual.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def assert_exact(x: Tensor, y: Tensor) -> None:
-    """y is gelu(x) within a few roundings; e^(−x²/2) has those of x² times x²/2 besides, and ends at 1e-34."""
+    """Assert that y is gelu(x) within a few roundings, plus x²/2 roundings for e^(−x²/2), which ends at 1e-34."""
     wanted = 0.5 * x.double() * torch.special.erfc(-x.double() / math.sqrt(2))
     bound = torch.where(x.abs() < 1, 6, 10 + x.double().square()) * 2**-24 * wanted.abs() + 1e-33
     assert ((y.double() - wanted).abs() <= bound).all(), ((y.double() - wanted).abs() / bound).nan_to_num().max()
@@ -47,7 +47,7 @@ def test_gelu(isa: str, rows: int, width: int) -> None:
 
 @needs_module
 def test_gelu_of_every_size(isa: str) -> None:
-    """Its far left is as exact as its middle, as 1 + erf is not; what is no number stays none."""
+    """The left tail is as accurate as the middle, unlike with 1 + erf. NaN stays NaN."""
     x = torch.linspace(-12.4, 30, 100_003)
     assert_exact(x, gelu_(x[None], torch.zeros(len(x)), torch.empty(1, len(x)))[0])
     with pytest.raises(AssertionError):
@@ -58,7 +58,7 @@ def test_gelu_of_every_size(isa: str) -> None:
 
 
 @needs_module
-def test_what_the_module_refuses() -> None:
+def test_refusals() -> None:
     module = fused.kernels()
     with pytest.raises(TypeError, match="sizes must be a tuple of 2 items"):
         module.gelu((1,), 0, 0, 0, 1)

@@ -1,9 +1,9 @@
 """Random calls against a dense float64 reference, on every backend and instruction set, forward and backward.
 
-    REGARD_FUZZ_CASES=5000 pytest tests/attention/test_fuzz.py        more cases than the few hundred of the suite
+    REGARD_FUZZ_CASES=5000 pytest tests/attention/test_fuzz.py        more cases than the few hundred by default
     REGARD_FUZZ_EXTREMES=1                                            also rows masked by large finite numbers
 
-A failure names its case. `fuzz_cases.make(number)` makes it again.
+A failure names its case. `fuzz_cases.make(number)` recreates it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BACKENDS = [*(f"native {isa}" for isa in ISAS), "torch", "blocked", "reference",
 
 @pytest.fixture(autouse=True)
 def settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Several blocks even for small sizes; the instruction set is restored."""
+    """Use several blocks even for small sizes, and restore the instruction set afterwards."""
     monkeypatch.setitem(blocked.BLOCK, "cpu", 400)
     used = engine.module.isa() if engine.module else ""
     yield
@@ -46,14 +46,14 @@ def test_random_calls_agree_with_the_reference(first: int) -> None:
         case = fuzz_cases.make(number)
         truth = solve(case)
         for backend in BACKENDS:
-            found = failure(case, truth, backend)
-            if found is not None:
-                wrong.append(f"{backend}: {found}\n    {case.describe()}")
+            error = failure(case, truth, backend)
+            if error is not None:
+                wrong.append(f"{backend}: {error}\n    {case.describe()}")
     assert not wrong, f"{len(wrong)} failures\n" + "\n".join(wrong)
 
 
 def failure(case: Case, truth: Truth, backend: str) -> str | None:
-    """What is wrong with one backend's answer; None if nothing is, or if it does not serve such requests."""
+    """Return what is wrong with the result of a backend; None if it is correct or the request is not supported."""
     name, *isa = backend.split()
     if engine.module and isa:
         engine.module.use_isa(isa[0])
@@ -64,13 +64,13 @@ def failure(case: Case, truth: Truth, backend: str) -> str | None:
         if name in ("native", "torch") and "cannot serve this request" in str(error):
             return None
         return f"raised {error!r}"
-    except Exception as error:  # every crash is a finding
+    except Exception as error:  # every crash is a failure
         return f"raised {error!r}"
-    wrong = _compare("context", context, truth.context, truth.bounds["context"], case, lost=case.lost)
+    wrong = _compare("context", context, truth.context, truth.bounds["context"], case, affected=case.affected)
     wanted = {n: leaves[n] for n in case.wanted}
     if wrong or not wanted:
         return wrong
-    layout = "plain" if case.lost.any() and case.layouts["grad"] == "expanded" else case.layouts["grad"]
+    layout = "plain" if case.affected.any() and case.layouts["grad"] == "expanded" else case.layouts["grad"]
     reading = truth.reading.to(case.dtype)
     reading = torch.ones((), dtype=case.dtype).expand_as(reading) if layout == "expanded" else arrange(reading, layout)
     try:
@@ -108,17 +108,17 @@ def _call(case: Case, x: dict[str, Tensor], backend: str) -> Tensor:
 
 
 def _compare(
-    what: str, got: Tensor | None, wanted: Tensor, bound: float, case: Case, lost: Tensor | None = None
+    what: str, got: Tensor | None, wanted: Tensor, bound: float, case: Case, affected: Tensor | None = None
 ) -> str | None:
     if got is None:
         return f"{what} is None"
     if got.shape != wanted.shape or got.dtype != case.dtype:
         return f"{what} is {tuple(got.shape)} {got.dtype}, not {tuple(wanted.shape)} {case.dtype}"
     error = (got.detach().double() - wanted).abs()
-    if lost is not None:
-        lost = lost.transpose(0, 1) if case.lengths is not None else lost
-        if not got.detach().isnan().any(-1, keepdim=True)[lost].all():
+    if affected is not None:
+        affected = affected.transpose(0, 1) if case.lengths is not None else affected
+        if not got.detach().isnan().any(-1, keepdim=True)[affected].all():
             return f"{what} is finite in a row that attends to NaN"
-        error = torch.where(lost, 0, error)
+        error = torch.where(affected, 0, error)
     worst = float(error.max()) if error.numel() else 0.0
     return None if worst <= bound else f"{what} is off by {worst:.3g}, more than {bound:.3g}"

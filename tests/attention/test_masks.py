@@ -1,4 +1,4 @@
-"""Masks: polarity, builders, merging; and that the description never lies about a block."""
+"""Masks: polarity, builders and merging; skipped and unmasked blocks are correct."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard import masks
 from regard.attention.masks import Mask
 
 
-def test_builders_agree_with_the_operators_description() -> None:
+def test_builders_match_the_operator() -> None:
     rows, cols = slice(0, 4), slice(0, 6)
     cpu = torch.device("cpu")
     for built, described in (
@@ -25,7 +25,7 @@ def test_builders_agree_with_the_operators_description() -> None:
         assert allowed is not None and torch.equal(built.expand(allowed.shape), allowed)
 
 
-def test_polarity_is_turned() -> None:
+def test_polarity_is_converted() -> None:
     ignore = torch.tensor([[True, False, False]])
     assert masks.from_ignore(ignore).tolist() == [[False, True, True]]
     added = torch.tensor([0.0, -torch.inf])
@@ -56,7 +56,7 @@ side = st.one_of(st.none(), st.integers(0, 5))
 
 @settings(max_examples=300, deadline=None)
 @given(left=side, right=side, offsets=st.lists(st.integers(-6, 6), min_size=1, max_size=2), data=st.data())
-def test_a_block_is_skipped_or_left_unmasked_only_when_it_may_be(
+def test_skipped_and_unmasked_blocks_are_correct(
     left: int | None, right: int | None, offsets: list[int], data: st.DataObject
 ) -> None:
     queries, keys = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 7))

@@ -1,4 +1,4 @@
-"""Addresses for the kernels: a tensor that has no memory of its own is refused in words, and never reaches them."""
+"""Tensors without their own memory raise an error and never reach the kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ needs_kernels = pytest.mark.skipif(engine.module is None, reason="there are no n
 
 
 class Wrapper(Tensor):
-    """A tensor whose numbers are elsewhere, as a DTensor's are."""
+    """A tensor subclass whose data is stored elsewhere, like a DTensor."""
 
     @staticmethod
     def __new__(cls, x: Tensor) -> Wrapper:
@@ -47,7 +47,7 @@ class Wrapper(Tensor):
 
 
 def freed(x: Tensor, copies: int = 1) -> Tensor:
-    """The last of some copies in one memory, which is then given back."""
+    """Return the last of some copies in one storage, which is then freed."""
     x = torch.stack([x] * copies)[-1]
     x.untyped_storage().resize_(0)
     return x
@@ -86,7 +86,7 @@ def test_a_tensor_inside_vmap_has_no_address() -> None:
 
 
 def test_every_address_for_the_kernels_comes_from_one_function() -> None:
-    """Only files of `attention/native` call kernels, and only `plan.address` calls `data_ptr` there."""
+    """Only `attention/native` calls kernels, and only `plan.address` calls `data_ptr` there."""
     users = set()
     for path in sorted(SOURCES.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
@@ -100,7 +100,7 @@ def test_every_address_for_the_kernels_comes_from_one_function() -> None:
 
 @pytest.fixture
 def unreached(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Kernels that fail the test where they are called: with a wrong address they would end the process."""
+    """Replace the kernels by functions that fail the test: with a wrong address they would crash the process."""
 
     def reached(*args: Any) -> None:
         raise AssertionError("a kernel was called with a tensor that it cannot read")
@@ -121,7 +121,7 @@ def request(q: Tensor, k: Tensor, additive: bool = False) -> Request:
 
 
 def entry_points(bad: Callable[[Tensor], Tensor], at: int) -> dict[str, Callable[[], Any]]:
-    """Everything that calls a kernel, given a tensor that it cannot read as its first, second or third one."""
+    """Return every call of a kernel, with a tensor that it cannot read as first, second or third argument."""
     q, k, v = (bad(torch.randn(1, 2, T, D)) if i == at else torch.randn(1, 2, T, D) for i in range(3))
     first, second, third = (bad(torch.randn(T, D)) if i == at else torch.randn(T, D) for i in range(3))
     row = bad(torch.randn(D)) if at else torch.randn(D)
@@ -130,7 +130,7 @@ def entry_points(bad: Callable[[Tensor], Tensor], at: int) -> dict[str, Callable
     packed = PLAN._replace(layout=LAYOUT)
     cells, statistic = Cells(0, T, 2), torch.zeros(1, 2, T)
     heads = [bad(torch.randn(2, T, D)) if i == at else torch.randn(2, T, D) for i in range(3)]
-    found: dict[str, Callable[[], Any]] = {
+    calls: dict[str, Callable[[], Any]] = {
         "dot forward": lambda: native._forward(q, k, v, PLAN),
         "dot backward": lambda: native._backward(PLAN, q, k, v, out, softmax, grad),
         "additive forward": lambda: native_additive.forward(q, k, v, w, PLAN, None, keep=False),
@@ -145,28 +145,28 @@ def entry_points(bad: Callable[[Tensor], Tensor], at: int) -> dict[str, Callable
     if at < 2:
         for additive in (False, True):
             r = request(q, k, additive)
-            found |= {
+            calls |= {
                 f"statistic {additive}": lambda r=r: views.statistic(r),
                 f"weights {additive}": lambda r=r: views.weights(r, statistic, slice(0, T)),
                 f"top {additive}": lambda r=r: views.top(r, statistic, 2),
                 f"entropy {additive}": lambda r=r: views.entropy(r, statistic),
                 f"received {additive}": lambda r=r: views.received(r, statistic),
-                f"times {additive}": lambda r=r: views.times(r, statistic, torch.randn(1, 2, T, 3)),
-                f"before {additive}": lambda r=r: views.before(r, statistic, torch.randn(1, 2, 3, T)),
+                f"times {additive}": lambda r=r: views.matmul(r, statistic, torch.randn(1, 2, T, 3)),
+                f"before {additive}": lambda r=r: views.rmatmul(r, statistic, torch.randn(1, 2, 3, T)),
                 f"pool {additive}": lambda r=r: views.pool(r, statistic, cells, cells, "max"),
             }
     if at == 0:
-        found["best"] = lambda: decoding.log_softmax_top_k(bad(torch.randn(2, 5)), 2)
-    return found
+        calls["best"] = lambda: decoding.log_softmax_top_k(bad(torch.randn(2, 5)), 2)
+    return calls
 
 
 @needs_kernels
 @pytest.mark.parametrize("kind", ["freed", "freed, a view", "meta"])
-def test_every_entry_to_the_kernels_refuses_in_words(kind: str, unreached: None) -> None:
+def test_every_entry_point_raises_an_error(kind: str, unreached: None) -> None:
     for at in range(3):
         for name, enter in entry_points(UNREADABLE[kind], at).items():
             if name == "best" and kind == "meta":
-                continue  # PyTorch serves it
+                continue  # PyTorch supports it
             with pytest.raises(ValueError, match=r"native: a tensor .* must be a plain"):
                 enter()
                 pytest.fail(f"{name}: no refusal")
@@ -174,7 +174,7 @@ def test_every_entry_to_the_kernels_refuses_in_words(kind: str, unreached: None)
 
 @needs_kernels
 @pytest.mark.parametrize("kind", ["freed", "wrapper", "fake", "meta"])
-def test_maps_of_what_has_no_memory_are_not_for_the_kernels(kind: str, unreached: None) -> None:
+def test_maps_of_tensors_without_memory_do_not_use_the_kernels(kind: str, unreached: None) -> None:
     q, k = torch.randn(1, 2, T, D), torch.randn(1, 2, T, D)
     bad = UNREADABLE[kind]
     for one, other in ((bad(q), k), (q, bad(k))):
@@ -183,8 +183,8 @@ def test_maps_of_what_has_no_memory_are_not_for_the_kernels(kind: str, unreached
 
 @needs_kernels
 @pytest.mark.parametrize("similarity", ["scaled_dot", "cosine", "additive"])
-def test_a_lazy_negation_is_carried_out(similarity: str) -> None:
-    """`torch._neg_view` marks a tensor as negated; its memory holds the other sign."""
+def test_a_lazy_negation_is_resolved(similarity: str) -> None:
+    """`torch._neg_view` marks a tensor as negated; the numbers in memory have the other sign."""
     torch.manual_seed(0)
     chosen: Any = Additive(torch._neg_view(torch.randn(8))) if similarity == "additive" else similarity
     results = []

@@ -1,4 +1,4 @@
-"""The native kernels on two threads, which share the keys of a head in the backward pass and add up what each found."""
+"""The native kernels on two threads, which divide the keys of a head in the backward pass and sum their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.attention.oracle import Problem
 from tests.attention.test_attend import check, some
 
 pytestmark = pytest.mark.skipif(engine.module is None, reason=f"native: {engine.reason}")
-HALVES = [torch.bfloat16, torch.float16]
+HALF_PRECISION = [torch.bfloat16, torch.float16]
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +26,8 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(1)
 
 
-def test_a_head_is_shared_here() -> None:
-    """Else the tests below would see nothing of it."""
+def test_a_head_is_divided_here() -> None:
+    """Otherwise the tests below would not test this."""
     assert engine.module is not None
     for mask in (None, (0,)):
         assert Plan(2, 1, 1, 1.0, 0.0, mask, ()).shares(131, 2, backend.KEYS_PER_TASK) == 3
@@ -36,7 +36,7 @@ def test_a_head_is_shared_here() -> None:
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},
-    "causal": {"is_causal": True},  # some shares are for no query
+    "causal": {"is_causal": True},  # no query attends to some parts
     "causal, late, capped": {"is_causal": True, "causal_offset": 61, "softcap": 3.0},
     "window": {"window": (11, 7), "causal_offset": 40},
     "lengths": {"lengths": [5, 97]},
@@ -47,13 +47,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("queries", [1, 3, 5, 67])
 @pytest.mark.parametrize("similarity", ["scaled_dot", "additive"])
-def test_shares_of_a_head(isa: str, similarity: str, queries: int, options: str) -> None:
+def test_parts_of_a_head(isa: str, similarity: str, queries: int, options: str) -> None:
     check(shared(similarity, queries, OPTIONS[options]), ["native"], torch.float32)
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", HALF_PRECISION, ids=str)
 @pytest.mark.parametrize("queries", [3, 67])
-def test_shares_of_a_head_of_halves(isa: str, queries: int, dtype: torch.dtype) -> None:
+def test_parts_of_a_head_in_half_precision(isa: str, queries: int, dtype: torch.dtype) -> None:
     for options in ("none", "causal, late, capped", "lengths"):
         check(shared("scaled_dot", queries, OPTIONS[options]), ["native"], dtype)
 
@@ -75,11 +75,11 @@ def test_grouped_heads(isa: str, queries: int, similarity: str) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_small_numbers_are_zero_in_a_kernel_and_nowhere_else(isa: str, threads: int) -> None:
-    """A product below the smallest normal number is 0; afterwards every thread has its own small numbers again."""
+def test_denormals_are_flushed_only_inside_kernels(isa: str, threads: int) -> None:
+    """Kernels flush denormals to zero, and restore the setting of every thread afterwards."""
     assert engine.module is not None
     torch.set_num_threads(threads)
-    tiny = torch.full((2, 200_000), 1e-40)  # long enough for both threads of the pool
+    tiny = torch.full((2, 200_000), 1e-40)  # large enough for both threads of the pool
     before = tiny * 0.5
     q = torch.tensor([[[1.0]], [[1.0]]]).expand(2, 7, 1)
     k = torch.tensor([0.0, -80.0]).reshape(1, 2, 1).expand(2, 2, 1)

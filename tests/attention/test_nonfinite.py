@@ -1,4 +1,4 @@
-"""What is masked out has no effect, whatever it holds, in values and in gradients; what is attended to has."""
+"""NaN and ∞ in masked positions have no effect on values and gradients; in attended positions they do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.attention.refusals import REFUSED, assert_refused
 BACKENDS = ["reference", "blocked", "torch", "auto"]
 B, H, TQ, TK, D, DV = 2, 3, 5, 7, 4, 6
 
-# each: options, and for every entry of the batch the keys that no query may attend to
+# options, and for each batch entry the keys that no query may attend to
 CASES: dict[str, tuple[dict[str, Any], list[list[int]]]] = {
     "lengths": ({"lengths": torch.tensor([4, 6])}, [[4, 5, 6], [6]]),
     "boolean": ({"attn_mask": (torch.arange(TK) != 2).reshape(1, TK)}, [[2], [2]]),
@@ -42,16 +42,16 @@ def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> tu
     return out, *torch.autograd.grad((out * out).sum(), (q, k, v))
 
 
-@pytest.mark.parametrize("junk", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_masked_keys_and_values_have_no_effect(backend: str, case: str, junk: float) -> None:
+def test_masked_keys_and_values_have_no_effect(backend: str, case: str, bad: float) -> None:
     options, hidden = CASES[case]
     q, k, v = inputs()
     dirty_k, dirty_v = k.detach().clone(), v.detach().clone()
     for entry, keys in enumerate(hidden):
-        dirty_k[entry, :, keys] = junk
-        dirty_v[entry, :, keys] = junk
+        dirty_k[entry, :, keys] = bad
+        dirty_v[entry, :, keys] = bad
     clean = run(q, k, v, backend="reference", **options)
     dirty = run(q, dirty_k.requires_grad_(), dirty_v.requires_grad_(), backend=backend, **options)
     for name, wanted, got in zip(("context", "dq", "dk", "dv"), clean, dirty, strict=True):
@@ -73,7 +73,7 @@ def test_masked_keys_of_grouped_heads_have_no_effect(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_bad_future_leaves_the_past_alone(backend: str) -> None:
+def test_nonfinite_future_tokens_do_not_affect_the_past(backend: str) -> None:
     q, k, v = inputs()
     k, v = k.detach().clone(), v.detach().clone()
     clean = regard.attend(q, k, v, is_causal=True)
@@ -81,12 +81,12 @@ def test_a_bad_future_leaves_the_past_alone(backend: str) -> None:
     v[..., 3, 1] = torch.inf
     context, m = regard.attend(q, k, v, is_causal=True, backend=backend, return_map=True)
     torch.testing.assert_close(context[..., :2, :], clean[..., :2, :])
-    assert context[..., 2:, :].isnan().all()  # these do attend to it: nothing is hidden
+    assert context[..., 2:, :].isnan().all()  # these rows attend to it
     assert m[..., 2:, :].isnan().any(-1).all() and not m[..., :2, :].isnan().any()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_infinite_value_reaches_those_who_attend_to_it(backend: str) -> None:
+def test_an_infinite_value_reaches_the_queries_that_attend_to_it(backend: str) -> None:
     q, k, v = inputs()
     v = v.detach().clone()
     v[:, :, 1, 2] = torch.inf
@@ -100,7 +100,7 @@ def test_an_infinite_value_reaches_those_who_attend_to_it(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_query_that_attends_to_nothing_may_hold_nan(backend: str) -> None:
+def test_a_query_without_keys_may_be_nan(backend: str) -> None:
     mask = torch.ones(TQ, TK, dtype=torch.bool)
     mask[1] = False
     q, k, v = inputs()
@@ -108,8 +108,8 @@ def test_a_query_that_attends_to_nothing_may_hold_nan(backend: str) -> None:
     dirty[..., 1, :] = torch.nan
     clean = run(q, k, v, attn_mask=mask, backend="reference")
     got = run(dirty.requires_grad_(), k, v, attn_mask=mask, backend=backend)
-    for wanted, found in zip(clean, got, strict=True):
-        torch.testing.assert_close(found, wanted)
+    for wanted, actual in zip(clean, got, strict=True):
+        torch.testing.assert_close(actual, wanted)
     assert not got[0][..., 1, :].any()
 
 
@@ -130,7 +130,7 @@ def test_rows_without_keys_are_zero_with_finite_gradients(backend: str, weightin
         assert not grads[0][..., 3, :].any()
 
 
-def test_uniform_weighting_ignores_what_a_query_holds() -> None:
+def test_uniform_weighting_ignores_queries() -> None:
     q, k, v = inputs()
     bad = torch.full_like(q, torch.nan)
     for backend in BACKENDS:
@@ -145,7 +145,7 @@ SERVERS = [*(f"native {isa}" for isa in ISAS), *BACKENDS]
 
 @pytest.fixture
 def isa() -> Iterator[None]:
-    """Restore the instruction set of the kernels."""
+    """Restore the instruction set of the kernels afterwards."""
     used = engine.module.isa() if engine.module else ""
     yield
     if engine.module:
@@ -153,12 +153,12 @@ def isa() -> Iterator[None]:
 
 
 def assert_near(got: torch.Tensor, wanted: torch.Tensor) -> None:
-    """In float32, relative to the largest number: scores of about 10 and sums of some 100 pairs lose 1e-5."""
+    """Compare in float32, relative to the largest number: scores of about 10 and sums of 100 pairs give 1e-5."""
     torch.testing.assert_close(got, wanted, rtol=0, atol=5e-5 * max(1.0, float(wanted.detach().abs().max())))
 
 
 def similarity_of(name: str) -> tuple[Any, list[torch.Tensor]]:
-    """A similarity and its parameters."""
+    """Return a similarity and its parameters."""
     generator = torch.Generator().manual_seed(1)
     w, matrix = torch.randn(D, generator=generator), torch.randn(H, D, D, generator=generator)
     w, matrix = w.requires_grad_(), matrix.requires_grad_()
@@ -171,7 +171,7 @@ def similarity_of(name: str) -> tuple[Any, list[torch.Tensor]]:
 
 
 def all_gradients(x: list[torch.Tensor], name: str, server: str, **options: Any) -> list[torch.Tensor]:
-    """Context, and gradients of q, k, v and the similarity's parameters."""
+    """Return the context, and gradients of q, k, v and the similarity's parameters."""
     backend, *level = server.split()
     if level and engine.module:
         engine.module.use_isa(level[0])
@@ -181,18 +181,18 @@ def all_gradients(x: list[torch.Tensor], name: str, server: str, **options: Any)
     return [out, *torch.autograd.grad((out * out).sum(), [*leaves, *parameters])]
 
 
-@pytest.mark.parametrize("junk", [torch.nan, torch.inf, 1e30])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e30])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", SIMILARITIES)
 @pytest.mark.parametrize("server", SERVERS)
-def test_masked_numbers_reach_no_gradient(server: str, name: str, case: str, junk: float, isa: None) -> None:
+def test_masked_numbers_do_not_affect_gradients(server: str, name: str, case: str, bad: float, isa: None) -> None:
     options, hidden = CASES[case]
     options = {n: x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for n, x in options.items()}
     q, k, v = (x.detach() for x in inputs())
     dirty_k, dirty_v = k.clone(), v.clone()
     for entry, keys in enumerate(hidden):
-        dirty_k[entry, :, keys] = junk
-        dirty_v[entry, :, keys[0]] = junk
+        dirty_k[entry, :, keys] = bad
+        dirty_v[entry, :, keys[0]] = bad
     clean = all_gradients([q, k, v], name, "reference", **options)
     if ((backend := server.split()[0]), name) in REFUSED:
         assert_refused(backend, lambda: all_gradients([q, dirty_k, v], name, server, **options))
@@ -204,7 +204,7 @@ def test_masked_numbers_reach_no_gradient(server: str, name: str, case: str, jun
 
 @pytest.mark.parametrize("name", SIMILARITIES)
 @pytest.mark.parametrize("server", SERVERS)
-def test_a_query_that_attends_to_nothing_reaches_no_gradient(server: str, name: str, isa: None) -> None:
+def test_a_query_without_keys_does_not_affect_gradients(server: str, name: str, isa: None) -> None:
     mask = torch.ones(TQ, TK, dtype=torch.bool)
     mask[1] = False
     q, k, v = (x.detach() for x in inputs())
@@ -225,7 +225,7 @@ def test_a_query_that_attends_to_nothing_reaches_no_gradient(server: str, name: 
 def test_attended_scores_of_infinity(
     server: str, options: dict[str, Any], infinity: float, tensor: str, isa: None
 ) -> None:
-    """Scores of +∞ and NaN make a row NaN. Scores of −∞ make it NaN or have a weight of 0; it is never wrong."""
+    """Scores of +∞ and NaN make a row NaN. Scores of −∞ make it NaN or have weight 0."""
     backend, *level = server.split()
     if level and engine.module:
         engine.module.use_isa(level[0])
@@ -251,7 +251,7 @@ def test_attended_scores_of_infinity(
 
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("backend", ["native", *BACKENDS])
-def test_nan_in_one_packed_sequence_leaves_shared_parameters_alone(backend: str, is_causal: bool) -> None:
+def test_nan_in_one_packed_sequence_does_not_affect_shared_parameters(backend: str, is_causal: bool) -> None:
     if backend == "native" and engine.module is None:
         pytest.skip(engine.reason)
     generator = torch.Generator().manual_seed(0)
@@ -269,7 +269,7 @@ def test_nan_in_one_packed_sequence_leaves_shared_parameters_alone(backend: str,
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_lengths_broadcast_against_shared_keys_that_hold_nan(backend: str) -> None:
+def test_lengths_broadcast_with_shared_keys_that_contain_nan(backend: str) -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(*lead, 5, 4, generator=generator) for lead in ((2, 1), (1,), (1,)))
     dirty = k.clone()
@@ -280,7 +280,7 @@ def test_lengths_broadcast_against_shared_keys_that_hold_nan(backend: str) -> No
 
 @pytest.mark.parametrize("name", SIMILARITIES)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_uniform_weighting_ignores_has_zero_gradients(backend: str, name: str) -> None:
+def test_inputs_ignored_by_uniform_weighting_have_zero_gradients(backend: str, name: str) -> None:
     similarity, parameters = similarity_of(name)
     q, k, v = (x.detach().float().requires_grad_() for x in inputs())
     mask = torch.zeros(TQ, TK, requires_grad=True)
@@ -299,7 +299,7 @@ def test_gradients_of_empty_leading_dimensions(backend: str, name: str, lead: tu
         assert_refused(backend, lambda: regard.attend(q, k, v, similarity=similarity, backend=backend))
         return
     mask = torch.zeros(TQ, TK, requires_grad=True)
-    for masks in ([], [mask]):  # native serves the first only
+    for masks in ([], [mask]):  # native supports only the first
         leaves = [q, k, v, *masks, *parameters]
         out = regard.attend(q, k, v, *masks, similarity=similarity, backend=backend)
         for gradient, leaf in zip(torch.autograd.grad(out.sum(), leaves), leaves, strict=True):

@@ -1,4 +1,4 @@
-"""Packed sequences: each as if it were alone, whoever computes it."""
+"""Packed sequences give the same results as each sequence alone, on every backend."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from regard.attention.packed_layout import Layout
 from tests.attention.refusals import assert_refused
 from tests.attention.test_attend import some
 
-LENGTHS = [7, 1, 0, 23, 4, 61, 5, 2]  # on both sides of what the kernels take at once; none at all; odd
-KEY_LENGTHS = [3, 131, 5, 0, 17, 43, 1, 4]  # more than a block; a sequence without keys; one without queries
+LENGTHS = [7, 1, 0, 23, 4, 61, 5, 2]  # around the block sizes of the kernels, empty, and odd
+KEY_LENGTHS = [3, 131, 5, 0, 17, 43, 1, 4]  # more than a block, without keys, and without queries
 BACKENDS = [
     pytest.param("native", marks=pytest.mark.skipif(engine.module is None, reason=f"native: {engine.reason}")),
     "torch",
@@ -42,13 +42,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def packed(
     heads: int = 3, shared: int = 3, width: int = 13, value_width: int = 17, lengths: Any = LENGTHS, keys: Any = LENGTHS
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values (N, H, ·) in float64."""
+    """Return queries, keys and values (N, H, ·) in float64."""
     q, k = some(sum(lengths), heads, width), some(sum(keys), shared, width, seed=1)
     return q, k, some(sum(keys), shared, value_width, seed=2)
 
 
 def alone(attend: Callable[..., Tensor], x: list[Tensor], lengths: list[int], keys: list[int]) -> Tensor:
-    """Sequence by sequence, heads first."""
+    """Compute sequence by sequence, heads first."""
     q, k, v = (part.split(cut) for part, cut in zip(x, (lengths, keys, keys), strict=True))
     parts = [attend(*(y.transpose(0, 1) for y in one)).transpose(0, 1) for one in zip(q, k, v, strict=True)]
     return torch.cat(parts)
@@ -60,7 +60,7 @@ def gradients(out: Tensor, x: list[Tensor], seed: int = 5) -> tuple[Tensor, ...]
 
 
 def served(backend: str, options: dict[str, Any]) -> bool:
-    """Whether a backend serves these options. SDPA has no soft cap, and must refuse one."""
+    """Return whether a backend supports these options. SDPA has no softcap and must refuse it."""
     if backend == "torch" and "softcap" in options:
         assert_refused(backend, lambda: regard.attend_packed(*packed(), LENGTHS, backend=backend, **options))
         return False
@@ -70,26 +70,26 @@ def served(backend: str, options: dict[str, Any]) -> bool:
 def agree(
     x: tuple[Tensor, ...], backend: str, options: dict[str, Any], dtype: torch.dtype = torch.float32, **more: Any
 ) -> None:
-    """Values and gradients against `attend` in float64, sequence by sequence."""
+    """Compare values and gradients with `attend` in float64, sequence by sequence."""
     lengths, keys = more.get("lengths", LENGTHS), more.get("keys", LENGTHS)
     truth = [y.to(dtype).double().requires_grad_() for y in x]
     wanted = alone(lambda *one: regard.attend(*one, backend="reference", **options), truth, lengths, keys)
     ours = [y.to(dtype).requires_grad_() for y in x]
-    found = regard.attend_packed(*ours, lengths, None if keys is lengths else keys, backend=backend, **options)
-    assert found.dtype == dtype and found.shape == wanted.shape
+    context = regard.attend_packed(*ours, lengths, None if keys is lengths else keys, backend=backend, **options)
+    assert context.dtype == dtype and context.shape == wanted.shape
     close = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
-    torch.testing.assert_close(found.double(), wanted, **close)
+    torch.testing.assert_close(context.double(), wanted, **close)
     with torch.no_grad():
         quiet = regard.attend_packed(*ours, lengths, None if keys is lengths else keys, backend=backend, **options)
-    assert torch.equal(quiet, found)
-    for got, true in zip(gradients(found, ours), gradients(wanted, truth), strict=True):
+    assert torch.equal(quiet, context)
+    for got, true in zip(gradients(context, ours), gradients(wanted, truth), strict=True):
         largest = float(true.abs().max())
         torch.testing.assert_close(got.double(), true, rtol=close["rtol"], atol=close["atol"] * max(1, largest))
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_every_option_agrees_with_each_alone(backend: str, options: str) -> None:
+def test_every_option_matches_each_sequence_alone(backend: str, options: str) -> None:
     if not served(backend, OPTIONS[options]):
         return
     agree(packed(), backend, OPTIONS[options])
@@ -122,11 +122,11 @@ OFFSETS: dict[str, Any] = {
 @pytest.mark.parametrize("options", ["none", "causal", "window", "causal window, capped", "uniform"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_causal_offset(backend: str, options: str, offset: str) -> None:
-    """Values, gradients and maps against `attend` of each sequence alone, with its own offset."""
+    """Compare values, gradients and maps with `attend` of each sequence, with its own offset."""
     if not served(backend, OPTIONS[options]):
         return
-    asked, given = OPTIONS[options], OFFSETS[offset]
-    each = iter([given] * len(LENGTHS) if isinstance(given, int) else [int(n) for n in given])
+    asked, offsets = OPTIONS[options], OFFSETS[offset]
+    each = iter([offsets] * len(LENGTHS) if isinstance(offsets, int) else [int(n) for n in offsets])
     x = packed(keys=KEY_LENGTHS)
     truth = [y.clone().requires_grad_() for y in x]
     every: list[Tensor] = []
@@ -138,11 +138,11 @@ def test_causal_offset(backend: str, options: str, offset: str) -> None:
 
     wanted = alone(one, truth, LENGTHS, KEY_LENGTHS)
     ours = [y.float().requires_grad_() for y in x]
-    found, maps = regard.attend_packed(
-        *ours, LENGTHS, KEY_LENGTHS, causal_offset=given, return_maps=True, backend=backend, **asked
+    context, maps = regard.attend_packed(
+        *ours, LENGTHS, KEY_LENGTHS, causal_offset=offsets, return_maps=True, backend=backend, **asked
     )
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
-    for got, true in zip(gradients(found, ours), gradients(wanted, truth), strict=True):
+    torch.testing.assert_close(context.double(), wanted, rtol=1e-5, atol=1e-5)
+    for got, true in zip(gradients(context, ours), gradients(wanted, truth), strict=True):
         torch.testing.assert_close(got.double(), true, rtol=1e-5, atol=1e-5 * max(1, float(true.detach().abs().max())))
     whole = maps.padded(70, 140).dense().double()
     for m, padded, true in zip(maps, whole, every, strict=True):
@@ -155,14 +155,14 @@ def test_causal_offset(backend: str, options: str, offset: str) -> None:
 @native_only
 @pytest.mark.parametrize("options", ["causal", "window"])
 def test_causal_offset_on_every_instruction_set(isa: str, options: str) -> None:
-    """Offsets follow their sequences, though the longest are computed first."""
+    """Offsets match their sequences, although the longest are computed first."""
     q, k, v = (y.float() for y in packed(heads=6, shared=2, keys=KEY_LENGTHS))
     asked: dict[str, Any] = {**OPTIONS[options], "causal_offset": LOWER_RIGHT, "enable_gqa": True}
     results = []
     for backend in ("native", "reference"):
         leaves = [y.clone().requires_grad_() for y in (q, k, v)]
-        found = regard.attend_packed(*leaves, LENGTHS, KEY_LENGTHS, backend=backend, **asked)
-        results.append((found, *gradients(found, leaves)))
+        context = regard.attend_packed(*leaves, LENGTHS, KEY_LENGTHS, backend=backend, **asked)
+        results.append((context, *gradients(context, leaves)))
     for got, true in zip(*results, strict=True):
         torch.testing.assert_close(got, true, rtol=1e-4, atol=1e-5 * max(1, float(true.detach().abs().max())))
 
@@ -176,10 +176,10 @@ def test_causal_offset_under_compile(offset: Any) -> None:
     def layer(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return regard.attend_packed(q * 2, k, v, *lengths, is_causal=True, causal_offset=offset) + 1
 
-    found = layer(*x)
+    context = layer(*x)
     wanted = regard.attend_packed(x[0] * 2, *x[1:], *lengths, is_causal=True, causal_offset=offset) + 1
-    torch.testing.assert_close(found, wanted)
-    for got, true in zip(gradients(found, x), gradients(wanted, x), strict=True):
+    torch.testing.assert_close(context, wanted)
+    for got, true in zip(gradients(context, x), gradients(wanted, x), strict=True):
         torch.testing.assert_close(got, true)
 
 
@@ -196,7 +196,7 @@ def test_one_key_head_for_all() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("backend", BACKENDS[:2])
-def test_half_numbers(backend: str, dtype: torch.dtype) -> None:
+def test_half_precision(backend: str, dtype: torch.dtype) -> None:
     agree(packed(width=16, value_width=16), backend, {"is_causal": True}, dtype)
     agree(packed(keys=KEY_LENGTHS, heads=4, shared=2), backend, {"enable_gqa": True}, dtype, keys=KEY_LENGTHS)
 
@@ -212,17 +212,17 @@ def test_similarities_with_parameters(similarity: str) -> None:
     }
     asked, parameter = kinds[similarity]
     x = [y.float().requires_grad_() for y in packed()]
-    found = regard.attend_packed(*x, LENGTHS, similarity=asked, is_causal=True)
+    context = regard.attend_packed(*x, LENGTHS, similarity=asked, is_causal=True)
     wanted = alone(lambda *one: regard.attend(*one, similarity=asked, is_causal=True), x, LENGTHS, LENGTHS)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    for got, true in zip(gradients(found, [*x, parameter]), gradients(wanted, [*x, parameter]), strict=True):
+    torch.testing.assert_close(context, wanted, rtol=1e-4, atol=1e-5)
+    for got, true in zip(gradients(context, [*x, parameter]), gradients(wanted, [*x, parameter]), strict=True):
         torch.testing.assert_close(got, true, rtol=1e-3, atol=1e-4)
 
 
 def test_hard_weights_and_dropout() -> None:
     x = [y.float() for y in packed()]
-    found = regard.attend_packed(*x, LENGTHS, weighting="hard")
-    torch.testing.assert_close(found, alone(lambda *one: regard.attend(*one, weighting="hard"), x, LENGTHS, LENGTHS))
+    context = regard.attend_packed(*x, LENGTHS, weighting="hard")
+    torch.testing.assert_close(context, alone(lambda *one: regard.attend(*one, weighting="hard"), x, LENGTHS, LENGTHS))
     ones = torch.ones_like(x[2])
     torch.manual_seed(3)
     dropped = regard.attend_packed(*x[:2], ones, LENGTHS, dropout_p=0.5)
@@ -233,9 +233,9 @@ def test_hard_weights_and_dropout() -> None:
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0], [1], [5], [0, 3, 0]])
 def test_few_sequences(backend: str, lengths: list[int]) -> None:
     x = [y.float().requires_grad_() for y in packed(lengths=lengths, keys=lengths)]
-    found, maps = regard.attend_packed(*x, lengths, backend=backend, is_causal=True, return_maps=True)
-    assert found.shape == (sum(lengths), 3, 17) and [m.shape for m in maps] == [(3, n, n) for n in lengths]
-    for grad in torch.autograd.grad(found.sum(), x, allow_unused=True):
+    context, maps = regard.attend_packed(*x, lengths, backend=backend, is_causal=True, return_maps=True)
+    assert context.shape == (sum(lengths), 3, 17) and [m.shape for m in maps] == [(3, n, n) for n in lengths]
+    for grad in torch.autograd.grad(context.sum(), x, allow_unused=True):
         assert grad is None or grad.isfinite().all()
     if sum(lengths):
         agree(packed(lengths=lengths, keys=lengths), backend, {}, lengths=lengths, keys=lengths)
@@ -244,9 +244,9 @@ def test_few_sequences(backend: str, lengths: list[int]) -> None:
 @pytest.mark.parametrize("backend", BACKENDS[:2])
 def test_queries_without_keys_get_zeros(backend: str) -> None:
     q, k, v = (y.float().requires_grad_() for y in packed(lengths=[3, 2, 9], keys=[0, 4, 0]))
-    found = regard.attend_packed(q, k, v, [3, 2, 9], [0, 4, 0], backend=backend)
-    assert not found[:3].any() and not found[5:].any() and found[3:5].all()
-    dq, dk, _ = torch.autograd.grad(found.sum(), (q, k, v))
+    context = regard.attend_packed(q, k, v, [3, 2, 9], [0, 4, 0], backend=backend)
+    assert not context[:3].any() and not context[5:].any() and context[3:5].all()
+    dq, dk, _ = torch.autograd.grad(context.sum(), (q, k, v))
     assert not dq[:3].any() and not dq[5:].any() and dk.isfinite().all()
 
 
@@ -255,13 +255,13 @@ def test_inputs_need_not_be_contiguous(backend: str) -> None:
     x = [y.float() for y in packed(width=16, value_width=16)]
     wanted = [y.clone().requires_grad_() for y in x]
     truth = regard.attend_packed(*wanted, LENGTHS, backend=backend)
-    together = torch.stack(x, 1).requires_grad_()  # (N, 3, H, D): as one projection of all three leaves them
-    found = regard.attend_packed(*together.unbind(1), torch.tensor(LENGTHS, dtype=torch.int32), backend=backend)
-    assert torch.equal(found, truth)
-    (grad,) = gradients(found, [together])
+    together = torch.stack(x, 1).requires_grad_()  # (N, 3, H, D), as a joint projection returns them
+    context = regard.attend_packed(*together.unbind(1), torch.tensor(LENGTHS, dtype=torch.int32), backend=backend)
+    assert torch.equal(context, truth)
+    (grad,) = gradients(context, [together])
     assert torch.equal(grad, torch.stack(gradients(truth, wanted), 1))
     heads_first = [y.transpose(0, 1).contiguous().transpose(0, 1) for y in x]
-    columns = [y.transpose(1, 2).contiguous().transpose(1, 2) for y in x]  # the width has no unit stride
+    columns = [y.transpose(1, 2).contiguous().transpose(1, 2) for y in x]  # the last dimension has no unit stride
     for other in (heads_first, columns):
         assert torch.equal(regard.attend_packed(*other, LENGTHS, backend=backend), truth)
     (grad,) = torch.autograd.grad(
@@ -270,22 +270,22 @@ def test_inputs_need_not_be_contiguous(backend: str) -> None:
     assert grad.isfinite().all()  # a gradient without strides
 
 
-@pytest.mark.parametrize("junk", [torch.nan, torch.inf])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 @pytest.mark.parametrize("options", ["none", "causal", "window"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_is_not_finite_stays_in_its_sequence(backend: str, options: str, junk: float) -> None:
+def test_nonfinite_numbers_stay_in_their_sequence(backend: str, options: str, bad: float) -> None:
     x = [y.float() for y in packed(width=16, value_width=16)]
     first, last = sum(LENGTHS[:3]), sum(LENGTHS[:4])
     rest = torch.tensor([n for n in range(len(x[0])) if not first <= n < last])
     clean = [y.clone().requires_grad_() for y in x]
     wanted = regard.attend_packed(*clean, LENGTHS, backend=backend, **OPTIONS[options])
     for y in x:
-        y[last - 3 : last] = junk  # the end of one sequence
+        y[last - 3 : last] = bad  # the end of one sequence
     dirty = [y.requires_grad_() for y in x]
-    found = regard.attend_packed(*dirty, LENGTHS, backend=backend, **OPTIONS[options])
-    torch.testing.assert_close(found[rest], wanted[rest])
-    assert found[last - 1].isnan().any() and (options != "causal" or found[first : last - 3].isfinite().all())
-    got, true = (torch.autograd.grad(out[rest].square().sum(), z) for out, z in ((found, dirty), (wanted, clean)))
+    context = regard.attend_packed(*dirty, LENGTHS, backend=backend, **OPTIONS[options])
+    torch.testing.assert_close(context[rest], wanted[rest])
+    assert context[last - 1].isnan().any() and (options != "causal" or context[first : last - 3].isfinite().all())
+    got, true = (torch.autograd.grad(out[rest].square().sum(), z) for out, z in ((context, dirty), (wanted, clean)))
     for one, other in zip(got, true, strict=True):
         torch.testing.assert_close(one[rest], other[rest])
 
@@ -297,14 +297,14 @@ def test_maps_are_exact(backend: str, options: str) -> None:
         return
     x = [y.float() for y in packed(keys=KEY_LENGTHS)]
     asked = {**OPTIONS[options], "backend": backend}
-    found, maps = regard.attend_packed(*x, LENGTHS, KEY_LENGTHS, return_maps=True, **asked)
-    assert torch.equal(found, regard.attend_packed(*x, LENGTHS, KEY_LENGTHS, **asked))
+    context, maps = regard.attend_packed(*x, LENGTHS, KEY_LENGTHS, return_maps=True, **asked)
+    assert torch.equal(context, regard.attend_packed(*x, LENGTHS, KEY_LENGTHS, **asked))
     parts = zip(
-        x[0].split(LENGTHS), x[1].split(KEY_LENGTHS), x[2].split(KEY_LENGTHS), found.split(LENGTHS), strict=True
+        x[0].split(LENGTHS), x[1].split(KEY_LENGTHS), x[2].split(KEY_LENGTHS), context.split(LENGTHS), strict=True
     )
-    for m, (q, k, v, context) in zip(maps, parts, strict=True):
+    for m, (q, k, v, own_context) in zip(maps, parts, strict=True):
         assert m.shape == (3, len(q), len(k))
-        torch.testing.assert_close((m @ v.transpose(0, 1)).transpose(0, 1), context, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close((m @ v.transpose(0, 1)).transpose(0, 1), own_context, rtol=1e-4, atol=1e-5)
         _, wanted = regard.attend(
             *(y.double().transpose(0, 1) for y in (q, k, v)), return_map=True, **OPTIONS[options], backend="reference"
         )
@@ -319,14 +319,14 @@ def threads() -> Iterator[Callable[[int], None]]:
 
 @native_only
 @pytest.mark.parametrize("lengths", [LENGTHS, [300, 1, 2, 900, 5, 20]])
-def test_threads_change_no_bit(isa: str, threads: Callable[[int], None], lengths: list[int]) -> None:
+def test_threads_do_not_change_results(isa: str, threads: Callable[[int], None], lengths: list[int]) -> None:
     def run() -> tuple[Tensor, ...]:
         x = [
             y.float().requires_grad_()
             for y in packed(heads=8, shared=8, width=16, value_width=16, lengths=lengths, keys=lengths)
         ]
-        found = regard.attend_packed(*x, lengths, is_causal=True, backend="native")
-        return found, *gradients(found, x)
+        context = regard.attend_packed(*x, lengths, is_causal=True, backend="native")
+        return context, *gradients(context, x)
 
     one = run()
     threads(2)
@@ -336,20 +336,20 @@ def test_threads_change_no_bit(isa: str, threads: Callable[[int], None], lengths
 @native_only
 @pytest.mark.parametrize("options", ["none", "causal", "causal window, capped"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_long_head_is_shared(
+def test_a_long_head_is_divided(
     monkeypatch: pytest.MonkeyPatch, threads: Callable[[int], None], options: str, dtype: torch.dtype
 ) -> None:
     monkeypatch.setattr(native, "KEYS_PER_TASK", 37)
     lengths = [0, 3, 211, 17]
     threads(2)
     plan = Layout(torch.tensor(lengths), torch.tensor(lengths), 211, 211, True)
-    assert plan.alike() == 1
+    assert plan.effective_sequences() == 1
     x = packed(heads=2, shared=1, lengths=lengths, keys=lengths)
     agree(x, "native", {**OPTIONS[options], "enable_gqa": True}, dtype, lengths=lengths, keys=lengths)
 
 
 @native_only
-def test_the_kernels_serve_it_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernels_do_not_pad(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regard.attention.packed, "_padded", lambda *_: pytest.fail("it was padded"))
     x = [y.float().requires_grad_() for y in packed()]
     for options in OPTIONS.values():
@@ -359,11 +359,11 @@ def test_the_kernels_serve_it_without_padding(monkeypatch: pytest.MonkeyPatch) -
 def test_under_autocast() -> None:
     x = [y.float().requires_grad_() for y in packed(width=16, value_width=16)]
     with torch.autocast("cpu", torch.bfloat16):
-        found = regard.attend_packed(*x, LENGTHS)
-    assert found.dtype == torch.bfloat16
+        context = regard.attend_packed(*x, LENGTHS)
+    assert context.dtype == torch.bfloat16
     half = regard.attend_packed(*(y.bfloat16() for y in x), LENGTHS)
-    assert torch.equal(found, half)
-    assert all(grad.dtype == torch.float32 for grad in gradients(found, x))
+    assert torch.equal(context, half)
+    assert all(grad.dtype == torch.float32 for grad in gradients(context, x))
 
 
 @pytest.mark.parametrize("similarity", ["scaled_dot", "cosine"])
@@ -375,15 +375,15 @@ def test_one_graph_under_compile(similarity: str) -> None:
         return regard.attend_packed(q * 2, k, v, lengths, is_causal=True, similarity=similarity) + 1
 
     for lengths in (LENGTHS, LENGTHS[::-1]):
-        found = layer(*x, torch.tensor(lengths))
+        context = layer(*x, torch.tensor(lengths))
         wanted = regard.attend_packed(x[0] * 2, *x[1:], lengths, is_causal=True, similarity=similarity) + 1
-        torch.testing.assert_close(found, wanted)
-        for got, true in zip(gradients(found, x), gradients(wanted, x), strict=True):
+        torch.testing.assert_close(context, wanted)
+        for got, true in zip(gradients(context, x), gradients(wanted, x), strict=True):
             torch.testing.assert_close(got, true)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_the_operator_keeps_the_rules_of_torch(dtype: torch.dtype) -> None:
+def test_opcheck(dtype: torch.dtype) -> None:
     q, k, v = (y.to(dtype).transpose(0, 1).requires_grad_() for y in packed(heads=4, shared=2))
     lengths = torch.tensor(LENGTHS)
     arguments = (q, k, v, lengths, lengths, None, 0, 2, 0.3, None, "auto")
@@ -410,12 +410,12 @@ def test_under_compile() -> None:
     lengths = torch.tensor(LENGTHS)
 
     def layer(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        w = regard.Additive(torch.ones(13))  # not one operator: the graph breaks
+        w = regard.Additive(torch.ones(13))  # a graph break
         return regard.attend_packed(q * 2, k, v, lengths, is_causal=True, similarity=w) + 1
 
-    found, wanted = torch.compile(layer, backend="aot_eager")(*x), layer(*x)
-    torch.testing.assert_close(found, wanted)
-    for got, true in zip(gradients(found, x), gradients(wanted, x), strict=True):
+    context, wanted = torch.compile(layer, backend="aot_eager")(*x), layer(*x)
+    torch.testing.assert_close(context, wanted)
+    for got, true in zip(gradients(context, x), gradients(wanted, x), strict=True):
         torch.testing.assert_close(got, true)
 
 
@@ -438,7 +438,7 @@ WRONG: list[tuple[Callable[[Tensor, Tensor, Tensor], Any], str]] = [
     (lambda q, k, v: regard.attend_packed(q, k, v, [104, -1]), "; got -1."),
     (
         lambda q, k, v: regard.attend_packed(q, k[:9], v[:9], LENGTHS),
-        "attend_packed: key_lengths must be given where key (9×3×13) has not as many rows as query (103×3×13).",
+        "attend_packed: key_lengths must be given if key (9×3×13) has not as many rows as query (103×3×13).",
     ),
     (
         lambda q, k, v: regard.attend_packed(q, k[:9], v[:9], LENGTHS, [4, 5]),
@@ -470,6 +470,6 @@ WRONG: list[tuple[Callable[[Tensor, Tensor, Tensor], Any], str]] = [
 
 
 @pytest.mark.parametrize(("call", "message"), WRONG, ids=[message[:50] for _, message in WRONG])
-def test_wrong_calls_say_why(call: Callable[[Tensor, Tensor, Tensor], Any], message: str) -> None:
+def test_error_messages(call: Callable[[Tensor, Tensor, Tensor], Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call(*(x.float() for x in packed()))

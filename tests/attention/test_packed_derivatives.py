@@ -1,4 +1,4 @@
-"""Second derivatives, forward mode and nested transformations of packed sequences, as `reference` has them."""
+"""Second derivatives, forward mode and nested transformations of packed sequences, compared with `reference`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def leaves(x: list[Tensor], options: dict[str, Any]) -> list[Tensor]:
 
 
 def second(x: list[Tensor], keys: list[int], options: dict[str, Any], backend: str) -> list[Tensor]:
-    """First derivatives of the squared context, and the derivatives of their squares."""
+    """Return first derivatives of the squared context, and the derivatives of their squares."""
     wanted = leaves(x, options)
     out = run(x, keys, options, backend)
     first = torch.autograd.grad(out.square().sum(), wanted, create_graph=True, allow_unused=True)
@@ -183,7 +183,7 @@ def test_nested_transformations(similarity: str, mask: str, keys: list[int]) -> 
 
 
 def test_a_transformation_inside_torch_compile() -> None:
-    """The operator `regard::packed` has no rules for torch.func, so it is not used there."""
+    """The operator `regard::packed` does not support torch.func, so it is not used there."""
     q, k, v = (leaf.detach() for leaf in inputs(LENGTHS, torch.float32))
 
     def loss(a: Tensor) -> Tensor:
@@ -195,7 +195,7 @@ def test_a_transformation_inside_torch_compile() -> None:
 
 
 def test_second_derivatives_of_the_operator() -> None:
-    """As an exported program calls it."""
+    """Call the operator directly, as an exported program does."""
     lengths, offsets = torch.tensor(LENGTHS), torch.tensor(OFFSETS)
     results = []
     for direct in (False, True):

@@ -1,4 +1,4 @@
-"""Packing: what is taken out comes back to its place."""
+"""Packing and unpacking: tokens return to their positions."""
 
 import re
 from collections.abc import Callable
@@ -20,10 +20,10 @@ def padded(*width: int) -> Tensor:
 @pytest.mark.parametrize("width", [(), (3,), (3, 2)])
 def test_by_lengths(width: tuple[int, ...]) -> None:
     x = padded(*width)
-    found = pack(x, LENGTHS)
-    assert isinstance(found, Packed) and found.lengths.tolist() == LENGTHS
-    assert torch.equal(found.values, torch.cat([row[:length] for row, length in zip(x, LENGTHS, strict=True)]))
-    back = unpack(found.values, LENGTHS, 5, fill=-7)
+    packed = pack(x, LENGTHS)
+    assert isinstance(packed, Packed) and packed.lengths.tolist() == LENGTHS
+    assert torch.equal(packed.values, torch.cat([row[:length] for row, length in zip(x, LENGTHS, strict=True)]))
+    back = unpack(packed.values, LENGTHS, 5, fill=-7)
     for row, wanted, length in zip(back, x, LENGTHS, strict=True):
         assert torch.equal(row[:length], wanted[:length]) and (row[length:] == -7).all()
 
@@ -31,23 +31,23 @@ def test_by_lengths(width: tuple[int, ...]) -> None:
 def test_by_a_mask_with_tokens_anywhere() -> None:
     mask, x = torch.rand(4, 5) > 0.5, padded(3)
     mask[2] = False
-    found = pack(x, mask)
-    assert torch.equal(found.values, x[mask]) and torch.equal(found.lengths, mask.sum(1))
-    assert torch.equal(unpack(found.values, mask), torch.where(mask[..., None], x, 0))
+    packed = pack(x, mask)
+    assert torch.equal(packed.values, x[mask]) and torch.equal(packed.lengths, mask.sum(1))
+    assert torch.equal(unpack(packed.values, mask), torch.where(mask[..., None], x, 0))
 
 
 @pytest.mark.parametrize("which", [[4, 2], torch.tensor([4, 2], dtype=torch.int32)])
-def test_the_longest_gives_the_length(which: Any) -> None:
+def test_default_length_is_the_longest(which: Any) -> None:
     assert unpack(torch.arange(6), which).tolist() == [[0, 1, 2, 3], [4, 5, 0, 0]]
 
 
-def test_nothing_at_all() -> None:
+def test_empty_batches() -> None:
     assert pack(torch.zeros(0, 3, 2), []).values.shape == (0, 2)
     assert pack(torch.zeros(2, 0, 2), [0, 0]).values.shape == (0, 2)
     assert unpack(torch.zeros(0, 2), []).shape == (0, 0, 2) and unpack(torch.zeros(0, 2), [0, 0], 3).shape == (2, 3, 2)
 
 
-def test_gradients_go_where_the_tokens_went() -> None:
+def test_gradients_follow_the_tokens() -> None:
     x = padded(3).requires_grad_()
     pack(x, LENGTHS).values.sum().backward()
     for row, length in zip(x.grad, LENGTHS, strict=True):
@@ -72,6 +72,6 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize(("call", "message"), WRONG, ids=[message[:40] for _, message in WRONG])
-def test_wrong_calls_say_why(call: Callable[[], Any], message: str) -> None:
+def test_error_messages(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()

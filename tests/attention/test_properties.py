@@ -1,4 +1,4 @@
-"""What attention must do whatever the numbers are."""
+"""Properties that attention has for all inputs."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ often = settings(max_examples=120, deadline=None)
 
 @often
 @anything
-def test_weights_are_a_share(seed: int, kind: str, weighting: Any, backend: str, spread: float) -> None:
-    """Rows sum to one, or to zero where there is nothing; a masked weight is zero; none is negative."""
+def test_weights_are_normalised(seed: int, kind: str, weighting: Any, backend: str, spread: float) -> None:
+    """Rows sum to one, or to zero without keys. Masked weights are zero, and none is negative."""
     q, k, v = draw_inputs(seed, spread=spread)
     mask = torch.rand(2, 4, 6, generator=torch.Generator().manual_seed(seed)) > 0.6
     context, m = regard.attend(
@@ -56,12 +56,12 @@ def test_weights_are_a_share(seed: int, kind: str, weighting: Any, backend: str,
     w = m.dense()
     assert (w >= 0).all() and not w[~mask].any()
     torch.testing.assert_close(w.sum(-1), mask.any(-1).double())
-    torch.testing.assert_close(w @ v, context)  # map = kernel
+    torch.testing.assert_close(w @ v, context)  # the map matches the kernel
 
 
 @often
 @anything
-def test_the_future_leaves_the_past_alone(seed: int, kind: str, weighting: Any, backend: str, spread: float) -> None:
+def test_the_future_does_not_affect_the_past(seed: int, kind: str, weighting: Any, backend: str, spread: float) -> None:
     q, k, v = draw_inputs(seed, queries=6, spread=spread)
     other = draw_inputs(seed + 1, queries=6, spread=spread)
     changed = [torch.cat([x[:, :4], y[:, 4:]], 1) for x, y in zip((q, k, v), other, strict=True)]
@@ -73,7 +73,9 @@ def test_the_future_leaves_the_past_alone(seed: int, kind: str, weighting: Any, 
 
 @often
 @anything
-def test_a_padded_batch_equals_each_alone(seed: int, kind: str, weighting: Any, backend: str, spread: float) -> None:
+def test_a_padded_batch_matches_each_sequence_alone(
+    seed: int, kind: str, weighting: Any, backend: str, spread: float
+) -> None:
     q, k, v = draw_inputs(seed, spread=spread)
     lengths = [2, 5]
     options: dict[str, Any] = {"similarity": KINDS[kind], "weighting": weighting, "backend": backend}
@@ -85,8 +87,10 @@ def test_a_padded_batch_equals_each_alone(seed: int, kind: str, weighting: Any, 
 
 @often
 @anything
-def test_keys_and_values_have_no_order(seed: int, kind: str, weighting: Any, backend: str, spread: float) -> None:
-    assume(not (weighting == "hard" and kind == "additive" and spread > 1))  # saturated: ties, and the first wins
+def test_attention_is_invariant_to_key_order(seed: int, kind: str, weighting: Any, backend: str, spread: float) -> None:
+    assume(
+        not (weighting == "hard" and kind == "additive" and spread > 1)
+    )  # saturated scores tie, and the first key is selected
     q, k, v = draw_inputs(seed, spread=spread)
     order = torch.randperm(6, generator=torch.Generator().manual_seed(seed))
     options: dict[str, Any] = {"similarity": KINDS[kind], "weighting": weighting, "backend": backend}
@@ -99,7 +103,7 @@ def test_keys_and_values_have_no_order(seed: int, kind: str, weighting: Any, bac
 
 @often
 @anything
-def test_step_by_step_equals_at_once(seed: int, kind: str, weighting: Any, backend: str, spread: float) -> None:
+def test_step_by_step_matches_one_call(seed: int, kind: str, weighting: Any, backend: str, spread: float) -> None:
     q, k, v = draw_inputs(seed, queries=6, spread=spread)
     options: dict[str, Any] = {"similarity": KINDS[kind], "weighting": weighting, "backend": backend, "is_causal": True}
     at_once = regard.attend(q, k, v, **options)
@@ -110,7 +114,7 @@ def test_step_by_step_equals_at_once(seed: int, kind: str, weighting: Any, backe
 
 @pytest.mark.parametrize("backend", ["auto", "blocked", "reference"])
 @pytest.mark.parametrize("magnitude", [1e-30, 1e-10, 1e10, 1e18])
-def test_cosine_depends_on_direction_alone(backend: str, magnitude: float) -> None:
+def test_cosine_depends_only_on_direction(backend: str, magnitude: float) -> None:
     q, k, v = (x.float() for x in draw_inputs(0))
     wanted = regard.attend(q, k, v, similarity="cosine", backend=backend)
     got = regard.attend(q * magnitude, k * magnitude, v, similarity="cosine", backend=backend)

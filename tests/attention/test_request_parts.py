@@ -1,4 +1,4 @@
-"""`Request.of_parts`, by which captures, operators and derivatives build requests, refuses what does not fit."""
+"""`Request.of_parts`, which captures, operators and derivatives use, validates its arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parts(**changes: Any) -> dict[str, Any]:
     return {"q": q, "k": k, "v": v, "similarity": Dot(1.0), "lead": (2, 6), "groups": 2, **changes}
 
 
-def test_parts_that_fit() -> None:
+def test_valid_parts() -> None:
     offset = torch.zeros(2, 1, 1, 1, dtype=torch.int64)
     mask = Mask(torch.ones(3, 5, dtype=torch.bool), 2, 0, offset, offset + 5)
     request = Request.of_parts(**parts(mask=mask, softcap=2.0))
@@ -43,7 +43,7 @@ def test_parts_that_fit() -> None:
         ({"similarity": Additive(torch.zeros(7))}, "Additive(w): w (7) must be 8"),
     ],
 )
-def test_parts_that_do_not_fit(changes: dict[str, Any], message: str) -> None:
+def test_invalid_parts(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as raised:
         Request.of_parts(**parts(**changes))
     assert message in str(raised.value)

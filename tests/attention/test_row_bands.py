@@ -1,4 +1,4 @@
-"""Tiles computed in bands of rows: equal to those computed at once, cancelled between two bands, and resumed."""
+"""Tiles computed in bands of rows: results match one pass, and work can be cancelled and resumed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Cancelled(Exception):
 
 
 class Limit:
-    """Cancels work after `most` checks."""
+    """Progress that cancels after `most` checks."""
 
     def __init__(self, most: int) -> None:
         self.checks, self.most = 0, most
@@ -52,8 +52,8 @@ def test_tiles_in_bands(monkeypatch: pytest.MonkeyPatch, options: dict[str, obje
         for rows, cols, out in (((0, 23), (0, 29), (4, 5)), ((3, 20), (7, 9), (17, 8)), ((5, 7), (0, 29), (6, 29))):
             expected = untouched(*lead, **options).tile(rows, cols, out, reduce)  # type: ignore[arg-type]
             m = untouched(*lead, **options)
-            found = m.tile(rows, cols, out, reduce, progress=Limit(10_000))  # type: ignore[arg-type]
-            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+            image = m.tile(rows, cols, out, reduce, progress=Limit(10_000))  # type: ignore[arg-type]
+            torch.testing.assert_close(image, expected, rtol=1e-5, atol=1e-7)
 
 
 def test_a_cancelled_tile_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,18 +79,18 @@ def test_bands_use_the_statistic_of_the_call() -> None:
 
 def test_bands_keep_the_sink() -> None:
     m = SinkMap(untouched(2, 3).request, torch.randn(3, 1))
-    found = m.tile((3, 9), (0, 29), (6, 29), progress=Limit(9))
-    assert torch.equal(found, m.dense()[..., 3:9, :]) and m.dense().sum(-1).max() < 1
+    image = m.tile((3, 9), (0, 29), (6, 29), progress=Limit(9))
+    assert torch.equal(image, m.dense()[..., 3:9, :]) and m.dense().sum(-1).max() < 1
 
 
 def test_bands_keep_the_sink_of_large_rows() -> None:
-    """Their weights are normalised by the scores of the view itself, and the sink."""
+    """Their weights are normalised by the scores of the view itself and the sink."""
     request = untouched(2, 3).request
     request = dataclasses.replace(request, q=request.q.double() * 1e12, k=request.k.double())
-    m = SinkMap(request, regard.AttentionMap(request).statistic.highest)  # as strong as the strongest key
+    m = SinkMap(request, regard.AttentionMap(request).statistic.highest)  # as large as the highest score
     assert m.statistic.large is not None and m.statistic.large.all()
-    found = m.tile((3, 9), (0, 29), (6, 29), progress=Limit(9))
-    torch.testing.assert_close(found.sum(-1), torch.full((2, 3, 6), 0.5).double(), rtol=0, atol=0.1)
+    image = m.tile((3, 9), (0, 29), (6, 29), progress=Limit(9))
+    torch.testing.assert_close(image.sum(-1), torch.full((2, 3, 6), 0.5).double(), rtol=0, atol=0.1)
 
 
 @pytest.mark.parametrize("kind", ["attended", "untouched", "sink"])
@@ -111,7 +111,7 @@ def test_copies(kind: str, seen: bool) -> None:
 def test_a_request_is_reduced_once_for_context_and_map(monkeypatch: pytest.MonkeyPatch) -> None:
     reduced = []
     reduce = regard.Bilinear.reduce
-    monkeypatch.setattr(regard.Bilinear, "reduce", lambda *given: reduced.append(given) or reduce(*given))
+    monkeypatch.setattr(regard.Bilinear, "reduce", lambda *arguments: reduced.append(arguments) or reduce(*arguments))
     x = torch.randn(2, 5, 8, requires_grad=True)
     _, m = regard.attend(x, x, x, similarity=regard.Bilinear(torch.randn(8, 8)), return_map=True, backend="native")
     m.dense()

@@ -1,7 +1,7 @@
-"""Weights never exceed 1 and rows add up to 1: for scores up to 1e12, and for float masks of large finite numbers.
+"""Weights never exceed 1 and rows add up to 1, for scores up to 1e12 and for float masks of large finite numbers.
 
-Queries and keys hold such numbers that every score is exact in float32, in any order of summation: the float64
-reference is then the softmax of the very scores that every backend and every view computes, on every host.
+Queries and keys are chosen so that every score is exact in float32, for any order of summation. The float64 reference
+is then the softmax of exactly the scores that every backend and every view computes, on every machine.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from tests.attention.test_streamed_views import ISAS, assert_exact, way  # noqa:
 
 LOWEST = torch.finfo(torch.float32).min
 SIZES = [(3, 150), (37, 150), (150, 5)]
-"""Queries and keys: few queries, more keys than one block, fewer than one vector."""
+"""Numbers of queries and keys: few queries, more keys than one block, fewer than one vector."""
 SIZE = {"ordinary": 2.0**-4, "large": 2.0**10, "huge": 2.0**34}
-"""Factors of scores that are whole numbers up to about 100: squares, as SDPA may multiply both sides by a root."""
+"""Factors of integer scores up to about 100. They are squares, because SDPA may scale both sides by a square root."""
 SIMILARITIES = ["dot", "cosine", "bilinear", "additive", "callable"]
 MASKS: dict[str, Any] = {
     "open": lambda queries, keys: {},
     "causal": lambda queries, keys: {"is_causal": True},
-    "finfo.min": lambda queries, keys: {"attn_mask": held(queries, keys, LOWEST)},
-    "-1e9": lambda queries, keys: {"attn_mask": held(queries, keys, -1e9)},
-    "-1e4": lambda queries, keys: {"attn_mask": held(queries, keys, -1e4)},
-    "finfo.min, causal": lambda queries, keys: {"attn_mask": held(queries, keys, LOWEST), "is_causal": True},
-    "-1e9, lengths": lambda queries, keys: {"attn_mask": held(queries, keys, -1e9), "lengths": [keys // 2, 0]},
+    "finfo.min": lambda queries, keys: {"attn_mask": constant_mask(queries, keys, LOWEST)},
+    "-1e9": lambda queries, keys: {"attn_mask": constant_mask(queries, keys, -1e9)},
+    "-1e4": lambda queries, keys: {"attn_mask": constant_mask(queries, keys, -1e4)},
+    "finfo.min, causal": lambda queries, keys: {"attn_mask": constant_mask(queries, keys, LOWEST), "is_causal": True},
+    "-1e9, lengths": lambda queries, keys: {"attn_mask": constant_mask(queries, keys, -1e9), "lengths": [keys // 2, 0]},
 }
 
 
-def held(queries: int, keys: int, number: float) -> Tensor:
-    """A mask that holds one number over whole rows and over some keys of others, and −∞ over a row."""
+def constant_mask(queries: int, keys: int, number: float) -> Tensor:
+    """Return a mask with one number in whole rows and at some keys of other rows, and −∞ in one row."""
     mask = torch.zeros(queries, keys)
     mask[:, 1::4] = number
     mask[1::3] = number
@@ -51,32 +51,32 @@ def held(queries: int, keys: int, number: float) -> Tensor:
     return mask
 
 
-def given(similarity: str, size: float, queries: int, keys: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Queries (2, 2, Tq, 8), keys (2, 2, Tk, 8) and options whose scores are exact: whole numbers times size."""
+def exact_inputs(similarity: str, size: float, queries: int, keys: int) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Return queries (2, 2, Tq, 8), keys (2, 2, Tk, 8) and options with exact scores: integers times size."""
     generator = torch.Generator().manual_seed(queries)
 
-    def whole(*shape: int) -> Tensor:
+    def integers(*shape: int) -> Tensor:
         return torch.randint(-3, 4, shape, generator=generator).float()
 
-    q, k = whole(2, 2, queries, 8), whole(2, 2, keys, 8)
+    q, k = integers(2, 2, queries, 8), integers(2, 2, keys, 8)
     if similarity == "cosine":  # four of eight are ±1: the norm is 2
-        q, k = (torch.where(x >= 0, 1.0, -1.0) * four(x.shape, generator) for x in (q, k))
+        q, k = (torch.where(x >= 0, 1.0, -1.0) * four_ones(x.shape, generator) for x in (q, k))
         return q, k, {"similarity": "cosine", "scale": size * 16}
     if similarity == "bilinear":
-        return q, k, {"similarity": regard.Bilinear(whole(8, 8)), "scale": size / 4}
+        return q, k, {"similarity": regard.Bilinear(integers(8, 8)), "scale": size / 4}
     if similarity == "additive":  # tanh is −1, 0 or 1
-        return q.sign() * 20, k.sign() * 20, {"similarity": regard.Additive(whole(8) * size)}
+        return q.sign() * 20, k.sign() * 20, {"similarity": regard.Additive(integers(8) * size)}
     if similarity == "callable":
         return q, k, {"similarity": lambda q, k: size * (q @ k.mT)}
     return q, k, {"similarity": "dot", "scale": size}
 
 
-def four(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+def four_ones(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return (torch.rand(shape, generator=generator).argsort(-1) < 4).float()
 
 
 def reference(q: Tensor, k: Tensor, options: dict[str, Any]) -> Tensor:
-    """The weights in float64, (2, 2, Tq, Tk), of scores that are rounded as float32 where the mask is added."""
+    """Return the weights in float64, (2, 2, Tq, Tk), of scores that are rounded to float32 when the mask is added."""
     options = dict(options)
     mask, lengths = options.pop("attn_mask", None), options.pop("lengths", None)
     causal = options.pop("is_causal", False)
@@ -101,7 +101,7 @@ def reference(q: Tensor, k: Tensor, options: dict[str, Any]) -> Tensor:
 
 
 def assert_rows(w: Tensor, rows: Tensor) -> None:
-    """No weight exceeds 1; rows add up to 1, or to 0 where `rows` is False."""
+    """Assert that no weight exceeds 1 and rows add up to 1, or to 0 where `rows` is False."""
     assert w.max() <= 1 + 1e-5 and w.min() >= 0
     torch.testing.assert_close(w.sum(-1), rows.to(w.dtype), rtol=0, atol=1e-5)
 
@@ -111,14 +111,14 @@ def assert_rows(w: Tensor, rows: Tensor) -> None:
 @pytest.mark.parametrize("mask", MASKS)
 def test_views(way: str, similarity: str, size: str, mask: str) -> None:  # noqa: F811
     for queries, keys in SIZES[1:] if similarity == "dot" else SIZES[1:2]:
-        q, k, options = given(similarity, SIZE[size], queries, keys)
+        q, k, options = exact_inputs(similarity, SIZE[size], queries, keys)
         options |= MASKS[mask](queries, keys)
         w = reference(q.double(), k.double(), options)
         m = regard.AttentionMap(Request.of(q, k, k, **options).kept())
         assert_exact(m, w)
         assert_rows(m.dense(), w.sum(-1) > 0)
         for index in ((1, 1, [2, 0, 4]), (..., [4, 0], 3), (0, 1, 2), (..., slice(1, 3), slice(2, 5)), (..., [4, 1])):
-            for known in (m, regard.AttentionMap(m.request)):  # with the statistic of all rows, and of these alone
+            for known in (m, regard.AttentionMap(m.request)):  # with the statistic of all rows, and of these only
                 torch.testing.assert_close(known[index].double(), w[index], rtol=0, atol=1e-6)
         if similarity != "callable":
             torch.testing.assert_close(m.at(1, 0).dense().double(), w[1, 0], rtol=0, atol=1e-6)
@@ -128,7 +128,7 @@ def test_views(way: str, similarity: str, size: str, mask: str) -> None:  # noqa
 @pytest.mark.parametrize("size", SIZE)
 @pytest.mark.parametrize("mask", ["open", "causal", "finfo.min", "-1e4"])
 def test_a_sink_takes_weight(way: str, size: str, mask: str) -> None:  # noqa: F811
-    q, k, options = given("dot", SIZE[size], 37, 150)
+    q, k, options = exact_inputs("dot", SIZE[size], 37, 150)
     options |= MASKS[mask](37, 150)
     sink = 20 * SIZE[size] * torch.tensor([[1.0], [-1.0]])  # (H, 1)
     m = SinkMap(Request.of(q, k, k, **options).kept(), sink)
@@ -138,8 +138,8 @@ def test_a_sink_takes_weight(way: str, size: str, mask: str) -> None:  # noqa: F
         scores = (scores.float() + options["attn_mask"]).double()
     with_sink = torch.cat([scores, sink.double().unsqueeze(-1).expand(2, 2, 37, 1)], -1)
     w = with_sink.softmax(-1)[..., :-1]
-    for found, wanted in ((m.dense(), w), (m[1, 0, [3, 1]], w[1, 0, [3, 1]]), (m.at(0, 1).dense(), w[0, 1])):
-        torch.testing.assert_close(found.double(), wanted, rtol=0, atol=1e-6)
+    for actual, wanted in ((m.dense(), w), (m[1, 0, [3, 1]], w[1, 0, [3, 1]]), (m.at(0, 1).dense(), w[0, 1])):
+        torch.testing.assert_close(actual.double(), wanted, rtol=0, atol=1e-6)
     torch.testing.assert_close(m.received().double(), w.sum(-2), rtol=0, atol=1e-5)
     torch.testing.assert_close(m.top(3).values.double(), w.topk(3).values, rtol=0, atol=1e-6)
 
@@ -165,11 +165,11 @@ def backend(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.parametrize("mask", MASKS)
 def test_contexts_gradients_and_maps(backend: str, similarity: str, size: str, mask: str) -> None:
     if (backend, similarity) in REFUSED:
-        q, k, options = given(similarity, SIZE[size], *SIZES[0])
+        q, k, options = exact_inputs(similarity, SIZE[size], *SIZES[0])
         assert_refused(backend, lambda: regard.attend(q, k, k, **options, backend=backend))
         return
     for queries, keys in SIZES:
-        q, k, options = given(similarity, SIZE[size], queries, keys)
+        q, k, options = exact_inputs(similarity, SIZE[size], queries, keys)
         options |= MASKS[mask](queries, keys)
         v, grad = (torch.randn(2, 2, n, 6, generator=torch.Generator().manual_seed(n)) for n in (keys, queries))
         leaves = [x.clone().requires_grad_() for x in (q, k, v)]
@@ -180,20 +180,20 @@ def test_contexts_gradients_and_maps(backend: str, similarity: str, size: str, m
         torch.testing.assert_close(context.double(), wanted, rtol=0, atol=1e-5)
         assert_rows(m.dense(), w.sum(-1) > 0)
         torch.testing.assert_close(m.dense().double(), w.detach(), rtol=0, atol=1e-6)
-        found = torch.autograd.grad(context, leaves, grad)
-        for one, true in zip(found, torch.autograd.grad(wanted, exact, grad.double()), strict=True):
-            # of a sum of terms as large as a score's slope, each rounded
+        gradients = torch.autograd.grad(context, leaves, grad)
+        for one, true in zip(gradients, torch.autograd.grad(wanted, exact, grad.double()), strict=True):
+            # rounding of a sum of terms as large as the gradient of a score
             torch.testing.assert_close(one.double(), true, rtol=1e-5, atol=1e-4 * max(1.0, SIZE[size] * 16))
 
 
-HALVES = [torch.bfloat16, torch.float16]
+HALF_PRECISION = [torch.bfloat16, torch.float16]
 
 
 @pytest.mark.parametrize(
     ("dtype", "mask"),
     [
-        *itertools.product(HALVES, ["open", "finfo.min", "-1e9, lengths"]),
-        (torch.float64, "open"),  # in float64 the sum with a mask is rounded otherwise
+        *itertools.product(HALF_PRECISION, ["open", "finfo.min", "-1e9, lengths"]),
+        (torch.float64, "open"),  # in float64 the sum with a mask is rounded differently
     ],
 )
 @pytest.mark.parametrize("size", SIZE)
@@ -203,7 +203,7 @@ def test_other_dtypes(backend: str, dtype: torch.dtype, size: str, mask: str) ->
         assert_refused(backend, lambda: regard.attend(q, q, q, backend=backend))
         return
     for queries, keys in SIZES:
-        q, k, options = given("dot", SIZE[size], queries, keys)
+        q, k, options = exact_inputs("dot", SIZE[size], queries, keys)
         options |= MASKS[mask](queries, keys)
         w = reference(q.double(), k.double(), options)
         v = torch.randn(2, 2, keys, 6, generator=torch.Generator().manual_seed(3)).to(dtype)
@@ -221,12 +221,12 @@ def test_other_dtypes(backend: str, dtype: torch.dtype, size: str, mask: str) ->
 @pytest.mark.parametrize("size", SIZE)
 def test_packed(size: str) -> None:
     lengths = [3, 150, 37]
-    q, k, options = given("dot", SIZE[size], sum(lengths), sum(lengths))
+    q, k, options = exact_inputs("dot", SIZE[size], sum(lengths), sum(lengths))
     q, k = q[0].transpose(0, 1), k[0].transpose(0, 1)  # (N, H, D)
     leaves = [x.clone().requires_grad_() for x in (q, k, k)]
     context, maps = regard.attend_packed(*leaves, lengths, **options, is_causal=True, return_maps=True)
     grad = torch.randn(context.shape, generator=torch.Generator().manual_seed(0))
-    found = torch.autograd.grad(context, leaves, grad)
+    gradients = torch.autograd.grad(context, leaves, grad)
     for rows, m in zip(parts(lengths), maps, strict=True):
         exact = [x[rows].transpose(0, 1).double().expand(2, 2, -1, 8).requires_grad_() for x in (q, k, k)]
         w = reference(*exact[:2], options | {"is_causal": True})
@@ -235,7 +235,7 @@ def test_packed(size: str) -> None:
         wanted = (w @ exact[2])[0]  # (H, T, D)
         torch.testing.assert_close(context[rows].transpose(0, 1).double(), wanted, rtol=0, atol=2e-5)
         true = torch.autograd.grad(wanted, exact, grad[rows].transpose(0, 1).double())
-        for one, other in zip(found, true, strict=True):
+        for one, other in zip(gradients, true, strict=True):
             atol = 1e-4 * max(1.0, SIZE[size] * 16)
             torch.testing.assert_close(one[rows].transpose(0, 1).double(), other[0], rtol=1e-5, atol=atol)
 
@@ -249,9 +249,9 @@ def parts(lengths: list[int]) -> list[slice]:
 @pytest.mark.parametrize("similarity", ["dot", "bilinear", "additive"])
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"window": (90, 5)}], ids=["open", "causal", "window"])
 def test_scores_that_are_rounded(backend: str, similarity: str, size: float, options: dict[str, Any]) -> None:
-    """Rows add up to 1 in maps and in backward passes, whose scores are rounded as those of the forward pass.
+    """Rows add up to 1 in maps and in backward passes, whose scores are rounded like those of the forward pass.
 
-    Each row of weights adds up to 1: the gradients of the values of all keys add up to those of the contexts.
+    Because each row of weights adds up to 1, the gradients of all values add up to those of the contexts.
     """
     for queries, keys in SIZES:
         generator = torch.Generator().manual_seed(queries)
@@ -271,13 +271,13 @@ def test_scores_that_are_rounded(backend: str, similarity: str, size: float, opt
         assert_rows(m[1, :, [2, 0]], rows[1][:, [2, 0]])
         assert_rows(m.top(keys).values, rows)
         torch.testing.assert_close(m @ torch.ones(keys), rows.float(), rtol=0, atol=1e-5)
-        given_back = (grad * rows.unsqueeze(-1)).sum(-2)
-        torch.testing.assert_close(dv.sum(-2), given_back, rtol=1e-4, atol=1e-4)
+        expected = (grad * rows.unsqueeze(-1)).sum(-2)
+        torch.testing.assert_close(dv.sum(-2), expected, rtol=1e-4, atol=1e-4)
         assert dq.isfinite().all() and dk.isfinite().all()
 
 
 def rounded_by_shape(self: Dot, q: Tensor, k: Tensor) -> Tensor:
-    """A dot product that sums in an order which depends on the shapes, as libraries do that choose kernels by shape."""
+    """Compute a dot product whose order of summation depends on the shapes, as in many libraries."""
     q, k = widen(q) * self.scale, widen(k)
     order = (torch.arange(q.shape[-1]) * 3 + q.shape[-2] + 5 * k.shape[-2]) % q.shape[-1]
     total = torch.zeros(())
@@ -292,7 +292,7 @@ def rounded_by_shape(self: Dot, q: Tensor, k: Tensor) -> Tensor:
 def test_a_library_that_rounds_by_shape(
     monkeypatch: pytest.MonkeyPatch, size: float, backend: str, options: dict[str, Any]
 ) -> None:
-    """Whatever the shapes that a view computes its scores in. The scores reach 1e13."""
+    """Results do not depend on the shapes in which a view computes scores. The scores reach 1e13."""
     monkeypatch.setattr(Dot, "scores", rounded_by_shape)
     monkeypatch.setattr(views, "refusal", lambda *_: "switched off")
     generator = torch.Generator().manual_seed(int(size))
@@ -319,7 +319,7 @@ def test_a_library_that_rounds_by_shape(
 
 
 def test_one_pass_for_ordinary_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A map takes the statistic that came with the context: no second pass over the scores."""
+    """A map uses the statistic of the context, without a second pass over the scores."""
     for name in ("blocked", "native"):
         if name == "native" and engine.module is None:
             continue

@@ -1,4 +1,4 @@
-"""The verbs of a map in float32, by PyTorch and by every instruction set of the kernels, against the float64 oracle."""
+"""Views of a map in float32, by PyTorch and every instruction set of the kernels, compared with the float64 oracle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ needs_kernels = pytest.mark.skipif(engine.module is None, reason=f"native: {engi
 
 @pytest.fixture(params=["PyTorch", *ISAS])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Who computes: observe.py, or native_observe.py in one of its builds."""
+    """Select the implementation: streamed views, or native views of one instruction set."""
     if request.param == "PyTorch":
         monkeypatch.setattr(native_observe, "refusal", lambda *_: "switched off")
         yield request.param
@@ -45,7 +45,7 @@ REDUCE = ("max", "mean", "sum")
 
 
 def pooled(w: Tensor, rows: int, cols: int, reduce: str) -> Tensor:
-    """Cell by cell, in loops over one axis and then the other."""
+    """Pool cell by cell, in loops over one axis and then the other."""
     for dim, cells in ((-1, cols), (-2, rows)):
         n = w.shape[dim]
         starts = [c * n // cells for c in range(cells)]
@@ -62,45 +62,45 @@ def factors(w: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def views(m: Any, count: int = 4) -> dict[str, Tensor]:
-    """Every view of a map, by name."""
+    """Return every view of a map, by name."""
     x, y = factors(m)
     *_, queries, keys = m.shape
-    found = {"dense": m.dense(), "entropy": m.entropy(), "received": m.received(), "m @ x": m @ x, "x @ m": y @ m}
-    found["columns"] = m[..., keys // 3 : keys]
-    found["top"], found["keys of top"] = m.top(count)
+    result = {"dense": m.dense(), "entropy": m.entropy(), "received": m.received(), "m @ x": m @ x, "x @ m": y @ m}
+    result["columns"] = m[..., keys // 3 : keys]
+    result["top"], result["keys of top"] = m.top(count)
     for reduce in REDUCE:
         for rows, cols in PICTURES:
             rows, cols = min(rows, queries + 2), min(cols, keys + 3)
-            found[f"pool {rows}×{cols} {reduce}"] = m.pool(rows, cols, reduce)
+            result[f"pool {rows}×{cols} {reduce}"] = m.pool(rows, cols, reduce)
         region = (queries // 3, queries), (keys // 4, keys - keys // 5)
-        found[f"tile {reduce}"] = m.tile(*region, (2, 3), reduce)
-    return found
+        result[f"tile {reduce}"] = m.tile(*region, (2, 3), reduce)
+    return result
 
 
 def truths(w: Tensor, count: int = 4) -> dict[str, Tensor]:
-    """The same from dense weights."""
+    """Return every view, computed from dense weights."""
     x, y = (factor.double() for factor in factors(w))
     *_, queries, keys = w.shape
-    found = {
+    result = {
         "dense": w,
         "entropy": torch.special.entr(w).sum(-1),
         "received": w.sum(-2),
         "m @ x": w @ x,
         "x @ m": y @ w,
     }
-    found["columns"] = w[..., keys // 3 : keys]
-    found["top"] = w.sort(-1, descending=True).values[..., :count]
+    result["columns"] = w[..., keys // 3 : keys]
+    result["top"] = w.sort(-1, descending=True).values[..., :count]
     for reduce in REDUCE:
         for rows, cols in PICTURES:
             rows, cols = min(rows, queries + 2), min(cols, keys + 3)
-            found[f"pool {rows}×{cols} {reduce}"] = pooled(w, rows, cols, reduce)
+            result[f"pool {rows}×{cols} {reduce}"] = pooled(w, rows, cols, reduce)
         region = w[..., queries // 3 : queries, keys // 4 : keys - keys // 5]
-        found[f"tile {reduce}"] = pooled(region, 2, 3, reduce)
-    return found
+        result[f"tile {reduce}"] = pooled(region, 2, 3, reduce)
+    return result
 
 
 def assert_exact(m: Any, w: Tensor, count: int = 4) -> None:
-    """Every cell of every view: weights to 1e-6, sums of many to PyTorch's own tolerance for float32."""
+    """Compare every view: weights to 1e-6, sums to PyTorch's default tolerance for float32."""
     assert m.shape == tuple(w.shape) and m.dtype == torch.float32
     got = views(m, count)
     for name, wanted in truths(w, count).items():
@@ -114,15 +114,15 @@ def assert_exact(m: Any, w: Tensor, count: int = 4) -> None:
     torch.testing.assert_close(pointed, got["top"].double(), rtol=0, atol=1e-6)
 
 
-def observed(given: Problem, dtype: torch.dtype = torch.float32) -> tuple[Any, Tensor]:
-    """A map, and the weights it must show: those of the inputs as they were rounded to the dtype."""
-    x = {name: leaf.detach() for name, leaf in given.leaves(dtype).items()}
-    _, m = given.ours(x, "auto", return_map=True)
-    return m, dense_weights({name: leaf.double() for name, leaf in x.items()}, given.similarity, **given.options)
+def observed(case: Problem, dtype: torch.dtype = torch.float32) -> tuple[Any, Tensor]:
+    """Return a map and its expected weights: those of the inputs, rounded to the dtype."""
+    x = {name: leaf.detach() for name, leaf in case.leaves(dtype).items()}
+    _, m = case.ours(x, "auto", return_map=True)
+    return m, dense_weights({name: leaf.double() for name, leaf in x.items()}, case.similarity, **case.options)
 
 
 def assert_way(m: Any, way: str) -> None:
-    """So that no test passes by asking the other one."""
+    """Assert that the selected implementation computes the views."""
     assert row_bands.views_of(m.request, m.statistic) is (streamed_views if way == "PyTorch" else native_observe)
 
 
@@ -143,7 +143,7 @@ OPTIONS: list[dict[str, Any]] = [{}, {"is_causal": True}, {"window": (40, 3), "s
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("similarity", ["scaled_dot", "additive"])
 def test_every_size(way: str, similarity: str, queries: int, keys: int, width: int, options: Any) -> None:
-    parameters = {"w": some(width, seed=3) / width**0.5} if similarity == "additive" else {}  # scores of ordinary size
+    parameters = {"w": some(width, seed=3) / width**0.5} if similarity == "additive" else {}  # scores of typical size
     q, k = some(2, queries, width), some(2, keys, width, seed=1)
     m, w = observed(Problem(q, k, k, similarity, parameters, options))
     assert_way(m, way)
@@ -153,7 +153,7 @@ def test_every_size(way: str, similarity: str, queries: int, keys: int, width: i
 
 @pytest.mark.parametrize("options", [*OPTIONS, {"window": (5, 90), "causal_offset": 67}], ids=str)
 def test_columns_of_cells_that_are_powers_of_two(way: str, options: Any) -> None:
-    """Blocks that end within a cell, or begin there, among them."""
+    """Some blocks begin or end inside a cell."""
     q, k = some(2, 29, 8), some(2, 384, 8, seed=1)
     m, w = observed(Problem(q, k, k, options=options))
     assert_way(m, way)
@@ -166,9 +166,9 @@ def test_columns_of_cells_that_are_powers_of_two(way: str, options: Any) -> None
             (1, 353, 11),
             (7, 263, 1),
         ):
-            found = m.tile((1, 29), (start, stop), (14, cols), reduce)
+            result = m.tile((1, 29), (start, stop), (14, cols), reduce)
             wanted = pooled(w[..., 1:29, start:stop], 14, cols, reduce)
-            torch.testing.assert_close(found.double(), wanted, rtol=1.3e-6, atol=1e-5 if reduce == "sum" else 1e-6)
+            torch.testing.assert_close(result.double(), wanted, rtol=1.3e-6, atol=1e-5 if reduce == "sum" else 1e-6)
 
 
 SHADED: list[tuple[int, int, int, int]] = [(1, 1, 1, 1), (13, 17, 13, 17), (13, 17, 4, 17), (211, 257, 211, 257)]
@@ -186,15 +186,15 @@ def test_shades(way: str, queries: int, keys: int, height: int, width: int, shad
     see = row_bands.views_of(m.request, m.statistic)
     rows, cols = Cells(queries // 5, queries, height), Cells(keys // 4, keys - keys // 5, width)
     for reduce in REDUCE:
-        found = see.shades(m.request, m.statistic, rows, cols, reduce, shading)
+        result = see.shades(m.request, m.statistic, rows, cols, reduce, shading)
         pixels = pooled(w[..., rows.region, cols.region], height, width, reduce)
         exact = 255 * (pixels if shading.floor is None else 1 - pixels.log() / math.log(shading.floor))
-        assert found.dtype == torch.uint8 and found.shape == (2, height, width)
-        assert (found - exact.clamp(0, 255)).abs().max() < 0.501, reduce
+        assert result.dtype == torch.uint8 and result.shape == (2, height, width)
+        assert (result - exact.clamp(0, 255)).abs().max() < 0.501, reduce
 
 
 @needs_kernels
-def test_what_is_told_of_a_request_is_kept_with_it() -> None:
+def test_kernel_arguments_of_a_request_are_cached() -> None:
     q, k = some(9, 8).float(), some(11, 8, seed=1).float()
     mask = some(9, 11, seed=2) > 0
     for same, request in (
@@ -205,7 +205,7 @@ def test_what_is_told_of_a_request_is_kept_with_it() -> None:
         (False, Request.of(q.mT.contiguous().mT, k, k)),
     ):
         request = request.kept()
-        assert (native_observe.Ready.of(request) is native_observe.Ready.of(request)) is same
+        assert (native_observe.ViewArguments.of(request) is native_observe.ViewArguments.of(request)) is same
         statistic = native_observe.statistic(request)
         first = native_observe.entropy(request, statistic)
         assert torch.equal(first, native_observe.entropy(request, statistic))
@@ -215,7 +215,7 @@ def test_what_is_told_of_a_request_is_kept_with_it() -> None:
         assert gone() is None
 
 
-def test_tall_cells_are_cut_and_joined(way: str) -> None:
+def test_tall_cells_are_divided_and_joined(way: str) -> None:
     q, k = some(1511, 8), some(37, 8, seed=1)
     m, w = observed(Problem(q, k, k, options={"is_causal": True, "causal_offset": -700}))
     assert_exact(m, w)
@@ -264,26 +264,26 @@ MASKED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("junk", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("options", MASKED, ids=["causal", "window", "lengths", "boolean", "float", "softcap"])
-def test_masked_keys_have_no_effect(way: str, options: dict[str, Any], junk: float) -> None:
+def test_masked_keys_have_no_effect(way: str, options: dict[str, Any], bad: float) -> None:
     q, k = some(2, 331, 8).float(), some(2, 353, 8, seed=1).float()
     clean = views(regard.AttentionMap(Request.of(q, k, k, **options).kept()))
     k = k.clone()
-    k[:, 300:] = junk
+    k[:, 300:] = bad
     m = regard.AttentionMap(Request.of(q, k, k, **options).kept())
     assert_way(m, way)
-    for name, found in views(m).items():
-        assert torch.equal(found, clean[name]), name
+    for name, result in views(m).items():
+        assert torch.equal(result, clean[name]), name
 
 
-def test_what_is_attended_to_shows(way: str) -> None:
+def test_attended_nan_is_visible(way: str) -> None:
     q, k = some(5, 8).float(), some(5, 8, seed=1).float()
     k[2] = torch.nan
     m = regard.AttentionMap(Request.of(q, k, k, is_causal=True).kept())
     for name in ("statistic", "entropy"):
-        found = m.statistic.lse if name == "statistic" else m.entropy()
-        assert found[:2].isfinite().all() and found[2:].isnan().all(), name
+        result = m.statistic.lse if name == "statistic" else m.entropy()
+        assert result[:2].isfinite().all() and result[2:].isnan().all(), name
     assert m.pool(5, 1)[:2].isfinite().all() and m.pool(5, 1)[2:].isnan().all()
     assert m.top(1).values[2:].isnan().all() and (m @ torch.ones(5))[2:].isnan().all()
 
@@ -296,12 +296,12 @@ def test_no_keys_allowed(way: str, options: dict[str, Any]) -> None:
         m, _ = observed(problem(similarity, options))
         assert_way(m, way)
         assert (m.statistic.highest == -torch.inf).all() and not m.statistic.total.any()
-        found = views(m)
-        assert (found.pop("keys of top") == -1).all()
-        assert not any(view.any() for view in found.values())
+        result = views(m)
+        assert (result.pop("keys of top") == -1).all()
+        assert not any(view.any() for view in result.values())
 
 
-def test_nothing_to_look_at(way: str) -> None:
+def test_empty_maps(way: str) -> None:
     for lead, queries, keys in (((2, 3), 5, 0), ((2, 3), 0, 5), ((), 0, 0), ((0,), 5, 7), ((2, 0), 5, 7)):
         q, k = torch.randn(*lead, queries, 4), torch.randn(*lead, keys, 4)
         m = regard.AttentionMap(Request.of(q, k, k).kept())
@@ -336,7 +336,7 @@ def test_top_of_any_count(way: str) -> None:
 
 
 @needs_kernels
-def test_among_equal_weights_the_first_key_leads() -> None:
+def test_ties_are_ordered_by_key() -> None:
     q, k = torch.ones(3, 2), torch.ones(400, 2)
     k[:5] = 0
     m = regard.AttentionMap(Request.of(q, k, k).kept())
@@ -354,31 +354,31 @@ def test_a_weight_that_underflows_keeps_its_rank(way: str) -> None:
 
 @needs_kernels
 @pytest.mark.parametrize("similarity", ["scaled_dot", "additive"])
-def test_threads_change_no_bit(similarity: str) -> None:
-    given = Problem(
+def test_threads_do_not_change_results(similarity: str) -> None:
+    case = Problem(
         some(701, 8), some(611, 8, seed=1), some(611, 2), similarity, {"w": some(8)}
-    )  # one head: cut for all
-    m, _ = observed(given)
+    )  # one head, divided among all threads
+    m, _ = observed(case)
     alone, again = views(m), views(m)
     torch.set_num_threads(2)
     try:
         shared = [views(m) for _ in range(3)]
     finally:
         torch.set_num_threads(1)
-    for name, found in alone.items():
-        assert all(torch.equal(found, other[name]) for other in (again, *shared)), name
+    for name, result in alone.items():
+        assert all(torch.equal(result, other[name]) for other in (again, *shared)), name
 
 
 @pytest.mark.host
 @pytest.mark.parametrize("backend", ["auto", "native", "torch", "blocked", "reference"])
 def test_rows_of_huge_scores_sum_to_one(way: str, backend: str) -> None:
-    """Scores and log-sum-exps are of one arithmetic: a rounding of these scores is 16."""
+    """Scores and row statistics are computed alike: one rounding of these scores is 16."""
     if backend == "native" and engine.module is None:
         pytest.skip(engine.reason)
     q, k = (1e4 * some(2, t, 8, seed=t).float() for t in (211, 223))
     _, m = regard.attend(q, k, k, similarity="dot", backend=backend, is_causal=True, return_map=True)
     if way == "PyTorch" and backend in ("auto", "native"):
-        m = regard.AttentionMap(m.request)  # as if its kernels had not been there
+        m = regard.AttentionMap(m.request)  # as if the kernels were not available
     torch.testing.assert_close(m.dense().sum(-1), torch.ones(2, 211))
     torch.testing.assert_close(m.pool(211, 1), m.dense().amax(-1, keepdim=True))
     torch.testing.assert_close(m.top(200).values.sum(-1), torch.ones(2, 211))
@@ -405,7 +405,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @needs_kernels
 @pytest.mark.parametrize("options,why", REFUSED)
-def test_what_the_kernels_do_not_serve_they_say(options: dict[str, Any], why: str) -> None:
+def test_refusals_name_the_reason(options: dict[str, Any], why: str) -> None:
     x = torch.randn(1, 3, 5, 4)
     m = regard.AttentionMap(Request.of(x, x, x, **options).kept())
     assert why in str(native_observe.refusal(m.request, m.statistic))
@@ -414,7 +414,7 @@ def test_what_the_kernels_do_not_serve_they_say(options: dict[str, Any], why: st
 
 
 @needs_kernels
-def test_other_dtypes_devices_and_lost_rows_are_left_to_pytorch() -> None:
+def test_other_dtypes_devices_and_nonfinite_rows_use_pytorch() -> None:
     x = torch.randn(1, 3, 5, 4)
     request = Request.of(x, x, x).kept()
     assert native_observe.refusal(request) is None
@@ -426,7 +426,7 @@ def test_other_dtypes_devices_and_lost_rows_are_left_to_pytorch() -> None:
 @needs_kernels
 @pytest.mark.parametrize("size", [12.0, 43.0, 44.0, torch.inf])
 def test_additive_scores_of_any_range(way: str, size: float) -> None:
-    """Beyond what the exponentials hold, the explicit tanh serves: never a wrong number without a word."""
+    """Inputs out of the range of the exponentials are computed with tanh instead; results are never wrong."""
     q, k = some(2, 9, 6), some(2, 13, 6, seed=1)
     q[0, 3], k[0, 5], k[1, 7] = size, -size if size < torch.inf else 1.0, 2.0
     m, w = observed(Problem(q, k, k, "additive", {"w": some(6, seed=3)}))
@@ -435,7 +435,7 @@ def test_additive_scores_of_any_range(way: str, size: float) -> None:
 
 
 @needs_kernels
-def test_additive_weights_that_are_not_finite_are_left_to_pytorch() -> None:
+def test_nonfinite_additive_weights_use_pytorch() -> None:
     q = torch.randn(3, 4)
     for odd in (torch.nan, torch.inf):
         request = Request.of(q, q, q, similarity=regard.Additive(torch.tensor([1.0, odd, 1.0, 1.0]))).kept()
@@ -452,6 +452,6 @@ def test_additive_weights_per_head(way: str) -> None:
     assert_exact(m.at(1, 2), dense_weights(x, "additive", is_causal=True)[1, 2])
 
 
-def test_cells_tell_their_edges() -> None:
+def test_edges_of_cells() -> None:
     cells = Cells(3, 17, 4)
     assert cells.edges(torch.device("cpu")).tolist() == [cells.edge(cell) for cell in range(5)] == [3, 6, 10, 13, 17]

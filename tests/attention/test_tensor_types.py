@@ -1,4 +1,4 @@
-"""Subclasses of torch.Tensor: what stands for a mask is translated, what is not understood is refused."""
+"""Subclasses of torch.Tensor: a `CausalBias` is converted, unknown subclasses are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def corner(request: pytest.FixtureRequest) -> Any:
 
 
 def bias_of(corner: Any, queries: int, keys: int) -> tuple[CausalBias, Tensor]:
-    """A bias, and the boolean mask it stands for."""
+    """Return a bias, and the boolean mask it represents."""
     offset = keys - queries if corner is causal_lower_right else 0
     with pytest.warns(UserWarning) if offset < 0 else torch.no_grad():
         bias = corner(queries, keys)
@@ -46,7 +46,7 @@ def bias_of(corner: Any, queries: int, keys: int) -> tuple[CausalBias, Tensor]:
 
 
 @pytest.mark.parametrize("queries,keys", SIZES)
-def test_a_causal_bias_is_the_mask_it_stands_for(backend: str, corner: Any, queries: int, keys: int) -> None:
+def test_a_causal_bias_matches_its_mask(backend: str, corner: Any, queries: int, keys: int) -> None:
     x, (bias, mask) = tensors(queries, keys), bias_of(corner, queries, keys)
     for options in ({}, {"is_causal": True, "causal_offset": 1}, {"window": (1, 2)}, {"lengths": [2, 3]}):
         theirs, ours = ([y.clone().requires_grad_() for y in x] for _ in range(2))
@@ -94,11 +94,11 @@ def test_masks_merge_with_a_causal_bias() -> None:
 
 
 class Renamed(Tensor):
-    """Changes no operator: a plain tensor by another name."""
+    """A subclass that overrides no operator."""
 
 
 class Overriding(Tensor):
-    """Asks to see every call, and passes it on: what its memory means, only it knows."""
+    """A subclass that intercepts every call, so its memory may have any meaning."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -106,7 +106,7 @@ class Overriding(Tensor):
 
 
 class Handling(Tensor):
-    """Has an answer of its own to `attend`."""
+    """A subclass that implements `attend` itself."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -117,13 +117,13 @@ NAMES = ["query", "key", "value", "attn_mask"]
 
 
 def arguments(at: int, change: Any) -> list[Any]:
-    given = [*tensors(), torch.ones(4, 6).tril()]
-    given[at] = change(given[at])
-    return given
+    arguments_ = [*tensors(), torch.ones(4, 6).tril()]
+    arguments_[at] = change(arguments_[at])
+    return arguments_
 
 
 @pytest.mark.parametrize("at", range(4), ids=NAMES)
-def test_a_subclass_that_changes_nothing_is_served(at: int, backend: str) -> None:
+def test_a_subclass_without_overrides_is_accepted(at: int, backend: str) -> None:
     wanted = regard.attend(*arguments(at, lambda x: x), backend=backend)
     got = regard.attend(*arguments(at, lambda x: x.as_subclass(Renamed)), backend=backend)
     torch.testing.assert_close(got.as_subclass(Tensor), wanted)
@@ -133,7 +133,7 @@ def test_a_subclass_that_changes_nothing_is_served(at: int, backend: str) -> Non
 
 
 @pytest.mark.parametrize("at", range(4), ids=NAMES)
-def test_a_subclass_that_handles_attend_is_asked(at: int) -> None:
+def test_a_subclass_that_implements_attend_is_called(at: int) -> None:
     assert regard.attend(*arguments(at, lambda x: x.as_subclass(Handling))) == "handled"
 
 
@@ -158,7 +158,7 @@ REFUSED = [
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("at", range(4), ids=NAMES)
 @pytest.mark.parametrize("change,message", REFUSED, ids=["overriding", "masked", "jagged", "nested", "sparse"])
-def test_what_is_not_understood_is_refused(change: Any, message: str, at: int) -> None:
+def test_unknown_subclasses_are_refused(change: Any, message: str, at: int) -> None:
     with pytest.raises(ValueError, match=re.escape("attend: " + message.format(NAMES[at], NAMES[at]))):
         regard.attend(*arguments(at, change))
 
@@ -172,8 +172,8 @@ def test_the_parameters_of_a_similarity_are_checked_too() -> None:
         regard.attend_packed(jagged(q), k, v, [3, 4])
 
 
-def test_what_became_of_a_causal_bias_is_refused() -> None:
-    """An operation on one gives another tensor of uninitialised memory, of the same type."""
+def test_the_result_of_an_operation_on_a_causal_bias_is_refused() -> None:
+    """An operation on a CausalBias returns another one with uninitialised memory."""
     x = tensors()
     for change in (lambda b: b.double(), lambda b: b[:1], lambda b: b.detach()):
         with pytest.raises(ValueError, match="got the result of an operation on one, which holds no numbers"):

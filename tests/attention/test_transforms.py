@@ -1,4 +1,4 @@
-"""torch.compile, autocast, torch.func, the meta device, gradcheck, and what a backend refuses."""
+"""torch.compile, autocast, torch.func, the meta device, gradcheck, and refusals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_masked_nan_has_no_effect_when_compiled() -> None:
 
 
 def test_a_growing_cache_compiles() -> None:
-    """An offset that changes becomes a symbol: what depends on it must still be a plain bool for SDPA."""
+    """A changing offset becomes a symbol. Conditions that depend on it must still be a plain bool for SDPA."""
 
     def model(q: torch.Tensor, k: torch.Tensor, offset: int) -> torch.Tensor:
         return regard.attend(q, k, k, is_causal=True, causal_offset=offset)
@@ -72,7 +72,7 @@ def test_a_growing_cache_compiles() -> None:
 
 
 class DataDependent(torch.nn.Module):
-    """A batch whose size is a number in a tensor."""
+    """A batch whose size is a value of a tensor."""
 
     def __init__(self, mask: str, batch: str) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def test_a_batch_that_depends_on_data_is_exported(mask: str, batch: str, strict:
         torch.testing.assert_close(exported(x, torch.tensor(count)), model(x, torch.tensor(count)))
 
 
-def test_other_calls_compile_with_a_break() -> None:
+def test_other_calls_compile_with_a_graph_break() -> None:
     w = torch.randn(4, dtype=torch.float64, requires_grad=True)
     x = inputs(2)
 
@@ -123,12 +123,12 @@ def test_autocast_casts_as_it_does_for_sdpa(backend: str) -> None:
     assert context.dtype == wanted.dtype == torch.bfloat16
     torch.testing.assert_close(context, wanted, rtol=2e-2, atol=2e-2)
     assert m.dtype == torch.float32
-    torch.testing.assert_close(m.dense().sum(-1), torch.ones(2, 3, 5))  # its sums stay wide
+    torch.testing.assert_close(m.dense().sum(-1), torch.ones(2, 3, 5))  # its sums stay in float32
     grads = torch.autograd.grad(context.float().sum(), (q, k, v))
     assert all(grad.dtype == torch.float32 and grad.isfinite().all() for grad in grads)
 
 
-def test_a_callable_runs_under_the_autocast_it_was_given_in() -> None:
+def test_a_callable_runs_under_the_autocast_of_the_call() -> None:
     net = torch.nn.Linear(4, 1)
     q, k, v = inputs(2, dtype=torch.float32)
 
@@ -201,7 +201,7 @@ def test_gradcheck_of_the_blocked_backward(similarity: Any, monkeypatch: pytest.
     assert torch.autograd.gradcheck(run, (q, k, v, mask, w, W))
 
 
-def test_a_changed_input_is_noticed_before_the_backward() -> None:
+def test_an_in_place_change_before_the_backward_raises() -> None:
     q, k, v = inputs()
     key = k * 1
     out = regard.attend(q, key, v, backend="blocked")
@@ -220,7 +220,7 @@ WHYS: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize("options,backend,why", WHYS)
-def test_auto_says_why(options: dict[str, Any], backend: str, why: str) -> None:
+def test_auto_names_the_reason(options: dict[str, Any], backend: str, why: str) -> None:
     choice = backends.choose(Request.of(*inputs(2), **options))
     assert choice.backend.name == backend and why in choice.why
 
@@ -233,7 +233,7 @@ def test_auto_stores_no_large_mask_and_no_large_dropout(monkeypatch: pytest.Monk
     def chosen(**options: Any) -> backends.Choice:
         return backends.choose(Request.of(*x, **options))
 
-    assert chosen(lengths=[2, 3]).backend.name == "torch"  # 14 pairs: one row of keys for each entry
+    assert chosen(lengths=[2, 3]).backend.name == "torch"  # 14 pairs: one row of keys per entry
     assert chosen(window=(1, 1)).why.startswith("SDPA would need a mask of 35 pairs; native: ")
     assert chosen(dropout_p=0.1).why.startswith("SDPA would store 70 weights; native: ")
     learned = torch.zeros(7, dtype=torch.float64, requires_grad=True)
@@ -246,5 +246,5 @@ def test_auto_stores_no_large_mask_and_no_large_dropout(monkeypatch: pytest.Monk
 def test_import_stays_light() -> None:
     heavy = ("matplotlib", "transformers", "starlette", "rich")
     code = f"import regard, sys; print([name for name in {heavy} if name in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "[]"

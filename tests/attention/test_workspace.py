@@ -1,4 +1,4 @@
-"""Memory that is used again from call to call: never while anything still refers to it, and never without bound."""
+"""The workspace reuses memory between calls: never while it is in use, and only up to a limit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def addresses() -> set[int]:
     ],
     ids=["slice", "view", "numpy", "buffer", "storage", "dlpack"],
 )
-def test_a_block_in_use_is_not_handed_out(share: object) -> None:
+def test_a_block_in_use_is_not_reused(share: object) -> None:
     block = workspace.empty(SIZE)
     address = block.data_ptr()
     user = share(block)  # type: ignore[operator]
@@ -56,13 +56,13 @@ def test_small_and_huge_blocks_are_not_kept() -> None:
     assert not workspace._blocks
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_the_cache_is_bounded() -> None:
     used = [workspace.empty(workspace.LIMIT // 4 + n) for n in range(9)]
     assert len({block.data_ptr() for block in used}) == 9
     assert sum(len(block.memory) for block in workspace._blocks) <= workspace.LIMIT
 
 
-def test_a_block_much_larger_than_asked_for_is_left_alone() -> None:
+def test_a_much_larger_block_is_not_reused() -> None:
     large = workspace.empty(4 * SIZE)
     address = large.data_ptr()
     del large
@@ -70,7 +70,7 @@ def test_a_block_much_larger_than_asked_for_is_left_alone() -> None:
     assert workspace.empty(3 * SIZE).data_ptr() == address
 
 
-def test_a_block_of_inference_mode_serves_autograd() -> None:
+def test_a_block_from_inference_mode_works_with_autograd() -> None:
     with torch.inference_mode():
         workspace.empty(SIZE)
     assert not workspace.empty(SIZE).is_inference()

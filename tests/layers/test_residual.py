@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.attention.native import engine, fused
-from regard.attention.native.fused import gelu_, kept
+from regard.attention.native.fused import gelu_, keep_mask
 from regard.layers.dropout import LEVELS, Dropout
 from regard.layers.residual import add_and_norm, add_norm, add_norm_
 
@@ -90,7 +90,7 @@ def test_what_is_dropped(isa: str) -> None:
     assert torch.equal(draw().double(), first)
     torch.manual_seed(0)
     key = int(torch.empty((), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None))
-    assert torch.equal(kept((key, dropout.dropped), rows, width), first == 0)
+    assert torch.equal(keep_mask((key, dropout.dropped), rows, width), first == 0)
 
 
 @needs_module

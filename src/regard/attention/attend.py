@@ -1,4 +1,4 @@
-"""The operator."""
+"""`attend`, the attention operator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..core.tensors import autocast_dtype
 from .attention_map import AttentionMap
 from .backends import Backend, choose
 from .native import backend as native
-from .nonfinite import isolated
+from .nonfinite import serve_without_nonfinite
 from .request import Request, Weighting, outside_autocast
 from .statistic import Statistic
 from .tensor_types import is_causal_bias
@@ -37,41 +37,43 @@ def attend(
     return_map: bool = False,
     backend: str = "auto",
 ) -> Any:
-    """Attention: compare queries with keys, weigh, and sum the values.
+    """Compute attention: compare queries with keys, normalise the scores, and sum the weighted values.
 
         scores  = softcap(similarity(query, key))           (*lead, Tq, Tk), never stored
         weights = weighting(scores + mask)                  (*lead, Tq, Tk), never stored
         context = dropout(weights) · value                  (*lead, Tq, Dv)
 
-    The positional arguments are those of `torch.nn.functional.scaled_dot_product_attention`: a drop-in replacement.
+    The positional arguments are those of `torch.nn.functional.scaled_dot_product_attention`, so this is a drop-in
+    replacement.
 
     Args:
-        query: (*lead, Tq, D); the leading dimensions are free (none, B, B×H, …) and broadcast as SDPA's do.
+        query: (*lead, Tq, D). Any number of leading dimensions (none, B, B×H, …); they broadcast as in SDPA.
         key: (*lead, Tk, D).
         value: (*lead, Tk, Dv).
         attn_mask: boolean (True = may attend) or float (added to the scores), broadcasting to (*lead, Tq, Tk), or a
             `torch.nn.attention.bias.CausalBias`. Other polarities: `regard.masks`.
-        dropout_p: share of weights dropped, whenever it is not 0.
-        is_causal: query i, at position i + causal_offset, attends to no key after it. Joins any other mask.
+        dropout_p: probability of dropping a weight. Dropout is applied whenever it is not 0.
+        is_causal: query i is at position i + causal_offset and attends to no later key. Combines with any other mask.
         scale: multiplies dot, cosine and bilinear scores; default 1/√D for scaled_dot, 1 otherwise.
         enable_gqa: query heads (dimension −3) may be a multiple of key and value heads.
         similarity: "dot", "scaled_dot", "cosine", `Bilinear(W)`, `Additive(w)`, or a callable
             f(q_block, k_block) → scores that treats pairs independently.
-        weighting: "softmax" (soft); "hard": the best key alone, ties go to the first, and the gradient is that of the
-            soft weights (straight-through: biased, but a gradient); "uniform": the mean, the query ignored.
+        weighting: "softmax"; "hard": weight 1 for the best key (the first one on ties), with the gradient of the soft
+            weights (the biased straight-through estimator); "uniform": the mean of the values, whatever the query is.
         softcap: scores ← softcap · tanh(scores / softcap), before the mask.
         window: (left, right): keys from position − left to position + right; None for an open side.
-        causal_offset: a number, or one per batch entry: 0 aligns upper left, as SDPA does, Tk − Tq lower right.
-        lengths: number of valid keys, or one per batch entry; keys beyond it cost nothing.
-        return_map: also return an `AttentionMap`: the weights, computed where they are looked at.
+        causal_offset: an integer, or one per batch entry. 0 aligns the mask at the upper left, as SDPA does; Tk − Tq at
+            the lower right.
+        lengths: number of valid keys, or one number per batch entry. Keys past it are skipped.
+        return_map: also return an `AttentionMap`, which computes weights on access.
         backend: "auto", "native", "torch", "blocked" or "reference".
 
     Returns:
-        The context, or (context, map). A query that may attend to nothing gets zeros. What is masked out may hold NaN
-        or ∞ without effect.
+        The context, or (context, map). The context of a query that may attend to no key is zero. NaN and ∞ in masked
+        positions have no effect.
 
     Raises:
-        ValueError: with the value and the remedy.
+        ValueError: if an argument is invalid. The message names the value and a remedy.
 
     >>> import regard, torch
     >>> desk = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1]])   # book, cup, paper
@@ -88,13 +90,13 @@ def attend(
         "causal_offset": causal_offset,
         "lengths": lengths,
     }
-    given = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    # a CausalBias knows SDPA alone: asked about another function, it would pass its own type on to the result
+    arguments = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    # CausalBias supports only SDPA: for another function its __torch_function__ would return a CausalBias
     overriding = (query, key, value, None if is_causal_bias(attn_mask) else attn_mask)
-    if has_torch_function_variadic(*overriding):  # a subclass, or a mode such as that of `regard.watch`
+    if has_torch_function_variadic(*overriding):  # a subclass, or a mode such as the one of `regard.watch`
         options.update(return_map=return_map, backend=backend)
-        return handle_torch_function(attend, overriding, *given, **options)
-    request = Request.of(*given, **options)
+        return handle_torch_function(attend, overriding, *arguments, **options)
+    request = Request.of(*arguments, **options)
     chosen = choose(request, backend).backend
     if autocast_dtype(request.device) is None:
         return serve(request, chosen, return_map)
@@ -103,17 +105,18 @@ def attend(
 
 
 def serve(request: Request, backend: Backend, return_map: bool) -> Any:
+    """Compute a validated request with one backend."""
     statistic: Statistic | Tensor | None = None
     if request.q.is_meta:
         context = request.value.new_empty(*request.lead, request.queries, request.value.shape[-1])
-    elif backend.isolates:
+    elif backend.handles_nonfinite:
         request = request.reduced()  # once, for the context and for the map
         context, statistic = backend.context(request)
     elif request.mask.open:
         context, statistic = backend.context(request)
     else:
-        context, statistic = isolated(request, backend.context)
+        context, statistic = serve_without_nonfinite(request, backend.context)
     if not return_map:
         return context
-    same = backend.name == "native" and native.scores_as_viewed(request)
-    return context, AttentionMap.of(request.kept(), Statistic.unpack(statistic), same=same)
+    same_scores = backend.name == "native" and native.scores_as_viewed(request)
+    return context, AttentionMap.of(request.kept(), Statistic.unpack(statistic), same_scores=same_scores)

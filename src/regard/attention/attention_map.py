@@ -19,22 +19,22 @@ from .masks import Span
 from .native import views as native_views
 from .request import Index, Request, take_lead
 from .row_bands import Progress, RowBands, views_of
-from .statistic import Statistic, examined, large_rows
+from .statistic import Statistic, large_rows, with_large_rows
 from .streamed_views import Reduce
 from .tensor_like import TensorLike
 
 DENSE_LIMIT = 2**30
-"""Bytes that indexing gives, and `dense` unless it is told a larger limit."""
+"""Largest result of indexing, and of `dense` by default, in bytes."""
 
 pictures: Callable[[], Any] | None = None
-"""Where pictures are drawn: set by the package, so that this one needs no drawing library."""
+"""Returns the drawing module. `regard` sets it, so that this package does not import a drawing library."""
 
 
 class AttentionMap(TensorLike):
-    """The weights of one call of `attend`, before dropout, computed where they are looked at.
+    """The weights of one call of `attend`, before dropout, computed on access.
 
-    It keeps queries, keys, the mask's description and two numbers per row (`Statistic`). Every cell of every view is
-    the exact weight; memory grows with Tq + Tk and the size of what was asked for.
+    It stores queries, keys, the parameters of the mask and two numbers per row (`Statistic`). Every view is computed
+    from exact weights. Memory grows with Tq + Tk and the size of the result.
 
     >>> import regard
     >>> q = k = v = torch.eye(3)
@@ -47,46 +47,57 @@ class AttentionMap(TensorLike):
     [0, 1, 2]
     """
 
-    __array_ufunc__ = None  # NumPy leaves `array @ map` to us
+    __array_ufunc__ = None  # so that NumPy calls our __rmatmul__ for `array @ map`
 
     def __init__(self, request: Request, statistic: Statistic | None = None) -> None:
         self.request = request
         self.query_tokens: list[str] | None = None
         self.key_tokens: list[str] | None = None
-        self.given: Statistic | None = None
-        """What a backend found along with the context. Views use it where it fits the scores they compute."""
-        self._same = False
+        self.backend_statistic: Statistic | None = None
+        """Statistic that the backend computed with the context. Views use it if it matches the scores they compute."""
+        self._same_scores = False
         self._statistic = None if statistic is None else statistic.map(Tensor.detach)
         self._views: ModuleType | None = None
         self._bands: RowBands | None = None
 
     @classmethod
-    def of(cls, request: Request, given: Statistic | None, *, same: bool) -> AttentionMap:
-        """The map of a call. `same`: the scores behind the statistic are those of native views, bit for bit."""
-        made = cls(request)
-        made.given, made._same = None if given is None else given.map(Tensor.detach), same
-        return made
+    def of(cls, request: Request, backend_statistic: Statistic | None, *, same_scores: bool) -> AttentionMap:
+        """Return the map of a call.
+
+        `same_scores`: the scores from which the backend computed its statistic are bit-identical to those of native
+        views.
+        """
+        result = cls(request)
+        result.backend_statistic, result._same_scores = (
+            None if backend_statistic is None else backend_statistic.map(Tensor.detach),
+            same_scores,
+        )
+        return result
 
     @property
     def statistic(self) -> Statistic:
-        """What turns scores into weights, (*lead, Tq): computed when it is first needed, unless the backend did."""
+        """Row statistics that turn scores into weights, (*lead, Tq). Computed on first use, unless the backend did."""
         if self._statistic is None:
             with torch.no_grad():
                 self._statistic = self._compute_statistic()
         return self._statistic
 
     def _compute_statistic(self) -> Statistic:
-        """The statistic of the backend, if it fits the scores of the views; else from all scores."""
-        request, given = self.request, self.given
-        if views_of(request, given) is native_views:
-            fits = given is not None and (self._same or not bool(large_rows(request, given.highest).any()))
-            return given if given is not None and fits else native_views.statistic(request)
-        return examined(request, streamed_views.statistic(request) if given is None else given)
+        """Return the statistic of the backend if it matches the scores of the views, else compute it."""
+        request, backend_statistic = self.request, self.backend_statistic
+        if views_of(request, backend_statistic) is native_views:
+            fits = backend_statistic is not None and (
+                self._same_scores or not bool(large_rows(request, backend_statistic.highest).any())
+            )
+            return backend_statistic if backend_statistic is not None and fits else native_views.statistic(request)
+        return with_large_rows(
+            request, streamed_views.statistic(request) if backend_statistic is None else backend_statistic
+        )
 
     @property
     def known(self) -> Statistic | None:
-        """The statistic, if it need not be computed from all scores."""
-        return None if self._statistic is None and self.given is None else self.statistic
+        """The statistic, or None if it would have to be computed from all scores."""
+        return None if self._statistic is None and self.backend_statistic is None else self.statistic
 
     @property
     def views(self) -> ModuleType:
@@ -97,7 +108,7 @@ class AttentionMap(TensorLike):
 
     @property
     def bands(self) -> RowBands:
-        """The rows in bands, for work that can be cancelled and resumed."""
+        """The rows in bands, for computations that can be cancelled and resumed."""
         if self._bands is None:
             self._bands = RowBands(self.request, self.known)
         return self._bands
@@ -126,34 +137,37 @@ class AttentionMap(TensorLike):
         return self.shape[0]
 
     def __repr__(self) -> str:
-        held = self.request.q.nbytes + self.request.k.nbytes
+        stored = self.request.q.nbytes + self.request.k.nbytes
         kind = "hard" if self.request.hard else "soft"
-        return f"AttentionMap({shape_of(self.shape)}, {kind}, holds {_bytes(held)} of {_bytes(self.nbytes)})"
+        return f"AttentionMap({shape_of(self.shape)}, {kind}, holds {_bytes(stored)} of {_bytes(self.nbytes)})"
 
     @property
     def nbytes(self) -> int:
-        """What all of it would take."""
+        """Size in bytes of the dense weights."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __getitem__(self, index: Any) -> Tensor:
-        """Exact weights, as indexing a tensor of them would give: whole numbers, slices, ..., one list or tensor."""
+        """Return exact weights, like indexing the dense tensor.
+
+        Supports integers, slices, `...` and at most one list or tensor.
+        """
         lookup = Lookup.of(index, self.shape)
         size = math.prod(lookup.result(self.shape)) * self.dtype.itemsize
-        return self._look(lookup, size, DENSE_LIMIT)
+        return self._weights_at(lookup, size, DENSE_LIMIT)
 
     def dense(self, limit: int = DENSE_LIMIT) -> Tensor:
-        """All of it, (*lead, Tq, Tk); raises ValueError past a limit in bytes."""
-        return self._look(Lookup.of((), self.shape), self.nbytes, limit)
+        """Return all weights, (*lead, Tq, Tk). Raises ValueError if they take more than `limit` bytes."""
+        return self._weights_at(Lookup.of((), self.shape), self.nbytes, limit)
 
     @torch.no_grad()
-    def _look(self, lookup: Lookup, size: int, limit: int) -> Tensor:
+    def _weights_at(self, lookup: Lookup, size: int, limit: int) -> Tensor:
         if size > limit:
             raise ValueError(
                 f"map: the weights asked for, of {shape_of(self.shape)}, take {_bytes(size)}; the limit is "
                 f"{_bytes(limit)}. Look at a part, m[..., rows, cols], or a picture, m.pool(512, 512), or pass "
                 f"dense(limit={size})."
             )
-        if not self.request.separable:  # a callable is computed for all entries, then cut
+        if not self.request.separable:  # a callable must see all entries, so select afterwards
             request, statistic = self._rows(self.request, (), span(lookup.rows))
             whole = views_of(request, statistic).weights(request, statistic, span(lookup.cols))
             weights = take_lead(whole, lookup.lead)
@@ -163,14 +177,14 @@ class AttentionMap(TensorLike):
         return lookup.squeeze(weights)
 
     def _rows(self, request: Request, lead: tuple[Index, ...], rows: Span) -> tuple[Request, Statistic]:
-        """Some rows and their statistic; where it is not known for all, it is found for these alone."""
+        """Return the request of some rows and their statistic, computed for these rows only if it is not known."""
         request, known = request.of_rows(rows), self.known
         if known is None:
             return request, views_of(request).statistic(request)
         return request, known.map(lambda x: take_lead(x, lead)[..., rows])
 
     def at(self, *entry: int) -> AttentionMap:
-        """The map of one entry of the first leading dimensions, still lazy: `m.at(0, 3)` is batch 0, head 3."""
+        """Return the lazy map of one entry of the first leading dimensions: `m.at(0, 3)` is batch 0, head 3."""
         lead = self.request.lead
         if not self.request.separable:
             raise ValueError(
@@ -180,39 +194,39 @@ class AttentionMap(TensorLike):
             raise IndexError(f"map: at() takes at most {len(lead)} numbers, the leading dimensions; got {len(entry)}.")
         index = Lookup.of(entry, self.shape).lead
         known = None if self.known is None else self.known.map(lambda x: take_lead(x, index))
-        found = AttentionMap(self.request.select(index), known)
-        return found.tokens(query=self.query_tokens, key=self.key_tokens)
+        entry_map = AttentionMap(self.request.select(index), known)
+        return entry_map.tokens(query=self.query_tokens, key=self.key_tokens)
 
     @torch.no_grad()
     def top(self, count: int) -> torch.return_types.topk:
-        """The strongest keys of each query: values and indices, (*lead, Tq, count), strongest first.
+        """Return the largest weights of each query and their key indices, (*lead, Tq, count), in descending order.
 
-        `count` is cut to Tk. A query that may attend to fewer keys has 0 and −1 in the places left.
+        `count` is clamped to Tk. If a query may attend to fewer keys, the remaining values are 0 and indices −1.
         """
         if count < 1:
             raise ValueError(f"map: top (count {count}) must be at least 1.")
-        found = self.views.top(self.request, self.statistic, min(count, self.shape[-1]))
-        return torch.return_types.topk(found)
+        result = self.views.top(self.request, self.statistic, min(count, self.shape[-1]))
+        return torch.return_types.topk(result)
 
     @torch.no_grad()
     def entropy(self) -> Tensor:
-        """−Σ w·log w of each query's weights in nats, (*lead, Tq): 0 for one key alone, log n for n keys alike."""
+        """Return the entropy −Σ w·log w of each query in nats, (*lead, Tq): 0 for one key, log n for n equal ones."""
         return self.views.entropy(self.request, self.statistic)
 
     @torch.no_grad()
     def received(self) -> Tensor:
-        """What each key receives from all queries: the column sums, (*lead, Tk)."""
+        """Return the total weight that each key receives: the column sums, (*lead, Tk)."""
         return self.views.received(self.request, self.statistic)
 
     def pool(self, rows: int, cols: int, reduce: Reduce = "max") -> Tensor:
-        """A picture of the whole map, (*lead, rows, cols).
+        """Return an image of the whole map, (*lead, rows, cols).
 
-        Cell c of m over n entries holds entries ⌊c·n/m⌋ … ⌊(c+1)·n/m⌋ − 1: cells are disjoint, miss no entry, and
-        differ in size by one at the most. A picture larger than the map repeats entries.
+        Cell c of m over n entries covers entries ⌊c·n/m⌋ … ⌊(c+1)·n/m⌋ − 1: cells are disjoint, cover every entry, and
+        differ in size by at most one. An image larger than the map repeats entries.
 
-        "max" shows the strongest weight of a cell, so that a single strong link is never lost; "mean" divides by the
-        cell's own number of pairs, masked ones counted as 0; "sum" of a picture no larger than the map adds up to the
-        number of queries that attend to anything.
+        "max" takes the largest weight of a cell, so that a single strong link stays visible. "mean" divides by the
+        number of pairs in the cell; masked pairs count as 0. The cells of "sum" add up to the number of queries that
+        attend to any key, if the image is no larger than the map.
         """
         return self.tile((0, self.shape[-2]), (0, self.shape[-1]), (rows, cols), reduce)
 
@@ -225,10 +239,10 @@ class AttentionMap(TensorLike):
         reduce: Reduce = "max",
         progress: Progress | None = None,
     ) -> Tensor:
-        """The picture of a region, (*lead, *out): rows and columns are (start, stop), cells as in `pool`.
+        """Return the image of a region, (*lead, *out). Rows and columns are (start, stop); cells are those of `pool`.
 
-        With `progress`, work is done in bands of rows, and `progress` can cancel it between two bands by raising an
-        exception. The next call resumes: the statistic of finished bands is kept.
+        With `progress`, the image is computed in bands of rows. `progress` can cancel between two bands by raising an
+        exception. The next call resumes, because the statistic of finished bands is kept.
         """
         if reduce not in ("max", "mean", "sum"):
             raise ValueError(f"map: reduce ({reduce!r}) must be one of max, mean, sum.")
@@ -249,19 +263,19 @@ class AttentionMap(TensorLike):
 
     @torch.no_grad()
     def __matmul__(self, x: Any) -> Tensor:
-        """weights · x, x (*lead, Tk, E) or (Tk,): streamed, without a gradient."""
+        """Return weights · x for x (*lead, Tk, E) or (Tk,). Streamed, without a gradient."""
         x = self._factor(x, -2, self.shape[-1])
         if x.ndim == 1:
-            return self.views.times(self.request, self.statistic, x.unsqueeze(-1)).squeeze(-1)
-        return self.views.times(self.request, self.statistic, x)
+            return self.views.matmul(self.request, self.statistic, x.unsqueeze(-1)).squeeze(-1)
+        return self.views.matmul(self.request, self.statistic, x)
 
     @torch.no_grad()
     def __rmatmul__(self, x: Any) -> Tensor:
-        """x · weights, x (*lead, E, Tq) or (Tq,): streamed, without a gradient."""
+        """Return x · weights for x (*lead, E, Tq) or (Tq,). Streamed, without a gradient."""
         x = self._factor(x, -1, self.shape[-2])
         if x.ndim == 1:
-            return self.views.before(self.request, self.statistic, x.unsqueeze(0)).squeeze(-2)
-        return self.views.before(self.request, self.statistic, x)
+            return self.views.rmatmul(self.request, self.statistic, x.unsqueeze(0)).squeeze(-2)
+        return self.views.rmatmul(self.request, self.statistic, x)
 
     def _factor(self, x: Any, dim: int, size: int) -> Tensor:
         x = torch.as_tensor(x, dtype=self.dtype, device=self.device)
@@ -274,26 +288,26 @@ class AttentionMap(TensorLike):
         return x
 
     def tokens(self, query: Sequence[str] | None = None, key: Sequence[str] | None = None) -> AttentionMap:
-        """Name the queries and keys, for pictures; returns the map itself."""
-        for name, given, size in (("query", query, self.shape[-2]), ("key", key, self.shape[-1])):
-            if given is not None and len(given) != size:
-                raise ValueError(f"map: tokens ({name}, {len(given)}) must be {size}, one each; got {len(given)}.")
+        """Set the labels of queries and keys for plots, and return the map itself."""
+        for name, labels, size in (("query", query, self.shape[-2]), ("key", key, self.shape[-1])):
+            if labels is not None and len(labels) != size:
+                raise ValueError(f"map: tokens ({name}, {len(labels)}) must be {size}, one each; got {len(labels)}.")
         self.query_tokens = None if query is None else [str(token) for token in query]
         self.key_tokens = None if key is None else [str(token) for token in key]
         return self
 
     def save(self, path: str | Path, **options: Any) -> Path:
-        """Write a picture; its kind by the name's ending. Options: `regard.pictures.heatmap.draw`."""
+        """Save an image; the file extension selects the format. Options: see `regard.pictures.heatmap.draw`."""
         assert pictures is not None
         return pictures().save(self, path, **options)
 
     def show(self, **options: Any) -> Any:
-        """Show a picture: in a notebook, a window, or the terminal. Options: `regard.pictures.heatmap.draw`."""
+        """Show an image in a notebook, a window or the terminal. Options: see `regard.pictures.heatmap.draw`."""
         assert pictures is not None
         return pictures().show(self, **options)
 
     def _repr_html_(self) -> str:
-        """What a notebook displays: shape and a small picture, pooled."""
+        """Return the notebook representation: the shape and a small pooled image."""
         assert pictures is not None
         return pictures().html(self)
 

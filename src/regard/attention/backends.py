@@ -1,10 +1,12 @@
 """Backends and the choice between them.
 
-A backend is a module with a `name`, a `refusal(request)`, which says in words why it cannot serve (or None), and a
-`context(request)`, which returns the context and the statistic of its rows (or None, when a map is to find it itself).
+A backend is a module with a `name`, a function `refusal(request)` and a function `context(request)`. `refusal` returns
+the reason why the backend cannot serve a request, or None. `context` returns the context and the statistic of its rows,
+or None in place of the statistic, which a map then computes itself.
 
-`auto` takes the native kernels wherever they serve, as they were the fastest at nearly every size on every instruction
-set (`python -m bench auto`). The one exception is a rule about the processor, not about sizes: see `_sdpa_is_faster`.
+`auto` selects the native kernels whenever they support the request. They were the fastest at nearly every size on every
+instruction set (`python -m bench auto`). The one exception depends on the processor, not on sizes
+(`_sdpa_is_faster`).
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from .statistic import Statistic
 
 class Backend(Protocol):
     name: str
-    isolates: bool
-    """Whether it leaves out by itself what is masked and not finite, and takes requests that are reduced; else
-    `isolated` does the first, and the backend reduces a request where it needs to."""
+    handles_nonfinite: bool
+    """Whether the backend itself ignores NaN and ∞ in masked positions, and expects reduced requests. Otherwise
+    `serve_without_nonfinite` removes them, and the backend reduces the request if it needs to."""
 
     def refusal(self, request: Request) -> str | None: ...
 
@@ -37,22 +39,24 @@ class Backend(Protocol):
 BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (native, sdpa, blocked, reference)}
 
 LARGEST_MASK = 2**24
-"""Pairs of a mask that may be stored for SDPA's sake. Beyond it, streaming keeps memory in proportion to Tq + Tk."""
+"""Largest mask, in pairs, that is stored for SDPA. Above it, streaming keeps memory proportional to Tq + Tk."""
 LARGEST_WEIGHTS = 2**24
-"""Weights that SDPA may store, as it does on a CPU under dropout or for a float mask that wants a gradient."""
+"""Most weights that SDPA may store. It stores them on a CPU under dropout or if a float mask requires a gradient."""
 
 
 @dataclass(frozen=True)
 class Choice:
+    """A backend and the reason for choosing it."""
+
     backend: Backend
     why: str
 
 
-ASKED = {name: Choice(backend, "it was asked for") for name, backend in BACKENDS.items()}
+REQUESTED = {name: Choice(backend, "it was asked for") for name, backend in BACKENDS.items()}
 
 
 def choose(request: Request, name: str = "auto") -> Choice:
-    """The backend for a request; raises ValueError when the one that was named cannot serve it."""
+    """Return the backend for a request. Raises ValueError if the named backend cannot serve it."""
     if name == "auto":
         return _automatic(request)
     if name not in BACKENDS:
@@ -60,41 +64,41 @@ def choose(request: Request, name: str = "auto") -> Choice:
     refusal = BACKENDS[name].refusal(request)
     if refusal is not None:
         raise ValueError(f"attend: backend ({name!r}) cannot serve this request: {refusal}. Try backend='auto'.")
-    return ASKED[name]
+    return REQUESTED[name]
 
 
 @cache
 def _has_amx() -> bool:
-    """Whether this processor multiplies tiles of bfloat16 in hardware (AMX), and PyTorch knows it."""
+    """Return whether this processor has AMX (bfloat16 tile products) and PyTorch detects it."""
     supported = getattr(torch.cpu, "_is_amx_tile_supported", None)
     return supported is not None and bool(supported())
 
 
 def _sdpa_is_faster(request: Request) -> bool:
-    """bfloat16 on a processor with AMX: SDPA's products use its tiles; the native kernels compute in float32."""
+    """Return whether SDPA uses AMX for this bfloat16 request. The native kernels compute in float32."""
     if request.q.dtype != torch.bfloat16 or not _has_amx():
         return False
     return sdpa.refusal(request) is None and _too_large(request) is None
 
 
 def _automatic(request: Request) -> Choice:
-    """The first that serves, of those that store nothing that grows with Tq × Tk."""
+    """Return the first backend that supports the request and stores nothing of size Tq × Tk; else `reference`."""
     if _sdpa_is_faster(request):
         return Choice(BACKENDS["torch"], "this processor has AMX, which SDPA uses for bfloat16")
-    unserved = native.refusal(request)
-    if unserved is None:
+    native_refusal = native.refusal(request)
+    if native_refusal is None:
         return Choice(BACKENDS["native"], "the native kernels serve it")
     refusal = sdpa.refusal(request) or _too_large(request)
     if refusal is None:
-        return Choice(BACKENDS["torch"], f"SDPA serves it; native: {unserved}")
-    streaming = blocked.refusal(request)
-    if streaming is None:
-        return Choice(BACKENDS["blocked"], f"{refusal}; native: {unserved}")
-    return Choice(BACKENDS["reference"], f"{refusal}; blocked: {streaming}")
+        return Choice(BACKENDS["torch"], f"SDPA serves it; native: {native_refusal}")
+    blocked_refusal = blocked.refusal(request)
+    if blocked_refusal is None:
+        return Choice(BACKENDS["blocked"], f"{refusal}; native: {native_refusal}")
+    return Choice(BACKENDS["reference"], f"{refusal}; blocked: {blocked_refusal}")
 
 
 def _too_large(request: Request) -> str | None:
-    """Where SDPA would store what grows with Tq × Tk."""
+    """Return what SDPA would store that is too large and grows with Tq × Tk, or None."""
     if torch.compiler.is_compiling() or transformed():
         return None
     if not request.mask.open and sdpa.mask_pairs(request) > LARGEST_MASK:

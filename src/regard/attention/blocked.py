@@ -4,10 +4,11 @@
         for cols in blocks of the keys they may attend to:
             scores  = similarity(q[rows], k[cols]), softcap, mask
             fold scores and v[cols] into a running softmax           (Milakov & Gimelshein 2018; Dao et al. 2022)
-        context[rows], highest[rows], total[rows] = what was folded
+        context[rows], highest[rows], total[rows] = result of the running softmax
 
-The backward pass walks the same blocks, computes their scores again with autograd on, and sends through them
-dscores = weights · (dweights − Σ weights · dweights). So it serves any similarity that PyTorch can differentiate.
+The backward pass iterates over the same blocks, recomputes their scores with autograd enabled, and backpropagates
+dscores = weights · (dweights − Σ weights · dweights) through them. So it supports any similarity that PyTorch can
+differentiate.
 """
 
 from __future__ import annotations
@@ -20,33 +21,33 @@ import torch
 from torch import Tensor
 
 from ..core.tensors import transformed, wide, widen
-from .derivatives import differentiable_gradients, unserved
+from .derivatives import differentiable_gradients, unsupported_derivative
 from .masks import take_block
-from .request import Request, block_shape, narrow, spread
+from .request import Request, block_shape, narrow, repeat_heads
 from .statistic import Statistic
 
 name = "blocked"
-isolates = False
+handles_nonfinite = False
 
 BLOCK = {"cpu": 2**20}
-"""Numbers held for the scores of one block, by device. Five to eight tensors of this size live at once."""
-BLOCK_ELSEWHERE = 2**24
-SPARED = 2**17
-"""Pairs that a batch entry must be spared on average before entries are walked one by one."""
-LARGE = 128
-"""Scores beyond which weights of the backward pass are computed from the very products of the forward pass."""
+"""Elements in the scores of one block, by device type. Five to eight tensors of this size are alive at a time."""
+BLOCK_DEFAULT = 2**24
+MIN_SKIPPED_PAIRS = 2**17
+"""Process batch entries one by one only if this skips more than so many pairs per entry on average."""
+LARGE_SCORE = 128
+"""If scores exceed this, the backward pass recomputes them exactly as the forward pass did."""
 
 
 def refusal(request: Request) -> str | None:
-    """Why it cannot serve a request, in words; None when it can."""
+    """Return why this backend cannot serve a request, or None if it can."""
     if transformed():
         return "it has a backward pass of its own that torch.func (vmap, grad, jvp) cannot transform"
-    return unserved(request)
+    return unsupported_derivative(request)
 
 
 @torch.compiler.disable
 def context(request: Request) -> tuple[Tensor, Statistic]:
-    """The context and the statistic of its rows."""
+    """Return the context and the statistic of its rows."""
     request = request.reduced()
     seed = int(torch.randint(2**62, ())) if request.dropout_p else 0
     out, highest, total, best = _Blocked.apply(request, seed, *request.tensors)
@@ -54,18 +55,18 @@ def context(request: Request) -> tuple[Tensor, Statistic]:
 
 
 def _shape(request: Request) -> tuple[int, int]:
-    return block_shape(request, BLOCK.get(request.device.type, BLOCK_ELSEWHERE))
+    return block_shape(request, BLOCK.get(request.device.type, BLOCK_DEFAULT))
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Entries of a batch that are walked together: all, or one where lengths differ so much that it saves work."""
+    """Batch entries that are processed together: all of them, or one if lengths differ so much that it saves work."""
 
     request: Request
     entry: int | None = None
 
     def view(self, x: Tensor, trailing: int) -> Tensor:
-        """These entries of a tensor (*lead or broadcastable, *trailing dimensions)."""
+        """Return these entries of a tensor (*lead or broadcastable, *trailing dimensions), as a view."""
         return x if self.entry is None else narrow(x, len(self.request.lead), trailing, self.entry)
 
     def rows(self) -> Iterator[slice]:
@@ -74,7 +75,7 @@ class _Part:
             yield slice(start, min(start + step, self.request.queries))
 
     def blocks(self, rows: slice) -> Iterator[_Block]:
-        """The blocks of these rows that may hold a pair."""
+        """Yield the blocks of these rows that may contain an unmasked pair."""
         _, step = _shape(self.request)
         first, last = self.request.mask.span(rows, self.request.keys)
         for start in range(first, last, step):
@@ -87,64 +88,64 @@ class _Block:
     rows: slice
     cols: slice
     number: int
-    """Of its own, so that dropout can be drawn again."""
+    """Unique number of the block. It seeds dropout, so that the backward pass draws the same mask."""
 
-    def kept(self, request: Request, seed: int) -> Tensor | None:
-        """What dropout multiplies the weights by: 0, or 1 / (1 − p); None without dropout."""
+    def dropout_factors(self, request: Request, seed: int) -> Tensor | None:
+        """Return the dropout factors of the weights, 0 or 1 / (1 − p); None without dropout."""
         if not request.dropout_p:
             return None
         generator = torch.Generator(request.device).manual_seed((seed + self.number) % 2**63)
         shape = (*request.lead, self.rows.stop - self.rows.start, self.cols.stop - self.cols.start)
-        drawn = torch.rand(shape, generator=generator, device=request.device, dtype=torch.float32)
-        return (drawn >= request.dropout_p).to(request.wide) / ((1 - request.dropout_p) or 1.0)
+        uniform = torch.rand(shape, generator=generator, device=request.device, dtype=torch.float32)
+        return (uniform >= request.dropout_p).to(request.wide) / ((1 - request.dropout_p) or 1.0)
 
-    def chosen(self, best: Tensor, dtype: torch.dtype) -> Tensor:
-        """Hard weights of the block: 1 at the best key of each row, (..., rows, cols)."""
+    def hard_weights(self, best: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the hard weights of the block: 1 at the best key of each row, (..., rows, cols)."""
         key = torch.arange(self.cols.start, self.cols.stop, device=best.device)
         return (best[..., self.rows].unsqueeze(-1) == key).to(dtype)
 
 
 def _parts(request: Request) -> Iterator[_Part]:
-    """One part, or one per batch entry when each would skip enough keys beyond its length to be worth a loop."""
+    """Yield one part; or one per batch entry, if skipping the keys past each length saves enough work."""
     lengths = request.mask.lengths
     if isinstance(lengths, Tensor) and lengths.ndim > 2 and lengths.shape[0] > 1 and request.can_narrow:
         entries, longest = lengths.shape[0], request.mask.span(slice(0, request.queries), request.keys)[1]
-        spared = int((longest - lengths).sum()) * request.queries * (request.entries // entries)
-        if spared > entries * SPARED:
+        skipped = int((longest - lengths).sum()) * request.queries * (request.entries // entries)
+        if skipped > entries * MIN_SKIPPED_PAIRS:
             yield from (_Part(request.narrow(entry), entry) for entry in range(entries))
             return
     yield _Part(request)
 
 
-def _walk(request: Request) -> Iterator[tuple[_Part, _Block]]:
-    """All blocks that may hold a pair, with the part that each belongs to."""
+def _all_blocks(request: Request) -> Iterator[tuple[_Part, _Block]]:
+    """Yield all blocks that may contain an unmasked pair, each with its part."""
     for part in _parts(request):
         for rows in part.rows():
             for block in part.blocks(rows):
                 yield part, block
 
 
-class _Fold:
-    """A running softmax over blocks of keys: the highest score, the sum, and the weighted sum of values."""
+class _RunningSoftmax:
+    """A running softmax over blocks of keys: the highest score, the total, and the weighted sum of values."""
 
     def __init__(self, request: Request) -> None:
         zero = torch.zeros((), dtype=request.wide, device=request.device)
         self.hard = request.hard
-        self.highest = zero - torch.inf  # from here on (..., rows, 1)
-        self.best = torch.full_like(zero, -1, dtype=torch.int64)  # likewise, under hard weighting
+        self.highest = zero - torch.inf  # after the first block (..., rows, 1)
+        self.best = torch.full_like(zero, -1, dtype=torch.int64)  # likewise, for hard weighting
         self.total, self.summed = zero, zero  # (..., rows, 1), (..., rows, Dv)
 
-    def add(self, scores: Tensor, v: Tensor, kept: Tensor | None, first: int) -> None:
+    def add(self, scores: Tensor, v: Tensor, dropout_factors: Tensor | None, first: int) -> None:
         top = scores.amax(-1, keepdim=True)  # (..., rows, 1)
         if self.hard:
-            at = scores.argmax(-1, keepdim=True) + first  # the first of equals
-            self.best = torch.where(top > self.highest, at, self.best)
+            index = scores.argmax(-1, keepdim=True) + first  # the first one on ties
+            self.best = torch.where(top > self.highest, index, self.best)
         highest = torch.maximum(self.highest, top)
         base = torch.where(highest == -torch.inf, 0, highest)
         e = torch.exp(scores - base)  # (..., rows, cols)
         shrink = torch.exp(self.highest - base)
         self.total = self.total * shrink + e.sum(-1, keepdim=True)
-        self.summed = self.summed * shrink + (e if kept is None else e * kept) @ v
+        self.summed = self.summed * shrink + (e if dropout_factors is None else e * dropout_factors) @ v
         self.highest = highest
 
     @property
@@ -153,50 +154,50 @@ class _Fold:
 
 
 def _forward(request: Request, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Soft context (*lead, Tq, Dv), highest score, total, best key (*lead, Tq) each."""
+    """Return the soft context (*lead, Tq, Dv), and highest score, total and best key, (*lead, Tq) each."""
     lead = (*request.lead, request.queries)
     soft = torch.zeros(*lead, request.value.shape[-1], dtype=request.wide, device=request.device)
     highest, total = soft.new_full(lead, -torch.inf), soft.new_zeros(lead)
     best = torch.full(lead, -1, device=request.device)
     for part in _parts(request):
         for rows in part.rows():
-            fold = _Fold(request)
+            softmax = _RunningSoftmax(request)
             for block in part.blocks(rows):
                 v = _values(part.request, block)
-                kept = block.kept(part.request, seed)
-                fold.add(part.request.scores(block.rows, block.cols), v, kept, block.cols.start)
-            part.view(soft, 2)[..., rows, :] = fold.context
-            part.view(highest, 1).unsqueeze(-1)[..., rows, :] = fold.highest
-            part.view(total, 1).unsqueeze(-1)[..., rows, :] = fold.total
-            part.view(best, 1).unsqueeze(-1)[..., rows, :] = fold.best
+                dropout_factors = block.dropout_factors(part.request, seed)
+                softmax.add(part.request.scores(block.rows, block.cols), v, dropout_factors, block.cols.start)
+            part.view(soft, 2)[..., rows, :] = softmax.context
+            part.view(highest, 1).unsqueeze(-1)[..., rows, :] = softmax.highest
+            part.view(total, 1).unsqueeze(-1)[..., rows, :] = softmax.total
+            part.view(best, 1).unsqueeze(-1)[..., rows, :] = softmax.best
     return soft, highest, total, best
 
 
-def _choose(request: Request, best: Tensor, seed: int) -> Tensor:
-    """The context of hard weights: the value of the best key, where dropout keeps it."""
+def _hard_context(request: Request, best: Tensor, seed: int) -> Tensor:
+    """Return the context of hard weights: the value of the best key, or 0 if it is dropped."""
     out = torch.zeros(*best.shape, request.value.shape[-1], dtype=request.wide, device=request.device)
-    for part, block in _walk(request):
-        weights = block.chosen(part.view(best, 1), request.wide)
-        kept = block.kept(part.request, seed)
-        weights = weights if kept is None else weights * kept
+    for part, block in _all_blocks(request):
+        weights = block.hard_weights(part.view(best, 1), request.wide)
+        dropout_factors = block.dropout_factors(part.request, seed)
+        weights = weights if dropout_factors is None else weights * dropout_factors
         part.view(out, 2)[..., block.rows, :] += weights @ _values(part.request, block)
     return out
 
 
-def _kept(request: Request, seed: int) -> Tensor | None:
-    """What dropout multiplies all weights by, (*lead, Tq, Tk), as the blocks draw it; None without dropout."""
+def _all_dropout_factors(request: Request, seed: int) -> Tensor | None:
+    """Return the dropout factors of all weights, (*lead, Tq, Tk), as drawn by the blocks; None without dropout."""
     if not request.dropout_p:
         return None
     whole = torch.zeros(request.shape, dtype=request.wide, device=request.device)
-    for part, block in _walk(request):
-        kept = block.kept(part.request, seed)
-        assert kept is not None
-        part.view(whole, 2)[..., block.rows, block.cols] = kept
+    for part, block in _all_blocks(request):
+        dropout_factors = block.dropout_factors(part.request, seed)
+        assert dropout_factors is not None
+        part.view(whole, 2)[..., block.rows, block.cols] = dropout_factors
     return whole
 
 
 def _values(request: Request, block: _Block) -> Tensor:
-    return widen(spread(request.value[..., block.cols, :], request.groups))  # (..., cols, Dv)
+    return widen(repeat_heads(request.value[..., block.cols, :], request.groups))  # (..., cols, Dv)
 
 
 class _Blocked(torch.autograd.Function):
@@ -205,7 +206,7 @@ class _Blocked(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         request = request.with_tensors([x if x is None else x.detach() for x in tensors])
         soft, highest, total, best = _forward(request, seed)
-        out = _choose(request, best, seed) if request.hard else soft
+        out = _hard_context(request, best, seed) if request.hard else soft
         ctx.request, ctx.seed = request, seed
         ctx.save_for_backward(soft, highest, total, best, *tensors)
         ctx.mark_non_differentiable(highest, total, best)
@@ -218,26 +219,26 @@ class _Blocked(torch.autograd.Function):
             return (None, None, *(None for _ in tensors))
         if torch.is_grad_enabled():  # only under create_graph=True
             request = ctx.request.with_tensors(tensors)
-            kept = _kept(request, ctx.seed)
-            return (None, None, *differentiable_gradients(request, ctx.needs_input_grad[2:], grad, kept))
-        walk = _Backward(ctx.request.with_tensors(tensors), ctx.seed, ctx.needs_input_grad[2:])
-        return (None, None, *walk.run(widen(grad), soft, Statistic(highest, total), best))
+            dropout_factors = _all_dropout_factors(request, ctx.seed)
+            return (None, None, *differentiable_gradients(request, ctx.needs_input_grad[2:], grad, dropout_factors))
+        backward_pass = _Backward(ctx.request.with_tensors(tensors), ctx.seed, ctx.needs_input_grad[2:])
+        return (None, None, *backward_pass.run(widen(grad), soft, Statistic(highest, total), best))
 
 
 class _Backward:
-    """Walks the blocks again and sums the gradients of q, k, v, the dense mask and the similarity's parameters."""
+    """Iterates over the blocks again and sums the gradients of `Request.tensors`."""
 
-    def __init__(self, request: Request, seed: int, wanted: tuple[bool, ...]) -> None:
+    def __init__(self, request: Request, seed: int, needed_grads: tuple[bool, ...]) -> None:
         self.request, self.seed = request, seed
         self.tensors = request.tensors
         self.sums = [
-            torch.zeros(x.shape, dtype=wide(x.dtype), device=x.device) if x is not None and want else None
-            for x, want in zip(self.tensors, wanted, strict=True)
+            torch.zeros(x.shape, dtype=wide(x.dtype), device=x.device) if x is not None and needed else None
+            for x, needed in zip(self.tensors, needed_grads, strict=True)
         ]
 
     def run(self, grad: Tensor, soft: Tensor, statistic: Statistic, best: Tensor) -> list[Tensor | None]:
         delta = (grad * soft).sum(-1, keepdim=True)  # Σⱼ weightᵢⱼ · dweightᵢⱼ, (*lead, Tq, 1)
-        for part, block in _walk(self.request):
+        for part, block in _all_blocks(self.request):
             g, d = (part.view(x, 2)[..., block.rows, :] for x in (grad, delta))
             rows = Statistic(*(part.view(x, 1)[..., block.rows] for x in (statistic.highest, statistic.total)))
             self._block(part, block, g, d, rows, part.view(best, 1))
@@ -249,51 +250,51 @@ class _Backward:
         request = part.request
         scores, leaves = self._scores(part, block)
         soft = statistic.weights(self._forward_scores(part, block, scores, statistic))  # (..., rows, cols)
-        kept = block.kept(request, self.seed)
+        dropout_factors = block.dropout_factors(request, self.seed)
         if self.sums[2] is not None:
-            weights = block.chosen(best, request.wide) if request.hard else soft
-            dv = (weights if kept is None else weights * kept).mT @ grad  # (..., cols, Dv)
+            weights = block.hard_weights(best, request.wide) if request.hard else soft
+            dv = (weights if dropout_factors is None else weights * dropout_factors).mT @ grad  # (..., cols, Dv)
             into = part.view(self.sums[2], 2)[..., block.cols, :]
-            into += _gather(dv, request.groups, into.shape)
+            into += _sum_to_shape(dv, request.groups, into.shape)
         if not scores.requires_grad:
             return
         dweights = grad @ _values(request, block).mT  # (..., rows, cols)
-        if kept is not None:
-            dweights = dweights * kept
+        if dropout_factors is not None:
+            dweights = dweights * dropout_factors
         dscores = (soft * (dweights - delta)).sum_to_size(scores.shape)
-        again = not request.separable  # a callable's graph may reach beyond this block
+        retain = not request.separable  # the graph of a callable may be shared between blocks
         inputs = [leaf for leaf, _ in leaves]
-        for (_, into), piece in zip(
-            leaves, torch.autograd.grad(scores, inputs, dscores, retain_graph=again, allow_unused=True), strict=True
+        for (_, into), gradient in zip(
+            leaves, torch.autograd.grad(scores, inputs, dscores, retain_graph=retain, allow_unused=True), strict=True
         ):
-            if piece is not None:
-                into += piece
+            if gradient is not None:
+                into += gradient
 
     @staticmethod
     def _forward_scores(part: _Part, block: _Block, scores: Tensor, statistic: Statistic) -> Tensor:
-        """Scores as the forward pass computed them.
+        """Return the scores as the forward pass computed them.
 
-        PyTorch may choose another product for tensors that require a gradient, with another rounding: harmless for
-        ordinary scores, but e^(score − highest) of huge ones would overflow.
+        PyTorch may choose another matrix product for tensors that require a gradient, with different rounding. This is
+        harmless for ordinary scores, but e^(score − highest) of huge ones would overflow.
         """
         finite = torch.where(statistic.highest.isfinite(), statistic.highest, 0)
-        if not finite.numel() or bool(finite.abs().amax() <= LARGE):
+        if not finite.numel() or bool(finite.abs().amax() <= LARGE_SCORE):
             return scores.detach()
         request = part.request.with_tensors([x if x is None else x.detach() for x in part.request.tensors])
         with torch.no_grad():
             return request.scores(block.rows, block.cols)
 
     def _scores(self, part: _Part, block: _Block) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """The block's scores with their graph, and its leaves, each with the place where its gradient is summed."""
+        """Return the block's scores with their graph, and its leaves, each with the sum of its gradient."""
         request, rows, cols = part.request, block.rows, block.cols
         leaves: list[tuple[Tensor, Tensor]] = []
 
-        def leaf(x: Tensor, number: int, cut: Callable[[Tensor], Tensor]) -> Tensor:
+        def leaf(x: Tensor, number: int, select: Callable[[Tensor], Tensor]) -> Tensor:
             total = self.sums[number]
-            x = cut(x).detach()
-            x = widen(x) if request.separable else x  # a callable gets the dtype it was given
+            x = select(x).detach()
+            x = widen(x) if request.separable else x  # a callable gets the dtype of the inputs
             if total is not None:
-                leaves.append((x.requires_grad_(), cut(part.view(total, 2))))
+                leaves.append((x.requires_grad_(), select(part.view(total, 2))))
             return x
 
         q = leaf(request.q, 0, lambda x: x[..., rows, :])
@@ -313,8 +314,8 @@ class _Backward:
             return replace(request, similarity=similarity).score(q, k, rows, cols, bias), leaves
 
 
-def _gather(x: Tensor, groups: int, shape: torch.Size) -> Tensor:
-    """The transpose of `spread` and of broadcasting: sum (*lead, T, D) to the shape of a key or value."""
+def _sum_to_shape(x: Tensor, groups: int, shape: torch.Size) -> Tensor:
+    """Sum (*lead, T, D) to the shape of a key or value: the transpose of `repeat_heads` and of broadcasting."""
     if groups > 1:
         x = x.unflatten(-3, (-1, groups)).sum(-3)  # (..., H / groups, T, D)
     return x.sum_to_size(shape)

@@ -1,7 +1,7 @@
-"""The cells of a picture: a stretch of rows or columns cut into parts of nearly equal size.
+"""Cells of a pooled image: a range of rows or columns divided into parts of nearly equal size.
 
-Cell c of m over n entries holds entries ⌊c·n/m⌋ up to, not with, ⌊(c+1)·n/m⌋: the cells are disjoint, miss nothing, and
-differ in size by one at the most. A picture with more cells than entries repeats each entry.
+Cell c of m over n entries covers entries ⌊c·n/m⌋ up to, but excluding, ⌊(c+1)·n/m⌋. The cells are disjoint, cover every
+entry, and differ in size by at most one. An image with more cells than entries repeats entries.
 
     n = 7, m = 3      0 1 | 2 3 | 4 5 6
 """
@@ -21,18 +21,18 @@ from .masks import Span
 
 @dataclass(frozen=True)
 class Columns:
-    """The entries of some cells, laid out so that every cell has the same width."""
+    """The entries of some cells, padded so that every cell has the same width."""
 
     cells: slice
     span: Span
     width: int
     counted: Tensor | None = None
-    """0 where a smaller cell repeats its last entry to fill the width, else 1, (cells, width); None for all 1."""
+    """(cells, width): 0 for padding, which repeats the last entry of a smaller cell, else 1. None: no padding."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Entries [start, stop) in `wanted` cells."""
+    """Entries [start, stop) divided into `wanted` cells."""
 
     start: int
     stop: int
@@ -48,31 +48,31 @@ class Cells:
 
     @property
     def count(self) -> int:
-        """Cells that are computed: no more than there are entries."""
+        """Number of cells that are computed: at most the number of entries."""
         return min(self.wanted, self.entries)
 
     def edge(self, cell: int) -> int:
         return self.start + cell * self.entries // self.count
 
     def cell_of(self, entry: int) -> int:
-        """The last cell that starts at or before the entry."""
+        """Return the last cell that starts at or before the entry."""
         return ((entry - self.start + 1) * self.count - 1) // self.entries
 
     def sizes(self, device: torch.device) -> Tensor:
         return self.edges(device).diff()
 
     def edges(self, device: torch.device) -> Tensor:
-        """Where each cell starts, and where the last ends: count + 1 numbers."""
+        """Return the start of each cell and the end of the last one, (count + 1,)."""
         if self.count == self.entries:
             return torch.arange(self.start, self.stop + 1, device=device)
         return self.start + torch.arange(self.count + 1, device=device) * self.entries // max(1, self.count)
 
     def even(self) -> int | None:
-        """Entries of every cell, where all have as many."""
+        """Return the number of entries per cell if all cells have the same size, else None."""
         return self.entries // self.count if self.entries % self.count == 0 else None
 
     def parts(self, within: slice, most: int, device: torch.device) -> Iterator[Columns]:
-        """The cells that overlap a stretch, in parts of at most so many entries: many small cells, or part of one."""
+        """Yield the cells that overlap a range, in parts of at most `most` entries: several cells, or part of one."""
         first, last = self.cell_of(within.start), self.cell_of(within.stop - 1) + 1
         width = -(-self.entries // self.count)
         if width > most:
@@ -86,7 +86,7 @@ class Cells:
             yield self._columns(slice(cell, min(cell + most // width, last)), width, device)
 
     def _columns(self, cells: slice, width: int, device: torch.device) -> Columns:
-        """Whole cells. Uneven ones gather keys, which is cheaper than gathering scores."""
+        """Return whole cells. For cells of different sizes it gathers keys, which is cheaper than gathering scores."""
         if self.entries % self.count == 0:
             return Columns(cells, slice(self.edge(cells.start), self.edge(cells.stop)), width)
         edges = torch.arange(cells.start, cells.stop + 1, device=device) * self.entries // self.count + self.start
@@ -95,21 +95,21 @@ class Cells:
         return Columns(cells, entries.minimum(last).flatten(), width, (entries <= last).to(torch.float32))
 
     def fold(self, out: Tensor, rows: slice, strength: Tensor, *, largest: bool) -> None:
-        """Reduce rows of the picture's columns (..., rows, n) into the cells of this axis, out (..., count, n)."""
+        """Reduce rows of pooled columns (..., rows, n) into the cells of this axis, out (..., count, n)."""
         entry = torch.arange(rows.start, rows.stop, device=out.device)
         cell = ((entry - self.start + 1) * self.count - 1) // self.entries
         index = cell.unsqueeze(-1).expand(strength.shape)
         out.scatter_reduce_(-2, index, strength, "amax" if largest else "sum")
 
     def enlarge(self, x: Tensor, dim: int) -> Tensor:
-        """Repeat entries where more cells are wanted than there are."""
+        """Repeat entries if more cells are wanted than there are entries."""
         if self.wanted == self.count:
             return x
         return x.index_select(dim, torch.arange(self.wanted, device=x.device) * self.count // self.wanted)
 
 
 def mean_(sums: Tensor, rows: Cells, cols: Cells) -> Tensor:
-    """The sums of the pairs of each cell (..., rows.count, cols.count) → their mean, in place."""
+    """Divide the sum of each cell (..., rows.count, cols.count) by its number of pairs, in place."""
     height, width = rows.even(), cols.even()
     if height is not None and width is not None:
         return sums if height * width == 1 else sums.div_(height * width)
@@ -117,7 +117,7 @@ def mean_(sums: Tensor, rows: Cells, cols: Cells) -> Tensor:
 
 
 class Band(NamedTuple):
-    """Rows [start, stop) of a picture, `pixels` high; if `joins`, they belong to the last pixel of the band before."""
+    """Rows [start, stop) of an image, `pixels` high. If `joins`, they belong to the last pixel of the previous band."""
 
     start: int
     stop: int
@@ -155,24 +155,24 @@ def split(start: int, stop: int, size: int) -> list[Cells]:
 
 
 def sizes(side: Sequence[Cells]) -> Tensor:
-    """Number of entries of each cell along one side of a picture."""
+    """Return the number of entries of each cell along one side of an image."""
     return torch.cat([cells.sizes(torch.device("cpu")) for cells in side])
 
 
 def cell_of_entry(side: Sequence[Cells]) -> Tensor:
-    """The cell of each entry along one side of a picture."""
+    """Return the cell of each entry along one side of an image."""
     counts = sizes(side)
     return torch.arange(len(counts)).repeat_interleave(counts)
 
 
 def largest(x: Tensor, cell: Tensor) -> Tensor:
-    """The maximum of the columns of each cell: (n, entries) → (n, cells). Weights are not negative."""
+    """Return the maximum of the columns of each cell: (n, entries) → (n, cells). Weights must not be negative."""
     out = x.new_zeros(x.shape[0], int(cell[-1]) + 1)
     return out.scatter_reduce_(1, cell.expand(x.shape), x, "amax")
 
 
 class Shading(NamedTuple):
-    """How a weight becomes one of 256 shades, rounded: 0 for none, 255 for a weight of 1; NaN is 0.
+    """Mapping of weights to 256 shades, rounded: 0 for a weight of 0, 255 for a weight of 1. NaN maps to 0.
 
         linear   255 · w
         log      255 · (1 − log w / log floor)
@@ -184,7 +184,7 @@ class Shading(NamedTuple):
     """
 
     floor: float | None = None
-    """Where the log scale begins, above 0 and below 1; None for the linear one."""
+    """Smallest weight of the log scale, between 0 and 1; None for the linear scale."""
 
     @property
     def log(self) -> bool:
@@ -192,11 +192,11 @@ class Shading(NamedTuple):
 
     @property
     def line(self) -> tuple[float, float]:
-        """Slope and shift: a shade is x · slope + shift, cut to a whole number, where x is w or log w."""
+        """Slope and shift: a shade is x · slope + shift, truncated to an integer, for x = w or log w."""
         return (255.0, 0.5) if self.floor is None else (-255 / math.log(self.floor), 255.5)
 
     def of(self, weights: Tensor) -> Tensor:
-        """The shades of weights of any shape, uint8."""
+        """Return the shades of weights of any shape, uint8."""
         slope, shift = self.line
         shades = weights.log().mul_(slope).add_(shift) if self.log else weights * slope + shift
-        return torch.fmax(shades.clamp_(max=255.5), shades.new_zeros(())).to(torch.uint8)  # fmax: of NaN and 0, 0
+        return torch.fmax(shades.clamp_(max=255.5), shades.new_zeros(())).to(torch.uint8)  # fmax(NaN, 0) is 0

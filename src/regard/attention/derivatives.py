@@ -1,11 +1,12 @@
-"""Derivatives beyond the first in reverse mode. The fused kernels have none of them; `reference` has them all.
+"""Derivatives other than first-order reverse mode. The fused kernels have none of them; `reference` has all.
 
-Forward mode (`torch.func.jvp`, `torch.autograd.forward_ad`) and nested transformations (`torch.func.hessian`) are known
-when attention is called: `unserved` names them, the other backends refuse, and `auto` takes `reference`.
+Forward mode (`torch.func.jvp`, `torch.autograd.forward_ad`) and nested transformations (`torch.func.hessian`) can be
+detected when attention is called: `unsupported_derivative` names them, the other backends refuse, and `auto` selects
+`reference`.
 
-A second derivative in reverse mode is known in the backward pass only: there grad mode is enabled under
-`create_graph=True`. The gradients are then computed through `reference` (`differentiable_gradients`), as a graph that
-has derivatives of any order. It stores all weights.
+A second derivative in reverse mode can be detected only in the backward pass, where grad mode is enabled under
+`create_graph=True`. The gradients are then computed through `reference` (`differentiable_gradients`), whose graph has
+derivatives of any order. It stores all weights.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from torch.autograd import forward_ad
 from ..core.tensors import transformed
 from . import reference
 from .masks import Mask
-from .nonfinite import isolated
+from .nonfinite import serve_without_nonfinite
 from .packed_layout import Layout, pad, padded, positions, unpad
 from .request import Request, shared_lead
 from .similarity import Similarity, reachable_leaves
 
 
-def unserved(request: Request) -> str | None:
-    """Why a backend with first derivatives in reverse mode alone cannot serve a request; None when it can."""
+def unsupported_derivative(request: Request) -> str | None:
+    """Return why a backend with only first-order reverse-mode derivatives cannot serve a request, or None if it can."""
     if transformed():
-        return _unserved_transformation(request.tensors)
+        return _unsupported_transformation(request.tensors)
     if forward_ad._current_level < 0:
         return None
     dual = any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in request.tensors)
     return "it has no forward-mode derivatives" if dual else None
 
 
-def _unserved_transformation(tensors: Sequence[Tensor | None]) -> str | None:
+def _unsupported_transformation(tensors: Sequence[Tensor | None]) -> str | None:
     functorch = torch._C._functorch
     if torch.compiler.is_compiling():  # the stack below cannot be read while tracing
         return "it has first derivatives only, and torch.func may ask for others"
@@ -45,44 +46,48 @@ def _unserved_transformation(tensors: Sequence[Tensor | None]) -> str | None:
     if functorch.TransformType.Jvp in kinds:
         return "it has no forward-mode derivatives"
     gradients = kinds.count(functorch.TransformType.Grad)
-    again = gradients and any(x is not None and _unwrapped(x).requires_grad for x in tensors)
-    return "it has first derivatives only" if gradients > 1 or again else None
+    differentiated = gradients and any(x is not None and _unwrapped(x).requires_grad for x in tensors)
+    return "it has first derivatives only" if gradients > 1 or differentiated else None
 
 
 def _unwrapped(x: Tensor) -> Tensor:
-    """The tensor outside all transformations of torch.func."""
+    """Return the tensor without the wrappers of torch.func transformations."""
     while torch._C._functorch.is_functorch_wrapped_tensor(x):
         x = torch._C._functorch.get_unwrapped(x)
     return x
 
 
 def differentiable_gradients(
-    request: Request, wanted: Sequence[bool], grad: Tensor, kept: Tensor | None = None
+    request: Request, needed_grads: Sequence[bool], grad: Tensor, dropout_factors: Tensor | None = None
 ) -> list[Tensor | None]:
-    """The gradients of `request.tensors`, one for each that is wanted, themselves differentiable.
+    """Return differentiable gradients of those `request.tensors` that need one, and None for the others.
 
-    `grad` is the gradient of the context; `kept` what dropout multiplied the weights by.
+    `grad` is the gradient of the context; `dropout_factors` multiply the weights.
 
     Raises:
         RuntimeError: if queries, keys or values depend on the parameters of a callable similarity. The graph of the
-            gradients could not be told from the graph that made them.
+            gradients could not be separated from the graph that computed them.
     """
-    own = 4 if not request.separable else len(request.tensors)  # a callable reads its own parameters, not copies
+    copied = 4 if not request.separable else len(request.tensors)  # a callable reads its own parameters, not copies
     _require_separate_graphs(request)
     with torch.enable_grad():
         # a view of each input, so that no input is part of the graph of another
         inputs = [
-            x.view_as(x) if x is not None and want and i < own else x
-            for i, (x, want) in enumerate(zip(request.tensors, wanted, strict=True))
+            x.view_as(x) if x is not None and needed and i < copied else x
+            for i, (x, needed) in enumerate(zip(request.tensors, needed_grads, strict=True))
         ]
-        context, _ = isolated(request.with_tensors(inputs), lambda clean: reference.context(clean, kept))
-        chosen = [x for x, want in zip(inputs, wanted, strict=True) if x is not None and want]
+        context, _ = serve_without_nonfinite(
+            request.with_tensors(inputs), lambda clean: reference.context(clean, dropout_factors)
+        )
+        chosen = [x for x, needed in zip(inputs, needed_grads, strict=True) if x is not None and needed]
         if not context.requires_grad:
             return [None] * len(inputs)
         gradients = iter(
             torch.autograd.grad(context, chosen, grad.to(context.dtype), create_graph=True, allow_unused=True)
         )
-    return [next(gradients) if x is not None and want else None for x, want in zip(inputs, wanted, strict=True)]
+    return [
+        next(gradients) if x is not None and needed else None for x, needed in zip(inputs, needed_grads, strict=True)
+    ]
 
 
 def _require_separate_graphs(request: Request) -> None:
@@ -92,14 +97,14 @@ def _require_separate_graphs(request: Request) -> None:
     for x in request.tensors[:4]:
         if x is not None and any(id(leaf) in parameters for leaf in reachable_leaves(x)):
             raise RuntimeError(
-                "attend: create_graph=True must not meet a callable similarity whose parameters also produce query, "
+                "attend: create_graph=True does not support a callable similarity whose parameters also produce query, "
                 "key, value or attn_mask, unless backend is 'reference'. Try backend='reference'."
             )
 
 
 def gradients_by_head(
     tensors: Sequence[Tensor],
-    wanted: Sequence[bool],
+    needed_grads: Sequence[bool],
     grad: Tensor,
     similarity: Similarity,
     mask: Mask,
@@ -108,9 +113,10 @@ def gradients_by_head(
     lead: tuple[int, ...],
     layout: Layout | None = None,
 ) -> list[Tensor | None]:
-    """The same for the tensors of a kernel: q (B, H, Tq, D), k, v (B, H / groups, Tk, ·), parameters (B, H, ·).
+    """Return differentiable gradients of the tensors of a kernel.
 
-    They are reshaped to the leading dimensions of the mask; a softcap of 0 is none. Packed: (H, N, ·) each.
+    They are q (B, H, Tq, D), k and v (B, H / groups, Tk, ·), and parameters (B, H, ·); packed, (H, N, ·) each. They are
+    reshaped to the leading dimensions of the mask. A softcap of 0 means none.
     """
     shared = shared_lead(lead, groups)
     q, k, v, *parameters = tensors
@@ -125,36 +131,38 @@ def gradients_by_head(
         groups=groups,
     )
     if layout is not None:
-        return gradients_of_packed(request, layout, wanted, grad)
-    of_dense = (*wanted[:3], False, *wanted[3:])
+        return gradients_of_packed(request, layout, needed_grads, grad)
+    with_mask = (*needed_grads[:3], False, *needed_grads[3:])
     q_grad, k_grad, v_grad, _, *others = differentiable_gradients(
-        request, of_dense, grad.reshape(*lead, *grad.shape[2:])
+        request, with_mask, grad.reshape(*lead, *grad.shape[2:])
     )
-    found = (q_grad, k_grad, v_grad, *others)
-    return [None if g is None else g.reshape(x.shape) for g, x in zip(found, tensors, strict=True)]
+    gradients = (q_grad, k_grad, v_grad, *others)
+    return [None if g is None else g.reshape(x.shape) for g, x in zip(gradients, tensors, strict=True)]
 
 
-def gradients_of_packed(request: Request, layout: Layout, wanted: Sequence[bool], grad: Tensor) -> list[Tensor | None]:
-    """The same for the q, k and v of packed sequences, (H, N, ·) each, by way of a padded batch.
+def gradients_of_packed(
+    request: Request, layout: Layout, needed_grads: Sequence[bool], grad: Tensor
+) -> list[Tensor | None]:
+    """Return differentiable gradients of q, k and v of packed sequences, (H, N, ·) each, through a padded batch.
 
     `grad` is the gradient of the context, (H, Nq, Dv). The similarity has no parameters.
     """
-    at_queries, at_keys = positions(request, layout)
+    query_index, key_index = positions(request, layout)
     with torch.enable_grad():
         batch = padded(request, layout)
-        grad = pad(grad, at_queries, layout.sequences, layout.most_queries)  # (B, H, Tq, Dv)
-        gradients = differentiable_gradients(batch, (*wanted, False), grad)[:3]
+        grad = pad(grad, query_index, layout.sequences, layout.most_queries)  # (B, H, Tq, Dv)
+        gradients = differentiable_gradients(batch, (*needed_grads, False), grad)[:3]
         return [
-            None if g is None else unpad(g, at).transpose(0, 1)  # (B, H, T, ·) → (H, N, ·)
-            for g, at in zip(gradients, (at_queries, at_keys, at_keys), strict=True)
+            None if g is None else unpad(g, index).transpose(0, 1)  # (B, H, T, ·) → (H, N, ·)
+            for g, index in zip(gradients, (query_index, key_index, key_index), strict=True)
         ]
 
 
-class Rerouted(torch.autograd.Function):
-    """Passes a context on whose own graph has first derivatives only.
+class HigherOrder(torch.autograd.Function):
+    """Identity for a context whose own graph has only first derivatives.
 
-    In a plain backward pass the gradient goes to that graph. Under create_graph=True it goes around it, straight to
-    query, key, value and mask.
+    A plain backward pass uses that graph. Under create_graph=True the gradients of query, key, value and mask come from
+    `differentiable_gradients` instead.
     """
 
     @staticmethod
@@ -177,10 +185,10 @@ class Rerouted(torch.autograd.Function):
         return None, *differentiable_gradients(request, ctx.needs_input_grad[1:5], grad), None
 
 
-def rerouted(context: Tensor, request: Request) -> Tensor:
-    """The context of a dot-product request with derivatives of any order, if its own graph may have the first alone."""
+def with_higher_order(context: Tensor, request: Request) -> Tensor:
+    """Return the context of a dot-product request with derivatives of any order instead of only the first."""
     if not context.requires_grad or torch.compiler.is_compiling() or transformed():
         return context
     rest = (request.similarity, request.mask, request.softcap, request.groups, request.lead)
-    result: Tensor = Rerouted.apply(context, *request.tensors, rest)
+    result: Tensor = HigherOrder.apply(context, *request.tensors, rest)
     return result

@@ -1,11 +1,11 @@
-"""The native dot products as operators of torch: `regard::dot` and `regard::dot_backward`.
+"""Native dot-product attention as custom operators: `regard::dot` and `regard::dot_backward`.
 
-torch.compile, torch.export and whatever else traces see one operator with its shapes and its gradient, instead of
-Python that reads pointers. An eager call goes around it: through the dispatcher it costs twice the Python of the direct
+torch.compile, torch.export and other tracers see one operator with its shapes and its gradient, instead of Python code
+that reads pointers. An eager call bypasses it: the dispatcher costs twice the Python time of the direct
 `autograd.Function` of `native`, and four times that of a call without gradients (`docs/performance.md`).
 
-What the kernels are told is spelled in the types of a schema: heads as (B, H, T, D), the mask as numbers and tensors.
-Whether a result is finite, and what follows from it, is decided inside: nothing here depends on the numbers.
+The arguments use the types of an operator schema: heads as (B, H, T, D), the mask as numbers and tensors. The operator
+itself checks whether results are finite, so that nothing here depends on the values of tensors.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ torch.library.define(
 )
 
 
-def traced(request: Request) -> tuple[Tensor, Tensor]:
-    """Context and softmax (2, *lead, Tq) of a request by the operator, in float32; its similarity is `Dot`."""
+def dot_through_operator(request: Request) -> tuple[Tensor, Tensor]:
+    """Compute context and softmax (2, *lead, Tq) of a `Dot` request through the operator, in float32."""
     mask, lead = request.mask, request.lead
     batches, _ = entries(request)
     q = by_head(request.q, request)  # (B, H, Tq, D)
@@ -47,7 +47,7 @@ def traced(request: Request) -> tuple[Tensor, Tensor]:
 
 
 def numbers_of(request: Request) -> tuple[int | None, int | None, int, float, float | None]:
-    """What an operator is told besides tensors, in the order of `request_of`."""
+    """Return the non-tensor arguments of an operator, in the order of `request_of`."""
     assert isinstance(request.similarity, Dot)
     mask = request.mask
     return mask.left, mask.right, request.groups, request.similarity.scale, request.softcap
@@ -66,7 +66,7 @@ def request_of(
     scale: float,
     softcap: float | None,
 ) -> Request:
-    """The request that the arguments of an operator spell. Lengths were not read: the kernels cut them to the keys."""
+    """Return the request for the arguments of an operator. The kernels clamp lengths to the number of keys."""
     leads = ((*x.shape[:-3], x.shape[-3] * share) for x, share in ((q, 1), (k, groups), (v, groups)))
     lead, by_entry = tuple(torch.broadcast_shapes(*leads)), (-1, 1, 1, 1)
     first = 0 if offset is None else offset.reshape(by_entry)
@@ -87,7 +87,7 @@ def _(
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     context, softmax = output
     q, k, v, dense, offset, lengths, *ctx.numbers = inputs
     ctx.save_for_backward(context, softmax, q, k, v, dense, offset, lengths)
@@ -95,7 +95,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     ctx.mark_non_differentiable(softmax)
 
 
-def _differentiate(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
     if grad is None:
         return (None,) * 11
     if torch.is_grad_enabled():  # only under create_graph=True
@@ -106,12 +106,12 @@ def _differentiate(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None
     return *gradients, *(None,) * 8
 
 
-def _refuse(ctx: Any, *gradients: Any) -> None:
+def _no_second_derivative(ctx: Any, *gradients: Any) -> None:
     raise RuntimeError(
         "attend: backend (native) has first derivatives only; got create_graph=True. "
         "Try backend='reference' for second ones."
     )
 
 
-torch.library.register_autograd("regard::dot", _differentiate, setup_context=_keep)
-torch.library.register_autograd("regard::dot_backward", _refuse)
+torch.library.register_autograd("regard::dot", _backward, setup_context=_setup_context)
+torch.library.register_autograd("regard::dot_backward", _no_second_derivative)

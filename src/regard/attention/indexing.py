@@ -1,4 +1,4 @@
-"""Reading an index such as `m[0, 3, 100:120]`: what it asks of leading dimensions, rows and columns."""
+"""Parse an index such as `m[0, 3, 100:120]` into leading dimensions, rows and columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .request import Index
 
 @dataclass(frozen=True)
 class Lookup:
-    """One index per dimension, each taken independently; whole numbers drop theirs, as in a tensor."""
+    """One index per dimension, applied independently. An integer drops its dimension, as in a tensor."""
 
     lead: tuple[Index, ...]
     rows: Index
@@ -24,31 +24,31 @@ class Lookup:
 
     @classmethod
     def of(cls, index: Any, shape: Sequence[int]) -> Lookup:
-        """Raises IndexError where a tensor would, and for what a map does not offer."""
+        """Parse an index. Raises IndexError where a tensor would, and for an index that maps do not support."""
         parts = list(index) if isinstance(index, tuple) else [index]
-        dots = [at for at, part in enumerate(parts) if part is Ellipsis]
-        if len(dots) > 1:
+        ellipses = [position for position, part in enumerate(parts) if part is Ellipsis]
+        if len(ellipses) > 1:
             raise IndexError("map: an index may hold one ... only.")
-        at = dots[0] if dots else len(parts)
-        given = len(parts) - len(dots)
-        if given > len(shape):
-            raise IndexError(f"map: an index may name {len(shape)} dimensions of shape {tuple(shape)}; got {given}.")
-        parts[at : at + 1] = [slice(None)] * (len(shape) - given)
-        read = [_read(part, size, dim) for dim, (part, size) in enumerate(zip(parts, shape, strict=True))]
-        if sum(isinstance(part, Tensor) for part in read) > 1:
+        position = ellipses[0] if ellipses else len(parts)
+        count = len(parts) - len(ellipses)
+        if count > len(shape):
+            raise IndexError(f"map: an index may name {len(shape)} dimensions of shape {tuple(shape)}; got {count}.")
+        parts[position : position + 1] = [slice(None)] * (len(shape) - count)
+        parsed = [_parse(part, size, dim) for dim, (part, size) in enumerate(zip(parts, shape, strict=True))]
+        if sum(isinstance(part, Tensor) for part in parsed) > 1:
             raise IndexError(
                 "map: an index may hold one list, tensor or stepped slice only; got more. "
                 "Index twice, or use dense() and index that."
             )
-        return cls(tuple(read[:-2]), read[-2], read[-1])
+        return cls(tuple(parsed[:-2]), parsed[-2], parsed[-1])
 
     def result(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of the answer for a map of this shape."""
+        """Return the shape of the result for a map of this shape."""
         sizes = (_size(part, n) for part, n in zip((*self.lead, self.rows, self.cols), shape, strict=True))
         return tuple(n for n in sizes if n is not None)
 
     def squeeze(self, block: Tensor) -> Tensor:
-        """Drop the rows or columns that were named by a whole number."""
+        """Drop the dimension of rows or columns if it was indexed by an integer."""
         if isinstance(self.cols, int):
             block = block.squeeze(-1)
             return block.squeeze(-1) if isinstance(self.rows, int) else block
@@ -65,7 +65,7 @@ def _size(part: Index, whole: int) -> int | None:
     return len(part) if isinstance(part, Tensor) else len(range(*part.indices(whole)))
 
 
-def _read(part: Any, size: int, dim: int) -> Index:
+def _parse(part: Any, size: int, dim: int) -> Index:
     if isinstance(part, slice):
         start, stop, step = part.indices(size)
         if step < 1:
@@ -74,7 +74,7 @@ def _read(part: Any, size: int, dim: int) -> Index:
             return torch.arange(start, stop, step)
         return slice(start, max(start, stop))
     if isinstance(part, (list, range)) or getattr(part, "ndim", 0) > 0:
-        return _numbers(torch.as_tensor(list(part) if isinstance(part, range) else part), size, dim)
+        return _parse_tensor(torch.as_tensor(list(part) if isinstance(part, range) else part), size, dim)
     try:
         number = operator.index(part)
     except TypeError:
@@ -86,7 +86,7 @@ def _read(part: Any, size: int, dim: int) -> Index:
     return number % size
 
 
-def _numbers(part: Tensor, size: int, dim: int) -> Tensor:
+def _parse_tensor(part: Tensor, size: int, dim: int) -> Tensor:
     if part.ndim != 1:
         raise IndexError(f"map: a list or tensor in an index must be 1-D; got {part.ndim} dimensions.")
     if part.dtype == torch.bool:

@@ -1,6 +1,6 @@
 """Masks: which keys a query may attend to.
 
-One polarity inside: True = may attend. Masks of other polarity are turned here and nowhere else.
+Internally True always means "may attend". Only this module converts masks of the other polarity.
 
     causal(4)          sliding(4, left=1, right=1)     padding([2, 4], 4)
     ■ · · ·            ■ ■ · ·                         ■ ■ · ·   (first sentence)
@@ -8,8 +8,8 @@ One polarity inside: True = may attend. Masks of other polarity are turned here 
     ■ ■ ■ ·            · ■ ■ ■
     ■ ■ ■ ■            · · ■ ■                         one row serves every query
 
-The operator itself never builds these: `attend(..., is_causal, window, causal_offset, lengths)` keeps the description
-(`Mask`), and blocks of pairs that may not attend are skipped.
+The operator itself never builds these tensors: `attend(..., is_causal, window, causal_offset, lengths)` keeps the
+parameters (`Mask`) and skips blocks that are masked completely.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ..core.tensors import transformed
 from .tensor_types import causal_bias_offset, is_causal_bias, require_supported
 
 Span = slice | Tensor
-"""Some rows or columns: a slice with start and stop, or a tensor of indices."""
+"""Rows or columns: a slice with start and stop, or a tensor of indices."""
 
 
 def indices(span: Span, device: torch.device) -> Tensor:
-    """The positions that a span names, shape (n,)."""
+    """Return the indices of a span, (n,)."""
     if isinstance(span, Tensor):
         return span
     return torch.arange(span.start, span.stop, device=device)
@@ -38,10 +38,10 @@ def indices(span: Span, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class Mask:
-    """The description of a mask: a few numbers and, where the caller gave one, a dense part.
+    """The parameters of a mask: a few numbers and, if the caller passed one, a dense mask.
 
-    Query i stands at position pᵢ = i + offset and may attend to key j when
-    pᵢ − left ≤ j ≤ pᵢ + right,  j < length,  and the dense part allows it.
+    Query i is at position pᵢ = i + offset and may attend to key j if
+    pᵢ − left ≤ j ≤ pᵢ + right,  j < length,  and the dense mask allows it.
     """
 
     dense: Tensor | None = None
@@ -49,13 +49,13 @@ class Mask:
     left: int | None = None
     right: int | None = None
     offset: int | Tensor = 0
-    """One number; or one per batch entry, or row, shaped to broadcast with (*lead, Tq, Tk)."""
+    """An integer; or one per batch entry or row, in a shape that broadcasts to (*lead, Tq, Tk)."""
     lengths: int | Tensor | None = None
-    """Valid keys: one number, or one per batch entry, shaped likewise."""
+    """Number of valid keys: an integer, or one per batch entry, likewise."""
 
     @property
     def open(self) -> bool:
-        """Whether every query may certainly attend to every key."""
+        """Whether there is no mask, so that every query may attend to every key."""
         return self.dense is None and self.left is None and self.right is None and self.lengths is None
 
     @property
@@ -80,7 +80,7 @@ class Mask:
         return None if self.lengths is None else _range(self.lengths)
 
     def span(self, rows: slice, keys: int) -> tuple[int, int]:
-        """Columns [first, last) outside which these rows attend to nothing, by position and length alone."""
+        """Return the columns [first, last) that these rows may attend to by position and length alone."""
         first, last = 0, keys
         if self.left is not None:
             first = max(first, rows.start + self.offset_range[0] - self.left)
@@ -91,20 +91,20 @@ class Mask:
         return first, max(first, last)
 
     def allowed(self, rows: Span, cols: Span, device: torch.device) -> Tensor | None:
-        """Boolean block broadcasting to (*lead, rows, cols), True = may attend; None where all may."""
-        parts = [] if self._inside(rows, cols) else self._structure(rows, cols, device)
+        """Return a boolean block that broadcasts to (*lead, rows, cols), True = may attend; None if all may."""
+        parts = [] if self._allows_all(rows, cols) else self._comparisons(rows, cols, device)
         if self.dense is not None and self.dense.dtype == torch.bool:
             parts.append(take_block(self.dense, rows, cols))
         return reduce(operator.and_, parts) if parts else None
 
     def bias(self, rows: Span, cols: Span) -> Tensor | None:
-        """The block of a float mask, or None."""
+        """Return the block of a float mask, or None."""
         if self.dense is None or self.dense.dtype == torch.bool:
             return None
         return take_block(self.dense, rows, cols)
 
     def dense_allowed(self, rows: slice, keys: int, device: torch.device) -> Tensor | None:
-        """Like `allowed` for whole rows, with the −∞ of a float mask read as "may not"."""
+        """Like `allowed` for whole rows, but −∞ in a float mask counts as "may not attend"."""
         cols = slice(0, keys)
         allowed, bias = self.allowed(rows, cols, device), self.bias(rows, cols)
         if bias is None:
@@ -113,27 +113,27 @@ class Mask:
         return finite if allowed is None else allowed & finite
 
     def of_rows(self, rows: Span) -> Mask:
-        """The mask of some rows, counted anew from 0."""
+        """Return the mask of some rows, which are renumbered from 0."""
         dense, offset = self.dense, self.offset
         if dense is not None and dense.shape[-2] != 1:
             dense = dense[..., rows, :]
         if isinstance(offset, Tensor) and offset.shape[-2] != 1:
             offset = offset[..., rows, :]
         if isinstance(rows, Tensor):
-            moved = rows - torch.arange(len(rows), device=rows.device)
-            offset = offset + moved.unsqueeze(-1)  # (..., rows, 1)
+            shift = rows - torch.arange(len(rows), device=rows.device)
+            offset = offset + shift.unsqueeze(-1)  # (..., rows, 1)
         else:
             offset = offset + rows.start
         return replace(self, dense=dense, offset=offset)
 
     def without_bias(self) -> Mask:
-        """The same mask with a float dense part reduced to where it allows attention."""
+        """Return the mask with a float dense mask replaced by a boolean one: True where it is not −∞."""
         if self.dense is None or self.dense.dtype == torch.bool:
             return self
         return replace(self, dense=self.dense != -torch.inf)
 
-    def _inside(self, rows: Span, cols: Span) -> bool:
-        """Whether position and length allow the whole block, so that no comparison is needed."""
+    def _allows_all(self, rows: Span, cols: Span) -> bool:
+        """Return whether position and length allow the whole block, so that no comparison is needed."""
         if not self.positional and self.lengths is None:
             return True
         if torch.compiler.is_compiling() or transformed():
@@ -147,7 +147,7 @@ class Mask:
             return False
         return self.lengths_range is None or last_col < self.lengths_range[0]
 
-    def _structure(self, rows: Span, cols: Span, device: torch.device) -> list[Tensor]:
+    def _comparisons(self, rows: Span, cols: Span, device: torch.device) -> list[Tensor]:
         key = indices(cols, device)  # (cols,)
         parts = []
         if self.positional:
@@ -165,11 +165,11 @@ class Mask:
 
 
 OPEN = Mask()
-"""Every query may attend to every key: what most calls ask for, so it is made once."""
+"""No mask: every query may attend to every key. Most calls share this instance."""
 
 
 def _ends(span: Span) -> tuple[int, int]:
-    """The first and last position that a span names."""
+    """Return the first and last index of a span."""
     return _range(span) if isinstance(span, Tensor) else (span.start, span.stop - 1)
 
 
@@ -183,7 +183,7 @@ def _range(number: int | Tensor) -> tuple[int, int]:
 
 
 def take_block(tensor: Tensor, rows: Span, cols: Span) -> Tensor:
-    """tensor[..., rows, cols] of a tensor whose last two dimensions may be 1 to broadcast."""
+    """Return tensor[..., rows, cols]. Either of the last two dimensions may be 1, to broadcast."""
     if tensor.shape[-2] != 1:
         tensor = tensor[..., rows, :]
     if tensor.shape[-1] != 1:
@@ -192,7 +192,7 @@ def take_block(tensor: Tensor, rows: Span, cols: Span) -> Tensor:
 
 
 def causal(queries: int, keys: int | None = None, *, offset: int = 0) -> Tensor:
-    """True where key j is not after query i: j ≤ i + offset. Shape (queries, keys).
+    """Return a causal mask (queries, keys): True where key j is not after query i, j ≤ i + offset.
 
     `offset=0` aligns the upper left corners, as SDPA does; `offset=keys - queries` the lower right ones.
 
@@ -206,9 +206,9 @@ def causal(queries: int, keys: int | None = None, *, offset: int = 0) -> Tensor:
 
 
 def sliding(queries: int, keys: int | None = None, *, left: int | None, right: int | None, offset: int = 0) -> Tensor:
-    """True where key j lies in the window around query i: i + offset − left ≤ j ≤ i + offset + right.
+    """Return a sliding-window mask (queries, keys): True where i + offset − left ≤ j ≤ i + offset + right.
 
-    None leaves a side open. Shape (queries, keys).
+    None leaves a side open.
 
     >>> sliding(3, left=1, right=0).int().tolist()
     [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
@@ -224,7 +224,7 @@ def sliding(queries: int, keys: int | None = None, *, left: int | None, right: i
 
 
 def padding(lengths: Tensor | Sequence[int], keys: int) -> Tensor:
-    """True for the first lengths[b] keys of entry b. Shape (B, keys).
+    """Return a padding mask (B, keys): True for the first lengths[b] keys of entry b.
 
     >>> padding([1, 3], 3).int().tolist()
     [[1, 0, 0], [1, 1, 1]]
@@ -234,7 +234,7 @@ def padding(lengths: Tensor | Sequence[int], keys: int) -> Tensor:
 
 
 def over_keys(valid: Tensor) -> Tensor:
-    """A key mask (B, Tk), True = may attend, shaped to broadcast over heads and queries: (B, 1, 1, Tk).
+    """Reshape a key mask (B, Tk), True = may attend, to broadcast over heads and queries: (B, 1, 1, Tk).
 
     >>> tuple(over_keys(padding([1, 3], 3)).shape)
     (2, 1, 1, 3)
@@ -243,9 +243,9 @@ def over_keys(valid: Tensor) -> Tensor:
 
 
 def from_ignore(ignore: Tensor) -> Tensor:
-    """Turn a mask in which True = ignore, as `torch.nn.MultiheadAttention` and `nn.Transformer` have them.
+    """Convert a mask in which True = ignore, the convention of `torch.nn.MultiheadAttention` and `nn.Transformer`.
 
-    A float mask is added to the scores in both conventions and comes back as it is.
+    A float mask is added to the scores in both conventions and is returned unchanged.
 
     >>> from_ignore(torch.tensor([False, True])).tolist()
     [True, False]
@@ -261,7 +261,7 @@ def from_ignore(ignore: Tensor) -> Tensor:
 
 
 def from_ones(ones: Tensor) -> Tensor:
-    """Turn a mask of numbers in which 1 = may attend and 0 = padding, as Hugging Face tokenizers give them.
+    """Convert a mask in which 1 = may attend and 0 = padding, the convention of Hugging Face tokenizers.
 
     >>> from_ones(torch.tensor([1, 1, 0])).tolist()
     [True, True, False]
@@ -278,14 +278,14 @@ def from_ones(ones: Tensor) -> Tensor:
 
 
 def merge(*masks: Tensor | None) -> Tensor | None:
-    """One mask that allows what all of them allow; float masks are added. None stands for "all may attend".
+    """Combine masks into one that allows only what all of them allow. Float masks are added. None means no mask.
 
     >>> merge(causal(2), None, padding([1], 2)).int().tolist()
     [[1, 0], [1, 0]]
     """
-    given = [_dense(mask) for mask in masks if mask is not None]
-    allowed = [mask for mask in given if mask.dtype == torch.bool]
-    added = [mask for mask in given if mask.dtype != torch.bool]
+    present = [_dense(mask) for mask in masks if mask is not None]
+    allowed = [mask for mask in present if mask.dtype == torch.bool]
+    added = [mask for mask in present if mask.dtype != torch.bool]
     keep = reduce(operator.and_, allowed) if allowed else None
     bias = reduce(operator.add, added) if added else None
     if bias is None or keep is None:
@@ -294,7 +294,7 @@ def merge(*masks: Tensor | None) -> Tensor | None:
 
 
 def _dense(mask: Tensor) -> Tensor:
-    """The mask itself, or the boolean mask that a `CausalBias` stands for."""
+    """Return the mask itself, or the boolean mask that a `CausalBias` represents."""
     if not is_causal_bias(mask):
         require_supported("masks.merge", "mask", mask)
         return mask

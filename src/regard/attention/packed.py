@@ -1,4 +1,4 @@
-"""Attention over packed sequences: a batch of different lengths as one run of tokens, without padding.
+"""Attention over packed sequences: a batch of different lengths in one token dimension, without padding.
 
 padded (B, T)        packed (N,)                  lengths
 a b c ·
@@ -21,9 +21,9 @@ from .backends import choose
 from .dot_operator import request_of
 from .native import packed_dot
 from .packed_layout import Layout, Lengths, as_tensor, layout_of, padded, positions, unpad
-from .packed_layout import places as places
+from .packed_layout import token_positions as token_positions
 from .packed_maps import PackedMaps
-from .packed_operator import traceable, traced
+from .packed_operator import packed_through_operator, traceable
 from .request import Request, Weighting, outside_autocast
 from .tensor_types import require_supported
 
@@ -47,34 +47,35 @@ def attend_packed(
     return_maps: bool = False,
     backend: str = "auto",
 ) -> Any:
-    """`attend` for sequences of different lengths, each to itself, that lie one after the other without padding.
+    """Compute attention within each of several sequences that are concatenated without padding.
 
         contextᵦ = attend(queryᵦ, keyᵦ, valueᵦ)      queryᵦ = the rows of sequence b, heads first
 
-    The native kernels read and write every sequence where it lies: a batch costs what its pairs of tokens cost. What
-    they do not serve (`attend`: callables, additive scores, hard weights, dropout, other devices) is padded, attended
-    to with `lengths`, and cut again: the same numbers, at the cost of padding.
+    The native kernels read and write the packed sequences in place, so the cost of a batch depends only on its pairs of
+    tokens. Requests that they do not support (callables, additive scores, hard weights, dropout, other devices) are
+    padded, computed by `attend` with `lengths`, and unpadded: the same result, at the cost of padding.
 
     Args:
-        query: (Nq, H, D), the tokens of all sequences in one dimension, heads inside.
-        key: (Nk, H or a divisor under `enable_gqa`, D).
-        value: (Nk, as key, Dv).
-        lengths: (B,) queries of each sequence, which add up to Nq; 0 is a length.
-        key_lengths: (B,) keys of each; default `lengths`.
-        is_causal, window: by the position within the sequence: key j stands at j, query i at i + causal_offset.
-        causal_offset: a number, or one per sequence (B,): 0 aligns upper left, `key_lengths - lengths` lower right.
-        return_maps: also return the maps (`PackedMaps`): B `AttentionMap`s, (H, Tq, Tk) each.
+        query: (Nq, H, D), the tokens of all sequences in one dimension.
+        key: (Nk, H, D); with `enable_gqa`, a divisor of H heads.
+        value: (Nk, heads of key, Dv).
+        lengths: (B,) number of queries of each sequence. They add up to Nq, and may be 0.
+        key_lengths: (B,) number of keys of each sequence; default `lengths`.
+        is_causal, window: relative to positions within the sequence: key j is at j, query i at i + causal_offset.
+        causal_offset: an integer, or one per sequence (B,). 0 aligns the mask at the upper left,
+            `key_lengths - lengths` at the lower right.
+        return_maps: also return `PackedMaps`: one `AttentionMap` (H, Tq, Tk) per sequence.
         scale, enable_gqa, similarity, weighting, softcap, dropout_p, backend: as in `attend`.
 
     Returns:
-        The context (Nq, H, Dv), or (context, maps). Queries of a sequence without keys get zeros.
+        The context (Nq, H, Dv), or (context, maps). It is zero for a sequence without keys.
 
     Raises:
-        ValueError: with the value and the remedy.
+        ValueError: if an argument is invalid. The message names the value and a remedy.
 
-    Differs from `attend`: no attn_mask, whose rows and columns would be those of a padded batch. Under torch.compile
-    the dot products are one operator (`regard::packed`); other similarities, hard weights, dropout and maps break the
-    graph.
+    Differs from `attend`: there is no attn_mask, whose rows and columns would be those of a padded batch. Under
+    torch.compile the dot products are one operator (`regard::packed`). Other similarities, hard weights, dropout and
+    maps cause a graph break.
 
     >>> import regard
     >>> x = torch.randn(9, 4, 8)                                                   # three sentences, four heads
@@ -82,7 +83,7 @@ def attend_packed(
     >>> tuple(context.shape), [m.shape for m in maps]
     ((9, 4, 8), [(4, 3, 3), (4, 2, 2), (4, 4, 4)])
 
-    New tokens after those of a cache: the last query of each sequence stands at its last key.
+    Decode with a cache: align the last query of each sequence with its last key.
 
     >>> new, all = torch.tensor([1, 2, 1]), torch.tensor([4, 2, 3])
     >>> context = regard.attend_packed(x[:4], x, x, new, all, is_causal=True, causal_offset=all - new)
@@ -100,14 +101,14 @@ def attend_packed(
         "window": window,
         "causal_offset": causal_offset,
     }
-    given = (query, key, value, lengths, key_lengths)
-    if has_torch_function_variadic(query, key, value):  # a mode or a subclass sees calls, as `regard.watch` does
+    arguments = (query, key, value, lengths, key_lengths)
+    if has_torch_function_variadic(query, key, value):  # a subclass, or a mode such as the one of `regard.watch`
         options.update(return_maps=return_maps, backend=backend)
-        return handle_torch_function(attend_packed, (query, key, value), *given, **options)
-    return attend_now(*given, return_maps=return_maps, backend=backend, **options)
+        return handle_torch_function(attend_packed, (query, key, value), *arguments, **options)
+    return attend_packed_impl(*arguments, return_maps=return_maps, backend=backend, **options)
 
 
-def attend_now(
+def attend_packed_impl(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -119,12 +120,14 @@ def attend_now(
     backend: str = "auto",
     **options: Any,
 ) -> Any:
-    """`attend_packed` itself, after modes and subclasses have seen the call. The context does not depend on maps."""
+    """Run `attend_packed` without `__torch_function__` overrides. `return_maps` does not change the context."""
     request = _request(query, key, value, options)
     if torch.compiler.is_compiling() and not transformed() and traceable(request.reduced()):
-        cut = as_tensor(lengths)
-        keys = cut if key_lengths is None else as_tensor(key_lengths)
-        context = traced(request.reduced(), cut, keys, backend, _traced_offsets(causal_offset, cut))
+        query_lengths = as_tensor(lengths)
+        keys = query_lengths if key_lengths is None else as_tensor(key_lengths)
+        context = packed_through_operator(
+            request.reduced(), query_lengths, keys, backend, _traced_offsets(causal_offset, query_lengths)
+        )
         if not return_maps:
             return context
         return context, PackedMaps(request, layout_of(query, key, lengths, key_lengths, causal_offset))
@@ -144,13 +147,13 @@ def maps_of(
     causal_offset: int | Lengths = 0,
     **options: Any,
 ) -> PackedMaps:
-    """The maps that `attend_packed` returns for the same arguments, without its context."""
+    """Return the maps that `attend_packed` returns for these arguments, without computing the context."""
     layout = layout_of(query, key, lengths, key_lengths, causal_offset)
     return PackedMaps(_request(query, key, value, options), layout)
 
 
 def _request(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Request:
-    """One request for all tokens, heads first: (H, N, ·). A sequence is a stretch of it."""
+    """Return one request for all tokens, heads first: (H, N, ·). Each sequence is a slice of it."""
     _check(query, key, value)
     return Request.of(query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1), **options)
 
@@ -164,19 +167,19 @@ def _serve(request: Request, layout: Layout, backend: str) -> Tensor:
 
 
 def _padded(request: Request, layout: Layout, backend: str) -> Tensor:
-    """By a batch padded to its longest sequence."""
+    """Compute the context in a batch that is padded to its longest sequence."""
     batch = padded(request, layout)
     context = serve(batch, choose(batch, backend).backend, False)  # (B, H, T, Dv)
     return unpad(context, positions(request, layout)[0])  # (N, H, Dv)
 
 
-def _traced_offsets(given: int | Lengths, lengths: Tensor) -> Tensor | None:
-    """The same as the operator takes them, unread: while tracing, numbers of tensors are not known."""
-    if isinstance(given, bool):
-        return torch.as_tensor(given)  # for `_offsets` to refuse
-    if isinstance(given, int):
-        return None if given == 0 else torch.full_like(lengths, given)
-    return as_tensor(given)
+def _traced_offsets(offset: int | Lengths, lengths: Tensor) -> Tensor | None:
+    """Return the offsets as the operator takes them, without reading tensors: values are unknown during tracing."""
+    if isinstance(offset, bool):
+        return torch.as_tensor(offset)  # `_offsets` raises an error for it
+    if isinstance(offset, int):
+        return None if offset == 0 else torch.full_like(lengths, offset)
+    return as_tensor(offset)
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -190,8 +193,11 @@ def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
         require_supported("attend_packed", name, x)
 
 
-def _told(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, key_lengths: Tensor, *rest: Any) -> Tensor:
-    """`rest`: the numbers of `request_of`, the backend and, unless it is None, the offset."""
+def _run_operator(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, key_lengths: Tensor, *rest: Any) -> Tensor:
+    """Compute the context from the arguments of the operator.
+
+    `rest`: the numbers of `request_of`, the backend and, in newer programs, the offset.
+    """
     *numbers, backend, causal_offset = rest if len(rest) == 7 else (*rest, None)
     layout = layout_of(q.transpose(0, 1), k.transpose(0, 1), lengths, key_lengths, causal_offset)
     return _serve(request_of(q, k, v, None, None, None, *numbers), layout, backend)
@@ -200,12 +206,12 @@ def _told(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, key_lengths: Tensor,
 @torch.library.impl("regard::packed", "CompositeExplicitAutograd")
 @torch.no_grad()
 def _operator(*plan: Any) -> Tensor:
-    return _told(*plan).contiguous()
+    return _run_operator(*plan).contiguous()
 
 
 @torch.library.impl("regard::packed_backward", "CompositeExplicitAutograd")
 def _operator_backward(grad: Tensor, *plan: Any) -> tuple[Tensor, ...]:
     with torch.enable_grad():
         leaves = [x.detach().requires_grad_() for x in plan[:3]]
-        gradients = torch.autograd.grad(_told(*leaves, *plan[3:]), leaves, grad)
+        gradients = torch.autograd.grad(_run_operator(*leaves, *plan[3:]), leaves, grad)
     return tuple(gradient.contiguous() for gradient in gradients)

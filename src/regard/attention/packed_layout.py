@@ -1,4 +1,4 @@
-"""How packed sequences lie in memory: their lengths, and the padded batch that has the same tokens.
+"""Layout of packed sequences: their lengths, and the conversion to and from a padded batch.
 
 padded (B, T)        packed (N,)                  lengths
 a b c ·
@@ -23,7 +23,7 @@ Lengths = Tensor | Sequence[int]
 
 
 class Layout(NamedTuple):
-    """How many queries and keys each sequence has."""
+    """Number of queries and keys of each sequence."""
 
     queries: Tensor
     """(B,) int64, on the CPU"""
@@ -32,22 +32,22 @@ class Layout(NamedTuple):
     most_queries: int
     most_keys: int
     same: bool
-    """Whether the keys are the queries'."""
+    """Whether the lengths of keys are those of queries."""
     offsets: Tensor | None = None
-    """(B,) int64, on the CPU: the position of each sequence's first query; None where all are 0."""
+    """(B,) int64, on the CPU: the position of each sequence's first query; None if all are 0."""
 
     @property
     def sequences(self) -> int:
         return len(self.queries)
 
-    def alike(self) -> int:
-        """How many sequences as costly as the costliest would cost what all do."""
+    def effective_sequences(self) -> int:
+        """Return the effective number of sequences: total cost divided by the cost of the most expensive sequence."""
         work = [(q + 1) * (k + 1) for q, k in zip(self.queries.tolist(), self.keys.tolist(), strict=True)]
         return max(1, sum(work) // max(work, default=1))
 
 
-class _Read(NamedTuple):
-    """Lengths that were read: as a tensor on the CPU, and the largest."""
+class _CheckedLengths(NamedTuple):
+    """Validated lengths as a tensor on the CPU, and their maximum."""
 
     lengths: Tensor
     most: int
@@ -56,14 +56,14 @@ class _Read(NamedTuple):
 def layout_of(
     query: Tensor, key: Tensor, lengths: Lengths, key_lengths: Lengths | None, causal_offset: int | Lengths | None = 0
 ) -> Layout:
-    """The lengths of queries and keys, which must add up to the rows there are, and the offsets of queries."""
-    queries = _read("lengths", lengths, query, "queries")
+    """Validate lengths, which must add up to the number of rows, and the offsets of queries."""
+    queries = _checked("lengths", lengths, query, "queries")
     if key_lengths is None and len(key) != len(query):
         raise ValueError(
-            f"attend_packed: key_lengths must be given where key ({tensors.shape(key)}) has not as many rows as query "
+            f"attend_packed: key_lengths must be given if key ({tensors.shape(key)}) has not as many rows as query "
             f"({tensors.shape(query)})."
         )
-    keys = queries if key_lengths is None else _read("key_lengths", key_lengths, key, "keys")
+    keys = queries if key_lengths is None else _checked("key_lengths", key_lengths, key, "keys")
     if len(keys.lengths) != len(queries.lengths):
         raise ValueError(
             f"attend_packed: key_lengths ({len(keys.lengths)}) must be as many as lengths ({len(queries.lengths)}), "
@@ -73,11 +73,11 @@ def layout_of(
     return Layout(queries.lengths, keys.lengths, queries.most, keys.most, key_lengths is None, offsets)
 
 
-def _offsets(given: int | Lengths | None, sequences: int) -> Tensor | None:
-    """(B,) int64 on the CPU; None where all are 0."""
-    if given is None or (isinstance(given, int) and not isinstance(given, bool) and given == 0):
+def _offsets(values: int | Lengths | None, sequences: int) -> Tensor | None:
+    """Return the offsets (B,), int64 on the CPU; None if all are 0."""
+    if values is None or (isinstance(values, int) and not isinstance(values, bool) and values == 0):
         return None
-    x = torch.as_tensor(given) if isinstance(given, int) else as_tensor(given)
+    x = torch.as_tensor(values) if isinstance(values, int) else as_tensor(values)
     if x.is_floating_point() or x.dtype == torch.bool or tuple(x.shape) not in ((), (sequences,)):
         raise ValueError(
             f"attend_packed: causal_offset ({tensors.shape(x)}) must be one whole number, or one per sequence "
@@ -86,8 +86,8 @@ def _offsets(given: int | Lengths | None, sequences: int) -> Tensor | None:
     return x.to("cpu", torch.int64).expand(sequences).contiguous()
 
 
-def _read(name: str, given: Lengths, rows: Tensor, what: str) -> _Read:
-    x = as_tensor(given)
+def _checked(name: str, values: Lengths, rows: Tensor, what: str) -> _CheckedLengths:
+    x = as_tensor(values)
     if x.ndim != 1 or x.is_floating_point() or x.dtype == torch.bool:
         raise ValueError(
             f"attend_packed: {name} ({tensors.shape(x)}) must be whole numbers, one per sequence; "
@@ -95,21 +95,21 @@ def _read(name: str, given: Lengths, rows: Tensor, what: str) -> _Read:
         )
     numbers = x.tolist()
     if min(numbers, default=0) < 0 or sum(numbers) != len(rows):
-        wrong = f"got {min(numbers)}" if min(numbers, default=0) < 0 else f"they add up to {sum(numbers)}"
+        problem = f"got {min(numbers)}" if min(numbers, default=0) < 0 else f"they add up to {sum(numbers)}"
         raise ValueError(
             f"attend_packed: {name} must be at least 0 and add up to the {what} there are ({len(rows)}, in "
-            f"{tensors.shape(rows)}); {wrong}."
+            f"{tensors.shape(rows)}); {problem}."
         )
-    return _Read(x.to("cpu", torch.int64).contiguous(), max(numbers, default=0))
+    return _CheckedLengths(x.to("cpu", torch.int64).contiguous(), max(numbers, default=0))
 
 
-def as_tensor(given: Lengths) -> Tensor:
-    return given if isinstance(given, Tensor) else torch.as_tensor(given, dtype=None if len(given) else torch.int64)
+def as_tensor(values: Lengths) -> Tensor:
+    return values if isinstance(values, Tensor) else torch.as_tensor(values, dtype=None if len(values) else torch.int64)
 
 
 def padded(request: Request, layout: Layout) -> Request:
-    """The request (H, N, ·) of packed sequences as one of a padded batch, (B, H, T, ·)."""
-    at_queries, at_keys = positions(request, layout)
+    """Convert the request of packed sequences (H, N, ·) to a padded batch (B, H, T, ·)."""
+    query_index, key_index = positions(request, layout)
     sequences, keys = layout.sequences, layout.most_keys
     offset, lengths = (
         None if x is None else x.to(request.device).reshape(-1, 1, 1, 1) for x in (layout.offsets, layout.keys)
@@ -117,35 +117,37 @@ def padded(request: Request, layout: Layout) -> Request:
     mask = request.mask
     return replace(
         request,
-        q=pad(request.q, at_queries, sequences, layout.most_queries),  # (B, H, Tq, D)
-        k=pad(request.k, at_keys, sequences, keys),  # (B, H, Tk, D)
-        v=None if request.v is None else pad(request.v, at_keys, sequences, keys),  # (B, H, Tk, Dv)
+        q=pad(request.q, query_index, sequences, layout.most_queries),  # (B, H, Tq, D)
+        k=pad(request.k, key_index, sequences, keys),  # (B, H, Tk, D)
+        v=None if request.v is None else pad(request.v, key_index, sequences, keys),  # (B, H, Tk, Dv)
         mask=Mask(None, mask.left, mask.right, 0 if offset is None or not mask.positional else offset, lengths),
         lead=(sequences, *request.lead),
     )
 
 
 def positions(request: Request, layout: Layout) -> tuple[Tensor, Tensor]:
-    """Index of each query and of each key in the flattened padded batch: (Nq,), (Nk,)."""
+    """Return the index of each query and of each key in the flattened padded batch: (Nq,), (Nk,)."""
     device, queries, keys = request.device, layout.most_queries, layout.most_keys
-    of_queries = places(layout.queries.to(device), request.queries, queries)
+    query_index = token_positions(layout.queries.to(device), request.queries, queries)
     same = layout.same and queries == keys
-    return of_queries, of_queries if same else places(layout.keys.to(device), request.keys, keys)
+    return query_index, query_index if same else token_positions(layout.keys.to(device), request.keys, keys)
 
 
-def pad(x: Tensor, at: Tensor, sequences: int, longest: int) -> Tensor:
-    """(H, N, D) → (B, H, T, D), zero in padding; at (N,): where each token stands in the flattened batch."""
-    room = x.new_zeros(sequences * longest, x.shape[0], x.shape[-1])
-    return room.index_copy(0, at, x.transpose(0, 1)).unflatten(0, (sequences, longest)).transpose(1, 2)
+def pad(x: Tensor, index: Tensor, sequences: int, longest: int) -> Tensor:
+    """Pad (H, N, D) → (B, H, T, D) with zeros. index (N,): position of each token in the flattened batch."""
+    zeros = x.new_zeros(sequences * longest, x.shape[0], x.shape[-1])
+    return zeros.index_copy(0, index, x.transpose(0, 1)).unflatten(0, (sequences, longest)).transpose(1, 2)
 
 
-def unpad(x: Tensor, at: Tensor) -> Tensor:
-    """The inverse of `pad` with the heads inside: (B, H, T, D) → (N, H, D)."""
-    return x.transpose(1, 2).flatten(0, 1).index_select(0, at)
+def unpad(x: Tensor, index: Tensor) -> Tensor:
+    """Invert `pad`, with tokens first: (B, H, T, D) → (N, H, D)."""
+    return x.transpose(1, 2).flatten(0, 1).index_select(0, index)
 
 
-def places(lengths: Tensor, total: int, stride: int = 0) -> Tensor:
-    """Where each of the `total` tokens stands in a batch whose rows are `stride` long, (N,); 0: in its own sequence.
+def token_positions(lengths: Tensor, total: int, stride: int = 0) -> Tensor:
+    """Return the position of each of the `total` tokens in a flattened batch with rows of `stride` tokens, (N,).
+
+    With stride 0, return the position within its own sequence.
 
     >>> places(torch.tensor([3, 2]), 5), places(torch.tensor([3, 2]), 5, stride=4)
     (tensor([0, 1, 2, 0, 1]), tensor([0, 1, 2, 4, 5]))

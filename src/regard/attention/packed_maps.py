@@ -1,4 +1,4 @@
-"""The maps of packed sequences: one for each, or all of them as one map of a padded batch."""
+"""Maps of packed sequences: one per sequence, or one map of the padded batch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .request import Request
 
 
 class PackedMaps(Sequence[AttentionMap]):
-    """What `attend_packed` returns beside the context: B maps, lazy and exact.
+    """The B lazy, exact maps that `attend_packed` returns with the context.
 
-        maps[b]          of sequence b                          (H, Tq, Tk), its own lengths
-        maps.padded()    of all, as a padded batch has them     (B, H, longest Tq, longest Tk), 0 in padding
+        maps[b]          map of sequence b                      (H, Tq, Tk), without padding
+        maps.padded()    map of the padded batch                (B, H, longest Tq, longest Tk), 0 in padding
 
     >>> import regard
     >>> x = torch.randn(9, 4, 8)
@@ -61,10 +61,10 @@ class PackedMaps(Sequence[AttentionMap]):
 
     @torch.no_grad()
     def padded(self, queries: int | None = None, keys: int | None = None) -> AttentionMap:
-        """One map (B, H, queries, keys), by default as long as the longest sequence; rows and columns of padding are 0.
+        """Return one map (B, H, queries, keys), by default as long as the longest sequence. Padding has weight 0.
 
         Raises:
-            ValueError: for sizes below the longest sequence.
+            ValueError: if a size is smaller than the longest sequence.
         """
         layout = self._layout
         queries, keys = layout.most_queries if queries is None else queries, layout.most_keys if keys is None else keys

@@ -1,7 +1,7 @@
-"""Packed dot products as operators of torch: `regard::packed` and `regard::packed_backward`.
+"""Packed dot-product attention as custom operators: `regard::packed` and `regard::packed_backward`.
 
-The lengths of sequences are numbers in a tensor, which a trace may not read: torch.compile sees one operator, whose
-shapes do not depend on them. What it does is decided inside, when they are known.
+The lengths of sequences are values of a tensor, which tracing cannot read. So torch.compile sees one operator whose
+shapes do not depend on them; the operator reads them at run time.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _PLAN = (
     "Tensor q, Tensor k, Tensor v, Tensor lengths, Tensor key_lengths, SymInt? left, SymInt? right, SymInt groups, "
     "float scale, float? softcap, str backend, Tensor? causal_offset=None"
 )
-"""The last argument has a default: programs that were exported before it was there call the operator without it."""
+"""The last argument has a default, because programs exported before it was added call the operator without it."""
 torch.library.define("regard::packed", f"({_PLAN}) -> Tensor")
 torch.library.define("regard::packed_backward", f"(Tensor grad, {_PLAN}) -> (Tensor dq, Tensor dk, Tensor dv)")
 
 
 def traceable(request: Request) -> bool:
-    """Whether the operator can say it: a similarity that is a dot product, and nothing random."""
+    """Return whether the operator supports the request: a dot product, soft weights, no dropout."""
     return isinstance(request.similarity, Dot) and not request.hard and not request.dropout_p
 
 
-def traced(
+def packed_through_operator(
     request: Request, lengths: Tensor, key_lengths: Tensor, backend: str, causal_offset: Tensor | None = None
 ) -> Tensor:
-    """The context (Nq, H, Dv) of a request (H, N, ·) that is `traceable`; lengths and offsets are (B,)."""
+    """Compute the context (Nq, H, Dv) of a `traceable` request (H, N, ·). Lengths and offsets are (B,)."""
     tensors = request.q, request.k, request.value, lengths, key_lengths
     return torch.ops.regard.packed.default(*tensors, *numbers_of(request), backend, causal_offset)
 
@@ -49,13 +49,13 @@ def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     *tensors, left, right, groups, scale, softcap, backend, causal_offset = inputs
     ctx.save_for_backward(*tensors, causal_offset)
     ctx.numbers = left, right, groups, scale, softcap, backend
 
 
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     *tensors, causal_offset = ctx.saved_tensors
     if torch.is_grad_enabled():  # only under create_graph=True
         q, k, v, lengths, key_lengths = tensors
@@ -66,4 +66,4 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return *gradients, *(None,) * 9
 
 
-torch.library.register_autograd("regard::packed", _differentiate, setup_context=_keep)
+torch.library.register_autograd("regard::packed", _backward, setup_context=_setup_context)

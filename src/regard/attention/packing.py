@@ -1,4 +1,4 @@
-"""Packing: sequences of different lengths as one run of tokens, without padding, and back.
+"""Packing: convert a padded batch to one token dimension without padding, and back.
 
 padded (B, T, …)          packed (N, …)              N = Σ lengths
 a b c ·
@@ -15,27 +15,27 @@ import torch
 from torch import Tensor
 
 from ..core.tensors import dtype, readable, shape
-from .packed_layout import as_tensor, places
+from .packed_layout import as_tensor, token_positions
 
 Which = Tensor | Sequence[int]
-"""Lengths (B,), or a boolean mask (B, T): True where there is a token, in any places."""
+"""Lengths (B,), or a boolean mask (B, T): True for tokens, at any positions."""
 
 
 class Packed(NamedTuple):
-    """Sequences one after the other."""
+    """Concatenated sequences."""
 
     values: Tensor
     """(N, …)"""
     lengths: Tensor
-    """(B,) int64: how many of them belong to each sequence."""
+    """(B,) int64: number of tokens of each sequence."""
 
 
 def pack(x: Tensor, which: Which) -> Packed:
-    """The tokens of a padded batch alone, sequence after sequence, each in its order.
+    """Concatenate the tokens of a padded batch, without padding, in order.
 
     Args:
         x: (B, T, …), of any dtype; differentiable.
-        which: lengths (B,), the tokens that count from the first on; or a boolean mask (B, T), True = a token.
+        which: lengths (B,), for padding at the end; or a boolean mask (B, T), True = token.
 
     >>> pack(torch.tensor([[1, 2, 3], [4, 0, 0]]), [3, 1])
     Packed(values=tensor([1, 2, 3, 4]), lengths=tensor([3, 1]))
@@ -44,12 +44,12 @@ def pack(x: Tensor, which: Which) -> Packed:
     """
     if x.ndim < 2:
         raise ValueError(f"pack: x ({shape(x)}) must be (batch, length, …); got {x.ndim} dimensions.")
-    at, lengths = _places("pack", which, len(x), x.shape[1], x.device)
-    return Packed(x.flatten(0, 1).index_select(0, at), lengths)
+    index, lengths = _token_indices("pack", which, len(x), x.shape[1], x.device)
+    return Packed(x.flatten(0, 1).index_select(0, index), lengths)
 
 
 def padded(*batches: tuple[Tensor, Tensor]) -> bool:
-    """Whether some of (B, T, …) with their lengths (B,) hold padding, as far as can be read here.
+    """Return whether some batch (B, T, …) with lengths (B,) has padding; False if tracing hides the lengths.
 
     >>> padded((torch.zeros(2, 3), torch.tensor([3, 2]))), padded((torch.zeros(2, 3), torch.tensor([3, 3])))
     (True, False)
@@ -60,47 +60,48 @@ def padded(*batches: tuple[Tensor, Tensor]) -> bool:
 
 
 def unpack(values: Tensor, which: Which, length: int | None = None, fill: float = 0) -> Tensor:
-    """The padded batch (B, T, …) of packed values (N, …): what `pack` took, where it was, and `fill` elsewhere.
+    """Invert `pack`: return the padded batch (B, T, …) of packed values (N, …), with `fill` in padding.
 
     Args:
         values: (N, …); differentiable.
-        which: what it was packed by: lengths, or the mask.
-        length: T; default the longest sequence. A mask knows it.
-        fill: what padding holds.
+        which: the lengths or the mask that were passed to `pack`.
+        length: T; default the longest sequence. Ignored for a mask, which has its own length.
+        fill: value of padding.
 
     >>> unpack(torch.tensor([1, 2, 3, 4]), [3, 1], fill=-1)
     tensor([[ 1,  2,  3],
             [ 4, -1, -1]])
     """
-    given = as_tensor(which)
-    if given.dtype == torch.bool:
-        length = given.shape[-1]
+    tokens = as_tensor(which)
+    if tokens.dtype == torch.bool:
+        length = tokens.shape[-1]
     elif length is None:
-        length = int(given.max()) if given.numel() else 0
-    at, lengths = _places("unpack", given, len(given), length, values.device)
-    if len(values) != len(at):
+        length = int(tokens.max()) if tokens.numel() else 0
+    index, lengths = _token_indices("unpack", tokens, len(tokens), length, values.device)
+    if len(values) != len(index):
         raise ValueError(
-            f"unpack: values ({shape(values)}) must be as many as the lengths add up to ({len(at)}); got {len(values)}."
+            f"unpack: values ({shape(values)}) must be as many as the lengths add up to ({len(index)}); "
+            f"got {len(values)}."
         )
-    room = values.new_full((len(lengths) * length, *values.shape[1:]), fill)
-    return room.index_copy(0, at, values).unflatten(0, (len(lengths), length))
+    filled = values.new_full((len(lengths) * length, *values.shape[1:]), fill)
+    return filled.index_copy(0, index, values).unflatten(0, (len(lengths), length))
 
 
-def _places(where: str, which: Which, batch: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Where tokens stand in the flattened batch (N,), and the lengths (B,)."""
-    given = as_tensor(which).to(device)
-    if given.dtype == torch.bool:
-        if tuple(given.shape) != (batch, length):
-            raise ValueError(f"{where}: the mask ({shape(given)}) must be {batch}×{length}, as the batch is.")
-        return given.flatten().nonzero().squeeze(1), given.sum(1)
-    if given.ndim != 1 or len(given) != batch or given.is_floating_point():
+def _token_indices(where: str, which: Which, batch: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the index of each token in the flattened batch (N,), and the lengths (B,)."""
+    tokens = as_tensor(which).to(device)
+    if tokens.dtype == torch.bool:
+        if tuple(tokens.shape) != (batch, length):
+            raise ValueError(f"{where}: the mask ({shape(tokens)}) must be {batch}×{length}, as the batch is.")
+        return tokens.flatten().nonzero().squeeze(1), tokens.sum(1)
+    if tokens.ndim != 1 or len(tokens) != batch or tokens.is_floating_point():
         raise ValueError(
-            f"{where}: lengths ({shape(given)}) must be {batch} whole numbers, one per sequence, or a boolean mask "
-            f"{batch}×{length}; got {dtype(given)}."
+            f"{where}: lengths ({shape(tokens)}) must be {batch} whole numbers, one per sequence, or a boolean mask "
+            f"{batch}×{length}; got {dtype(tokens)}."
         )
-    given = given.to(torch.int64)
-    numbers = given.tolist()
+    tokens = tokens.to(torch.int64)
+    numbers = tokens.tolist()
     if numbers and not 0 <= min(numbers) <= max(numbers) <= length:
-        wrong = min(numbers) if min(numbers) < 0 else max(numbers)
-        raise ValueError(f"{where}: lengths ({wrong}) must lie in 0…{length}, the length of the batch.")
-    return places(given, sum(numbers), length), given
+        invalid = min(numbers) if min(numbers) < 0 else max(numbers)
+        raise ValueError(f"{where}: lengths ({invalid}) must lie in 0…{length}, the length of the batch.")
+    return token_positions(tokens, sum(numbers), length), tokens

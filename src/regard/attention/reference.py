@@ -1,10 +1,10 @@
-"""The reference backend: the three stages of attention, written to be read beside the equation.
+"""The reference backend: the three steps of attention, written to match the equation.
 
     scores  = similarity(query, key)                     (*lead, Tq, Tk)
     weights = softmax(softcap(scores) + mask)            (*lead, Tq, Tk)
     context = dropout(weights) · value                   (*lead, Tq, Dv)
 
-It stores what the others stream, so it is for tests, for teaching, and for small problems.
+It stores all scores and weights, which the other backends stream. Use it for tests, teaching and small problems.
 """
 
 from __future__ import annotations
@@ -14,48 +14,49 @@ from torch import Tensor
 
 from ..core.tensors import widen
 from ..core.trace import trace_step
-from .request import Request, spread
+from .request import Request, repeat_heads
 from .statistic import Statistic
 
 name = "reference"
-isolates = False
+handles_nonfinite = False
 
 
 def refusal(request: Request) -> str | None:
-    """Why it cannot serve a request: it serves all."""
+    """Return None: this backend supports every request."""
     return None
 
 
-def context(request: Request, kept: Tensor | None = None) -> tuple[Tensor, Statistic | None]:
-    """The context, and the row statistic of its weights (see `weights`); a map finds it itself where all may attend.
+def context(request: Request, dropout_factors: Tensor | None = None) -> tuple[Tensor, Statistic | None]:
+    """Return the context and the row statistic of its weights (see `weights`).
 
-    `kept` multiplies the weights in place of a dropout drawn here: (*lead, Tq, Tk).
+    The statistic is None for unmasked soft weights; a map then computes it itself. `dropout_factors` (*lead, Tq, Tk)
+    multiply the weights instead of newly drawn dropout.
     """
     s, statistic = scores(request), None
     with trace_step("hard weighting" if request.hard else "weighting"):
         if request.mask.open and not request.hard:
-            w = s.softmax(-1)  # no row is without keys, and one pass does it
+            w = s.softmax(-1)  # every row has keys, so the plain softmax is enough
         else:
             w, statistic = weights(request, s)
     with trace_step("weighted sum"):
-        if kept is not None:
-            w = w * kept
+        if dropout_factors is not None:
+            w = w * dropout_factors
         elif request.dropout_p:
             w = torch.nn.functional.dropout(w, request.dropout_p)
-        v = widen(spread(request.value, request.groups))
+        v = widen(repeat_heads(request.value, request.groups))
         return (w @ v).to(request.value.dtype), statistic  # (*lead, Tq, Dv), (*lead, Tq)
 
 
 def scores(request: Request) -> Tensor:
-    """Stage 1, with softcap and mask: (*lead, Tq, Tk), −∞ where a query may not attend."""
+    """Step 1, with softcap and mask: return scores (*lead, Tq, Tk), −∞ where a query may not attend."""
     s = request.scores(slice(0, request.queries), slice(0, request.keys))
     return s if s.shape == request.shape else s.expand(request.shape)
 
 
 def weights(request: Request, s: Tensor) -> tuple[Tensor, Statistic]:
-    """Stage 2, and what gives any weight from its score s: (*lead, Tq, Tk), (*lead, Tq).
+    """Step 2: return the weights (*lead, Tq, Tk) of scores s, and the row statistic (*lead, Tq).
 
-    Hard: the best key, the first of equals. Its weights are 1 and 0, with the gradient of the soft ones
+    Hard weights are 1 for the best key (the first one on ties) and 0 otherwise, with the gradient of the soft weights
     (straight-through, Bengio et al. 2013).
     """
     if request.keys == 0:
@@ -69,5 +70,5 @@ def weights(request: Request, s: Tensor) -> tuple[Tensor, Statistic]:
         return soft, Statistic(highest.squeeze(-1), total.detach().squeeze(-1))
     best = s.detach().argmax(-1, keepdim=True)
     best = torch.where(total == 0, -1, best)
-    chosen = (torch.arange(request.keys, device=s.device) == best).to(s.dtype)
-    return (soft - soft.detach()) + chosen, Statistic.hard(best.squeeze(-1), s.dtype)
+    hard = (torch.arange(request.keys, device=s.device) == best).to(s.dtype)
+    return (soft - soft.detach()) + hard, Statistic.hard(best.squeeze(-1), s.dtype)

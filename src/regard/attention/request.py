@@ -1,6 +1,6 @@
-"""A request: what was asked of the operator, checked once and then carried unchanged.
+"""`Request`: the validated, immutable arguments of a call of the operator.
 
-Everything is validated here and nowhere else. A backend serves requests; a map is a request that was kept.
+All validation happens when a request is created. A backend computes requests; a map stores one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Query, key and value with their leading dimensions as given: they broadcast, and are never expanded here."""
+    """A call of the operator. Leading dimensions of query, key and value broadcast and are not expanded here."""
 
     q: Tensor
     """(*lead, Tq, D)"""
@@ -43,7 +43,7 @@ class Request:
     softcap: float | None = None
     dropout_p: float = 0.0
     groups: int = 1
-    """Query heads that share one key head: dimension −3 of q is that of k times groups."""
+    """Number of query heads per key head: dimension −3 of q is that of k times groups."""
 
     @classmethod
     def of(
@@ -64,7 +64,7 @@ class Request:
         causal_offset: int | Tensor | Sequence[int] = 0,
         lengths: int | Tensor | Sequence[int] | None = None,
     ) -> Request:
-        """Check what was asked; raises ValueError with the value and the remedy."""
+        """Validate the arguments of `attend`. Raises ValueError, which names the value and a remedy."""
         validation.tensors(query, key, value)
         query, key, value = _under_autocast(query, key, value)
         groups, lead = validation.lead(query, key, value, enable_gqa)
@@ -74,7 +74,7 @@ class Request:
         validation.options(dropout_p, softcap, weighting, window)
         validation.widths(query, key, similarity)
         resolved = resolve(
-            similarity, scale, query.shape[-1], lambda: (query[..., :1, :], spread(key[..., :1, :], groups))
+            similarity, scale, query.shape[-1], lambda: (query[..., :1, :], repeat_heads(key[..., :1, :], groups))
         )
         validation.parameters(resolved, query, key, lead)
         left, right = window if window is not None else (None, None)
@@ -87,8 +87,8 @@ class Request:
             dense = validation.attn_mask(attn_mask, query, key, lead)
             mask = Mask(dense, left, right, offset, None if lengths is None else validation.lengths(lengths, key, lead))
         if 0 in (query.shape[-1], key.shape[-1]) and not isinstance(resolved, Pairwise):
-            query, key, resolved = _without_width(query), _without_width(key), Dot()  # every score is an empty sum
-        if weighting == "uniform":  # the softmax of equal scores: no backend needs to know it
+            query, key, resolved = _without_width(query), _without_width(key), Dot()  # every score is an empty sum, 0
+        if weighting == "uniform":  # a softmax of equal scores, so backends need not handle it
             ignored = (*resolved.parameters, mask.dense)
             query, key, resolved, softcap = _zero(query, *ignored), _zero(key), Dot(), None
             mask = mask.without_bias()
@@ -119,9 +119,9 @@ class Request:
         softcap: float | None = None,
         groups: int = 1,
     ) -> Request:
-        """A request without dropout from its parts, in the form in which it holds them.
+        """Create a request without dropout from the values of its fields.
 
-        Raises ValueError where they do not fit one another. Numbers in tensors are not read (`validation.numbers`).
+        Raises ValueError if they do not match. Values of tensors are not checked (see `validation.numbers`).
         """
         validation.parts(q, k, v, mask, similarity, softcap, groups, lead)
         return cls(q, k, v, similarity, lead=lead, hard=hard, mask=mask, softcap=softcap, groups=groups)
@@ -136,7 +136,7 @@ class Request:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of its weights, which are never stored: (*lead, Tq, Tk)."""
+        """Shape of the weights, (*lead, Tq, Tk)."""
         return (*self.lead, self.queries, self.keys)
 
     @property
@@ -145,7 +145,7 @@ class Request:
 
     @property
     def wide(self) -> torch.dtype:
-        """The dtype of scores, log-sum-exps and sums."""
+        """Dtype of scores, log-sum-exps and sums."""
         return wide(self.q.dtype)
 
     @property
@@ -178,7 +178,7 @@ class Request:
         return replace(self, q=q, k=k, similarity=similarity)
 
     def kept(self) -> Request:
-        """What a map keeps: no value, no graph."""
+        """Return the request that a map stores: reduced, detached, and without values and dropout."""
         with torch.no_grad():
             reduced = self.reduced()
         similarity = reduced.similarity.with_parameters(tuple(p.detach() for p in reduced.similarity.parameters))
@@ -188,13 +188,13 @@ class Request:
         )
 
     def scores(self, rows: Span, cols: Span) -> Tensor:
-        """The scores of one block, (*lead or broadcastable, rows, cols), −∞ where a query may not attend."""
+        """Return the scores of one block, (*lead or broadcastable, rows, cols), −∞ where a query may not attend."""
         return self.score(self.q[..., rows, :], self.k[..., cols, :], rows, cols, self.mask.bias(rows, cols))
 
     def score(self, q: Tensor, k: Tensor, rows: Span, cols: Span, bias: Tensor | None) -> Tensor:
-        """The same from the block's own queries, keys and mask, which may be leaves of a graph."""
+        """Return the scores of one block from its queries, keys and float mask, which may be leaves of a graph."""
         with trace_step("similarity", self.similarity):
-            scores = self.similarity.scores(q, spread(k, self.groups))
+            scores = self.similarity.scores(q, repeat_heads(k, self.groups))
             if self.softcap is not None:
                 scores = self.softcap * torch.tanh(scores / self.softcap)
         with trace_step("mask"):
@@ -205,7 +205,7 @@ class Request:
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """Everything that may want a gradient: q, k, v, the dense mask, then the similarity's parameters."""
+        """Every tensor that may require a gradient: q, k, v, the dense mask, and the similarity's parameters."""
         return (self.q, self.k, self.v, self.mask.dense, *self.similarity.parameters)
 
     def with_tensors(self, tensors: Sequence[Tensor | None]) -> Request:
@@ -216,22 +216,22 @@ class Request:
 
     @property
     def separable(self) -> bool:
-        """Whether entries of the leading dimensions can be computed apart: not when a callable may mix them."""
+        """Whether entries of the leading dimensions can be computed separately. A callable may mix them."""
         return not isinstance(self.similarity, Pairwise)
 
     def of_rows(self, rows: Span) -> Request:
-        """The request of some queries, which are counted anew from 0."""
+        """Return the request of some queries, which are renumbered from 0."""
         return replace(self, q=self.q[..., rows, :], mask=self.mask.of_rows(rows))
 
     @property
     def can_narrow(self) -> bool:
-        """Whether entries of the first leading dimension can be taken as views by `narrow`."""
+        """Whether `narrow` can take entries of the first leading dimension as views."""
         shared = self.groups > 1 and len(self.lead) == 1
-        carried = any(p.ndim > len(self.lead) for p in self.similarity.parameters)
-        return self.separable and bool(self.lead) and not shared and not carried
+        per_entry_parameters = any(p.ndim > len(self.lead) for p in self.similarity.parameters)
+        return self.separable and bool(self.lead) and not shared and not per_entry_parameters
 
     def narrow(self, entry: int) -> Request:
-        """The request of one entry of the first leading dimension, which stays, 1 long."""
+        """Return the request of one entry of the first leading dimension, which remains with size 1."""
         assert self.can_narrow
 
         def cut(x: T) -> T:
@@ -242,35 +242,35 @@ class Request:
         return replace(self, q=cut(self.q), k=cut(self.k), v=cut(self.v), mask=mask, lead=(1, *self.lead[1:]))
 
     def select(self, index: tuple[Index, ...]) -> Request:
-        """The request of some entries: one index per leading dimension, taken independently of each other."""
+        """Return the request of some entries: one index per leading dimension, applied independently."""
         assert self.separable and len(index) == len(self.lead)
-        pick = _Picker(self.lead, index)
-        whole_heads = self.groups > 1 and isinstance(index[-1], slice) and index[-1] == slice(None)
-        groups = self.groups if whole_heads else 1
-        shared = pick if whole_heads or self.groups == 1 else pick.of_groups(self.groups)
-        own, trailing = self.similarity, self.similarity.trailing
-        parameters = tuple(pick(p, trailing) if p.ndim > trailing else p for p in own.parameters)
+        indexed = _Indexer(self.lead, index)
+        all_heads = self.groups > 1 and isinstance(index[-1], slice) and index[-1] == slice(None)
+        groups = self.groups if all_heads else 1
+        shared = indexed if all_heads or self.groups == 1 else indexed.of_groups(self.groups)
+        similarity, trailing = self.similarity, self.similarity.trailing
+        parameters = tuple(indexed(p, trailing) if p.ndim > trailing else p for p in similarity.parameters)
         offset, lengths = self.mask.offset, self.mask.lengths
         mask = replace(
             self.mask,
-            dense=None if self.mask.dense is None else pick(self.mask.dense, 2),
-            offset=pick(offset, 2) if isinstance(offset, Tensor) else offset,
-            lengths=pick(lengths, 2) if isinstance(lengths, Tensor) else lengths,
+            dense=None if self.mask.dense is None else indexed(self.mask.dense, 2),
+            offset=indexed(offset, 2) if isinstance(offset, Tensor) else offset,
+            lengths=indexed(lengths, 2) if isinstance(lengths, Tensor) else lengths,
         )
         return replace(
             self,
-            q=pick(self.q, 2),
+            q=indexed(self.q, 2),
             k=shared(self.k, 2),
             v=None if self.v is None else shared(self.v, 2),
-            similarity=own.with_parameters(parameters),
+            similarity=similarity.with_parameters(parameters),
             mask=mask,
             groups=groups,
-            lead=pick.result,
+            lead=indexed.result,
         )
 
 
 def block_shape(request: Request, budget: int) -> tuple[int, int]:
-    """Rows and columns of a block within a budget of numbers: nearly square, for the most reuse of q and k."""
+    """Return rows and columns of a block of at most `budget` elements: nearly square, for the most reuse of q and k."""
     pairs = max(1, budget // max(1, request.entries * request.similarity.width_per_pair(request.q.shape[-1])))
     rows = min(max(1, request.queries), math.isqrt(pairs))
     cols = min(max(1, request.keys), pairs // rows)
@@ -278,41 +278,41 @@ def block_shape(request: Request, budget: int) -> tuple[int, int]:
 
 
 def narrow(x: Tensor, lead: int, trailing: int, entry: int) -> Tensor:
-    """One entry of the first of `lead` dimensions, as a view, from a tensor that broadcasts to them."""
+    """Return one entry of the first of `lead` dimensions, as a view, of a tensor that broadcasts to them."""
     return x[entry : entry + 1] if x.ndim == lead + trailing and x.shape[0] > 1 else x
 
 
-def spread(shared: Tensor, groups: int) -> Tensor:
-    """Give every query head its key head: (..., H / groups, T, D) → (..., H, T, D)."""
+def repeat_heads(shared: Tensor, groups: int) -> Tensor:
+    """Repeat key heads for the query heads that share them: (..., H / groups, T, D) → (..., H, T, D)."""
     return shared if groups == 1 else shared.repeat_interleave(groups, dim=-3)
 
 
 def take_lead(x: Tensor, lead: tuple[Index, ...]) -> Tensor:
-    """Entries of the first dimensions of a tensor, each taken independently."""
-    for dim in reversed(range(len(lead))):  # from the right, so that a dropped one moves none to come
+    """Index the first dimensions of a tensor, each independently."""
+    for dim in reversed(range(len(lead))):  # from the right, so that a dropped dimension does not shift the next ones
         x = x[(slice(None),) * dim + (lead[dim],)]
     return x
 
 
 @dataclass(frozen=True)
-class _Picker:
-    """Takes entries of leading dimensions from tensors that broadcast to them."""
+class _Indexer:
+    """Indexes leading dimensions of tensors that broadcast to them."""
 
     lead: tuple[int, ...]
     index: tuple[Index, ...]
 
     def __call__(self, tensor: Tensor, trailing: int) -> Tensor:
-        """tensor (*some of lead, *trailing dimensions) → its entries, for all of lead."""
+        """Expand a tensor (*some of lead, *trailing dimensions) to all of lead, and index it."""
         return take_lead(tensor.expand((*self.lead, *tensor.shape[tensor.ndim - trailing :])), self.index)
 
-    def of_groups(self, groups: int) -> _Picker:
-        """The same for tensors with one head per group of query heads."""
+    def of_groups(self, groups: int) -> _Indexer:
+        """Return the indexer for tensors with one head per group of query heads."""
         heads = self.lead[-1]
         at = self.index[-1]
         if isinstance(at, slice):
             at = torch.arange(heads)[at]
         shared = torch.div(at, groups, rounding_mode="floor") if isinstance(at, Tensor) else at // groups
-        return _Picker((*self.lead[:-1], heads // groups), (*self.index[:-1], shared))
+        return _Indexer((*self.lead[:-1], heads // groups), (*self.index[:-1], shared))
 
     @property
     def result(self) -> tuple[int, ...]:
@@ -320,9 +320,9 @@ class _Picker:
 
 
 def _zero(x: Tensor, *others: Tensor | None) -> Tensor:
-    """Zeros in place of vectors that are ignored, (..., T, 1).
+    """Return zeros that replace ignored vectors, (..., T, 1).
 
-    They depend on x and on the others in the graph, so that the gradient of each is zero, not None.
+    They depend on x and the others in the autograd graph, so that the gradient of each is zero, not None.
     """
     never = torch.zeros((), dtype=torch.bool, device=x.device)
     zeros = torch.where(never, x[..., :1], 0)  # (..., T, 1)
@@ -334,12 +334,12 @@ def _zero(x: Tensor, *others: Tensor | None) -> Tensor:
 
 
 def _without_width(x: Tensor) -> Tensor:
-    """A column of zeros in place of vectors of which one side has no numbers; joined to the graph as in `_zero`."""
+    """Return a column of zeros that replaces vectors if a width is 0; connected to the graph as in `_zero`."""
     return torch.nn.functional.pad(x[..., :0], (0, 1))  # (..., T, 1)
 
 
 def _under_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cast as autocast would for SDPA: float32 to its dtype, float64 left alone."""
+    """Cast as autocast does for SDPA: to its dtype, except float64."""
     dtype = autocast_dtype(query.device)
     if dtype is None:
         return query, key, value
@@ -348,29 +348,29 @@ def _under_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, 
 
 
 def outside_autocast(request: Request) -> AbstractContextManager[Any]:
-    """Autocast off, where it is on: a request was cast once (`_under_autocast`), and sums stay wide."""
+    """Disable autocast if it is enabled: requests are already cast (`_under_autocast`), and sums stay wide."""
     if autocast_dtype(request.device) is None:
         return nullcontext()
     return torch.autocast(request.device.type, enabled=False)
 
 
 def entries(request: Request) -> tuple[int, int]:
-    """The leading dimensions as (batches, heads)."""
+    """Return the leading dimensions as (batches, heads)."""
     lead = request.lead
     if len(lead) == 2:
         return lead
-    if len(lead) == 1 and request.groups == 1:  # a batch without heads: lengths and offsets count its entries
+    if len(lead) == 1 and request.groups == 1:  # a batch without heads: one length or offset per entry
         return lead[0], 1
     return math.prod(lead[:-1]), lead[-1] if lead else 1
 
 
 def shared_lead(lead: tuple[int, ...], groups: int) -> tuple[int, ...]:
-    """The leading dimensions of keys and values of which each head serves `groups` query heads."""
+    """Return the leading dimensions of keys and values, each head of which is shared by `groups` query heads."""
     return (*lead[:-1], lead[-1] // groups) if groups > 1 else lead
 
 
 def by_head(x: Tensor, request: Request, groups: int = 1) -> Tensor:
-    """A tensor that broadcasts to (*lead, T, D), with `groups` times fewer heads, as (B, H, T, D)."""
+    """Reshape a tensor that broadcasts to (*lead, T, D), with `groups` times fewer heads, to (B, H, T, D)."""
     lead = request.lead if groups == 1 else shared_lead(request.lead, groups)
     if x.shape[:-2] != lead:
         x = x.expand(*lead, *x.shape[-2:])
@@ -381,14 +381,14 @@ def by_head(x: Tensor, request: Request, groups: int = 1) -> Tensor:
 
 
 def mask_by_head(dense: Tensor, request: Request) -> Tensor:
-    """A dense mask as one that broadcasts to (B, H, Tq, Tk)."""
+    """Reshape a dense mask so that it broadcasts to (B, H, Tq, Tk)."""
     if len(request.lead) == 2 or dense.ndim == 2:
         return dense[(None,) * (4 - dense.ndim)]
     return by_head(dense, request)
 
 
 def per_batch(number: int | Tensor, request: Request, batches: int) -> Tensor:
-    """One int64 per batch entry."""
+    """Return one int64 per batch entry, (batches,)."""
     if isinstance(number, int):
         return torch.full((batches,), number)
     lead = number.reshape(number.shape[: len(request.lead)])  # without the dimensions of rows and columns

@@ -1,7 +1,7 @@
-"""Similarities: a query and a key → one score.
+"""Similarities: functions of a query and a key that return a score.
 
-Each says its equation in `scores`, to be read. `reduce` says how to reach the same scores as plain dot products of
-other queries and keys, where there is a way: the fused kernels of a dot product then serve it too.
+`scores` implements the equation of each. `reduce` transforms queries and keys so that plain dot products give the same
+scores, if that is possible. The fused dot-product kernels then support the similarity too.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ _KNOWN = "one of dot, scaled_dot, cosine, or Additive(w), Bilinear(W) or a calla
 
 
 class Similarity:
-    """A similarity. Unless a subclass says otherwise, it has no parameters and cannot be reduced to dot products."""
+    """Base class. By default a similarity has no parameters and cannot be reduced to dot products."""
 
     trailing = 0
-    """Dimensions of each parameter besides the leading ones."""
+    """Number of dimensions of each parameter after the leading ones."""
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
-        """q (..., Tq, D), k (..., Tk, D) → (..., Tq, Tk), differentiable."""
+        """Return the scores of q (..., Tq, D) and k (..., Tk, D): (..., Tq, Tk), differentiable."""
         raise NotImplementedError
 
     def reduce(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Similarity]:
-        """Equivalent queries, keys and similarity, as close to `Dot` as can be."""
+        """Return equivalent queries, keys and similarity: `Dot` if possible."""
         return q, k, self
 
     def width_per_pair(self, width: int) -> int:
-        """Numbers that `scores` holds for one pair while it works: what the size of a block is chosen by."""
+        """Return how many elements `scores` stores per pair. It determines the size of blocks."""
         return 1
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """The tensors that may want gradients."""
+        """Tensors that may require gradients."""
         return ()
 
     def with_parameters(self, parameters: tuple[Tensor, ...]) -> Similarity:
-        """The same similarity with other parameters."""
+        """Return this similarity with other parameters."""
         return self
 
 
@@ -59,7 +59,7 @@ class Dot(Similarity):
 
 @dataclass(frozen=True)
 class Cosine(Similarity):
-    """score = scale · q·k / (‖q‖ ‖k‖); zero where a vector is zero"""
+    """score = scale · q·k / (‖q‖ ‖k‖); zero if a vector is zero"""
 
     scale: float = 1.0
 
@@ -102,12 +102,12 @@ class Bilinear(Similarity):
 
 @dataclass(eq=False)
 class Prepared:
-    """Keys that many calls share, and what a backend found from them in the first of these calls."""
+    """Keys that several calls share, and their exponentials from the first of these calls."""
 
     key: Tensor
     version: int
-    """Of the key's storage: one that was written to since is prepared no more."""
-    found: Tensor | None = None
+    """Version counter of the key. After an in-place write the exponentials are not used any more."""
+    exponentials: Tensor | None = None
 
     def serves(self, key: Tensor) -> bool:
         return key is self.key and key._version == self.version
@@ -117,7 +117,7 @@ class Prepared:
 class Additive(Similarity):
     """score = w·tanh(q + k) (Bahdanau et al. 2015, appendix A.1.2, where w is v_a and q, k are W_a s and U_a h).
 
-    w (D,), or one per head (H, D). Query and key come already projected to one width.
+    w (D,), or one per head (H, D). Query and key must already be projected to the same width.
 
     >>> import regard
     >>> q, k, v = torch.randn(2, 3), torch.randn(5, 3), torch.randn(5, 6)
@@ -130,10 +130,10 @@ class Additive(Similarity):
     trailing = 1
 
     def prepare(self, key: Tensor) -> Additive:
-        """The same similarity for many calls with this very key, such as the steps of a recurrent decoder.
+        """Return this similarity for several calls with the same key, such as the steps of a recurrent decoder.
 
-        Its exponentials are then computed once and not in every call, where the native kernels serve; elsewhere it
-        changes nothing. Gradients flow to the key from every call. With another key it is the plain similarity.
+        The native kernels then compute the exponentials of the key once instead of in every call; other backends
+        ignore it. Gradients flow to the key from every call. With another key it is the plain similarity.
 
         >>> key, value, w = torch.randn(5, 3), torch.randn(5, 6), torch.randn(3)
         >>> similarity = Additive(w).prepare(key)
@@ -145,9 +145,9 @@ class Additive(Similarity):
         return replace(self, prepared=Prepared(key, key._version))
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
-        bent = torch.tanh(widen(q).unsqueeze(-2) + widen(k).unsqueeze(-3))  # (..., Tq, Tk, D)
+        activated = torch.tanh(widen(q).unsqueeze(-2) + widen(k).unsqueeze(-3))  # (..., Tq, Tk, D)
         w = widen(self.weight)[..., None, None, :]
-        return (bent * w).sum(-1)  # not a matrix product, whose gradient for w sums all pairs in one long row
+        return (activated * w).sum(-1)  # not a matrix product: its gradient for w would sum all pairs in one long row
 
     def width_per_pair(self, width: int) -> int:
         return width
@@ -162,11 +162,11 @@ class Additive(Similarity):
 
 @dataclass(frozen=True, eq=False)
 class Pairwise(Similarity):
-    """score = f(q_block, k_block): whatever the caller computes, such as a small network over pairs.
+    """score = f(q_block, k_block), for any callable f, such as a small network over pairs.
 
-    f gets queries (..., rows, D) and keys (..., cols, D) and returns scores (..., rows, cols). It must treat pairs
-    independently, for it sees one block at a time. `leaves` are the tensors it reads that want gradients:
-    `with_parameters` cannot replace them. `autocast` is the dtype of the autocast it was given under.
+    f takes queries (..., rows, D) and keys (..., cols, D) and returns scores (..., rows, cols). It must treat pairs
+    independently, because it sees one block at a time. `leaves` are the tensors it reads that require gradients;
+    `with_parameters` cannot replace them. `autocast` is the autocast dtype at the time of the call.
     """
 
     function: Callable[[Tensor, Tensor], Tensor]
@@ -175,9 +175,9 @@ class Pairwise(Similarity):
 
     @classmethod
     def of(cls, function: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor) -> Pairwise:
-        """Find the leaves by a trial on one pair, q (..., 1, D) and k (..., 1, D): the parameters that f reads.
+        """Find the parameters that f reads by calling it on one pair, q (..., 1, D) and k (..., 1, D).
 
-        If there is no pair, because a size is 0, the trial is on a pair of zeros.
+        If there is no pair, because a size is 0, it is called on zeros.
         """
         similarity = cls(function, autocast=autocast_dtype(q.device))
         if not torch.is_grad_enabled():
@@ -201,7 +201,7 @@ class Pairwise(Similarity):
         return widen(scores)
 
     def width_per_pair(self, width: int) -> int:
-        return 4 * width  # unknown: as wide as a pair's hidden layer commonly is
+        return 4 * width  # unknown; a typical width of a hidden layer over pairs
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
@@ -211,10 +211,10 @@ class Pairwise(Similarity):
 def resolve(
     similarity: object, scale: float | None, width: int, pair: Callable[[], tuple[Tensor, Tensor]]
 ) -> Similarity:
-    """The similarity that a caller named, with its scale; raises ValueError where the two do not fit.
+    """Return the similarity for the argument of `attend`, with its scale. Raises ValueError if they do not match.
 
-    `width` is that of queries; `pair` gives one query (..., 1, D) and one key (..., 1, D) of each entry, with as many
-    heads, to try a callable on.
+    `width` is the width of queries. `pair` returns one query (..., 1, D) and one key (..., 1, D) of each entry, with
+    equally many heads, on which a callable is tried.
     """
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"attend: scale ({scale}) must be a finite number. None takes the similarity's own.")
@@ -253,7 +253,7 @@ def _describe(similarity: object) -> str:
 
 
 def reachable_leaves(x: Tensor) -> Iterator[Tensor]:
-    """The leaf tensors that require gradients and that x was computed from, or x itself."""
+    """Yield the leaf tensors that require gradients and from which x was computed, or x itself."""
     if x.is_leaf and x.requires_grad:
         yield x
     pending, seen = [x.grad_fn], set()
@@ -268,9 +268,9 @@ def reachable_leaves(x: Tensor) -> Iterator[Tensor]:
 
 
 def unit(x: Tensor) -> Tensor:
-    """x / ‖x‖, for any finite length of x; zero stays zero, with a zero gradient."""
+    """Return x / ‖x‖, for any finite norm. Zero stays zero, with a zero gradient."""
     largest = x.detach().abs().amax(-1, keepdim=True)
-    nothing = largest == 0
-    x = x / torch.where(nothing, 1, largest)  # so that no square overflows or vanishes
+    is_zero = largest == 0
+    x = x / torch.where(is_zero, 1, largest)  # so that no square overflows or underflows
     squares = (x * x).sum(-1, keepdim=True)
-    return torch.where(nothing, 0, x / torch.where(nothing, 1, squares).sqrt())
+    return torch.where(is_zero, 0, x / torch.where(is_zero, 1, squares).sqrt())

@@ -1,4 +1,4 @@
-"""Attention with sinks: each head has a further score that belongs to no key."""
+"""Attention with sinks: each head has an extra score that belongs to no key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .statistic import Statistic
 def attend_with_sink(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor, **options: Any
 ) -> tuple[Tensor, AttentionMap]:
-    """Attention in which each head has a further score that belongs to no key: its weight is lost.
+    """Compute attention in which each head has an extra score that belongs to no key. Its weight is discarded.
 
         weightᵢⱼ = exp(scoreᵢⱼ) / (exp(sink) + Σⱼ exp(scoreᵢⱼ))
 
@@ -31,17 +31,19 @@ def attend_with_sink(
         request = Request.of(query, key, value, **options).kept()
         return _with_sink_key(query, key, value, sink, **options), SinkMap(request, sink.detach()[:, None])
     context, m = attend(query, key, value, **options, return_map=True)
-    rows = m.given if m.given is not None else m.statistic  # that of the context itself
-    shared = sink.detach()[:, None]  # (H, 1), for every query of a head
-    kept = rows.with_sink(shared).weights(rows.highest.unsqueeze(-1)) * rows.total.unsqueeze(-1)  # (B, H, Tq, 1)
-    return context * kept.to(context.dtype), SinkMap(m.request, shared, m)
+    rows = (
+        m.backend_statistic if m.backend_statistic is not None else m.statistic
+    )  # the statistic of the context itself
+    shared = sink.detach()[:, None]  # (H, 1), the same for every query of a head
+    share = rows.with_sink(shared).weights(rows.highest.unsqueeze(-1)) * rows.total.unsqueeze(-1)  # (B, H, Tq, 1)
+    return context * share.to(context.dtype), SinkMap(m.request, shared, m)
 
 
 def _with_sink_key(query: Tensor, key: Tensor, value: Tensor, sink: Tensor, **options: Any) -> Tensor:
-    """The same with gradients: a key whose score is the sink, by one more dimension, and whose value is zero."""
+    """Compute it with gradients: add a key with value zero whose score is the sink, through one more dimension."""
     if options["softcap"] is not None:
         raise ValueError(
-            f"huggingface: softcap ({options['softcap']}) must be None where attention sinks (s_aux) have gradients; "
+            f"huggingface: softcap ({options['softcap']}) must be None if attention sinks (s_aux) have gradients; "
             "run under torch.no_grad()."
         )
     scale = query.shape[-1] ** -0.5 if options["scale"] is None else options["scale"]
@@ -61,9 +63,9 @@ def _with_sink_key(query: Tensor, key: Tensor, value: Tensor, sink: Tensor, **op
 
 
 class SinkMap(AttentionMap):
-    """A map whose rows lose weight to a score that belongs to no key; they sum to less than one.
+    """A map whose rows sum to less than one, because a score that belongs to no key takes part of the weight.
 
-    sink: broadcasting to (*lead, Tq); without: the map of the same request without the sink, where there is one.
+    sink: broadcasts to (*lead, Tq). without: the map of the same request without the sink, if it exists.
     """
 
     def __init__(self, request: Request, sink: Tensor, without: AttentionMap | None = None) -> None:
@@ -76,12 +78,12 @@ class SinkMap(AttentionMap):
 
     @property
     def known(self) -> Statistic:
-        """The statistic: without that of all rows, the sink would be left out."""
+        """The statistic. It is always computed for all rows, because it includes the sink."""
         return self.statistic
 
     def _with(self, request: Request) -> Any:
         return self._plain()._with(request)
 
     def _plain(self) -> AttentionMap:
-        found = AttentionMap(self.request, self.statistic)
-        return found.tokens(query=self.query_tokens, key=self.key_tokens)
+        plain = AttentionMap(self.request, self.statistic)
+        return plain.tokens(query=self.query_tokens, key=self.key_tokens)

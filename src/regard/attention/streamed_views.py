@@ -1,12 +1,12 @@
-"""The verbs of a map, streamed: blocks of exact weights, folded one by one into what was asked.
+"""Views of a map, streamed: exact weights are computed in blocks and reduced block by block.
 
 The statistic of a row (`statistic.py`) turns any of its scores into a weight, so a view computes only the scores it
-needs. This requires that two calls give the same scores. Libraries round products of different shapes differently: by
-little for ordinary scores, but at 1e12 by 1e5, and e^(score − highest) may then be anything. Rows in which this would
-show (`large_rows`) are computed whole and normalised by the scores of the view itself: no weight exceeds 1, and every
-row adds up to 1, on every host.
+needs. This requires that two calls give the same scores. Libraries round products of different shapes differently: the
+difference is small for ordinary scores, but 1e5 at scores of 1e12, which makes e^(score − highest) meaningless. Rows in
+which this matters (`large_rows`) are computed whole and normalised by the scores of the view itself. So no weight
+exceeds 1, and every row adds up to 1, on every machine.
 
-Memory: a few blocks of BLOCK or ROWS numbers, or one row, and the answer.
+Memory: a few blocks of BLOCK or ROWS elements, or one row, and the result.
 """
 
 from __future__ import annotations
@@ -22,55 +22,55 @@ from torch import Tensor
 from .cells import Cells, Columns, Shading, mean_
 from .masks import Span, indices
 from .request import Request, block_shape
-from .statistic import Statistic, examined
+from .statistic import Statistic, with_large_rows
 
 Reduce: TypeAlias = Literal["max", "mean", "sum"]
 
 BLOCK = 2**19
-"""Numbers in one block of scores: a few such blocks stay in a core's cache."""
+"""Elements in one block of scores. A few such blocks fit in the cache of a core."""
 ROWS = 2**21
-"""Scores of rows that are computed whole."""
+"""Scores that are computed at a time for whole rows."""
 SMALLEST_LOG = -1e4
-"""In place of log 0, where it is multiplied by a weight of 0."""
+"""Replaces log 0 where it is multiplied by a weight of 0."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows and columns of some entries."""
+    """A block of rows and columns of one or all entries."""
 
     request: Request
     entry: tuple[int, ...]
-    """Which entry of the leading dimensions; () for all of them together."""
+    """Index of the leading dimensions; () for all entries."""
     rows: slice
     cols: slice
-    whole: tuple[Tensor, Statistic] | None = None
-    """Of rows that are computed whole, all scores (..., rows, Tk), and the statistic of just these."""
+    whole_rows: tuple[Tensor, Statistic] | None = None
+    """For rows that are computed whole: all scores (..., rows, Tk), and their own statistic."""
 
     def scores(self, cols: Span | None = None) -> Tensor:
-        """(..., rows, cols)"""
+        """Return the scores, (..., rows, cols)."""
         cols = self.cols if cols is None else cols
-        scores = scores_of(self.request, self.rows, cols) if self.whole is None else self.whole[0][..., cols]
+        scores = scores_of(self.request, self.rows, cols) if self.whole_rows is None else self.whole_rows[0][..., cols]
         return scores.expand(*self.request.lead, *scores.shape[-2:])
 
     def own(self, x: Tensor) -> Tensor:
-        """The entries of this block in a tensor over all of them, as a view."""
+        """Return the entries of this block of a tensor (*lead, ...), as a view."""
         return x[self.entry]
 
     def of_rows(self, x: Tensor) -> Tensor:
-        """The rows of this block in a tensor (*lead, Tq), as a view."""
+        """Return the rows of this block of a tensor (*lead, Tq), as a view."""
         return self.own(x)[..., self.rows]
 
     def statistic(self, statistic: Statistic) -> Statistic:
-        """The statistic that belongs to the scores of this block, (..., rows), from that of all rows and entries."""
-        return statistic.map(self.of_rows) if self.whole is None else self.whole[1]
+        """Return the statistic of the scores of this block, (..., rows), given that of all rows and entries."""
+        return statistic.map(self.of_rows) if self.whole_rows is None else self.whole_rows[1]
 
     def weights(self, statistic: Statistic, cols: Span | None = None) -> Tensor:
-        """(..., rows, cols), from the statistic of all rows and entries."""
+        """Return the weights, (..., rows, cols), given the statistic of all rows and entries."""
         cols = self.cols if cols is None else cols
         return to_weights(self.request, self.scores(cols), self.statistic(statistic), cols)
 
-    def parted(self, statistic: Statistic | None) -> Iterator[Block]:
-        """The block itself; or, if it has large rows, a few rows at a time that are computed whole."""
+    def split_large(self, statistic: Statistic | None) -> Iterator[Block]:
+        """Yield the block itself; or, if it has large rows, blocks of a few rows that are computed whole."""
         if statistic is None or statistic.large is None or not bool(self.of_rows(statistic.large).any()):
             yield self
             return
@@ -78,14 +78,14 @@ class Block:
         for start in range(self.rows.start, self.rows.stop, height):
             part = replace(self, rows=slice(start, min(start + height, self.rows.stop)))
             scores = whole_scores(part.request, part.rows)
-            found = Statistic.of(scores)
+            own = Statistic.of(scores)
             if statistic.sink is not None:
-                found = found.with_sink(part.of_rows(statistic.sink))
-            yield replace(part, whole=(scores, found))
+                own = own.with_sink(part.of_rows(statistic.sink))
+            yield replace(part, whole_rows=(scores, own))
 
 
 def whole_scores(request: Request, rows: slice) -> Tensor:
-    """All scores of some rows, (*lead, rows, Tk); −∞ where they may not attend."""
+    """Return all scores of some rows, (*lead, rows, Tk), −∞ where they may not attend."""
     first, last = request.mask.span(rows, request.keys)
     pairs = request.entries * (rows.stop - rows.start) * request.similarity.width_per_pair(request.q.shape[-1])
     step = max(1, ROWS // max(1, pairs))
@@ -98,11 +98,11 @@ def whole_scores(request: Request, rows: slice) -> Tensor:
 
 
 def bands(request: Request, rows: slice, cols: slice, statistic: Statistic | None = None) -> Iterator[Block]:
-    """Some rows of a region at a time, as wide as they may attend; entry by entry where all would be too much.
+    """Yield blocks of some rows of a region, with all columns they may attend to; entry by entry if it is large.
 
-    With the statistic of all rows, large ones come apart, computed whole.
+    With the statistic of all rows, large rows come in blocks that are computed whole.
     """
-    statistic = None if statistic is None else examined(request, statistic)
+    statistic = None if statistic is None else with_large_rows(request, statistic)
     pairs = request.entries * (rows.stop - rows.start) * (cols.stop - cols.start)
     if pairs <= BLOCK or not request.separable or request.entries == 1:
         parts: Iterator[tuple[tuple[int, ...], Request]] = iter([((), request)])
@@ -111,17 +111,17 @@ def bands(request: Request, rows: slice, cols: slice, statistic: Statistic | Non
     for entry, part in parts:
         step, _ = block_shape(part, BLOCK)
         for start in range(rows.start, rows.stop, step):
-            some = slice(start, min(start + step, rows.stop))
-            first, last = part.mask.span(some, part.keys)
+            band = slice(start, min(start + step, rows.stop))
+            first, last = part.mask.span(band, part.keys)
             first, last = max(first, cols.start), min(last, cols.stop)
             if first < last:
-                yield from Block(part, entry, some, slice(first, last)).parted(statistic)
+                yield from Block(part, entry, band, slice(first, last)).split_large(statistic)
 
 
 def blocks(request: Request, statistic: Statistic | None = None) -> Iterator[Block]:
-    """Blocks that hold every pair that may attend."""
+    """Yield blocks that cover every unmasked pair."""
     for band in bands(request, slice(0, request.queries), slice(0, request.keys), statistic):
-        if band.whole is not None:
+        if band.whole_rows is not None:
             yield band
             continue
         _, step = block_shape(band.request, BLOCK)
@@ -130,20 +130,20 @@ def blocks(request: Request, statistic: Statistic | None = None) -> Iterator[Blo
 
 
 def scores_of(request: Request, rows: Span, cols: Span) -> Tensor:
-    """Scores (*lead or broadcastable, rows, cols), −∞ where a float mask says so, even if a key there is NaN."""
+    """Return scores (*lead or broadcastable, rows, cols), −∞ where a float mask is −∞, even if the key is NaN."""
     scores, bias = request.scores(rows, cols), request.mask.bias(rows, cols)
     return scores if bias is None else torch.where(bias == -torch.inf, -torch.inf, scores)
 
 
 def to_weights(request: Request, scores: Tensor, statistic: Statistic, cols: Span) -> Tensor:
-    """Scores (..., rows, cols) and the statistic of their rows (..., rows) → weights."""
+    """Convert scores (..., rows, cols) to weights, given the statistic of their rows (..., rows)."""
     if request.hard:
         return (indices(cols, scores.device) == statistic.highest.unsqueeze(-1)).to(scores.dtype)
     return statistic.weights(scores)
 
 
 def statistic(request: Request) -> Statistic:
-    """The statistic of every row, (*lead, Tq), large rows marked."""
+    """Compute the statistic of every row, (*lead, Tq), with `large` set."""
     shape = (*request.lead, request.queries)
     highest = torch.full(shape, -torch.inf, dtype=request.wide, device=request.device)
     best = torch.full(shape, -1, device=request.device)
@@ -152,27 +152,27 @@ def statistic(request: Request) -> Statistic:
         scores = block.scores()
         top, sum_, at = (block.of_rows(x) for x in (highest, total, best))
         if request.hard:
-            found, where = scores.max(-1)
-            better = found > top
-            top[...] = torch.where(better, found, top)
-            at[...] = torch.where(better, where + block.cols.start, at)
+            maximum, index = scores.max(-1)
+            better = maximum > top
+            top[...] = torch.where(better, maximum, top)
+            at[...] = torch.where(better, index + block.cols.start, at)
             continue
-        found = torch.maximum(top, scores.amax(-1))
-        base = torch.where(found == -torch.inf, 0, found)
+        maximum = torch.maximum(top, scores.amax(-1))
+        base = torch.where(maximum == -torch.inf, 0, maximum)
         sum_[...] = sum_ * torch.exp(top - base) + torch.exp(scores - base.unsqueeze(-1)).sum(-1)
-        top[...] = found
-    return Statistic.hard(best, request.wide) if request.hard else examined(request, Statistic(highest, total))
+        top[...] = maximum
+    return Statistic.hard(best, request.wide) if request.hard else with_large_rows(request, Statistic(highest, total))
 
 
 def weights(request: Request, statistic: Statistic, cols: Span) -> Tensor:
-    """The weights of all rows and some columns, (*lead, Tq, cols)."""
+    """Compute the weights of all rows and some columns, (*lead, Tq, cols)."""
     columns = indices(cols, request.device)
     shape = (*request.lead, request.queries, len(columns))
     out = torch.empty(shape, dtype=request.wide, device=request.device)
-    statistic, (row_step, col_step) = examined(request, statistic), block_shape(request, BLOCK)
+    statistic, (row_step, col_step) = with_large_rows(request, statistic), block_shape(request, BLOCK)
     for row in range(0, shape[-2], row_step):
         rows = slice(row, min(row + row_step, shape[-2]))
-        for band in Block(request, (), rows, slice(0, request.keys)).parted(statistic):
+        for band in Block(request, (), rows, slice(0, request.keys)).split_large(statistic):
             for col in range(0, shape[-1], col_step):
                 into = slice(col, min(col + col_step, shape[-1]))
                 out[..., band.rows, into] = band.weights(statistic, columns[into])
@@ -180,29 +180,28 @@ def weights(request: Request, statistic: Statistic, cols: Span) -> Tensor:
 
 
 def top(request: Request, statistic: Statistic, count: int) -> tuple[Tensor, Tensor]:
-    """The strongest keys of each query, values and indices (*lead, Tq, count); 0 and −1 where there are fewer."""
+    """Return the largest weights of each query and their indices, (*lead, Tq, count); 0 and −1 if there are fewer."""
     shape = (*request.lead, request.queries, count)
-    best = torch.full(shape, -torch.inf, dtype=request.wide, device=request.device)  # by score: a weight that
-    at = torch.full(shape, -1, device=request.device)  # underflows to 0 keeps its rank
+    best = torch.full(shape, -torch.inf, dtype=request.wide, device=request.device)
+    at = torch.full(shape, -1, device=request.device)  # ranked by score: weights may underflow to 0
     used = statistic.map(torch.clone)
     for block in blocks(request, statistic):
         scores = block.scores()
         if request.hard:
             scores = torch.where(block.weights(statistic) > 0, scores, -torch.inf)
-        if block.whole is not None:
-            rows = block.whole[1]
+        if block.whole_rows is not None:
+            rows = block.whole_rows[1]
             block.of_rows(used.highest)[...], block.of_rows(used.total)[...] = rows.highest, rows.total
-        found, where = scores.topk(min(count, scores.shape[-1]))
-        held, places = block.own(best)[..., block.rows, :], block.own(at)[..., block.rows, :]
-        both = torch.cat([held, found], -1)
-        held[...], chosen = both.topk(count)
-        places[...] = torch.cat([places, where + block.cols.start], -1).gather(-1, chosen)
+        block_best, block_at = scores.topk(min(count, scores.shape[-1]))
+        row_best, row_at = block.own(best)[..., block.rows, :], block.own(at)[..., block.rows, :]
+        row_best[...], chosen = torch.cat([row_best, block_best], -1).topk(count)
+        row_at[...] = torch.cat([row_at, block_at + block.cols.start], -1).gather(-1, chosen)
     at = torch.where(best == -torch.inf, -1, at)
     return (at >= 0).to(request.wide) if request.hard else used.weights(best), at
 
 
 def entropy(request: Request, statistic: Statistic) -> Tensor:
-    """−Σⱼ weightᵢⱼ log weightᵢⱼ in nats, (*lead, Tq)."""
+    """Compute −Σⱼ weightᵢⱼ log weightᵢⱼ in nats, (*lead, Tq)."""
     out = torch.zeros(*request.lead, request.queries, dtype=request.wide, device=request.device)
     if request.hard:
         return out
@@ -214,15 +213,15 @@ def entropy(request: Request, statistic: Statistic) -> Tensor:
 
 
 def received(request: Request, statistic: Statistic) -> Tensor:
-    """Σᵢ weightᵢⱼ: what each key receives, (*lead, Tk)."""
+    """Compute the total weight of each key, Σᵢ weightᵢⱼ, (*lead, Tk)."""
     out = torch.zeros(*request.lead, request.keys, dtype=request.wide, device=request.device)
     for block in blocks(request, statistic):
         block.own(out)[..., block.cols] += block.weights(statistic).sum(-2)
     return out
 
 
-def times(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
-    """weights · x, x (*lead, Tk, E) → (*lead, Tq, E)."""
+def matmul(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
+    """Compute weights · x for x (*lead, Tk, E): (*lead, Tq, E)."""
     out = torch.zeros(*request.lead, request.queries, x.shape[-1], dtype=request.wide, device=request.device)
     x = x.expand(*request.lead, *x.shape[-2:])
     for block in blocks(request, statistic):
@@ -230,8 +229,8 @@ def times(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
     return out
 
 
-def before(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
-    """x · weights, x (*lead, E, Tq) → (*lead, E, Tk)."""
+def rmatmul(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
+    """Compute x · weights for x (*lead, E, Tq): (*lead, E, Tk)."""
     out = torch.zeros(*request.lead, x.shape[-2], request.keys, dtype=request.wide, device=request.device)
     x = x.expand(*request.lead, *x.shape[-2:])
     for block in blocks(request, statistic):
@@ -240,15 +239,15 @@ def before(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
 
 
 def pool(request: Request, statistic: Statistic, rows: Cells, cols: Cells, reduce: Reduce) -> Tensor:
-    """A region as a picture of (rows.wanted, cols.wanted) cells, (*lead, rows.wanted, cols.wanted)."""
+    """Pool a region to an image, (*lead, rows.wanted, cols.wanted)."""
     shape = (*request.lead, rows.count, cols.count)
     out = torch.zeros(shape, dtype=request.wide, device=request.device)
     for band in bands(request, rows.region, cols.region, statistic):
         _, step = block_shape(band.request, BLOCK)
         for part in cols.parts(band.cols, step, request.device):
             scores = band.scores(part.span).unflatten(-1, (-1, part.width))  # (..., rows, cells, width)
-            strength = _strength(request, scores, band.statistic(statistic), part, reduce)  # (..., rows, cells)
-            rows.fold(band.own(out)[..., part.cells], band.rows, strength, largest=reduce == "max")
+            reduced = _reduced_weights(request, scores, band.statistic(statistic), part, reduce)  # (..., rows, cells)
+            rows.fold(band.own(out)[..., part.cells], band.rows, reduced, largest=reduce == "max")
     if reduce == "mean":
         out = mean_(out, rows, cols)
     return cols.enlarge(rows.enlarge(out, -2), -1)
@@ -257,12 +256,12 @@ def pool(request: Request, statistic: Statistic, rows: Cells, cols: Cells, reduc
 def shades(
     request: Request, statistic: Statistic, rows: Cells, cols: Cells, reduce: Reduce, shading: Shading
 ) -> Tensor:
-    """The same picture in shades, uint8."""
+    """Pool a region to an image of uint8 shades."""
     return shading.of(pool(request, statistic, rows, cols, reduce))
 
 
-def _strength(request: Request, scores: Tensor, statistic: Statistic, part: Columns, reduce: Reduce) -> Tensor:
-    """The weights of a block folded over the width of each cell."""
+def _reduced_weights(request: Request, scores: Tensor, statistic: Statistic, part: Columns, reduce: Reduce) -> Tensor:
+    """Reduce the weights of a block over the width of each cell."""
     if reduce == "max" and not request.hard:  # the exponential is monotone: one per cell, not one per pair
         return to_weights(request, scores.amax(-1), statistic, part.span)
     weights = to_weights(request, scores.flatten(-2), statistic, part.span).unflatten(-1, scores.shape[-2:])

@@ -1,6 +1,7 @@
-"""What lets a map stand where people expect the tensor of weights.
+"""Tensor methods of a map, so that it can be used like the dense tensor of weights.
 
-Everything here computes weights at the moment it is asked, and refuses, with the size, past the limit of `dense`.
+Every method computes the weights when it is called. It raises an error that states the size if they exceed the limit of
+`dense`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TensorLike:
-    """The methods of a tensor, for something that has `dense`."""
+    """Mixin with the methods of a tensor, for a class that has `dense`."""
 
     if TYPE_CHECKING:
         request: Request
@@ -38,21 +39,21 @@ class TensorLike:
     requires_grad = False
 
     def __getattr__(self, name: str) -> Any:
-        """Any other method of a tensor, of the weights computed now: `m.argmax(-1)`, `m.permute(…)`, `m.tolist()`."""
+        """Return any other tensor method, bound to the dense weights: `m.argmax(-1)`, `m.permute(…)`, `m.tolist()`."""
         if name.startswith("_") or not hasattr(Tensor, name):
             raise AttributeError(f"'{type(self).__name__}' has no attribute {name!r}")
         return getattr(self.dense(), name)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """PyTorch's functions of maps are those of their weights: `torch.stack(maps)`, `torch.allclose(m, weights)`."""
+        """Apply a PyTorch function to the dense weights: `torch.stack(maps)`, `torch.allclose(m, weights)`."""
         if getattr(func, "__name__", "") in ("matmul", "__matmul__") and not isinstance(args[0], TensorLike):
             return args[1].__rmatmul__(args[0])  # streamed
         return func(*_weights(args), **{name: _weights(value) for name, value in (kwargs or {}).items()})
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        found = self.numpy()
-        return found if dtype is None else found.astype(dtype)
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
 
     def numpy(self, *, force: bool = False) -> Any:
         return self.dense().cpu().numpy()
@@ -67,7 +68,7 @@ class TensorLike:
         return math.prod(self.shape)
 
     def detach(self) -> Self:
-        """Itself: a map holds no graph."""
+        """Return the map itself, which has no autograd graph."""
         return self
 
     def clone(self) -> Self:
@@ -77,7 +78,7 @@ class TensorLike:
         return self.to("cpu")
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """On another device it stays a map; in another dtype it is a tensor."""
+        """Return a map for another device, or a dense tensor for another dtype."""
         device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
         if dtype is not None and dtype != self.dtype:
             return self.dense().to(*args, **kwargs)
@@ -93,7 +94,7 @@ class TensorLike:
         return self.to(torch.float32)
 
     def mean(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
-        """The mean, as of a tensor; over heads or batch entries it is summed one by one."""
+        """Return the mean, as for a tensor. Over heads or batch entries, sum one entry at a time to save memory."""
         rank = len(self.shape)
         if not isinstance(dim, int) or dim % rank >= rank - 2:
             return self.dense().mean(tuple(dim) if isinstance(dim, Sequence) else dim, keepdim)
@@ -107,9 +108,9 @@ class TensorLike:
     def _with(self, request: Request) -> Self:
         known = self.known
         known = None if known is None else known.map(lambda x: x.to(request.device, copy=True))
-        made = type(self)(request, known)  # type: ignore[call-arg]
-        made.query_tokens, made.key_tokens = self.query_tokens, self.key_tokens  # type: ignore[attr-defined]
-        return made
+        result = type(self)(request, known)  # type: ignore[call-arg]
+        result.query_tokens, result.key_tokens = self.query_tokens, self.key_tokens  # type: ignore[attr-defined]
+        return result
 
 
 def _operator(name: str) -> Any:
@@ -124,10 +125,10 @@ for _name in ("add", "sub", "mul", "truediv", "pow", "radd", "rsub", "rmul", "ne
     setattr(TensorLike, f"__{_name}__", _operator(f"__{_name}__"))
 
 
-def _weights(given: Any) -> Any:
-    """Maps in arguments replaced by their weights."""
-    if isinstance(given, TensorLike):
-        return given.dense()
-    if type(given) in (list, tuple):
-        return type(given)(_weights(x) for x in given)
-    return given
+def _weights(argument: Any) -> Any:
+    """Replace maps in arguments by their dense weights."""
+    if isinstance(argument, TensorLike):
+        return argument.dense()
+    if type(argument) in (list, tuple):
+        return type(argument)(_weights(x) for x in argument)
+    return argument

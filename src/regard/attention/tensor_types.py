@@ -1,9 +1,9 @@
-"""Which kinds of tensors the operator accepts.
+"""Checks which types of tensors the operator accepts.
 
-A subclass of `torch.Tensor` may hold its numbers elsewhere, or give them another meaning: a `CausalBias` is a tensor of
-uninitialised memory that stands for a causal mask. Reading such memory gives wrong results without an error, so a
-subclass is accepted only if it is known here, or if it changes neither of the two protocols by which a subclass
-redefines PyTorch's operators.
+A subclass of `torch.Tensor` may store its data elsewhere or interpret it differently: a `CausalBias` is a tensor of
+uninitialised memory that represents a causal mask. Reading such memory gives wrong results without an error. So a
+subclass is accepted only if it is listed here, or if it overrides neither `__torch_function__` nor
+`__torch_dispatch__`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether the memory of x may be read: a tensor or nn.Parameter, dense, not nested."""
+    """Return whether the memory of x may be read: a dense, non-nested tensor or nn.Parameter."""
     return (type(x) is Tensor or type(x) is Parameter) and not x.is_nested and x.layout == torch.strided
 
 
 def require_supported(where: str, name: str, x: Tensor) -> None:
-    """Raise ValueError unless x is a dense tensor of a type whose operators do what those of a plain tensor do."""
+    """Raise ValueError unless x is a dense tensor of a type whose operators behave like those of a plain tensor."""
     if is_plain(x):
         return
     if x.is_nested:
@@ -50,7 +50,7 @@ def is_causal_bias(mask: object) -> TypeGuard[CausalBias]:
 
 
 def causal_bias_offset(bias: CausalBias, queries: int, keys: int) -> int:
-    """The offset of the causal mask that a `CausalBias` stands for; raises ValueError if it is for another size.
+    """Return the offset of the causal mask that a `CausalBias` represents. Raises ValueError if sizes differ.
 
     >>> from torch.nn.attention.bias import causal_lower_right
     >>> causal_bias_offset(causal_lower_right(4, 6), 4, 6)
@@ -71,7 +71,7 @@ def causal_bias_offset(bias: CausalBias, queries: int, keys: int) -> int:
 
 
 def _keeps_operators(kind: type[Tensor]) -> bool:
-    """Whether PyTorch's operators mean on this type what they mean on a plain tensor."""
+    """Return whether PyTorch's operators behave on this type as on a plain tensor."""
     if issubclass(kind, (FakeTensor, FunctionalTensor)) or kind is _async_collective():
         return True
     function, dispatch = kind.__torch_function__, kind.__torch_dispatch__
@@ -81,7 +81,7 @@ def _keeps_operators(kind: type[Tensor]) -> bool:
 
 
 def _async_collective() -> type | None:
-    """The result of a collective that may still be under way; every operator waits for it."""
+    """Return the type of results of asynchronous collectives, if loaded. Every operator waits for the data."""
     module = sys.modules.get("torch.distributed._functional_collectives")
     return None if module is None else module.AsyncCollectiveTensor
 

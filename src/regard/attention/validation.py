@@ -1,4 +1,4 @@
-"""The checks of a request. Each raises ValueError: `attend: <name> (<value>) must <rule>; got <what>. <remedy>`."""
+"""Validation of requests. Checks raise ValueError: `attend: <name> (<value>) must <rule>; got <what>. <remedy>`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .tensor_types import causal_bias_offset, is_causal_bias, require_supported
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 PLAIN = (Tensor, torch.nn.Parameter)
-"""The tensors whose memory may be read: a subclass may hold it elsewhere, or have none."""
+"""Tensor types whose memory may be read. A subclass may store its data elsewhere, or have none."""
 WEIGHTINGS = ("softmax", "hard", "uniform")
 
 
 def tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Kinds, dtypes, devices, and the dimensions that must agree."""
+    """Check types, dtypes, devices, and the dimensions that must match."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, Tensor):
             raise ValueError(f"attend: {name} must be a tensor; got {type(x).__name__}. Try torch.as_tensor.")
@@ -55,7 +55,7 @@ def tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def lead(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[int, tuple[int, ...]]:
-    """Query heads per key head, and the leading dimensions of the result."""
+    """Return the number of query heads per key head, and the leading dimensions of the result."""
     leads: list[tuple[int, ...]] = [query.shape[:-2], key.shape[:-2], value.shape[:-2]]
     groups = 1
     if enable_gqa and query.ndim >= 3 and key.ndim >= 3 and value.ndim >= 3:
@@ -90,7 +90,7 @@ def _gqa_remedy(query: Tensor, key: Tensor, enable_gqa: bool) -> str:
 
 
 def widths(query: Tensor, key: Tensor, similarity: Any) -> None:
-    """Before a callable is tried, so that its first error is ours. Bilinear and callables may differ in width."""
+    """Check widths before a callable is tried. Bilinear and callable similarities may have different widths."""
     if (isinstance(similarity, (str, Additive))) and query.shape[-1] != key.shape[-1]:
         raise ValueError(
             f"attend: key ({shape(key)}) must be as wide as query ({query.shape[-1]}); got {key.shape[-1]}. "
@@ -115,7 +115,7 @@ def options(dropout_p: float, softcap: float | None, weighting: str, window: Any
 
 
 def parameters(similarity: Similarity, query: Tensor, key: Tensor, leading: Sequence[int]) -> None:
-    """The shapes of a similarity's own tensors."""
+    """Check the shapes of a similarity's parameters."""
     if isinstance(similarity, Additive):
         _parameter("Additive(w): w", similarity.weight, (query.shape[-1],), query, leading)
     elif isinstance(similarity, Bilinear):
@@ -127,8 +127,8 @@ def _parameter(name: str, x: Tensor, tail: tuple[int, ...], query: Tensor, leadi
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise ValueError(f"attend: {name} must be a float tensor of shape {rule}; got {type(x).__name__}.")
     require_supported("attend", name, x)
-    ahead = x.shape[: x.ndim - len(tail)]
-    if x.ndim < len(tail) or tuple(x.shape[len(ahead) :]) != tail or not broadcasts(ahead, leading):
+    lead_shape = x.shape[: x.ndim - len(tail)]
+    if x.ndim < len(tail) or tuple(x.shape[len(lead_shape) :]) != tail or not broadcasts(lead_shape, leading):
         raise ValueError(
             f"attend: {name} ({shape(x)}) must be {rule}, the width of query and key, or one for each of the leading "
             f"dimensions {tuple(leading)}."
@@ -138,7 +138,7 @@ def _parameter(name: str, x: Tensor, tail: tuple[int, ...], query: Tensor, leadi
 
 
 def attn_mask(mask: Tensor | None, query: Tensor, key: Tensor, leading: Sequence[int]) -> Tensor | None:
-    """The dense part of the mask, with at least two dimensions."""
+    """Check a dense mask and return it with at least two dimensions."""
     if mask is None:
         return None
     if isinstance(mask, Tensor):
@@ -163,7 +163,7 @@ def attn_mask(mask: Tensor | None, query: Tensor, key: Tensor, leading: Sequence
 def causal_bias(
     mask: Any, is_causal: bool, window: Any, offset: Any, query: Tensor, key: Tensor
 ) -> tuple[Tensor | None, bool, Any]:
-    """attn_mask, is_causal and causal_offset, with a `CausalBias` translated to what it stands for."""
+    """Return attn_mask, is_causal and causal_offset, with a `CausalBias` replaced by what it represents."""
     if not is_causal_bias(mask):
         return mask, is_causal, offset
     queries, keys = query.shape[-2], key.shape[-2]
@@ -174,7 +174,7 @@ def causal_bias(
 
 
 def per_entry(name: str, number: Any, leading: Sequence[int], device: torch.device) -> int | Tensor:
-    """A whole number, or a tensor of them for the first leading dimensions, shaped to broadcast with the scores."""
+    """Return an integer, or a tensor of one integer per entry, in a shape that broadcasts with the scores."""
     if isinstance(number, int) and not isinstance(number, bool):
         return number
     x = number if isinstance(number, Tensor) else torch.as_tensor(number)
@@ -212,10 +212,7 @@ def parts(
     groups: int,
     leading: Sequence[int],
 ) -> None:
-    """The parts of a request, in the form in which it holds them; raises ValueError.
-
-    What `Request.of` makes of a call fits by construction; this is for requests that come from elsewhere.
-    """
+    """Check the fields of a request that was not created by `Request.of`, such as one read from a file."""
     tensors(q, k, k if v is None else v)
     widths(q, k, "dot")
     if groups < 1 or (groups > 1 and k.ndim < 3):
@@ -223,19 +220,21 @@ def parts(
     for name, x, share in (("query", q, 1), ("key", k, groups), ("value", v, groups)):
         if x is None:
             continue
-        given = x.shape[:-2] if share == 1 else (*x.shape[:-3], x.shape[-3] * share)
-        if not broadcasts(given, leading):
-            raise ValueError(f"attend: {name} ({shape_of(given)}) must broadcast to the leading {tuple(leading)}.")
+        shared_lead = x.shape[:-2] if share == 1 else (*x.shape[:-3], x.shape[-3] * share)
+        if not broadcasts(shared_lead, leading):
+            raise ValueError(
+                f"attend: {name} ({shape_of(shared_lead)}) must broadcast to the leading {tuple(leading)}."
+            )
     window = None if mask.left is None and mask.right is None else (mask.left, mask.right)
     options(0.0, softcap, "softmax", window)
     parameters(similarity, q, k, leading)
     attn_mask(mask.dense, q, k, leading)
-    _kept_number("causal_offset", mask.offset, (*leading, q.shape[-2], 1), q.device)
-    _kept_number("lengths", mask.lengths, (*leading, 1, 1), q.device)
+    _stored_number("causal_offset", mask.offset, (*leading, q.shape[-2], 1), q.device)
+    _stored_number("lengths", mask.lengths, (*leading, 1, 1), q.device)
 
 
 def numbers(similarity: Similarity, mask: Mask, k: Tensor) -> None:
-    """The numbers in the parts of a request, which a file may hold in any form; raises ValueError."""
+    """Check the values of numbers in a request, which a file may contain in any form."""
     scale = getattr(similarity, "scale", 1.0)
     if not math.isfinite(scale):
         raise ValueError(f"attend: scale ({scale}) must be a finite number.")
@@ -245,7 +244,7 @@ def numbers(similarity: Similarity, mask: Mask, k: Tensor) -> None:
         lengths(mask.lengths, k, ())
 
 
-def _kept_number(name: str, number: int | Tensor | None, target: Sequence[int], device: torch.device) -> None:
+def _stored_number(name: str, number: int | Tensor | None, target: Sequence[int], device: torch.device) -> None:
     if not isinstance(number, Tensor):
         return
     if number.dtype.is_floating_point or number.dtype == torch.bool or number.device != device:
@@ -254,18 +253,18 @@ def _kept_number(name: str, number: int | Tensor | None, target: Sequence[int], 
         raise ValueError(f"attend: {name} ({shape(number)}) must broadcast to {shape_of(target)}.")
 
 
-def finite(*given: Tensor) -> bool:
-    """Whether every number is finite, read from one sum per tensor.
+def finite(*xs: Tensor) -> bool:
+    """Return whether all elements are finite, from one sum per tensor.
 
-    False where reading would stall a device or break a trace, and where a sum overflows: callers then take the path
-    that is correct for all numbers.
+    Also return False if reading would synchronise a device or break a trace, and if a sum overflows. Callers then use
+    the code path that is correct for all numbers.
     """
-    if not readable(*given) or not all(x.is_cpu and type(x) in PLAIN for x in given):
+    if not readable(*xs) or not all(x.is_cpu and type(x) in PLAIN for x in xs):
         return False
     with torch.no_grad():
-        return all(math.isfinite(x.sum(dtype=wide(x.dtype)).item()) for x in given)
+        return all(math.isfinite(x.sum(dtype=wide(x.dtype)).item()) for x in xs)
 
 
 def nonfinite_rows(x: Tensor) -> Tensor:
-    """Which rows of x (..., T, D) hold NaN or ∞: (..., T, 1)."""
+    """Return which rows of x (..., T, D) contain NaN or ∞: (..., T, 1)."""
     return ~x.isfinite().all(-1, keepdim=True)

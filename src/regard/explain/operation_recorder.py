@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..attention import attend, reference
 from ..attention.attend import serve
-from ..attention.packed import attend_now, attend_packed
+from ..attention.packed import attend_packed, attend_packed_impl
 from ..attention.request import Request
 from ..core.trace import set_listener
 from .dimension_names import RECURRENT, Letters
@@ -267,7 +267,7 @@ class _Calls(TorchFunctionMode):
                 return self.recorder.attention(args, kwargs or {})
         if func is attend_packed:  # recorded through the operations of its padded batch
             with self:
-                return attend_now(*args, **(kwargs or {}))
+                return attend_packed_impl(*args, **(kwargs or {}))
         if (name := name_of(func)) in CELLS:
             with self:
                 return self.recorder.recurrence(name, args)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..attention import attend, attend_packed
-from ..attention.packed import places
+from ..attention.packed import token_positions
 
 Lengths = Tensor | Sequence[int]
 """(B,): number of tokens of each sequence."""
@@ -48,7 +48,7 @@ def apply_position(position: Callable[[Tensor, Any], Tensor] | None, x: Tensor, 
     """Apply `position` to x (N, H, D). Each token is passed as a batch entry of length 1."""
     if position is None:
         return x
-    positions = places(torch.as_tensor(lengths, dtype=torch.int64, device=x.device), len(x))  # (N,)
+    positions = token_positions(torch.as_tensor(lengths, dtype=torch.int64, device=x.device), len(x))  # (N,)
     return position(x.unsqueeze(2), positions).squeeze(2)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import AttentionMap
-from ..attention.packed import places
+from ..attention.packed import token_positions
 from ..attention.packing import pack, padded, unpack
 from ..core.trace import trace_step
 from .blocks import DecoderBlock
@@ -63,7 +63,7 @@ class BatchLayout:
     @property
     def positions(self) -> Tensor | None:
         """(N,): the position of each token in its sequence; None if the batch is not packed."""
-        return None if self.packed is None else places(self._valid, int(self.packed.sum()))
+        return None if self.packed is None else token_positions(self._valid, int(self.packed.sum()))
 
     @property
     def options(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ..attention import attend, attend_packed
 from ..attention.native.fused import gelu_
-from ..attention.packed import places
+from ..attention.packed import token_positions
 from ..layers import DecoderBlock, EncoderBlock, FeedForward, MultiHeadAttention
 from ..layers.cache import BeamCache
 from ..layers.learned_similarity import resolve_similarity
@@ -57,7 +57,7 @@ class FastEncoder:
         assert sum(lengths) == len(ids), f"{sum(lengths)} tokens in lengths, {len(ids)} ids"
         texts = torch.tensor(lengths, dtype=torch.int64)  # (B,)
         bert, width = self.bert, self.bert.config.width
-        positions = places(texts, len(ids)).to(ids.device)  # (N,)
+        positions = token_positions(texts, len(ids)).to(ids.device)  # (N,)
         x = F.embedding(ids, bert.tokens.weight).add_(F.embedding(positions, self._position_table))  # (N, W)
         x = F.layer_norm(x, (width,), bert.norm.weight, bert.norm.bias, bert.norm.eps)
         sizes = [len(ids) * n for n in (max(3 * width, bert.config.hidden), width, width)]

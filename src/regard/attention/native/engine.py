@@ -1,9 +1,9 @@
-"""The C++ kernels, if this machine has them.
+"""Load the C++ kernels, if they are available.
 
-`module` is the extension `regard._native`, or None, and then `reason` says why. The environment variable REGARD_NATIVE
-switches it off (`0`) or names another build of it to load (the path of its file), such as a sanitized one.
-REGARD_MAX_CPU_ISA (`baseline`, `avx2` or `avx512`) caps the instruction set of the kernels, as if this were an older
-machine; the extension reads it once, when it is loaded.
+`module` is the extension `regard._native`, or None; then `reason` says why. The environment variable REGARD_NATIVE
+disables it (`0`) or is the path of another build to load, such as one with sanitizers. REGARD_MAX_CPU_ISA (`baseline`,
+`avx2` or `avx512`) limits the instruction set of the kernels, to emulate an older machine. The extension reads it once,
+when it is loaded.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ import torch
 NAME = "regard._native"
 ISA_CAP = "REGARD_MAX_CPU_ISA"
 ISAS = ("baseline", "avx2", "avx512")
-"""The instruction sets the kernels are compiled for: SSE2 or NEON, then those of newer x86 machines."""
+"""Instruction sets for which the kernels are compiled: SSE2 or NEON, then those of newer x86 machines."""
 
 
 def _load() -> tuple[ModuleType | None, str]:
-    """The module or None, and a sentence on where it comes from or why there is none."""
-    wish = os.environ.get("REGARD_NATIVE", "")
-    if wish == "0":
+    """Return the module or None, and a description of its origin or the reason why there is none."""
+    setting = os.environ.get("REGARD_NATIVE", "")
+    if setting == "0":
         return None, "switched off by REGARD_NATIVE=0"
     cap = os.environ.get(ISA_CAP, "")
     if cap and cap not in ISAS:
         return None, f"{ISA_CAP} ({cap}) must be one of {', '.join(ISAS)}"
     try:
-        found = _from_file(wish) if wish not in ("", "1") else importlib.import_module(NAME)
+        extension = _from_file(setting) if setting not in ("", "1") else importlib.import_module(NAME)
     except ModuleNotFoundError:
         return None, "not built: no C++ compiler served when regard was installed; install one, then regard again"
     except (ImportError, OSError) as error:
         return None, f"built, but it does not load: {error}"
     address = pool()
-    found.use_pool(address)
-    return found, f"{found.__file__}, {'in the thread pool of torch' if address else 'with threads of its own'}"
+    extension.use_pool(address)
+    return extension, f"{extension.__file__}, {'in the thread pool of torch' if address else 'with threads of its own'}"
 
 
 def _from_file(path: str) -> ModuleType:
@@ -50,18 +50,18 @@ def _from_file(path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(NAME, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"REGARD_NATIVE ({path}) must be 0, 1 or the path of a built module; this is none")
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    sys.modules[NAME] = found
-    return found
+    extension = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(extension)
+    sys.modules[NAME] = extension
+    return extension
 
 
 @functools.cache
 def pool() -> int:
-    """The address of GOMP_parallel in the OpenMP runtime that torch runs on; 0 where it has none.
+    """Return the address of GOMP_parallel in the OpenMP runtime of torch; 0 if it has none.
 
-    Asked of torch's library, the loader looks through what that library was linked with: so this is torch's runtime,
-    even in a process that holds several. Every runtime on which torch ships for Linux offers the name.
+    Looking up the symbol through torch's library finds the runtime that this library is linked with, even if a process
+    has loaded several. Every OpenMP runtime that torch ships with on Linux exports this symbol.
     """
     for path in sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")):
         try:

@@ -1,7 +1,7 @@
-"""The verbs of a map by the native kernels: those of `observe`, each one pass over the scores, which are never stored.
+"""Views of a map by the native kernels (`observe`). Each is one pass over the scores, which are never stored.
 
-Work is cut into rectangles of the scores in a way that depends on the request alone, and no two of them write the same
-number: the answer has the same bits on any number of threads.
+The scores are divided into rectangles in a way that depends only on the request, and no two of them write to the same
+element. So results are bit-identical for any number of threads.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from ..similarity import Additive
 from ..statistic import Statistic
 from ..streamed_views import Reduce
 from . import backend, engine
-from .plan import Plan, address, addressable, channel_weights, four, kernels, view
+from .plan import Plan, address, addressable, channel_weights, kernels, unit_rows_by_head, view
 
 RANGE = 43
-"""|x| beyond which e^{2x} leaves the range of the additive kernels."""
+"""Largest |x| for which e^{2x} is in the range of the additive kernels."""
 WEIGHTS = 2**10
-"""Σ |w| up to which additive scores of blocks that start at different keys agree well enough."""
+"""Largest Σ |w| for which additive scores of blocks that start at different keys agree well enough."""
 HIGHEST = 2**6
-"""Likewise for the highest score of a row, with what a mask adds to it."""
+"""Likewise for the highest score of a row, including a float mask."""
 ROWS = 192
-"""Queries of a task, as many as share one transposition of the keys."""
+"""Queries per task: as many as share one transposition of the keys."""
 COLUMNS = 128
-"""Keys of a task of x · weights: one block."""
+"""Keys per task of x · weights: one block."""
 PANEL = 256
-"""Columns of x at a time: beyond it, scores are computed again, which costs less than sums that leave the cache."""
+"""Columns of x per pass. Recomputing scores for more columns is cheaper than sums that do not fit in the cache."""
 MOST_TOP = 128
-"""Keys per query that `top` holds in order as it goes; for more, sorting is faster."""
+"""Largest count for which `top` maintains a sorted list; for more, sorting is faster."""
 TASKS = 64
-"""Tasks into which the tall cells of a picture are cut."""
+"""Number of tasks into which the tall cells of an image are divided."""
 
 
 def refusal(request: Request, statistic: Statistic | None = None) -> str | None:
-    """Why it cannot serve a request, in words; None when it can."""
+    """Return why the native views cannot serve a request, or None if they can."""
     if engine.module is None:
         return engine.reason
     if request.device.type != "cpu":
@@ -52,23 +52,23 @@ def refusal(request: Request, statistic: Statistic | None = None) -> str | None:
         return "its rows were picked one by one, each with an offset of its own"
     if request.wide != torch.float32:
         return f"it computes in float32, not in {str(request.wide).removeprefix('torch.')}"
-    if isinstance(request.similarity, Additive) and not _within(request):
+    if isinstance(request.similarity, Additive) and not _in_range(request):
         return f"its additive scores are for |query| and |key| up to {RANGE} and finite weights, Σ|w| up to {WEIGHTS}"
     if statistic is not None and bool(statistic.isnan().any()):
         return "some row attends to what is not finite"
-    if statistic is not None and isinstance(request.similarity, Additive) and _beyond(statistic.highest):
+    if statistic is not None and isinstance(request.similarity, Additive) and _out_of_range(statistic.highest):
         return f"its additive scores are for rows whose highest is at most {HIGHEST}"
-    return backend.unfit(request)
+    return backend.unsupported_feature(request)
 
 
 def _readable(request: Request) -> bool:
-    """Whether all of its tensors are, as the kernels have them, plain ones in the memory of the CPU."""
+    """Return whether the kernels can read all tensors of a request."""
     numbers = (x for x in (request.mask.offset, request.mask.lengths) if isinstance(x, Tensor))
     return all(x is None or addressable(x) for x in (*request.tensors, *numbers))
 
 
 def statistic(request: Request) -> Statistic:
-    """The statistic of every row, (*lead, Tq)."""
+    """Compute the statistic of every row, (*lead, Tq)."""
     both = torch.empty(2, *request.lead, request.queries)
     out = Statistic(*both.unbind(0))
     if both.numel():
@@ -77,7 +77,7 @@ def statistic(request: Request) -> Statistic:
 
 
 def weights(request: Request, statistic: Statistic, cols: Span) -> Tensor:
-    """The weights of all rows and some columns, (*lead, Tq, cols)."""
+    """Compute the weights of all rows and some columns, (*lead, Tq, cols)."""
     if isinstance(cols, Tensor):
         return streamed_views.weights(request, statistic, cols)
     out = torch.empty(*request.lead, request.queries, cols.stop - cols.start)
@@ -86,7 +86,7 @@ def weights(request: Request, statistic: Statistic, cols: Span) -> Tensor:
 
 
 def top(request: Request, statistic: Statistic, count: int) -> tuple[Tensor, Tensor]:
-    """The strongest keys of each query, values and indices (*lead, Tq, count); 0 and −1 where there are fewer."""
+    """Return the largest weights of each query and their indices, (*lead, Tq, count); 0 and −1 if there are fewer."""
     if count > MOST_TOP:
         return streamed_views.top(request, streamed_views.statistic(request), count)
     out = torch.empty(*request.lead, request.queries, count)
@@ -96,14 +96,14 @@ def top(request: Request, statistic: Statistic, count: int) -> tuple[Tensor, Ten
 
 
 def entropy(request: Request, statistic: Statistic) -> Tensor:
-    """−Σⱼ weightᵢⱼ log weightᵢⱼ in nats, (*lead, Tq)."""
+    """Compute −Σⱼ weightᵢⱼ log weightᵢⱼ in nats, (*lead, Tq)."""
     out = torch.empty(*request.lead, request.queries, 1)
     _run(request, "entropy", out, statistic)
     return out.squeeze(-1)
 
 
 def received(request: Request, statistic: Statistic) -> Tensor:
-    """Σᵢ weightᵢⱼ: what each key receives, (*lead, Tk): a picture of one row, a cell for each key."""
+    """Compute the total weight of each key, Σᵢ weightᵢⱼ, (*lead, Tk), as an image with one row and one cell per key."""
     if not request.queries or not request.keys:
         return torch.zeros(*request.lead, request.keys)
     return pool(request, statistic, Cells(0, request.queries, 1), Cells(0, request.keys, request.keys), "sum").squeeze(
@@ -111,8 +111,8 @@ def received(request: Request, statistic: Statistic) -> Tensor:
     )
 
 
-def times(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
-    """weights · x, x (*lead, Tk, E) → (*lead, Tq, E)."""
+def matmul(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
+    """Compute weights · x for x (*lead, Tk, E): (*lead, Tq, E)."""
     out = torch.empty(*request.lead, request.queries, x.shape[-1])
     for start in range(0, x.shape[-1], PANEL):
         panel = slice(start, start + PANEL)
@@ -120,8 +120,8 @@ def times(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
     return out
 
 
-def before(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
-    """x · weights, x (*lead, E, Tq) → (*lead, E, Tk)."""
+def rmatmul(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
+    """Compute x · weights for x (*lead, E, Tq): (*lead, E, Tk)."""
     out = torch.empty(*request.lead, x.shape[-2], request.keys)
     for start in range(0, x.shape[-2], PANEL):
         panel = slice(start, start + PANEL)
@@ -130,14 +130,14 @@ def before(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
 
 
 def pool(request: Request, statistic: Statistic, rows: Cells, cols: Cells, reduce: Reduce) -> Tensor:
-    """A region as a picture of (rows.wanted, cols.wanted) cells, (*lead, rows.wanted, cols.wanted)."""
+    """Pool a region to an image, (*lead, rows.wanted, cols.wanted)."""
     parts = _parts(request, rows)
-    # a cell of m · p over n entries lies in one of m: ⌊c·p·n / (m·p)⌋ = ⌊c·n / m⌋
+    # each of m · p cells over n entries is inside one of m cells: ⌊c·p·n / (m·p)⌋ = ⌊c·n / m⌋
     fine = Cells(rows.start, rows.stop, rows.count * parts)
     out = _picture(request, statistic, fine, cols, reduce)
     if parts > 1:
-        pieces = out.unflatten(-2, (rows.count, parts))  # (*lead, cells, parts, cols)
-        out = pieces.amax(-2) if reduce == "max" else pieces.sum(-2)
+        divided = out.unflatten(-2, (rows.count, parts))  # (*lead, cells, parts, cols)
+        out = divided.amax(-2) if reduce == "max" else divided.sum(-2)
     if reduce == "mean":
         out = mean_(out, rows, cols)
     return cols.enlarge(rows.enlarge(out, -2), -1)
@@ -146,7 +146,7 @@ def pool(request: Request, statistic: Statistic, rows: Cells, cols: Cells, reduc
 def shades(
     request: Request, statistic: Statistic, rows: Cells, cols: Cells, reduce: Reduce, shading: Shading
 ) -> Tensor:
-    """The same picture in shades, uint8: found where the numbers of a cell are, unless a cell is cut into parts."""
+    """Pool a region to an image of uint8 shades, in the kernel unless cells are divided into parts."""
     if reduce == "sum" or _parts(request, rows) > 1:
         return shading.of(pool(request, statistic, rows, cols, reduce))
     out = torch.empty(*request.lead, rows.count, cols.count, dtype=torch.uint8)
@@ -155,12 +155,12 @@ def shades(
 
 
 def _parts(request: Request, rows: Cells) -> int:
-    """Into how many parts each row of cells is cut, so that there are tasks enough."""
+    """Return into how many parts each row of cells is divided, so that there are enough tasks."""
     return max(1, min(_height(rows) // ROWS, TASKS // max(1, rows.count * request.entries)))
 
 
 def _height(rows: Cells) -> int:
-    """The most entries of a cell."""
+    """Return the largest number of entries of a cell."""
     return -(-rows.entries // rows.count)
 
 
@@ -172,18 +172,18 @@ def _picture(
     reduce: Reduce,
     shades: tuple[Tensor, Shading] | None = None,
 ) -> Tensor:
-    """The largest weight of each cell or their sum, (*lead, rows.count, cols.count); into shades, those instead."""
+    """Compute the maximum or sum of each cell, (*lead, rows.count, cols.count); with `shades`, write shades instead."""
     count = rows.count
     out = torch.empty(*request.lead, count, cols.count) if shades is None else shades[0]
     most = max(1, ROWS // _height(rows))
-    per_task = -(-count // _shares(-(-count // most)))
+    per_task = -(-count // _rounded_tasks(-(-count // most)))
     verb = "largest" if reduce == "max" else "sums"
     _run(request, verb, out, statistic, count, per_task, cols=cols.region, cells=(rows, cols), shades=shades)
     return out
 
 
-def _shares(tasks: int) -> int:
-    """At least so many, and as many for each of two or four threads: with three, one of two does twice the work.
+def _rounded_tasks(tasks: int) -> int:
+    """Round a number of tasks up to a multiple of 4, so that two or four threads get equal work.
 
     >>> [_shares(tasks) for tasks in (1, 2, 3, 6, 11)]
     [1, 2, 4, 8, 12]
@@ -191,20 +191,20 @@ def _shares(tasks: int) -> int:
     return tasks if tasks < 3 else -(-tasks // 4) * 4
 
 
-def _within(request: Request) -> bool:
-    """Whether the kernels of additive scores hold all of its numbers; NaN is not held."""
+def _in_range(request: Request) -> bool:
+    """Return whether the inputs are in the range of the additive kernels. NaN is not."""
     (w,) = request.similarity.parameters
     return bool((w.to(torch.float32).abs().sum(-1) <= WEIGHTS).all()) and all(
         bool((x.abs() <= RANGE).all()) for x in (request.q, request.k)
     )
 
 
-def _beyond(highest: Tensor) -> bool:
+def _out_of_range(highest: Tensor) -> bool:
     return bool(((highest.abs() > HIGHEST) & (highest != -torch.inf)).any())
 
 
-class Ready(NamedTuple):
-    """A request as the kernels are told of it: what is the same for all of its views."""
+class ViewArguments(NamedTuple):
+    """Kernel arguments that are the same for all views of a request."""
 
     plan: Plan
     q: Tensor
@@ -215,28 +215,28 @@ class Ready(NamedTuple):
     """`Plan.problem`, with the keys in place of values"""
 
     @classmethod
-    def of(cls, request: Request) -> Ready:
-        found = _known.get(request)
-        if found is not None:
-            return found
+    def of(cls, request: Request) -> ViewArguments:
+        arguments = _cache.get(request)
+        if arguments is not None:
+            return arguments
         plan = Plan.of(request)
-        q = four(request.q.to(torch.float32), request)
-        k = four(request.k.to(torch.float32), request, request.groups)
-        found = cls(plan, q, k, plan.problem(q, k, k, q.shape[-1]))
-        dense = () if request.mask.dense is None else ((plan.held[-1], request.mask.dense),)
-        if all(address(told) == address(given) for told, given in ((q, request.q), (k, request.k), *dense)):
-            _known[request] = found  # a copy, of another dtype or layout, is not worth its memory
-        return found
+        q = unit_rows_by_head(request.q.to(torch.float32), request)
+        k = unit_rows_by_head(request.k.to(torch.float32), request, request.groups)
+        arguments = cls(plan, q, k, plan.problem(q, k, k, q.shape[-1]))
+        dense = () if request.mask.dense is None else ((plan.tensors[-1], request.mask.dense),)
+        if all(address(used) == address(original) for used, original in ((q, request.q), (k, request.k), *dense)):
+            _cache[request] = arguments  # do not cache copies, which would take memory
+        return arguments
 
 
-_known: WeakKeyDictionary[Request, Ready] = WeakKeyDictionary()
-"""Of requests that are looked at again and again, tile by tile: making this anew takes a third as long as a tile."""
+_cache: WeakKeyDictionary[Request, ViewArguments] = WeakKeyDictionary()
+"""Cache for requests that are viewed tile by tile: creating the arguments takes a third of the time of a tile."""
 
 
 def _subtracted(statistic: Statistic, rows: Cells | None) -> tuple[Tensor, Tensor]:
-    """`Statistic.subtracted` in float32; only the given rows are defined.
+    """Return `Statistic.subtracted` in float32; only the given rows are defined.
 
-    A tile of a long map covers few of its rows: computing those of all would take longer than the tile.
+    A tile of a long map covers few of its rows. Computing all rows would take longer than the tile.
     """
     if rows is None:
         highest, log_total = statistic.subtracted()
@@ -262,50 +262,50 @@ def _run(
     cells: tuple[Cells, Cells] | None = None,
     shades: tuple[Tensor, Shading] | None = None,
 ) -> None:
-    """Run the kernel into out (*lead, rows, n), whose leading dimensions are contiguous; None: into the statistic.
+    """Run the kernel and write to out (*lead, rows, n), with contiguous leading dimensions; None: to the statistic.
 
-    A task computes `per_task` of the `units` of a head: rows, unless the view says otherwise.
+    A task computes `per_task` of the `units` of a head. Units are rows by default.
     """
     if out is not None and not out.numel():
         return
-    ready = Ready.of(request)
-    factor = None if x is None else four(x, request)
+    arguments = ViewArguments.of(request)
+    factor = None if x is None else unit_rows_by_head(x, request)
     if out is None:
-        rows, into = (statistic.highest, statistic.total), (0, 0, 0, 0, 0)
+        rows, destination = (statistic.highest, statistic.total), (0, 0, 0, 0, 0)
     else:
         rows = _subtracted(statistic, None if cells is None else cells[0])
         count = out.shape[-2] if verb == "before" else out.shape[-1]
-        into = (address(out), out.stride(-3) if request.lead else 0, out.stride(-2), address(at), count)
+        destination = (address(out), out.stride(-3) if request.lead else 0, out.stride(-2), address(at), count)
     columns = slice(0, request.keys) if cols is None else cols
-    w, eq, ek = _additive(request, ready)
-    served = kernels().observe(
+    w, eq, ek = _additive(request, arguments)
+    succeeded = kernels().observe(
         verb,
-        ready.problem,
+        arguments.problem,
         None if w is None else (address(w), w.stride(0), w.stride(1), 0),
         address(eq),
         address(ek),
         (address(rows[0]), address(rows[1])),
-        into,
+        destination,
         (0, 0, 0, 0) if factor is None else view(factor),
         None if cells is None else tuple(n for side in cells for n in (side.start, side.stop, side.count)),
-        None if shades is None else _told(*shades),
+        None if shades is None else _shade_arguments(*shades),
         (columns.start, columns.stop, request.queries if units is None else units, per_task),
         torch.get_num_threads(),
     )
-    assert served, "refusal comes first"
+    assert succeeded, "refusal comes first"
 
 
-def _told(out: Tensor, shading: Shading) -> tuple[int | float, ...]:
-    """Where shades go, (*lead, rows, cols), and how they are found."""
+def _shade_arguments(out: Tensor, shading: Shading) -> tuple[int | float, ...]:
+    """Return the kernel arguments for shades: the output (*lead, rows, cols) and the mapping."""
     *_, height, width = out.shape
     return address(out), height * width, width, int(shading.log), *shading.line
 
 
-def _additive(request: Request, ready: Ready) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The channel weights of additive scores and room for the exponentials of queries and keys; else nothing."""
+def _additive(request: Request, arguments: ViewArguments) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the channel weights of additive scores and memory for the exponentials of queries and keys; else None."""
     if not isinstance(request.similarity, Additive):
         return None, None, None
-    q, k = ready.q, ready.k
+    q, k = arguments.q, arguments.k
     eq = q.new_empty(*q.shape[:-1], kernels().query_row(q.shape[-1]))
     ek = k.new_empty(*k.shape[:-1], kernels().key_row(k.shape[-1]))
-    return channel_weights(request, ready.plan), eq, ek
+    return channel_weights(request, arguments.plan), eq, ek

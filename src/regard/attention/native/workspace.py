@@ -1,8 +1,8 @@
-"""Blocks of memory for gradients and intermediate results that are used again from one call to the next.
+"""A cache of memory blocks for gradients and intermediate results.
 
 A backward pass needs tens of MiB for its gradients, and the C library may return them to the system when they are
-freed. Then every call pays for its page faults again, which can take as long as the kernel itself. Recently used blocks
-are therefore kept, up to `LIMIT` bytes, and a block is handed out again when no tensor uses it any more.
+freed. Then every call has page faults again, which can take as long as the kernel itself. So recently used blocks are
+kept, up to `LIMIT` bytes, and a block is reused when no tensor refers to it any more.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 SMALLEST = 2**17
-"""Blocks of fewer bytes are not kept: the C library keeps those itself."""
+"""Smaller blocks, in bytes, are not kept: the C library caches those itself."""
 LIMIT = 2**27
-"""Bytes of all kept blocks together. A block that is larger than this is allocated anew each time."""
+"""Total size of kept blocks, in bytes. Larger blocks are allocated each time."""
 
 _use_count: Any = getattr(torch._C, "_storage_Use_Count", None)
 _lock = threading.Lock()
@@ -40,16 +40,16 @@ class Block(NamedTuple):
 
 
 def _users(storage: torch.UntypedStorage) -> tuple[int, int]:
-    """Tensors that share the storage, and references of Python to the storage object itself."""
+    """Return the number of tensors that share the storage, and of Python references to the storage object."""
     return _use_count(storage._cdata), sys.getrefcount(storage)
 
 
 _blocks: list[Block] = []
-"""The most recently used last."""
+"""Kept blocks, the most recently used last."""
 
 
 def empty(size: int, allocated: Callable[[Tensor], None] = lambda block: None) -> Tensor:
-    """Uninitialized memory of `size` bytes, (size,) uint8: a block that is free again, or a new one.
+    """Return uninitialized memory of `size` bytes, (size,) uint8: a free block of the cache, or a new one.
 
     `allocated` is called with a new block before it is used.
 
@@ -73,13 +73,13 @@ def empty(size: int, allocated: Callable[[Tensor], None] = lambda block: None) -
 
 
 def clear() -> None:
-    """Forget every kept block; those that no tensor uses are freed."""
+    """Clear the cache. Blocks that no tensor uses are freed."""
     with _lock:
         _blocks.clear()
 
 
 def _take(size: int) -> Tensor | None:
-    """The smallest free block that holds `size` bytes without wasting more than half of itself."""
+    """Return the smallest free block of at least `size` bytes and at most twice as many, or None."""
     fitting = [n for n, block in enumerate(_blocks) if size <= len(block.memory) <= 2 * size and block.free]
     if not fitting:
         return None
