@@ -149,7 +149,7 @@ def token_positions(lengths: Tensor, total: int, stride: int = 0) -> Tensor:
 
     With stride 0, return the position within its own sequence.
 
-    >>> places(torch.tensor([3, 2]), 5), places(torch.tensor([3, 2]), 5, stride=4)
+    >>> token_positions(torch.tensor([3, 2]), 5), token_positions(torch.tensor([3, 2]), 5, stride=4)
     (tensor([0, 1, 2, 0, 1]), tensor([0, 1, 2, 4, 5]))
     """
     starts = lengths.cumsum(0) - lengths  # (B,) the first token of each

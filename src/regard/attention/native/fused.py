@@ -171,7 +171,7 @@ def keep_mask(drop: tuple[int, int], rows: int, width: int) -> Tensor:
 
     Each element has its own random byte. Four bytes come from one hash of the key and the index of their word.
 
-    >>> kept((7, 128), 2, 6).int().tolist()
+    >>> keep_mask((7, 128), 2, 6).int().tolist()
     [[1, 1, 1, 0, 0, 1], [1, 0, 1, 1, 0, 0]]
     """
     (key, dropped), words = drop, -(-width // 4)

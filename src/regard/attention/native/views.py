@@ -185,7 +185,7 @@ def _picture(
 def _rounded_tasks(tasks: int) -> int:
     """Round a number of tasks up to a multiple of 4, so that two or four threads get equal work.
 
-    >>> [_shares(tasks) for tasks in (1, 2, 3, 6, 11)]
+    >>> [_rounded_tasks(tasks) for tasks in (1, 2, 3, 6, 11)]
     [1, 2, 4, 8, 12]
     """
     return tasks if tasks < 3 else -(-tasks // 4) * 4
