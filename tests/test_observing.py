@@ -457,6 +457,6 @@ def test_looking_restores_mode_and_random_state() -> None:
     user = Translator(model, None, None)  # type: ignore[arg-type]
     one = Translation("", "", 0.0, (5, 6, 7, EOS), (8, 9, BOS))
     before = torch.get_rng_state()
-    first, second = (user._seen([one], -1) for _ in range(2))
+    first, second = (user._map([one], -1) for _ in range(2))
     assert model.training and torch.equal(torch.get_rng_state(), before)
     assert torch.equal(first.dense(), second.dense())

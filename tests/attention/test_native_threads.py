@@ -30,8 +30,8 @@ def test_a_head_is_divided_here() -> None:
     """Otherwise the tests below would not test this."""
     assert engine.module is not None
     for mask in (None, (0,)):
-        assert Plan(2, 1, 1, 1.0, 0.0, mask, ()).shares(131, 2, backend.KEYS_PER_TASK) == 3
-        assert Plan(2, 1, 1, 1.0, 0.0, mask, ()).shares(131, 2, additive.KEYS_PER_TASK) == 2
+        assert Plan(2, 1, 1, 1.0, 0.0, mask, ()).key_parts(131, 2, backend.KEYS_PER_TASK) == 3
+        assert Plan(2, 1, 1, 1.0, 0.0, mask, ()).key_parts(131, 2, additive.KEYS_PER_TASK) == 2
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -159,7 +159,7 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
     cases = {
         "data (none.tsv) must be an existing file": ["train", "classify", new, "--data", "none.tsv"],
         "smoothing (1.0) must lie in": ["train", "classify", new, *data, "--smoothing", "1"],
-        "labels (a) must be two or more": [
+        "labels (a) must be at least two different ones": [
             "train",
             "classify",
             new,

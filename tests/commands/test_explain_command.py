@@ -110,6 +110,6 @@ def test_without_node_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch
 
 def test_without_the_page_the_error_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "index.html").touch()
-    monkeypatch.setattr(assets, "built", lambda: tmp_path)
+    monkeypatch.setattr(assets, "page_folder", lambda: tmp_path)
     with pytest.raises(FileNotFoundError, match="make page"):
         chart_files.page({})

@@ -55,7 +55,7 @@ def test_the_help_is_the_docstrings(capsys: pytest.CaptureFixture[str]) -> None:
     assert "usage: regard train" in text
     for words in (
         "--model.kind {gru,lstm} The cell. (default: gru)",
-        "The highest learning rate, reached at the end of the warm-up. (default: 0.001)",
+        "Peak learning rate, reached at the end of the warm-up. (default: 0.001)",
         "Compile the model with torch.compile. (default: False)",
     ):
         assert words in text

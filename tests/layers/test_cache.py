@@ -140,12 +140,14 @@ def test_says_what_is_wrong() -> None:
         ValueError, match=re.escape("cache: index (2) must be whole numbers, one per new batch entry; got float32")
     ):
         cache.reorder(torch.tensor([0.0, 1.0]))
-    with pytest.raises(ValueError, match=re.escape("must be the one first given, of length 4 and of self-attention")):
+    with pytest.raises(
+        ValueError, match=re.escape("must be the one of the first step, of length 4 and of self-attention")
+    ):
         cache.once(lambda: pair(4), 4)
     complete = Cache()
     complete.once(lambda: pair(4), 4)
     with pytest.raises(
-        ValueError, match=re.escape("cache: key (length 6) must be the one first given, of length 4; got")
+        ValueError, match=re.escape("cache: key (length 6) must be the one of the first step, of length 4; got")
     ):
         complete.once(lambda: pair(6), 6)
     with pytest.raises(ValueError, match="cache: append must not follow once"):

@@ -186,7 +186,7 @@ def test_beams_that_are_exchanged_are_never_joined(kind: str, batch: int) -> Non
                     calls -= 1
                     rows -= sizes[calls]
                 assert rows == 0
-                expected = beams.wanted(range(calls, len(sizes)))
+                expected = beams.expected(range(calls, len(sizes)))
                 result = seen[-1].dense()[..., : expected.shape[-1]]
                 torch.testing.assert_close(result, expected, atol=1e-6, rtol=1e-5)
         assert not seen.missed

@@ -68,7 +68,7 @@ def test_a_translator_translates_and_shows_every_map_behind_it(real: Any, tmp_pa
     page.keyboard.press("ArrowRight")
     weight = float(map.dense().mean(0)[0, 1])
     expect(page.locator(".told")).to_have_text(re.compile(rf" ← .+: {weight:.3f}$"))
-    page.get_by_role("button", name="Look into the maps").click()
+    page.get_by_role("button", name="Show the maps of the best").click()
     at(page, "map")
     expect(page.locator(".thumbnail.there")).to_have_count(4 * 2)
     expect(page.locator("header .brand")).to_contain_text(SENTENCE)

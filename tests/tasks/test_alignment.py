@@ -75,7 +75,7 @@ def test_invalid_arguments_are_named() -> None:
         agreement(torch.zeros(3, 2), torch.zeros(3, 2))
     with pytest.raises(ValueError, match=r"step \('both'\) must be 'output' or 'input'"):
         word_weights(WEIGHTS, [0], [0], "both")
-    with pytest.raises(ValueError, match=r"weights \(4, 4\) must have a row for each of 4 target pieces and the end"):
+    with pytest.raises(ValueError, match=r"weights \(4, 4\) must have a row for each of 4 target tokens and the end"):
         word_weights(WEIGHTS, [0], [0, 1, 2, 3], "input")
     with pytest.raises(ValueError, match=r"line \('0-0 1'\) must be links"):
         parse_pharaoh("0-0 1\n")
