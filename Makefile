@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 # The setup installs cmake if the machine has none
 CMAKE   = $(shell test -x $(BIN)/cmake && echo $(BIN)/cmake || echo cmake)
 
-.PHONY: demo test quick test-hosts check bench studies set-up page chromium native native-check sanitize arm64 clean
+.PHONY: demo test quick test-hosts check words bench studies set-up page chromium native native-check sanitize arm64 clean
 
 demo: set-up
 	@$(BIN)/regard demo

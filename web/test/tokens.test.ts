@@ -24,12 +24,12 @@ test("invisible characters are visible in a label", () => {
 
 test("a long text is split after sentences, and no token is missing", () => {
   const spelled = spell(Array.from({ length: 1000 }, (_, index) => (index % 50 === 49 ? "." : "Ġword")));
-  const found = parts(spelled);
-  assert.equal(found[0]![0], 0);
-  assert.equal(found[found.length - 1]![1], 1000);
-  found.forEach(([start, end], index) => {
+  const result = parts(spelled);
+  assert.equal(result[0]![0], 0);
+  assert.equal(result[result.length - 1]![1], 1000);
+  result.forEach(([start, end], index) => {
     assert.ok(end - start <= 320);
-    if (index) assert.equal(start, found[index - 1]![1]);
+    if (index) assert.equal(start, result[index - 1]![1]);
     if (end < 1000) assert.equal(spelled[end - 1]!.text, ".");
   });
   assert.deepEqual(parts(spell(Array.from({ length: 700 }, () => "Ġword"))), [
