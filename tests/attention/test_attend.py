@@ -12,6 +12,8 @@ from tests.attention.oracle import Problem, gradients
 
 B, H, TQ, TK, D, DV = 2, 3, 7, 11, 5, 13  # distinct primes where possible, to detect swapped axes
 SIMILARITIES = ["dot", "scaled_dot", "cosine", "bilinear", "additive", "mlp"]
+NO_REDUCTION = ["additive", "mlp"]
+"""Similarities that dot products cannot express, so that SDPA does not serve them."""
 WEIGHTINGS = ["softmax", "hard", "uniform"]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
@@ -67,7 +69,7 @@ def problem(similarity: str, options: dict[str, Any]) -> Problem:
 
 
 def served(similarity: str, weighting: str, options: dict[str, Any]) -> list[str]:
-    fused = similarity not in ("additive", "mlp") or weighting == "uniform"
+    fused = similarity not in NO_REDUCTION or weighting == "uniform"
     fused &= weighting != "hard" and (not options.get("softcap") or weighting == "uniform")
     return ["reference", "blocked", "auto"] + (["torch"] if fused else [])
 

@@ -14,7 +14,7 @@ from ..core.tensors import readable, widen
 from . import reference
 from .derivatives import unsupported_derivative, with_higher_order
 from .request import Request, by_head, mask_by_head
-from .similarity import Additive, Dot, Pairwise
+from .similarity import Dot
 
 name = "torch"
 handles_nonfinite = False
@@ -31,7 +31,7 @@ def refusal(request: Request) -> str | None:
         return "SDPA has soft weights only, not hard ones"
     if request.softcap is not None:
         return "SDPA has no softcap"
-    if isinstance(request.similarity, Additive | Pairwise):
+    if not request.similarity.reduces_to_dot:
         return "SDPA compares by dot products only"
     return unsupported_derivative(request)
 

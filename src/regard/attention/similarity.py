@@ -15,14 +15,14 @@ from torch import Tensor
 
 from ..core.tensors import autocast_dtype, widen
 
-_KNOWN = "one of dot, scaled_dot, cosine, or Additive(w), Bilinear(W) or a callable f(q_block, k_block)"
-
 
 class Similarity:
     """Base class. By default a similarity has no parameters and cannot be reduced to dot products."""
 
     trailing = 0
     """Number of dimensions of each parameter after the leading ones."""
+    reduces_to_dot = False
+    """Whether `reduce` returns a `Dot`. The fused dot-product kernels and SDPA serve these similarities."""
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         """Return the scores of q (..., Tq, D) and k (..., Tk, D): (..., Tq, Tk), differentiable."""
@@ -51,6 +51,7 @@ class Dot(Similarity):
     """score = scale · q·k"""
 
     scale: float = 1.0
+    reduces_to_dot = True
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         q, k = widen(q), widen(k)
@@ -62,6 +63,7 @@ class Cosine(Similarity):
     """score = scale · q·k / (‖q‖ ‖k‖); zero if a vector is zero"""
 
     scale: float = 1.0
+    reduces_to_dot = True
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         return self.scale * (unit(widen(q)) @ unit(widen(k)).mT)
@@ -85,6 +87,7 @@ class Bilinear(Similarity):
     weight: Tensor
     scale: float = 1.0
     trailing = 2
+    reduces_to_dot = True
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         return self.scale * torch.einsum("...id,...de,...je->...ij", widen(q), widen(self.weight), widen(k))
@@ -208,6 +211,15 @@ class Pairwise(Similarity):
         return self.leaves
 
 
+NAMED: dict[str, Callable[[int], Similarity]] = {
+    "dot": lambda width: Dot(),
+    "scaled_dot": lambda width: Dot(1 / math.sqrt(max(1, width))),
+    "cosine": lambda width: Cosine(),
+}
+"""Similarities without parameters by name, as functions of the width of queries. Each has a field `scale`."""
+_KNOWN = f"one of {', '.join(NAMED)}, or Additive(w), Bilinear(W) or a callable f(q_block, k_block)"
+
+
 def resolve(
     similarity: object, scale: float | None, width: int, pair: Callable[[], tuple[Tensor, Tensor]]
 ) -> Similarity:
@@ -235,12 +247,9 @@ def resolve(
 
 
 def _named(name: str, scale: float | None, width: int) -> Similarity:
-    if name == "scaled_dot":
-        return Dot(1 / math.sqrt(max(1, width)) if scale is None else float(scale))
-    if name == "dot":
-        return Dot(1.0 if scale is None else float(scale))
-    if name == "cosine":
-        return Cosine(1.0 if scale is None else float(scale))
+    if name in NAMED:
+        similarity = NAMED[name](width)
+        return similarity if scale is None else replace(similarity, scale=float(scale))  # type: ignore[type-var]
     remedy = {
         "additive": " Additive scores have weights: pass regard.Additive(w).",
         "bilinear": " Bilinear scores have a matrix: pass regard.Bilinear(W).",

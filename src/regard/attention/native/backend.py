@@ -14,7 +14,7 @@ from ..dot_operator import dot_through_operator, request_of
 from ..masks import Mask
 from ..nonfinite import FiniteRequest, serve_without_nonfinite
 from ..request import Request
-from ..similarity import Additive, Dot, Pairwise
+from ..similarity import Additive, Dot
 from ..statistic import Statistic
 from ..validation import PLAIN
 from . import additive, engine
@@ -55,7 +55,7 @@ def refusal(request: Request) -> str | None:
 
 def unsupported_feature(request: Request) -> str | None:
     """Return which feature of a request the kernels do not support, apart from device and dtype, or None."""
-    if isinstance(request.similarity, Pairwise):
+    if not (request.similarity.reduces_to_dot or isinstance(request.similarity, Additive)):
         return "it knows dot products and additive scores, not callables"
     if request.hard or request.dropout_p:
         return "it has no hard weighting" if request.hard else "it has no dropout"
