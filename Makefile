@@ -24,13 +24,17 @@ quick: set-up check
 test-hosts: set-up chromium
 	$(BIN)/python tests/hosts.py
 
-check: $(VENV)/ready
+check: $(VENV)/ready words
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	@if test -d web/node_modules/eslint; then $(NODE) npm run lint --silent --prefix web; \
 	else echo "web/ is not checked: run make page first to install its linters"; fi
+
+# Words that a newcomer would have to decode, in names and prose (tools/words.toml)
+words: $(VENV)/ready
+	$(BIN)/python tools/check_words.py
 
 # Without Node or a network the page is not built. Everything else works, and `regard view` reports what is missing
 set-up: $(VENV)/ready
