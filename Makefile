@@ -24,13 +24,17 @@ quick: set-up check
 test-hosts: set-up chromium
 	$(BIN)/python tests/hosts.py
 
-check: $(VENV)/ready
+check: $(VENV)/ready words
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	@if test -d web/node_modules/eslint; then $(NODE) npm run lint --silent --prefix web; \
 	else echo "web/ is not checked: run make page first to install its linters"; fi
+
+# Words that a newcomer would have to decode, in names and prose (tools/words.toml)
+words: $(VENV)/ready
+	$(BIN)/python tools/check_words.py
 
 # Without Node or a network the page is not built. Everything else works, and `regard view` reports what is missing
 set-up: $(VENV)/ready
@@ -88,7 +92,7 @@ sanitize: $(VENV)/ready native-check
 	REGARD_NATIVE=$$(echo $(CURDIR)/$(SANITIZED)/_native*.so) \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	$(BIN)/python -m pytest -p no:cacheprovider --capture=sys $(addprefix tests/attention/test_, backend.py native_threads.py streamed_views.py engine.py) tests/layers/test_fused.py tests/server/test_tiles.py $(addprefix tests/models/test_, beam_search.py fast_decoder.py)
+	$(BIN)/python -m pytest -p no:cacheprovider --capture=sys $(addprefix tests/attention/test_, backend.py native_threads.py streamed_views.py engine.py fused.py) tests/layers/test_residual.py tests/server/test_tiles.py $(addprefix tests/models/test_, beam_search.py fast_inference.py)
 
 # The self-check compiled for arm64 and run by an emulator, which tests NEON on machines without it. It needs neither
 # Python nor torch.

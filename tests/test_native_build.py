@@ -40,6 +40,14 @@ def test_a_change_of_any_source_file_rebuilds_the_kernels() -> None:
     assert {path.relative_to(ROOT).as_posix() for path in files} <= prerequisites
 
 
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+def test_the_sanitized_build_runs_existing_tests() -> None:
+    commands = subprocess.run(["make", "--dry-run", "sanitize"], cwd=ROOT, capture_output=True, text=True).stdout
+    named = re.findall(r"tests/\S+\.py", commands)
+    assert len(named) >= 8
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
 def test_the_readme_names_existing_files() -> None:
     text = (NATIVE / "README.md").read_text(encoding="utf-8")
     named = re.findall(r"`([\w/]+/[\w.]*)`", text)

@@ -2,7 +2,8 @@
 
 Identifiers are read from the syntax tree of Python files and from the code of C++ and TypeScript files. Prose is
 docstrings, comments and messages of source files, and the text of Markdown files. `tools/words.toml` has the words,
-what to write instead, and the exceptions with their reasons. The exit status is 1 if anything is reported.
+what to write instead, and the exceptions with their reasons. Without a path the whole repository is checked, and
+exceptions that match nothing are reported too. The exit status is 1 if anything is reported.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import sys
 import tokenize
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 CONFIG = Path(__file__).with_name("words.toml")
 EXCLUDED = ("tests/tools/test_check_words.py",)
 """Files whose private words are test data."""
+GENERATED = ("node_modules", "build", "dist", "out")
+"""Folders to skip in a copy of the sources without git."""
 SUFFIXES = (".py", ".cpp", ".hpp", ".ts", ".tsx", ".md")
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 CODE_TOKEN = re.compile(
@@ -52,6 +55,8 @@ class Rules:
     phrases: dict[re.Pattern[str], str]
     openings: dict[str, str]
     allowed: dict[str, str]
+    used: set[str] = field(default_factory=set)
+    """Exceptions that `check` has applied so far."""
 
     @classmethod
     def load(cls, path: Path = CONFIG) -> Rules:
@@ -65,21 +70,32 @@ class Rules:
     def check(self, text: Text, path: str) -> Iterator[str]:
         """Yield a message for every rule that `text` breaks."""
         if text.kind == "identifier":
-            if text.text in self.allowed or f"{path}:{text.text}" in self.allowed:
-                return
             for word in WORD.findall(text.text):
-                if word.lower() in self.identifiers:
+                if word.lower() in self.identifiers and not self._allows(text.text, f"{path}:{text.text}"):
                     yield f"{text.text}: instead of {word!r}: {self.identifiers[word.lower()]}"
             return
         prose = INLINE_CODE.sub("`", DOCTEST.sub("", text.text))
         for phrase, hint in self.phrases.items():
             for match in phrase.finditer(prose):
-                if f"{path}:{match[0]}" not in self.allowed:
+                if not self._allows(f"{path}:{match[0]}"):
                     yield f"{_around(prose, match)}: instead of {match[0]!r}: {hint}"
         if text.kind == "opening prose":
             for opening, hint in self.openings.items():
                 if prose.startswith(opening) and not prose.split("\n")[0].rstrip().endswith("?"):
                     yield f"{prose.splitlines()[0][:60]}: begin with {hint}"
+
+    def _allows(self, *entries: str) -> bool:
+        matches = [entry for entry in entries if entry in self.allowed]
+        self.used.update(matches)
+        return bool(matches)
+
+    def unused(self) -> list[str]:
+        """Return a message for every exception that `check` has not applied."""
+        return [
+            f"{CONFIG.name}: allowed ({entry}) must match a name or phrase of the repository; got no match. Remove it."
+            for entry in self.allowed
+            if entry not in self.used
+        ]
 
 
 def _around(prose: str, match: re.Match[str]) -> str:
@@ -142,14 +158,23 @@ def _code(source: str) -> Iterator[Text]:
 def files(arguments: list[str]) -> list[Path]:
     """Return the files under `arguments`, or all that belong to the repository."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *arguments]
-    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    try:
+        names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):  # an unpacked archive, or no git
+        names = _names_without_git(arguments)
     return [
         ROOT / name for name in names if name.endswith(SUFFIXES) and name not in EXCLUDED and (ROOT / name).exists()
     ]
 
 
+def _names_without_git(arguments: list[str]) -> list[str]:
+    names = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*") if path.is_file())
+    own = [name for name in names if not any(part.startswith(".") or part in GENERATED for part in name.split("/"))]
+    return [name for name in own if not arguments or any(f"{name}/".startswith(f"{path}/") for path in arguments)]
+
+
 def main(arguments: list[str]) -> int:
-    rules = Rules.load()
+    rules = Rules.load(CONFIG)
     reports = []
     for path in files(arguments):
         name = path.relative_to(ROOT).as_posix()
@@ -159,6 +184,8 @@ def main(arguments: list[str]) -> int:
                 if message not in seen:  # a name is reported once per file
                     seen.add(message)
                     reports.append(f"{name}:{text.line}: {message}")
+    if not arguments:
+        reports += rules.unused()
     print("\n".join(reports) if reports else "check_words: no private word.")
     return int(bool(reports))
 

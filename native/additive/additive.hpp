@@ -1,11 +1,10 @@
-// Additive attention: what its kernels are asked, and how to cut a job into tasks.
+// Jobs of additive attention, and how they are divided into tasks.
 //
 //     score_ij = Σ_c w_c · tanh(q_ic + k_jc) = Σ_c w_c − 2 · Σ_c w_c · r_ijc,   r_ijc = 1 / (1 + e^{2 q_ic} · e^{2 k_jc})
 //
-// The exponentials are computed first, once per row (`Exponentials`): forward and backward then read whole vectors
-// everywhere. A task that has a head for itself computes them in its own memory, forward and backward, which is less work
-// than to write them out and read them; where tasks share a head, they stand in buffers. A recurrent decoder keeps those of
-// the keys for all of its steps.
+// The exponentials are computed first, once per row (`Exponentials`), padded to whole vectors for the forward and backward
+// passes. A task that has a head to itself computes them in its workspace, which is faster than writing and reading them. If
+// several tasks share a head, they are stored in buffers. A recurrent decoder reuses those of the keys in all steps.
 #pragma once
 
 #include <cstddef>
@@ -16,50 +15,51 @@
 
 namespace regard {
 
-// A row of exponentials: e^{2x} (padded D), the largest of them, and for a query also e^{2x} times its head's `over`:
+// A row of exponentials: e^{2x} (padded D), their maximum, and for a query also e^{2x} times the `inverse_w` of its head:
 //
-//     key     e e e … 0 0 | largest
-//     query   e e e … 0 0 | largest | e·over e·over … 0 0
-inline constexpr int64_t beside = 16;  // the room of `largest`, which keeps vectors aligned
-inline int64_t key_row(int64_t width) { return padded(width) + beside; }
-inline int64_t query_row(int64_t width) { return 2 * padded(width) + beside; }
+//     key     e e e … 0 0 | maximum
+//     query   e e e … 0 0 | maximum | e·inverse_w e·inverse_w … 0 0
+inline constexpr int64_t maximum_slot = 16;  // width of the field of the maximum, which keeps vectors aligned
+inline int64_t key_row(int64_t width) { return padded(width) + maximum_slot; }
+inline int64_t query_row(int64_t width) { return 2 * padded(width) + maximum_slot; }
 
-// A row of channel weights, as the kernels read them: `times`, `over`, and three numbers (additive_weights.hpp).
+// A row of prepared channel weights: `scaled_w`, `inverse_w` and three numbers (additive_weights.hpp).
 inline int64_t weight_row(int64_t width) { return 2 * padded(width) + 3; }
 
-// A task is `rows_per_task` of all B·H·T rows.
+// A task is `rows_per_task` of the B·H·T rows.
 struct Exponentials {
     int64_t batches, heads, rows, width;
-    View x;           // (B, H, T, D)
-    View w;           // (B, H, weight_row), no rows; without data where x are keys
-    float* e;         // (B, H, T, query_row or key_row), contiguous
-    int32_t* beyond;  // set to 1 where some |x| > 43 or x is NaN: additive kernels must not be given this e. Null in a backward
-                      // pass: the forward pass checked every key that is attended to, and the others become neutral
+    View x;    // (B, H, T, D)
+    View w;    // (B, H, weight_row), without rows; no data if x are keys
+    float* e;  // (B, H, T, query_row or key_row), contiguous
+    // Set to 1 if some |x| > 43 or x is NaN: e is then unusable. Null in a backward pass: the forward pass has checked every
+    // visible key, and the others are replaced by neutral ones.
+    int32_t* out_of_range;
 };
 
-// A Dot whose q and k are exponentials of the queries and keys; its scale is not used.
+// `dot` has the exponentials of queries and keys as q and k; its scale is not used.
 struct Additive {
-    Dot of;
-    View w;  // (B, H, weight_row), no rows
-    const Exponentials *queries, *keys;  // what a task computes for itself, in place of q and k; null: it is there
+    Dot dot;
+    View w;                              // (B, H, weight_row), without rows
+    const Exponentials *queries, *keys;  // exponentials that each task computes itself; null: q or k has them
 };
 
 // A task is `rows_per_task` queries of one head.
 struct AdditiveForward {
-    Additive of;
-    float* context;   // (B, H, Tq, Dv), contiguous
+    Additive additive;
+    float* context;  // (B, H, Tq, Dv), contiguous
     Softmax<Output> softmax;
-    float* kept;      // (B, H, Tq, Tk), contiguous: for the scores as `score` writes them; null: not wanted
-    int32_t* beyond;  // set to 1 where the result is not to be used: it is not finite, under a mask
+    float* saved_scores;    // (B, H, Tq, Tk), contiguous: output of `score_block`; null: not saved
+    int32_t* out_of_range;  // set to 1 if the result is unusable: inputs out of range, or a masked result that is not finite
 };
 
-// A task is one of `parts` equal shares of the keys of one head. Tasks of one head meet in dq and dw only, where each
-// has its own copy: the caller adds them up.
+// A task is one of `parts` equal parts of the keys of one head. All parts of a head contribute to dq and dw: each has its own
+// copy, and the caller sums them.
 struct AdditiveBackward {
-    Additive of;
-    View grad, context;    // (B, H, Tq, Dv)
-    Softmax<View> softmax;  // as the forward pass left it
-    const float* kept;      // likewise
+    Additive additive;
+    View grad, context;         // (B, H, Tq, Dv)
+    Softmax<View> softmax;      // of the forward pass
+    const float* saved_scores;  // of the forward pass, or null
     int64_t parts;
     float* dq;  // (B, H, parts, Tq, padded D)
     float* dk;  // (B, H, Tk, padded D)

@@ -1,4 +1,4 @@
-// e^{2x} of queries and keys, once per row.
+// Computes e^{2x} of queries and keys, once per row.
 #include "additive/additive_scores.hpp"
 #include "base/kernel_table.hpp"
 
@@ -6,55 +6,55 @@ namespace regard::REGARD_ISA {
 
 namespace {
 
-// e^x within 1.5 · 2^-24 (measured 1.41), for |x| ≤ 86, and anything beyond: the polynomial of `exponential`, added up so that
-// only its last sum, 1 + (r + …), rounds visibly. This error enters all scores of a row, so it is worth the care.
+// e^x with a relative error up to 1.5 · 2^-24 (measured: 1.41) for |x| ≤ 86; undefined above. The polynomial of `exponential`,
+// evaluated so that only the last sum, 1 + (r + …), has a significant rounding error. The error enters all scores of a row.
 REGARD_INLINE vec precise_exponential(vec x) {
-    const Reduced of = reduced(x);
-    return ((of.beyond * (of.r * of.r) + of.r) + 1.0f) * of.power();
+    const RangeReduction argument = reduce_range(x);
+    return ((argument.tail * (argument.r * argument.r) + argument.r) + 1.0f) * argument.power();
 }
 
-// Maxima of a row: the largest e^{2x}, and the largest |x| as bits, in whose order NaN is above every number.
-struct Seen {
+// Maxima of a row: the largest e^{2x}, and the largest |x| as bits. In the order of bits, NaN is above every number.
+struct RowMaxima {
     vec largest{};
-    ivec size{};
+    ivec magnitude{};
 };
 
-REGARD_INLINE vec see(vec x, Seen& seen) {
-    const ivec size = reinterpret_cast<ivec>(x) & 0x7fffffff;
-    seen.size = size > seen.size ? size : seen.size;
+REGARD_INLINE vec exponential_and_maxima(vec x, RowMaxima& maxima) {
+    const ivec magnitude = reinterpret_cast<ivec>(x) & 0x7fffffff;
+    maxima.magnitude = magnitude > maxima.magnitude ? magnitude : maxima.magnitude;
     const vec y = precise_exponential(x + x);
-    seen.largest = maximum(y, seen.largest);
+    maxima.largest = maximum(y, maxima.largest);
     return y;
 }
 
-// One row, and whether no x is beyond range. QUERY: also times `over`.
+// Computes one row and returns whether every x is in range. QUERY: also writes the products with `inverse_w`.
 template <bool QUERY>
-REGARD_INLINE bool exponential_row(const float* x, int width, const float* over, float* e) {
-    const int whole = int(padded(width));
-    float* scaled = e + whole + beside;
-    Seen seen;
+REGARD_INLINE bool exponential_row(const float* x, int width, const float* inverse_w, float* e) {
+    const int padded_width = int(padded(width));
+    float* scaled = e + padded_width + maximum_slot;
+    RowMaxima maxima;
     int c = 0;
     for (; c + lanes <= width; c += lanes) {
-        const vec y = see(load(x + c), seen);
+        const vec y = exponential_and_maxima(load(x + c), maxima);
         store(e + c, y);
-        if (QUERY) store(scaled + c, y * load(over + c));
+        if (QUERY) store(scaled + c, y * load(inverse_w + c));
     }
-    for (; c < whole; c += lanes) {
-        const int some = int(most(0, width - c));
-        vec y = see(load_some(x + c, some), seen);  // `largest` is then 1 or more, which does no harm
-        for (int i = some; i < lanes; ++i) y[i] = 0;
+    for (; c < padded_width; c += lanes) {
+        const int count = int(max(0, width - c));
+        vec y = exponential_and_maxima(load_partial(x + c, count), maxima);  // `largest` is then at least 1, which is harmless
+        for (int i = count; i < lanes; ++i) y[i] = 0;
         store(e + c, y);
-        if (QUERY) store(scaled + c, y * load(over + c));
+        if (QUERY) store(scaled + c, y * load(inverse_w + c));
     }
-    e[whole] = highest(seen.largest);
-    return !any(seen.size > reinterpret_cast<ivec>(splat(43.0f)));
+    e[padded_width] = highest(maxima.largest);
+    return !any(maxima.magnitude > reinterpret_cast<ivec>(splat(43.0f)));
 }
 
-// A key that no query attends to, in place of one that is out of range: e^{2·0}, so that 0 times it is 0.
+// Replaces an out-of-range key to which no query attends by e^{2·0}, so that its products with 0 are 0.
 void neutral_key(int width, float* e) {
-    const int whole = int(padded(width));
-    for (int c = 0; c < whole; ++c) e[c] = c < width ? 1.0f : 0.0f;
-    e[whole] = 1.0f;
+    const int padded_width = int(padded(width));
+    for (int c = 0; c < padded_width; ++c) e[c] = c < width ? 1.0f : 0.0f;
+    e[padded_width] = 1.0f;
 }
 
 }  // namespace
@@ -62,29 +62,29 @@ void neutral_key(int width, float* e) {
 bool exponential_rows(const Exponentials& job, int64_t first, int64_t last, float* e) {
     const bool queries = job.w.data;
     const int64_t width = job.width, stride = queries ? query_row(width) : key_row(width);
-    bool served = true;
+    bool all_in_range = true;
     for (int64_t n = first; n < last;) {
         const int64_t entry = n / job.rows, batch = entry / job.heads, head = entry % job.heads, row = n % job.rows;
-        const int64_t rows = least(last - n, job.rows - row);  // of one head
+        const int64_t rows = min(last - n, job.rows - row);  // rows of one head
         const float* x = job.x.at(batch, head, row);
-        const float* over = queries ? job.w.at(batch, head) + padded(width) : nullptr;
+        const float* inverse_w = queries ? job.w.at(batch, head) + padded(width) : nullptr;
         for (int64_t i = 0; i < rows; ++i, e += stride) {
-            const bool within = queries ? exponential_row<true>(x + i * job.x.row, int(width), over, e)
-                                        : exponential_row<false>(x + i * job.x.row, int(width), over, e);
-            if (!within && !queries && !job.beyond) neutral_key(int(width), e);
-            served &= within;
+            const bool in_range = queries ? exponential_row<true>(x + i * job.x.row, int(width), inverse_w, e)
+                                          : exponential_row<false>(x + i * job.x.row, int(width), inverse_w, e);
+            if (!in_range && !queries && !job.out_of_range) neutral_key(int(width), e);
+            all_in_range &= in_range;
         }
         n += rows;
     }
-    return served;
+    return all_in_range;
 }
 
-void exponentials(const void* given, int64_t task, Scratch& scratch) {
-    const Exponentials& job = *static_cast<const Exponentials*>(given);
-    const int64_t first = task * scratch.rows_per_task;
-    const int64_t last = least(first + scratch.rows_per_task, job.batches * job.heads * job.rows);
+void exponentials(const void* arguments, int64_t task, Workspace& workspace) {
+    const Exponentials& job = *static_cast<const Exponentials*>(arguments);
+    const int64_t first = task * workspace.rows_per_task;
+    const int64_t last = min(first + workspace.rows_per_task, job.batches * job.heads * job.rows);
     float* e = job.e + first * (job.w.data ? query_row(job.width) : key_row(job.width));
-    if (!exponential_rows(job, first, last, e)) __atomic_store_n(job.beyond, 1, __ATOMIC_RELAXED);
+    if (!exponential_rows(job, first, last, e)) __atomic_store_n(job.out_of_range, 1, __ATOMIC_RELAXED);
 }
 
 }  // namespace regard::REGARD_ISA

@@ -1,4 +1,4 @@
-// Additive attention, forward: a running softmax over blocks of keys.
+// Additive attention, forward: an online softmax over blocks of keys.
 #include <cmath>
 #include <cstring>
 
@@ -10,32 +10,33 @@ namespace regard::REGARD_ISA {
 
 namespace {
 
-constexpr int key_block = 128, most_queries = 24;  // at a time
+constexpr int key_block = 128, max_queries = 24;  // per block
 
-struct Rows {
-    float* highest;  // (rows)
-    float* total;    // (rows, lanes): lane by lane, added up at the end; (rows) where one block holds all keys
-    float* summed;   // (rows, padded value width)
+// State of the online softmax.
+struct RunningSoftmax {
+    float* highest;      // (rows)
+    float* total;        // (rows, lanes): one sum per lane; (rows) if one block holds all keys
+    float* accumulator;  // (rows, padded value width)
 };
 
-void shrink(Rows state, int row, int value_width, float share) {
-    float *sums = state.summed + row * value_width, *total = state.total + row * lanes;
-    for (int c = 0; c < value_width; c += lanes) store(sums + c, load(sums + c) * share);
-    store(total, load(total) * share);
+void rescale(RunningSoftmax softmax, int row, int value_width, float factor) {
+    float *sums = softmax.accumulator + row * value_width, *total = softmax.total + row * lanes;
+    for (int c = 0; c < value_width; c += lanes) store(sums + c, load(sums + c) * factor);
+    store(total, load(total) * factor);
 }
 
-// The highest of a row of scores, which is filled up to whole vectors.
-REGARD_INLINE vec highest_of(float* s, int cols, int whole) {
-    for (int j = cols; j < whole; ++j) s[j] = -infinity;
-    vec most = load(s);
-    for (int j = lanes; j < whole; j += lanes) most = maximum(load(s + j), most);
-    return most;
+// Pads a row of scores with −∞ to whole vectors and returns its maximum, lane by lane.
+REGARD_INLINE vec pad_and_max(float* s, int cols, int padded_cols) {
+    for (int j = cols; j < padded_cols; ++j) s[j] = -infinity;
+    vec maxima = load(s);
+    for (int j = lanes; j < padded_cols; j += lanes) maxima = maximum(load(s + j), maxima);
+    return maxima;
 }
 
-// Weights in place of a row of scores, and `sum` with them.
-REGARD_INLINE vec weigh_row(float* s, int whole, float highest, vec sum) {
+// Replaces a row of scores by their exponentials and returns `sum` plus these.
+REGARD_INLINE vec exponentiate_row(float* s, int padded_cols, float highest, vec sum) {
     const float base = highest == -infinity ? 0.0f : highest;
-    for (int j = 0; j < whole; j += lanes) {
+    for (int j = 0; j < padded_cols; j += lanes) {
         const vec x = load(s + j), p = x == splat(-infinity) ? vec{} : exponential(x - base);
         sum += p;
         store(s + j, p);
@@ -43,142 +44,153 @@ REGARD_INLINE vec weigh_row(float* s, int whole, float highest, vec sum) {
     return sum;
 }
 
-// Weights in place of scores, and the sums brought to the new highest score.
-void weigh(float* scores, int rows, int cols, Rows state, int first, int value_width) {
-    const int whole = round_up(cols);
+// Replaces scores by unnormalized weights, and rescales the sums if the highest score of a row increases.
+void softmax_block(float* scores, int rows, int cols, RunningSoftmax softmax, int first, int value_width) {
+    const int padded_cols = round_up(cols);
     for (int i = 0; i < rows; ++i) {
-        float *s = scores + i * key_block, *total = state.total + (first + i) * lanes;
-        const vec most = highest_of(s, cols, whole);
-        float& risen = state.highest[first + i];
-        if (any(most > splat(risen))) {
-            const float now = highest(most);
-            if (risen > -infinity) shrink(state, first + i, value_width, std::exp(risen - now));
-            risen = now;
+        float *s = scores + i * key_block, *total = softmax.total + (first + i) * lanes;
+        const vec maxima = pad_and_max(s, cols, padded_cols);
+        float& running_max = softmax.highest[first + i];
+        if (any(maxima > splat(running_max))) {
+            const float new_max = highest(maxima);
+            if (running_max > -infinity) rescale(softmax, first + i, value_width, std::exp(running_max - new_max));
+            running_max = new_max;
         }
-        store(total, weigh_row(s, whole, risen, load(total)));
+        store(total, exponentiate_row(s, padded_cols, running_max, load(total)));
     }
 }
 
-// The same where the block holds all keys: the weights are final.
-void weigh_whole(float* scores, int rows, int cols, float* highest_score, float* total) {
-    const int whole = round_up(cols);
+// Replaces scores by weights, if the block holds all keys.
+void softmax_single_block(float* scores, int rows, int cols, float* highest_score, float* total) {
+    const int padded_cols = round_up(cols);
     for (int i = 0; i < rows; ++i) {
         float* s = scores + i * key_block;
-        highest_score[i] = highest(highest_of(s, cols, whole));
-        total[i] = sum(weigh_row(s, whole, highest_score[i], vec{}));
-        const float share = total[i] == 0 ? 0.0f : 1.0f / total[i];
-        for (int j = 0; j < whole; j += lanes) store(s + j, load(s + j) * share);
+        highest_score[i] = highest(pad_and_max(s, cols, padded_cols));
+        total[i] = sum(exponentiate_row(s, padded_cols, highest_score[i], vec{}));
+        const float inverse_total = total[i] == 0 ? 0.0f : 1.0f / total[i];
+        for (int j = 0; j < padded_cols; j += lanes) store(s + j, load(s + j) * inverse_total);
     }
 }
 
-void keep(const AdditiveForward& job, const Place& at, const Block& block, const float* s) {
-    const Dot& of = job.of.of;
-    float* to = job.kept + ((at.batch * of.heads + at.head) * of.queries + block.row) * of.keys + block.col;
-    for (int i = 0; i < block.rows; ++i) std::memcpy(to + i * of.keys, s + i * key_block, sizeof(float) * block.cols);
+void save_scores(const AdditiveForward& job, const QueryBlock& query_block, const Block& block, const float* s) {
+    const Dot& dot = job.additive.dot;
+    float* saved =
+        job.saved_scores + ((query_block.batch * dot.heads + query_block.head) * dot.queries + block.row) * dot.keys + block.col;
+    for (int i = 0; i < block.rows; ++i) std::memcpy(saved + i * dot.keys, s + i * key_block, sizeof(float) * block.cols);
 }
 
-// One task on its way.
-struct Walk {
+// Workspace and outputs of a task.
+struct TaskState {
     const AdditiveForward& job;
-    Place at;
+    QueryBlock query_block;
     Head head;
-    Rows state;
-    bool whole;  // one block holds all keys
-    float *s, *v_room, *k_room;
-    float* context;  // (rows, padded value width): in its place where sums are final, and as wide; else `summed`
-    int row;
+    RunningSoftmax softmax;
+    bool single_block;  // one block holds all keys
+    float *s, *v_buffer, *k_buffer;
+    float* context;  // (rows, padded value width): the output if it is written once and needs no padding, else `accumulator`
+    int row;         // row stride of context
 
-    int64_t start() const { return (at.batch * job.of.of.heads + at.head) * job.of.of.queries + at.row; }
+    int64_t start() const {
+        return (query_block.batch * job.additive.dot.heads + query_block.head) * job.additive.dot.queries + query_block.row;
+    }
 };
 
-// Some queries against a block of keys.
-void meet_block(const Walk& walk, const Block& block, const Rectangle& values) {
-    const Dot& of = walk.job.of.of;
-    const int m = int(block.row - walk.at.row), value_width = round_up(int(of.value_width));
-    float *s = walk.s, *to = walk.context + m * walk.row;
-    score(walk.head, of, walk.at, block, s, key_block);
-    if (walk.job.kept) keep(walk.job, walk.at, block, s);
-    if (of.softcap > 0) cap(s, key_block, block.rows, block.cols, of.softcap);
-    if (!inside(of, walk.at, block)) mask_block(of, walk.at, block, s, key_block);
+// Attention of some queries to a block of keys: scores, softmax, accumulation of values.
+void forward_block(const TaskState& state, const Block& block, const MatrixView& values) {
+    const Dot& dot = state.job.additive.dot;
+    const int m = int(block.row - state.query_block.row), value_width = round_up(int(dot.value_width));
+    float *s = state.s, *context = state.context + m * state.row;
+    score_block(state.head, dot, state.query_block, block, s, key_block);
+    if (state.job.saved_scores) save_scores(state.job, state.query_block, block, s);
+    if (dot.softcap > 0) apply_softcap(s, key_block, block.rows, block.cols, dot.softcap);
+    if (!unmasked(dot, state.query_block, block)) mask_block(dot, state.query_block, block, s, key_block);
     const Matrix weights{s, key_block, 1};
-    if (walk.whole) {
-        weigh_whole(s, block.rows, block.cols, walk.state.highest + m, walk.state.total + m);
-        product<false>(block.rows, value_width, block.cols, weights, values.data, values.row, to, walk.row);
+    if (state.single_block) {
+        softmax_single_block(s, block.rows, block.cols, state.softmax.highest + m, state.softmax.total + m);
+        product<false>(block.rows, value_width, block.cols, weights, values.data, values.row, context, state.row);
     } else {
-        weigh(s, block.rows, block.cols, walk.state, m, value_width);
-        product<true>(block.rows, value_width, block.cols, weights, values.data, values.row, to, walk.row);
+        softmax_block(s, block.rows, block.cols, state.softmax, m, value_width);
+        product<true>(block.rows, value_width, block.cols, weights, values.data, values.row, context, state.row);
     }
 }
 
-// All queries of the task against some keys; false: they are out of range.
-bool meet_keys(Walk& walk, int64_t first, int cols) {
-    const Dot& of = walk.job.of.of;
-    const Place& at = walk.at;
-    const float* v = walk.head.v + first * walk.head.v_row;
-    const int values = int(of.value_width), step = (strip(at.rows, most_queries) + 3) / 4 * 4;
-    if (!take_keys(walk.job.of, at, first, cols, walk.head, walk.k_room)) return false;
-    const Rectangle rows = rectangle(v, walk.head.v_row, cols, values, walk.v_room);
-    for (int m = 0; m < at.rows; m += step) {
-        const Block block{at.row + m, int(least(at.rows - m, step)), first, cols};
-        if (!outside(of, at, block))
-            meet_block(walk, block, rows);
-        else if (walk.whole)
-            std::memset(walk.context + m * walk.row, 0, sizeof(float) * block.rows * walk.row);
+// Attention of all queries of the task to a block of keys. Returns false if the keys are out of range.
+bool forward_keys(TaskState& state, int64_t first, int cols) {
+    const Dot& dot = state.job.additive.dot;
+    const QueryBlock& query_block = state.query_block;
+    const float* v = state.head.v + first * state.head.v_row;
+    const int value_width = int(dot.value_width), step = (strip(query_block.rows, max_queries) + 3) / 4 * 4;
+    if (!load_keys(state.job.additive, query_block, first, cols, state.head, state.k_buffer)) return false;
+    const MatrixView values = readable_rows(v, state.head.v_row, cols, value_width, state.v_buffer);
+    for (int m = 0; m < query_block.rows; m += step) {
+        const Block block{query_block.row + m, int(min(query_block.rows - m, step)), first, cols};
+        if (!fully_masked(dot, query_block, block))
+            forward_block(state, block, values);
+        else if (state.single_block)
+            std::memset(state.context + m * state.row, 0, sizeof(float) * block.rows * state.row);
     }
     return true;
 }
 
-Walk make_walk(const AdditiveForward& job, const Place& at, const Columns& columns, Scratch& scratch) {
-    const Dot& of = job.of.of;
-    const int values = int(of.value_width), value_width = round_up(values);
-    Walk walk{job, at, head_of(job.of, at), {}, false, nullptr, nullptr, nullptr, nullptr, value_width};
-    walk.state = {scratch.take(at.rows), scratch.take(at.rows * lanes), scratch.take(at.rows * value_width)};
-    walk.whole = columns.first < columns.last && columns.last - columns.first <= key_block;
-    walk.s = scratch.take(most_queries * key_block);
-    walk.v_room = scratch.take(key_block * value_width);
-    walk.k_room = scratch.take(job.of.keys ? least(columns.last - columns.first, key_block) * key_row(of.width) : 0);
-    walk.context = walk.whole && values == value_width ? job.context + walk.start() * values : walk.state.summed;
-    for (int i = 0; i < at.rows; ++i) walk.state.highest[i] = -infinity;
-    std::memset(walk.state.total, 0, sizeof(float) * at.rows * lanes);
-    if (walk.context == walk.state.summed) std::memset(walk.context, 0, sizeof(float) * at.rows * value_width);
-    return walk;
+TaskState make_state(const AdditiveForward& job, const QueryBlock& query_block, const KeyRange& columns, Workspace& workspace) {
+    const Dot& dot = job.additive.dot;
+    const int value_width = int(dot.value_width), padded_value_width = round_up(value_width);
+    TaskState state{job,     query_block,       head_of(job.additive, query_block), {}, false, nullptr, nullptr, nullptr,
+                    nullptr, padded_value_width};
+    state.softmax = {workspace.allocate(query_block.rows), workspace.allocate(query_block.rows * lanes),
+                     workspace.allocate(query_block.rows * padded_value_width)};
+    state.single_block = columns.first < columns.last && columns.last - columns.first <= key_block;
+    state.s = workspace.allocate(max_queries * key_block);
+    state.v_buffer = workspace.allocate(key_block * padded_value_width);
+    state.k_buffer =
+        workspace.allocate(job.additive.keys ? min(columns.last - columns.first, key_block) * key_row(dot.width) : 0);
+    state.context = state.single_block && value_width == padded_value_width ? job.context + state.start() * value_width
+                                                                            : state.softmax.accumulator;
+    for (int i = 0; i < query_block.rows; ++i) state.softmax.highest[i] = -infinity;
+    std::memset(state.softmax.total, 0, sizeof(float) * query_block.rows * lanes);
+    if (state.context == state.softmax.accumulator)
+        std::memset(state.context, 0, sizeof(float) * query_block.rows * padded_value_width);
+    return state;
 }
 
-void finish(const Walk& walk) {
-    const AdditiveForward& job = walk.job;
-    const int width = int(job.of.of.value_width);
-    float* total = walk.state.total;
-    for (int i = 0; i < walk.at.rows && !walk.whole; ++i) total[i] = sum(load(total + i * lanes));
-    std::memcpy(job.softmax.highest.at<float>(walk.at.batch, walk.at.head, walk.at.row), walk.state.highest, sizeof(float) * walk.at.rows);
-    std::memcpy(job.softmax.total.at<float>(walk.at.batch, walk.at.head, walk.at.row), total, sizeof(float) * walk.at.rows);
-    if (walk.context != walk.state.summed) return;
-    for (int i = 0; i < walk.at.rows; ++i) {
-        const float share = walk.whole || total[i] == 0 ? 1.0f : 1.0f / total[i];
-        float* context = job.context + (walk.start() + i) * width;
-        const float* sums = walk.context + i * walk.row;
+void finish(const TaskState& state) {
+    const AdditiveForward& job = state.job;
+    const int width = int(job.additive.dot.value_width);
+    float* total = state.softmax.total;
+    for (int i = 0; i < state.query_block.rows && !state.single_block; ++i) total[i] = sum(load(total + i * lanes));
+    std::memcpy(job.softmax.highest.at<float>(state.query_block.batch, state.query_block.head, state.query_block.row),
+                state.softmax.highest, sizeof(float) * state.query_block.rows);
+    std::memcpy(job.softmax.total.at<float>(state.query_block.batch, state.query_block.head, state.query_block.row), total,
+                sizeof(float) * state.query_block.rows);
+    if (state.context != state.softmax.accumulator) return;
+    for (int i = 0; i < state.query_block.rows; ++i) {
+        const float inverse_total = state.single_block || total[i] == 0 ? 1.0f : 1.0f / total[i];
+        float* context = job.context + (state.start() + i) * width;
+        const float* sums = state.context + i * state.row;
         int c = 0;
-        for (; c + lanes <= width; c += lanes) store(context + c, load(sums + c) * share);
-        for (; c < width; ++c) context[c] = sums[c] * share;
+        for (; c + lanes <= width; c += lanes) store(context + c, load(sums + c) * inverse_total);
+        for (; c < width; ++c) context[c] = sums[c] * inverse_total;
     }
 }
 
 }  // namespace
 
-void additive_forward(const void* given, int64_t task, Scratch& scratch) {
-    const AdditiveForward& job = *static_cast<const AdditiveForward*>(given);
-    const Dot& of = job.of.of;
-    const Place at = place(of, task, scratch.rows_per_task);
-    const Columns columns = columns_of(of, at);
-    Walk walk = make_walk(job, at, columns, scratch);
-    float* room = scratch.take(job.of.queries ? of.queries * query_row(of.width) : 0);
-    bool served = take_queries(job.of, at, walk.head, room);
-    for (int64_t first = columns.first; served && first < columns.last; first += key_block)
-        served = meet_keys(walk, first, int(least(columns.last - first, key_block)));
-    if (served) {
-        finish(walk);  // a value that is not finite shows in the context, masked or not: 0 · NaN is NaN
-        served = !of.mask.any || finite(job.context + walk.start() * of.value_width, at.rows, int(of.value_width), of.value_width);
+void additive_forward(const void* arguments, int64_t task, Workspace& workspace) {
+    const AdditiveForward& job = *static_cast<const AdditiveForward*>(arguments);
+    const Dot& dot = job.additive.dot;
+    const QueryBlock query_block = block_of_task(dot, task, workspace.rows_per_task);
+    const KeyRange columns = visible_keys(dot, query_block);
+    TaskState state = make_state(job, query_block, columns, workspace);
+    float* buffer = workspace.allocate(job.additive.queries ? dot.queries * query_row(dot.width) : 0);
+    bool succeeded = load_queries(job.additive, query_block, state.head, buffer);
+    for (int64_t first = columns.first; succeeded && first < columns.last; first += key_block)
+        succeeded = forward_keys(state, first, int(min(columns.last - first, key_block)));
+    if (succeeded) {
+        finish(state);  // a non-finite value makes the context NaN even if it is masked: 0 · NaN is NaN
+        succeeded = !dot.mask.any || finite(job.context + state.start() * dot.value_width, query_block.rows, int(dot.value_width),
+                                            dot.value_width);
     }
-    if (!served) __atomic_store_n(job.beyond, 1, __ATOMIC_RELAXED);
+    if (!succeeded) __atomic_store_n(job.out_of_range, 1, __ATOMIC_RELAXED);
 }
 
 }  // namespace regard::REGARD_ISA

@@ -1,13 +1,13 @@
-// A matrix product small enough to stand in registers: the one building block of every kernel here.
+// GEMM microkernel: a matrix product whose result fits in registers. All other kernels are built on it.
 //
 //     C[m][n] (+)= Σ_k A[m][k] · B[k][n]
 //
-// A is read one number at a time and broadcast, so its strides are free: a transposed A costs nothing. B is read as
-// vectors along n and wants unit stride there.
+// A is read one element at a time and broadcast, so any strides are equally fast: a transposed A has no extra cost. B is
+// read as vectors along n and needs unit stride there.
 //
-// A tile of MR × NV vectors of C lives in registers. AVX-512 has 32 of them: 12 × 2 leaves room for two vectors of B and
-// the broadcast, 8 × 3 for three; AVX2 and SSE have 16: 6 × 2 and 4 × 3. Twelve or more independent sums hide the latency
-// of two FMA ports.
+// A tile of MR × NV vectors of C is kept in registers. AVX-512 has 32: a tile of 12 × 2 leaves registers for two vectors of
+// B and the broadcast, 8 × 3 for three. AVX2 and SSE have 16: 6 × 2 and 4 × 3. Twelve or more independent sums hide the
+// latency of two FMA ports.
 #pragma once
 
 #include <array>
@@ -18,46 +18,45 @@
 namespace regard::REGARD_ISA {
 
 #if REGARD_LANES == 16
-inline constexpr int most_rows = 12;
+inline constexpr int max_rows = 12;
 #else
-inline constexpr int most_rows = 6;
+inline constexpr int max_rows = 6;
 #endif
 
-// The left factor, one of two kinds: its columns lie together (col = 1), as a matrix usually does, or its rows do
-// (row = 1), transposed.
+// The left operand, row-major (col = 1) or transposed (row = 1).
 struct Matrix {
     const float* data;
     ptrdiff_t row, col;  // strides, in floats
 };
 
-// Row pointers of a tile of the left factor. Rows far apart would each need an address, more than there are registers: three
-// rows share one, and the second and third are one and two strides away.
+// Row pointers of a tile of the left operand. One pointer per row would need more registers than there are, so three rows
+// share one: the second and third row are one and two strides away.
 template <int MR, bool TRANSPOSED>
-struct Left {
-    static constexpr int addresses = TRANSPOSED ? 1 : (MR + 2) / 3;
-    const float* at[addresses];
+struct LeftOperand {
+    static constexpr int base_pointers = TRANSPOSED ? 1 : (MR + 2) / 3;
+    const float* base[base_pointers];
     ptrdiff_t stride;
 
-    REGARD_INLINE Left(const float* a, ptrdiff_t stride) : stride(stride) {
+    REGARD_INLINE LeftOperand(const float* a, ptrdiff_t stride) : stride(stride) {
 #pragma GCC unroll 8
-        for (int i = 0; i < addresses; ++i) {
-            at[i] = a + 3 * i * stride;
-            asm("" : "+r"(at[i]));  // else the compiler sees through it, and spends a register per row again
+        for (int i = 0; i < base_pointers; ++i) {
+            base[i] = a + 3 * i * stride;
+            asm("" : "+r"(base[i]));  // otherwise the compiler would use a register per row again
         }
     }
-    // Row i of the column `ahead` of the present one.
+    // Element of row i, `ahead` columns after the current one.
     REGARD_INLINE float operator()(int i, int ahead) const {
-        return TRANSPOSED ? at[0][ahead * stride + i] : at[i / 3][i % 3 * stride + ahead];
+        return TRANSPOSED ? base[0][ahead * stride + i] : base[i / 3][i % 3 * stride + ahead];
     }
-    REGARD_INLINE void skip(int columns) {
+    REGARD_INLINE void advance(int columns) {
 #pragma GCC unroll 8
-        for (int i = 0; i < addresses; ++i) at[i] += TRANSPOSED ? columns * stride : columns;
+        for (int i = 0; i < base_pointers; ++i) base[i] += TRANSPOSED ? columns * stride : columns;
     }
 };
 
 template <int MR, int NV, bool TRANSPOSED>
 REGARD_INLINE void multiply(const float* a, ptrdiff_t stride, const float* b, ptrdiff_t ldb, int depth, vec (&c)[MR][NV]) {
-    Left<MR, TRANSPOSED> left(a, stride);
+    LeftOperand<MR, TRANSPOSED> left(a, stride);
     const auto step = [&](int ahead) __attribute__((always_inline)) {
         vec right[NV];
 #pragma GCC unroll 4
@@ -70,21 +69,21 @@ REGARD_INLINE void multiply(const float* a, ptrdiff_t stride, const float* b, pt
             for (int j = 0; j < NV; ++j) c[i][j] += x * right[j];
         }
     };
-    constexpr int together = TRANSPOSED ? 1 : 4;  // columns between two moves of the addresses
+    constexpr int columns_per_step = TRANSPOSED ? 1 : 4;  // columns between two updates of the pointers
     int k = 0;
-    for (; k + together <= depth; k += together) {
+    for (; k + columns_per_step <= depth; k += columns_per_step) {
 #pragma GCC unroll 4
-        for (int ahead = 0; ahead < together; ++ahead) step(ahead);
-        left.skip(together);
+        for (int ahead = 0; ahead < columns_per_step; ++ahead) step(ahead);
+        left.advance(columns_per_step);
     }
     for (; k < depth; ++k) {
         step(0);
-        left.skip(1);
+        left.advance(1);
     }
 }
 
-// One tile of C, either set or added to; its rows are ldc apart. The arguments are single words on purpose: a structure of
-// three would go by the stack, written in parts and read whole, which waits for everything before it to be stored.
+// Computes or updates one tile of C, with row stride ldc. The arguments are scalars on purpose: a struct of three words would
+// be passed on the stack, written word by word and read as a vector, and store forwarding would fail.
 template <int MR, int NV, bool ADD, bool TRANSPOSED>
 __attribute__((noinline)) void tile(const float* a, ptrdiff_t stride, const float* b, ptrdiff_t ldb, int depth, float* c,
                                     ptrdiff_t ldc) {
@@ -102,9 +101,9 @@ __attribute__((noinline)) void tile(const float* a, ptrdiff_t stride, const floa
 
 using Tile = void (*)(const float*, ptrdiff_t, const float*, ptrdiff_t, int, float*, ptrdiff_t);
 
-// The most rows of a tile that is NV vectors wide.
+// Maximum number of rows of a tile that is NV vectors wide.
 template <int NV>
-inline constexpr int tile_rows = NV == 1 ? (lanes == 16 ? 16 : 12) : 2 * most_rows / NV;
+inline constexpr int tile_rows = NV == 1 ? (lanes == 16 ? 16 : 12) : 2 * max_rows / NV;
 
 template <int NV, bool ADD, bool TRANSPOSED>
 REGARD_INLINE Tile tile_of(int rows) {
@@ -115,38 +114,38 @@ REGARD_INLINE Tile tile_of(int rows) {
 }
 
 // Number of rows per strip, so that strips are nearly equal: 16 rows are 8 + 8, not 12 + 4.
-REGARD_INLINE int strip(int rows, int most = most_rows) {
-    const int strips = (rows + most - 1) / most;
+REGARD_INLINE int strip(int rows, int max_per_strip = max_rows) {
+    const int strips = (rows + max_per_strip - 1) / max_per_strip;
     return (rows + strips - 1) / strips;
 }
 
-// NV vectors of columns.
+// Computes a panel of C: all rows, NV vectors of columns.
 template <int NV, bool ADD>
 inline void panel(int rows, int depth, const Matrix& a, const float* b, ptrdiff_t ldb, float* c, ptrdiff_t ldc) {
     const int step = strip(rows, tile_rows<NV>);
     const ptrdiff_t stride = a.row == 1 ? a.col : a.row;
     for (int m = 0; m < rows; m += step) {
-        const int some = rows - m < step ? rows - m : step;
-        const Tile tile = a.row == 1 ? tile_of<NV, ADD, true>(some) : tile_of<NV, ADD, false>(some);
+        const int count = rows - m < step ? rows - m : step;
+        const Tile tile = a.row == 1 ? tile_of<NV, ADD, true>(count) : tile_of<NV, ADD, false>(count);
         tile(a.data + m * a.row, stride, b, ldb, depth, c + m * ldc, ldc);
     }
 }
 
-// C (rows × cols) = or += A (rows × depth) · B (depth × cols). B and C have room for cols rounded up to whole vectors.
+// C (rows × cols) = or += A (rows × depth) · B (depth × cols). Rows of B and C are padded to
+// whole vectors.
 template <bool ADD>
-inline void product(int rows, int cols, int depth, const Matrix& a, const float* b, ptrdiff_t ldb, float* c,
-                    ptrdiff_t ldc) {
+inline void product(int rows, int cols, int depth, const Matrix& a, const float* b, ptrdiff_t ldb, float* c, ptrdiff_t ldc) {
     if (rows <= 0) return;
     for (int n = 0; n < cols;) {
-        const int left = (cols - n + lanes - 1) / lanes;
-        const int take = left == 3 ? 3 : left == 1 ? 1 : 2;
-        if (take == 3)
+        const int vectors_left = (cols - n + lanes - 1) / lanes;
+        const int vectors = vectors_left == 3 ? 3 : vectors_left == 1 ? 1 : 2;
+        if (vectors == 3)
             panel<3, ADD>(rows, depth, a, b + n, ldb, c + n, ldc);
-        else if (take == 2)
+        else if (vectors == 2)
             panel<2, ADD>(rows, depth, a, b + n, ldb, c + n, ldc);
         else
             panel<1, ADD>(rows, depth, a, b + n, ldb, c + n, ldc);
-        n += take * lanes;
+        n += vectors * lanes;
     }
 }
 

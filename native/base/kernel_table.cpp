@@ -1,4 +1,4 @@
-// The kernels of the instruction set that this file is compiled for, by name.
+// The table of kernels of the instruction set for which this file is compiled.
 #include "base/kernel_table.hpp"
 #include "base/simd.hpp"
 
@@ -7,22 +7,22 @@
 
 namespace regard::REGARD_ISA {
 
-Kernel dot_forward, dot_few, dot_backward, dot_few_backward, exponentials, additive_forward, additive_backward, observe, best, gelu,
-    add_norm, add_norm_backward;
+Kernel dot_forward, few_queries_forward, dot_backward, few_queries_backward, exponentials, additive_forward, additive_backward,
+    compute_view, log_softmax_top_k, gelu, add_norm, add_norm_backward;
 
 extern const Kernels table;
 const Kernels table{
     .name = REGARD_TEXT(REGARD_ISA),
     .lanes = lanes,
     .dot_forward = dot_forward,
-    .dot_few = dot_few,
+    .few_queries_forward = few_queries_forward,
     .dot_backward = dot_backward,
-    .dot_few_backward = dot_few_backward,
+    .few_queries_backward = few_queries_backward,
     .exponentials = exponentials,
     .additive_forward = additive_forward,
     .additive_backward = additive_backward,
-    .observe = observe,
-    .best = best,
+    .compute_view = compute_view,
+    .log_softmax_top_k = log_softmax_top_k,
     .gelu = gelu,
     .add_norm = add_norm,
     .add_norm_backward = add_norm_backward,

@@ -1,4 +1,4 @@
-// Copies that make a matrix ready for `product`: transposed, scaled, or padded to whole vectors.
+// Packing of matrices for `product`: transposed, scaled, or padded to whole vectors.
 #pragma once
 
 #include <cstring>
@@ -9,17 +9,17 @@ namespace regard::REGARD_ISA {
 
 REGARD_INLINE int round_up(int n) { return (n + lanes - 1) / lanes * lanes; }
 
-// rows × width, times a number, with room for whole vectors in each row of `to`.
-inline void pack_rows(const float* from, ptrdiff_t stride, int rows, int width, float* to, ptrdiff_t ld, float times) {
+// Copies rows × width, times `scale`. Rows of `output` are filled with zeros up to ld.
+inline void pack_rows(const float* input, ptrdiff_t stride, int rows, int width, float* output, ptrdiff_t ld, float scale) {
     for (int i = 0; i < rows; ++i) {
         int c = 0;
-        for (; c + lanes <= width; c += lanes) store(to + i * ld + c, load(from + i * stride + c) * times);
-        for (; c < width; ++c) to[i * ld + c] = from[i * stride + c] * times;
-        for (; c < ld; ++c) to[i * ld + c] = 0;
+        for (; c + lanes <= width; c += lanes) store(output + i * ld + c, load(input + i * stride + c) * scale);
+        for (; c < width; ++c) output[i * ld + c] = input[i * stride + c] * scale;
+        for (; c < ld; ++c) output[i * ld + c] = 0;
     }
 }
 
-// A square of vectors, transposed by log2(lanes) rounds of interleaving: rows i and i + n/2 become rows 2i and 2i + 1.
+// Transposes lanes × lanes floats by log2(lanes) rounds of interleaving: rows i and i + n/2 become rows 2i and 2i + 1.
 #if REGARD_LANES == 16
 #define REGARD_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define REGARD_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
@@ -44,13 +44,15 @@ REGARD_INLINE void transpose(vec (&x)[lanes]) {
     }
 }
 
-// `lanes` vectors → the vector of their sums: each round halves the vectors by adding halves of two, side by side.
-REGARD_INLINE vec sums_of(vec (&x)[lanes]) {
+// Returns the horizontal sum of each of `lanes` vectors. Each round halves the number of vectors: two are interleaved and
+// added.
+REGARD_INLINE vec horizontal_sums(vec (&x)[lanes]) {
 #pragma GCC unroll 4
     for (int half = lanes / 2; half; half /= 2)
 #pragma GCC unroll 8
         for (int i = 0; i < half; ++i)
-            x[i] = __builtin_shufflevector(x[i], x[i + half], REGARD_LOW) + __builtin_shufflevector(x[i], x[i + half], REGARD_HIGH);
+            x[i] =
+                __builtin_shufflevector(x[i], x[i + half], REGARD_LOW) + __builtin_shufflevector(x[i], x[i + half], REGARD_HIGH);
     return x[0];
 }
 
@@ -68,59 +70,61 @@ REGARD_INLINE vec sums_of(vec (&x)[lanes]) {
 REGARD_INLINE vec evens(vec a, vec b) { return __builtin_shufflevector(a, b, REGARD_EVEN); }
 REGARD_INLINE vec odds(vec a, vec b) { return __builtin_shufflevector(a, b, REGARD_ODD); }
 
-// rows × width → width × rows, times a number, rows of `to` of stride ld; rows are filled with zeros up to whole vectors.
-inline void pack_transposed(const float* from, ptrdiff_t stride, int rows, int width, float* to, ptrdiff_t ld,
-                            float times = 1.0f) {
+// Writes the transpose of rows × width, times `scale`, with row stride ld; rows are padded with zeros to whole vectors.
+inline void pack_transposed(const float* input, ptrdiff_t stride, int rows, int width, float* output, ptrdiff_t ld,
+                            float scale = 1.0f) {
     for (int i = 0; i < rows; i += lanes) {
-        const int some = rows - i < lanes ? rows - i : lanes;
+        const int row_count = rows - i < lanes ? rows - i : lanes;
         for (int c = 0; c < width; c += lanes) {
-            const int deep = width - c < lanes ? width - c : lanes;
-            const float* corner = from + i * stride + c;
+            const int channel_count = width - c < lanes ? width - c : lanes;
+            const float* corner = input + i * stride + c;
             vec x[lanes];
-            if (some == lanes && deep == lanes) {
+            if (row_count == lanes && channel_count == lanes) {
 #pragma GCC unroll 16
-                for (int j = 0; j < lanes; ++j) x[j] = load(corner + j * stride) * times;
+                for (int j = 0; j < lanes; ++j) x[j] = load(corner + j * stride) * scale;
             } else {
-                for (int j = 0; j < lanes; ++j) x[j] = j < some ? load_some(corner + j * stride, deep) * times : vec{};
+                for (int j = 0; j < lanes; ++j)
+                    x[j] = j < row_count ? load_partial(corner + j * stride, channel_count) * scale : vec{};
             }
             transpose(x);
-            if (deep == lanes) {
+            if (channel_count == lanes) {
 #pragma GCC unroll 16
-                for (int j = 0; j < lanes; ++j) store(to + (c + j) * ld + i, x[j]);
+                for (int j = 0; j < lanes; ++j) store(output + (c + j) * ld + i, x[j]);
             } else {
-                for (int j = 0; j < deep; ++j) store(to + (c + j) * ld + i, x[j]);
+                for (int j = 0; j < channel_count; ++j) store(output + (c + j) * ld + i, x[j]);
             }
         }
     }
 }
 
-// Whether all numbers are finite: 0 times anything else is NaN. Rows are ld apart.
+// Returns whether all elements are finite: 0 · ∞ and 0 · NaN are NaN. ld is the row stride.
 inline bool finite(const float* x, int64_t rows, int width, ptrdiff_t ld) {
-    vec trace{};
-    float rest = 0;
+    vec products{};
+    float tail = 0;
     for (int64_t i = 0; i < rows; ++i) {
         int c = 0;
-        for (; c + lanes <= width; c += lanes) trace += load(x + i * ld + c) * 0.0f;
-        for (; c < width; ++c) rest += x[i * ld + c] * 0.0f;
+        for (; c + lanes <= width; c += lanes) products += load(x + i * ld + c) * 0.0f;
+        for (; c < width; ++c) tail += x[i * ld + c] * 0.0f;
     }
-    return sum(trace) + rest == 0;
+    return sum(products) + tail == 0;
 }
 
-// Rows, `ld` apart, set to 0; fewer than none are none.
+// Sets rows with stride ld to 0. A negative number of rows is treated as 0.
 inline void clear(float* x, int64_t rows, ptrdiff_t width, ptrdiff_t ld) {
     for (int64_t i = 0; i < rows; ++i) std::memset(x + i * ld, 0, sizeof(float) * width);
 }
 
-struct Rectangle {
+struct MatrixView {
     const float* data;
     ptrdiff_t row;
 };
 
-// Rows that can be read in whole vectors: as they are where the width allows, else a padded copy in `room`.
-inline Rectangle rectangle(const float* from, ptrdiff_t stride, int rows, int width, float* room) {
-    if (width % lanes == 0) return {from, stride};
-    pack_rows(from, stride, rows, width, room, round_up(width), 1.0f);
-    return {room, round_up(width)};
+// Returns rows that can be read in whole vectors: the rows themselves if the width is a multiple of `lanes`, else a padded
+// copy in `buffer`.
+inline MatrixView readable_rows(const float* input, ptrdiff_t stride, int rows, int width, float* buffer) {
+    if (width % lanes == 0) return {input, stride};
+    pack_rows(input, stride, rows, width, buffer, round_up(width), 1.0f);
+    return {buffer, round_up(width)};
 }
 
 }  // namespace regard::REGARD_ISA

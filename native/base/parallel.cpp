@@ -16,145 +16,144 @@ namespace regard {
 
 namespace {
 
-std::atomic<Region> pool{nullptr};
+std::atomic<ParallelRegion> pool{nullptr};
 
-struct alignas(64) Line {
-    float numbers[16];
+struct alignas(64) CacheLine {
+    float floats[16];
 };
 struct Block {
-    std::unique_ptr<Line[]> lines;
+    std::unique_ptr<CacheLine[]> lines;
     size_t size;  // floats
 };
-thread_local std::vector<Block> blocks;  // of Scratch: kept from call to call
+thread_local std::vector<Block> blocks;  // memory of Workspace, kept between calls
 
-size_t size_of_blocks() {
-    size_t all = 0;
-    for (const Block& block : blocks) all += block.size;
-    return all;
+size_t total_block_size() {
+    size_t total = 0;
+    for (const Block& block : blocks) total += block.size;
+    return total;
 }
 
-// During its lifetime, denormals of this thread are flushed to 0, if requested.
-class Flushing {
+// While it exists, this thread flushes denormals to 0, if requested.
+class FlushDenormals {
 #if defined(__SSE2__)
-    using Control = unsigned;
-    static constexpr Control flush = 0x8040;  // results, and what is read
-    static Control get() { return _mm_getcsr(); }
-    static void set(Control control) { _mm_setcsr(control); }
+    using ControlWord = unsigned;
+    static constexpr ControlWord flush = 0x8040;  // FTZ (results) and DAZ (operands)
+    static ControlWord get() { return _mm_getcsr(); }
+    static void set(ControlWord value) { _mm_setcsr(value); }
 #elif defined(__aarch64__)
-    using Control = uint64_t;
-    static constexpr Control flush = 1 << 24;
-    static Control get() {
-        Control control;
-        asm volatile("mrs %0, fpcr" : "=r"(control));
-        return control;
+    using ControlWord = uint64_t;
+    static constexpr ControlWord flush = 1 << 24;
+    static ControlWord get() {
+        ControlWord value;
+        asm volatile("mrs %0, fpcr" : "=r"(value));
+        return value;
     }
-    static void set(Control control) { asm volatile("msr fpcr, %0" : : "r"(control)); }
+    static void set(ControlWord value) { asm volatile("msr fpcr, %0" : : "r"(value)); }
 #else
-    using Control = int;
-    static constexpr Control flush = 0;
-    static Control get() { return 0; }
-    static void set(Control) {}
+    using ControlWord = int;
+    static constexpr ControlWord flush = 0;
+    static ControlWord get() { return 0; }
+    static void set(ControlWord) {}
 #endif
-    const Control before = get();
+    const ControlWord saved = get();
 
    public:
-    explicit Flushing(Small small) {
-        if (small == Small::zero) set(before | flush);
+    explicit FlushDenormals(Denormals denormals) {
+        if (denormals == Denormals::flush) set(saved | flush);
     }
-    ~Flushing() { set(before); }
-    Flushing(const Flushing&) = delete;
-    Flushing& operator=(const Flushing&) = delete;
+    ~FlushDenormals() { set(saved); }
+    FlushDenormals(const FlushDenormals&) = delete;
+    FlushDenormals& operator=(const FlushDenormals&) = delete;
 };
 
-// One call: what its threads share.
+// State of one call, shared by its threads.
 struct Work {
     Kernel* kernel;
     const void* job;
     int64_t tasks, rows_per_task, chunk;
-    Small small;
+    Denormals denormals;
     std::atomic<int64_t> next{0};
     std::atomic<bool> failed{false};
     std::exception_ptr error{};
 
     void run() {
-        Scratch scratch(rows_per_task);
-        const Flushing flushing(small);
+        Workspace workspace(rows_per_task);
+        const FlushDenormals flush_denormals(denormals);
         for (;;) {
             const int64_t first = next.fetch_add(chunk, std::memory_order_relaxed);
             if (first >= tasks) return;
             for (int64_t task = first; task < std::min(first + chunk, tasks); ++task) {
-                scratch.release();
-                kernel(job, task, scratch);
+                workspace.release();
+                kernel(job, task, workspace);
             }
         }
     }
 
-    // On a worker: nothing may be thrown into the pool.
-    static void guarded(void* data) noexcept {
+    // Runs on a worker: no exception may reach the pool.
+    static void run_noexcept(void* data) noexcept {
         Work& work = *static_cast<Work*>(data);
         if (work.next.load(std::memory_order_relaxed) >= work.tasks) return;
         try {
             work.run();
         } catch (...) {
-            work.next.store(work.tasks, std::memory_order_relaxed);  // the others need not go on
+            work.next.store(work.tasks, std::memory_order_relaxed);  // stops the other threads
             if (!work.failed.exchange(true)) work.error = std::current_exception();
         }
     }
 };
 
-// Where there is no pool to share.
-void fan_out(Work& work, int threads) {
+// Used if there is no pool.
+void run_on_new_threads(Work& work, int threads) {
     std::vector<std::thread> others;
     others.reserve(threads - 1);
     try {
-        for (int i = 1; i < threads; ++i) others.emplace_back(Work::guarded, &work);
+        for (int i = 1; i < threads; ++i) others.emplace_back(Work::run_noexcept, &work);
     } catch (const std::system_error&) {
         // no more threads are available: the existing ones do the work
     }
-    Work::guarded(&work);
-    for (std::thread& other : others) other.join();
+    Work::run_noexcept(&work);
+    for (std::thread& thread : others) thread.join();
 }
 
 }  // namespace
 
-float* Scratch::grow(size_t count) {
+float* Workspace::grow(size_t count) {
 #ifdef __SANITIZE_ADDRESS__
-    const size_t size = count;  // a block for each part, so that one float beyond it is found
+    const size_t size = count;  // one block per allocation, so that the sanitizer detects any overrun
 #else
-    const size_t size = std::max(count, size_of_blocks());  // few blocks, however the needs of tasks grow
+    const size_t size = std::max(count, total_block_size());  // doubling keeps the number of blocks small
 #endif
-    blocks.push_back({std::make_unique_for_overwrite<Line[]>(size / 16), size});
-    float* part = blocks.back().lines[0].numbers;
-    data = part + count;
-    left = size - count;
-    return part;
+    blocks.push_back({std::make_unique_for_overwrite<CacheLine[]>(size / 16), size});
+    float* start = blocks.back().lines[0].floats;
+    data = start + count;
+    remaining = size - count;
+    return start;
 }
 
-void Scratch::release() {
+void Workspace::release() {
     if (blocks.size() > 1) {
-        const size_t all = size_of_blocks();
+        const size_t total = total_block_size();
         blocks.clear();
-        grow(all);
+        grow(total);
     }
-    data = blocks.empty() ? nullptr : blocks[0].lines[0].numbers;
-    left = blocks.empty() ? 0 : blocks[0].size;
+    data = blocks.empty() ? nullptr : blocks[0].lines[0].floats;
+    remaining = blocks.empty() ? 0 : blocks[0].size;
 }
 
-void use_pool(Region region) { pool = region; }
+void use_pool(ParallelRegion region) { pool = region; }
 
-void parallel(Kernel* kernel, const void* job, int64_t tasks, int64_t rows_per_task, int threads, Small small) {
+void parallel(Kernel* kernel, const void* job, int64_t tasks, int64_t rows_per_task, int threads, Denormals denormals) {
     if (tasks <= 0) return;
-    // Many chunks per thread, so that unequal tasks (causal ones) even out; more than one task in each where there are
-    // thousands of tiny ones.
+    // Many chunks per thread balance tasks of unequal cost (causal masks). With thousands of tiny tasks, a chunk has several.
     const int64_t chunk = std::max<int64_t>(1, tasks / (int64_t(threads) * 16));
-    Work work{kernel, job, tasks, rows_per_task, chunk, small};
+    Work work{kernel, job, tasks, rows_per_task, chunk, denormals};
     if (threads <= 1 || tasks == 1) return work.run();
     // Always use all threads, even for fewer tasks: for a region of another size the runtime would end some threads and
     // start them again for the next.
-    if (const Region region = pool)
-        region(Work::guarded, &work, unsigned(threads), 0);
+    if (const ParallelRegion region = pool)
+        region(Work::run_noexcept, &work, unsigned(threads), 0);
     else
-        fan_out(work, int(std::min<int64_t>(threads, tasks)));
+        run_on_new_threads(work, int(std::min<int64_t>(threads, tasks)));
     if (work.failed) std::rethrow_exception(work.error);
 }
 

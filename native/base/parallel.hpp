@@ -1,8 +1,8 @@
-// Tasks on threads, in torch's own pool.
+// Runs tasks on the threads of torch.
 //
-// A second pool beside torch's would spin against it: after each parallel region the workers of an OpenMP runtime wait
-// busily for the next one, and on a machine whose cores are all taken by one pool the other crawls. So the tasks run as
-// one more region of the runtime that torch has loaded. Its address comes from Python, which knows where torch is.
+// A second thread pool would compete with torch's: after each parallel region, the workers of an OpenMP runtime spin while
+// they wait for the next one, and keep all cores busy. So the tasks run as a parallel region of the runtime that torch has
+// loaded. Python passes in its address.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,19 @@
 namespace regard {
 
 // GOMP_parallel: part of the interface of GCC's OpenMP runtime, which LLVM's and Intel's offer as well.
-using Region = void (*)(void (*body)(void*), void* data, unsigned threads, unsigned flags);
+using ParallelRegion = void (*)(void (*body)(void*), void* data, unsigned threads, unsigned flags);
 
-// From now on, regions run there; null: on threads started for each call.
-void use_pool(Region region);
+// Sets the function that runs parallel regions; null: each call starts its own threads.
+void use_pool(ParallelRegion region);
 
-// Treatment of denormals. A weight of 1e-30 times a gradient of 1e-10 is one, and each operation on it takes a hundred
-// cycles: the backward pass of peaked attention took three times as long. Half precision keeps them, because a float16 may
-// be converted through one.
-enum class Small { kept, zero };
-inline Small small_of(Number number) { return number == Number::float32 ? Small::zero : Small::kept; }
+// Treatment of denormals. A weight of 1e-30 times a gradient of 1e-10 is denormal, and each operation on it takes about a
+// hundred cycles: without flushing, the backward pass of peaked attention takes three times as long. Half precision keeps
+// them, because the conversion of a float16 may use a denormal.
+enum class Denormals { keep, flush };
+inline Denormals denormals_of(Dtype dtype) { return dtype == Dtype::float32 ? Denormals::flush : Denormals::keep; }
 
-// Runs every task of a job and returns when all are done. An exception of a task is rethrown here, after the others have
-// ended. One thread or one task needs no pool. Safe inside a parallel region of the caller.
-void parallel(Kernel* kernel, const void* job, int64_t tasks, int64_t rows_per_task, int threads, Small = Small::kept);
+// Runs every task of a job and returns when all are done. An exception of a task is rethrown here, after all threads
+// have ended. With one thread or one task, no pool is used. May be called inside a parallel region.
+void parallel(Kernel* kernel, const void* job, int64_t tasks, int64_t rows_per_task, int threads, Denormals = Denormals::keep);
 
 }  // namespace regard

@@ -1,8 +1,8 @@
-// Vectors of floats, one source for every instruction set.
+// Vectors of floats: one source for all instruction sets.
 //
-// Each kernel file is compiled once per instruction set, with that set's compiler flags and REGARD_ISA naming it. The
-// vector type, and so every loop, takes its width from the flags. Everything lives in a namespace of that name: two
-// builds of one function must never meet in the linker, which would keep one of them for all machines.
+// Each kernel file is compiled once per instruction set, with the compiler flags of the set and its name in REGARD_ISA. The
+// flags determine the width of the vector type. Everything is in a namespace of that name: the linker would keep only one of
+// two functions with the same name, for all machines.
 #pragma once
 
 #include <cstddef>
@@ -33,25 +33,25 @@ using unaligned = float __attribute__((vector_size(4 * REGARD_LANES), aligned(4)
 
 inline constexpr float infinity = __builtin_inff(), least_normal = __FLT_MIN__;
 
-REGARD_INLINE vec splat(float x) { return x - vec{}; }  // x + 0 would be an addition, for the sake of −0
+REGARD_INLINE vec splat(float x) { return x - vec{}; }  // not x + vec{}: −0 + 0 is 0, so the compiler could not omit the addition
 REGARD_INLINE vec load(const float* p) { return *reinterpret_cast<const unaligned*>(p); }
 REGARD_INLINE void store(float* p, vec x) { *reinterpret_cast<unaligned*>(p) = x; }
 
-// The first n of a vector's lanes; the rest is 0, and nothing beyond n is read or written.
-REGARD_INLINE vec load_some(const float* p, int n) {
+// Loads or stores the first n lanes. Lanes that are not loaded are 0; nothing past n is read or written.
+REGARD_INLINE vec load_partial(const float* p, int n) {
     if (n == lanes) return load(p);
     float x[lanes] = {};
     for (int i = 0; i < n; ++i) x[i] = p[i];
     return load(x);
 }
-REGARD_INLINE void store_some(float* p, vec x, int n) {
+REGARD_INLINE void store_partial(float* p, vec x, int n) {
     if (n == lanes) return store(p, x);
     float y[lanes];
     store(y, x);
     for (int i = 0; i < n; ++i) p[i] = y[i];
 }
 
-// Bytes ↔ numbers within 0 … 255. By name, as the compiler makes of its own conversion one instruction per byte.
+// Conversion between bytes and integers 0 … 255. Uses intrinsics, because the compiler would convert byte by byte.
 REGARD_INLINE uvec load_bytes(const uint8_t* p) {
 #if defined(__AVX512F__)
     return (uvec)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -75,25 +75,25 @@ REGARD_INLINE void store_bytes(uint8_t* p, ivec x) {
 #endif
 }
 
-REGARD_INLINE vec select(ivec yes, vec a, vec b) { return yes ? a : b; }
+REGARD_INLINE vec select(ivec mask, vec a, vec b) { return mask ? a : b; }
 REGARD_INLINE vec maximum(vec a, vec b) { return a > b ? a : b; }
 REGARD_INLINE vec minimum(vec a, vec b) { return a < b ? a : b; }
 
-REGARD_INLINE bool any(ivec yes) {
+REGARD_INLINE bool any(ivec mask) {
 #if defined(__AVX512F__)
-    return _mm512_test_epi32_mask((__m512i)yes, (__m512i)yes) != 0;
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
 #elif defined(__AVX2__)
-    return _mm256_movemask_ps((__m256)yes) != 0;
+    return _mm256_movemask_ps((__m256)mask) != 0;
 #elif defined(__SSE2__)
-    return _mm_movemask_ps((__m128)yes) != 0;
+    return _mm_movemask_ps((__m128)mask) != 0;
 #else
-    int32_t found = 0;
-    for (int i = 0; i < lanes; ++i) found |= yes[i];
-    return found != 0;
+    int32_t bits = 0;
+    for (int i = 0; i < lanes; ++i) bits |= mask[i];
+    return bits != 0;
 #endif
 }
 
-REGARD_INLINE ivec lane_numbers() {
+REGARD_INLINE ivec lane_indices() {
     ivec x{};
     for (int i = 0; i < lanes; ++i) x[i] = i;
     return x;
@@ -118,17 +118,17 @@ REGARD_INLINE float highest(vec x) {
 #endif
 }
 
-// x = n·ln 2 + r, |r| ≤ ln 2 / 2, so that e^x = 2^n · e^r; and e^r = 1 + r + r²·beyond.
-// That polynomial of degree 6 is fitted for the least relative error: 4e-9. Taylor's own would be off by 1.6e-7 at the ends
-// of r, always to one side, and sums over many rows would show it.
-struct Reduced {
-    vec shifted, n, r, beyond;
+// x = n·ln 2 + r, |r| ≤ ln 2 / 2, so that e^x = 2^n · e^r; and e^r = 1 + r + r²·tail.
+// The polynomial of degree 6 minimizes the relative error: 4e-9. The error of the Taylor polynomial would be 1.6e-7 at the
+// ends of r, always with the same sign, which would be visible in sums over many rows.
+struct RangeReduction {
+    vec shifted, n, r, tail;
 
-    // 2^n: the low bits of `shifted` are n. Unsigned, as those of NaN may overflow.
+    // 2^n: the low bits of `shifted` are n. Unsigned, because the shift may overflow for NaN.
     REGARD_INLINE vec power() const { return reinterpret_cast<vec>((reinterpret_cast<uvec>(shifted) << 23) + (127u << 23)); }
 };
 
-REGARD_INLINE Reduced reduced(vec x) {
+REGARD_INLINE RangeReduction reduce_range(vec x) {
     constexpr float log2e = 1.44269504088896341f;
     constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
     constexpr float magic = 12582912.0f;  // 1.5 · 2^23: adding it rounds to the nearest integer
@@ -145,23 +145,23 @@ REGARD_INLINE Reduced reduced(vec x) {
 }
 
 // e^x for x ≤ 88, within 2 units in the last place (measured over every float).
-// Below −87.3 the result is that of −87.3, about 1e-38: who needs an exact 0 for −∞ selects it. NaN stays NaN.
+// Below −87.3 the result is that of −87.3, about 1e-38; callers that need exactly 0 for −∞ select it. NaN stays NaN.
 REGARD_INLINE vec exponential(vec x) {
-    const Reduced of = reduced(maximum(splat(-87.3f), x));  // in this order NaN passes
-    vec p = of.beyond * of.r + 1.0f;
-    p = p * of.r + 1.0f;
+    const RangeReduction argument = reduce_range(maximum(splat(-87.3f), x));  // in this order NaN is propagated
+    vec p = argument.tail * argument.r + 1.0f;
+    p = p * argument.r + 1.0f;
 #if defined(__AVX512F__)
-    return _mm512_scalef_ps(p, of.n);
+    return _mm512_scalef_ps(p, argument.n);
 #else
-    return p * of.power();
+    return p * argument.power();
 #endif
 }
 
 // log x for normal x > 0: x = 2^n · m, m in [√½, √2), log x = n·ln 2 + 2·atanh((m − 1) / (m + 1)).
-// The series of atanh up to z^9, |z| ≤ 0.172: remainder below 2·z^11 / 11 < 8e-10. Of other x it is any number: bits wrap.
+// Series of atanh up to z^9, |z| ≤ 0.172: the remainder is below 2·z^11 / 11 < 8e-10. For other x the result is undefined.
 REGARD_INLINE vec logarithm(vec x) {
     const uvec bits = reinterpret_cast<uvec>(x);
-    const ivec n = reinterpret_cast<ivec>(bits - 0x3f3504f3u) >> 23;  // so that m lies around 1
+    const ivec n = reinterpret_cast<ivec>(bits - 0x3f3504f3u) >> 23;  // so that m is near 1
     const vec m = reinterpret_cast<vec>(bits - (reinterpret_cast<uvec>(n) << 23));
     const vec z = (m - 1.0f) / (m + 1.0f), zz = z * z;
     vec p = splat(2.0f / 9);
@@ -172,21 +172,21 @@ REGARD_INLINE vec logarithm(vec x) {
     return __builtin_convertvector(n, vec) * 0.693147180559945f + z * p;
 }
 
-// tanh x. Up to |x| = 5/8 an odd polynomial, fitted for the least relative error (4.4e-9); beyond, 1 − 2 / (1 + e^{2|x|}).
+// tanh x. Up to |x| = 5/8 an odd polynomial with minimal relative error (4.4e-9); above, 1 − 2 / (1 + e^{2|x|}).
 REGARD_INLINE vec hyperbolic_tangent(vec x) {
-    const vec size = maximum(x, -x), z = x * x;
+    const vec magnitude = maximum(x, -x), z = x * x;
     vec p = splat(-5.704986770719576e-3f);
     p = p * z + 2.063908700435317e-2f;
     p = p * z - 5.3739714995638364e-2f;
     p = p * z + 0.13331442196822185f;
     p = p * z - 0.3333328194194687f;
     const vec small = x + x * z * p;
-    const vec large = 1.0f - 2.0f / (1.0f + exponential(minimum(splat(20.0f), 2.0f * size)));  // 1 from there on
-    return size < splat(0.625f) ? small : (x < vec{} ? -large : large);
+    const vec large = 1.0f - 2.0f / (1.0f + exponential(minimum(splat(20.0f), 2.0f * magnitude)));  // 1 above that
+    return magnitude < splat(0.625f) ? small : (x < vec{} ? -large : large);
 }
 
-// 1 / x for normal x: the hardware's estimate and one Newton step, y ← y·(2 − x·y), which squares the relative error.
-// AVX-512: 2^-14 → 2^-28; AVX and SSE: 1.5·2^-12 → 2.25·2^-24 and the rounding of the step. Elsewhere: a division.
+// 1 / x for normal x: the hardware estimate and one Newton step, y ← y·(2 − x·y), which squares the relative error.
+// AVX-512: 2^-14 → 2^-28; AVX and SSE: 1.5·2^-12 → 2.25·2^-24, plus the rounding of the step. Other machines: a division.
 REGARD_INLINE vec reciprocal(vec x) {
 #if defined(__AVX512F__)
     const vec y = _mm512_rcp14_ps(x);

@@ -1,4 +1,4 @@
-// The best few of many numbers, found while they pass by.
+// The k largest of a stream of numbers.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +7,21 @@
 
 namespace regard::REGARD_ISA {
 
-// The highest so far, the highest first; of equal ones the first that came.
-struct Ranked {
+// The largest numbers so far in descending order; on ties, the one that was inserted first.
+struct TopK {
     float* values;
     int64_t* ids;
     int64_t count;
 
     float lowest() const { return values[count - 1]; }
 
-    // Takes the place of the last.
-    void insert(float x, int64_t id) const { settle(count - 1, x, id); }
+    // Replaces the lowest.
+    void insert(float x, int64_t id) const { insert_at(count - 1, x, id); }
 
-    // Into its place among those before `at`.
-    void settle(int64_t at, float x, int64_t id) const {
-        for (; at && x > values[at - 1]; --at) values[at] = values[at - 1], ids[at] = ids[at - 1];
-        values[at] = x, ids[at] = id;
+    // Inserts among the first `index` + 1 numbers and drops the last of these.
+    void insert_at(int64_t index, float x, int64_t id) const {
+        for (; index && x > values[index - 1]; --index) values[index] = values[index - 1], ids[index] = ids[index - 1];
+        values[index] = x, ids[index] = id;
     }
 };
 

@@ -1,4 +1,4 @@
-// Shared by the files of the module: parsing of arguments, and the selected kernels.
+// Parsing of arguments, and the kernels in use. Shared by the files of the module.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,15 +13,15 @@ namespace nb = nanobind;
 
 extern const Kernels* active;
 
-void bind_between(nb::module_& m);  // fused_binding.cpp
+void bind_fused(nb::module_& m);  // fused_binding.cpp
 
-// Reads the items of a tuple one after the other.
+// Reads the items of a tuple in order.
 class Reader {
     PyObject* tuple;
     Py_ssize_t next = 0;
 
    public:
-    Reader(const char* name, nb::handle given, Py_ssize_t size) : tuple(given.ptr()) {
+    Reader(const char* name, nb::handle value, Py_ssize_t size) : tuple(value.ptr()) {
         if (PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) == size) return;
         const std::string rule = "native: " + std::string(name) + " must be a tuple of " + std::to_string(size);
         throw nb::type_error((rule + " items.").c_str());
@@ -33,7 +33,7 @@ class Reader {
         if (value == -1 && PyErr_Occurred()) throw nb::python_error();
         return value;
     }
-    float real() {
+    float number() {
         const double value = PyFloat_AsDouble(item().ptr());
         if (value == -1 && PyErr_Occurred()) throw nb::python_error();
         return float(value);
@@ -45,8 +45,8 @@ class Reader {
 };
 
 template <typename T>
-T* address(int64_t number) {
-    return reinterpret_cast<T*>(number);
+T* address(int64_t pointer) {
+    return reinterpret_cast<T*>(pointer);
 }
 
 }  // namespace regard

@@ -1,5 +1,5 @@
-// The module regard._native: it reads plain numbers and runs kernels; results are written through pointers. The caller has
-// validated shapes and dtypes and keeps the tensors alive; only the form of the arguments is checked here. README.md
+// The module regard._native: parses arguments and runs kernels, which write their results through pointers. The caller has
+// validated shapes and dtypes and keeps the tensors alive; only the structure of the arguments is checked here. README.md
 // describes how to add a kernel.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -24,62 +24,73 @@ namespace regard {
 
 namespace {
 
-const Runnable runnable;
+const SupportedIsas supported;
 
 }  // namespace
 
-const Kernels* active = runnable.fastest();
+const Kernels* active = supported.fastest();
 
 namespace {
 
 nb::list isas() {
     nb::list names;
-    for (int i = 0; i < runnable.count; ++i) names.append(runnable.all[i]->name);
+    for (int i = 0; i < supported.count; ++i) names.append(supported.all[i]->name);
     return names;
 }
 
 void use_isa(const std::string& name) {
     std::string choices;
-    for (int i = 0; i < runnable.count; ++i) {
-        if (name == runnable.all[i]->name) {
-            active = runnable.all[i];
+    for (int i = 0; i < supported.count; ++i) {
+        if (name == supported.all[i]->name) {
+            active = supported.all[i];
             return;
         }
-        choices += (i ? ", " : "") + std::string(runnable.all[i]->name);
+        choices += (i ? ", " : "") + std::string(supported.all[i]->name);
     }
     throw nb::value_error(("native: isa ('" + name + "') must be one that runs here: " + choices + ".").c_str());
 }
 
 template <typename T = View>
-T view(const char* name, nb::handle given) {
-    Reader from(name, given, 4);
-    return {.data = from.pointer<float>(), .batch = from.integer(), .head = from.integer(), .row = from.integer()};
+T view(const char* name, nb::handle tuple) {
+    Reader reader(name, tuple, 4);
+    return {.data = reader.pointer<float>(), .batch = reader.integer(), .head = reader.integer(), .row = reader.integer()};
 }
 
-Mask mask_of(nb::handle given) {
-    constexpr int64_t open = int64_t(1) << 60;
-    if (given.is_none()) return {.left = open, .right = open, .offset = nullptr, .length = nullptr, .kind = MaskKind::none, .dense = nullptr, .batch = 0, .head = 0, .row = 0, .col = 0, .any = false};
-    Reader from("mask", given, 10);
+Mask mask_of(nb::handle tuple) {
+    constexpr int64_t unbounded = int64_t(1) << 60;
+    if (tuple.is_none())
+        return {.left = unbounded,
+                .right = unbounded,
+                .offset = nullptr,
+                .length = nullptr,
+                .kind = MaskKind::none,
+                .dense = nullptr,
+                .batch = 0,
+                .head = 0,
+                .row = 0,
+                .col = 0,
+                .any = false};
+    Reader reader("mask", tuple, 10);
     return {
-        .left = from.integer(),
-        .right = from.integer(),
-        .offset = from.pointer<const int64_t>(),
-        .length = from.pointer<const int64_t>(),
-        .kind = MaskKind(from.integer()),
-        .dense = from.pointer<const void>(),
-        .batch = from.integer(),
-        .head = from.integer(),
-        .row = from.integer(),
-        .col = from.integer(),
+        .left = reader.integer(),
+        .right = reader.integer(),
+        .offset = reader.pointer<const int64_t>(),
+        .length = reader.pointer<const int64_t>(),
+        .kind = MaskKind(reader.integer()),
+        .dense = reader.pointer<const void>(),
+        .batch = reader.integer(),
+        .head = reader.integer(),
+        .row = reader.integer(),
+        .col = reader.integer(),
         .any = true,
     };
 }
 
-// Arguments of every attention kernel: sizes, q, k, v, numbers, mask.
+// Arguments of every attention kernel: sizes, q, k, v, parameters, mask.
 Dot dot_of(nb::handle problem) {
-    Reader part("problem", problem, 6), size("sizes", part.item(), 7);
-    const View q = view("q", part.item()), k = view("k", part.item()), v = view("v", part.item());
-    Reader number("numbers", part.item(), 3);
+    Reader parts("problem", problem, 6), size("sizes", parts.item(), 7);
+    const View q = view("q", parts.item()), k = view("k", parts.item()), v = view("v", parts.item());
+    Reader parameters("parameters", parts.item(), 3);
     return {
         .batches = size.integer(),
         .heads = size.integer(),
@@ -91,33 +102,34 @@ Dot dot_of(nb::handle problem) {
         .q = q,
         .k = k,
         .v = v,
-        .number = Number(number.integer()),
-        .scale = number.real(),
-        .softcap = number.real(),
-        .mask = mask_of(part.item()),
+        .dtype = Dtype(parameters.integer()),
+        .scale = parameters.number(),
+        .softcap = parameters.number(),
+        .mask = mask_of(parts.item()),
     };
 }
 
 template <typename T>
-Softmax<T> softmax_of(nb::handle given) {
-    Reader from("softmax", given, 4);
-    float* const highest = from.pointer<float>();
-    float* const total = highest + from.integer();
-    const ptrdiff_t batch = from.integer(), head = from.integer();
+Softmax<T> softmax_of(nb::handle tuple) {
+    Reader reader("softmax", tuple, 4);
+    float* const highest = reader.pointer<float>();
+    float* const total = highest + reader.integer();
+    const ptrdiff_t batch = reader.integer(), head = reader.integer();
     return {{highest, batch, head, 1}, {total, batch, head, 1}};
 }
 
 std::optional<calls::Packed> packed_of(nb::handle lengths) {
     if (lengths.is_none()) return std::nullopt;
-    Reader from("lengths", lengths, 3);
-    return calls::Packed{from.integer(), from.pointer<const int64_t>(), from.pointer<const int64_t>()};
+    Reader reader("lengths", lengths, 3);
+    return calls::Packed{reader.integer(), reader.pointer<const int64_t>(), reader.pointer<const int64_t>()};
 }
 
 void check_rows(int64_t rows_per_task) {
     if (rows_per_task < 1) throw nb::value_error("native: rows_per_task must be at least 1.");
 }
 
-bool dot_forward(nb::handle problem, nb::handle lengths, nb::handle context, nb::handle softmax, int64_t rows_per_task, int threads) {
+bool dot_forward(nb::handle problem, nb::handle lengths, nb::handle context, nb::handle softmax, int64_t rows_per_task,
+                 int threads) {
     const DotForward job{dot_of(problem), view<Output>("context", context), softmax_of<Output>(softmax), nullptr};
     const std::optional<calls::Packed> packed = packed_of(lengths);
     check_rows(rows_per_task);
@@ -128,20 +140,20 @@ bool dot_forward(nb::handle problem, nb::handle lengths, nb::handle context, nb:
 
 bool dot_backward(nb::handle problem, nb::handle lengths, nb::handle grad, nb::handle context, nb::handle softmax, int64_t parts,
                   nb::handle gradients, int threads) {
-    Reader to("gradients", gradients, 6);
+    Reader output("gradients", gradients, 6);
     const DotBackward job{
-        .of = dot_of(problem),
+        .dot = dot_of(problem),
         .grad = view("grad", grad),
         .context = view("context", context),
         .softmax = softmax_of<View>(softmax),
         .parts = parts,
-        .dq = view<Output>("dq", to.item()),
-        .dk = view<Output>("dk", to.item()),
-        .dv = view<Output>("dv", to.item()),
-        .dq_part = to.integer(),
-        .dq_number = Number(to.integer()),
-        .dk_number = Number(to.integer()),
-        .lost = nullptr,
+        .dq = view<Output>("dq", output.item()),
+        .dk = view<Output>("dk", output.item()),
+        .dv = view<Output>("dv", output.item()),
+        .dq_part = output.integer(),
+        .dq_dtype = Dtype(output.integer()),
+        .dkv_dtype = Dtype(output.integer()),
+        .non_finite = nullptr,
     };
     const std::optional<calls::Packed> packed = packed_of(lengths);
     nb::gil_scoped_release released;
@@ -149,26 +161,28 @@ bool dot_backward(nb::handle problem, nb::handle lengths, nb::handle grad, nb::h
 }
 
 bool additive_forward(nb::handle problem, nb::handle w, int64_t eq, int64_t ek, bool ready, int64_t context, nb::handle softmax,
-                      int64_t kept, int64_t rows_per_task, int threads) {
+                      int64_t saved_scores, int64_t rows_per_task, int threads) {
     AdditiveForward job{};
-    job.of.of = dot_of(problem);
+    job.additive.dot = dot_of(problem);
     job.context = address<float>(context);
     job.softmax = softmax_of<Output>(softmax);
-    job.kept = address<float>(kept);
+    job.saved_scores = address<float>(saved_scores);
     const View weights = view("w", w);
     check_rows(rows_per_task);
     nb::gil_scoped_release released;
-    return calls::additive_forward(*active, job, weights, {address<float>(eq), address<float>(ek), ready}, rows_per_task, threads);
+    return calls::additive_forward(*active, job, weights, {address<float>(eq), address<float>(ek), ready}, rows_per_task,
+                                   threads);
 }
 
-void additive_backward(nb::handle problem, nb::handle w, bool own_queries, bool own_keys, nb::handle grad, nb::handle context,
-                       nb::handle softmax, int64_t kept, int64_t parts, int64_t dq, int64_t dk, int64_t dv, int64_t dw, int threads) {
+void additive_backward(nb::handle problem, nb::handle w, bool raw_queries, bool raw_keys, nb::handle grad, nb::handle context,
+                       nb::handle softmax, int64_t saved_scores, int64_t parts, int64_t dq, int64_t dk, int64_t dv, int64_t dw,
+                       int threads) {
     const AdditiveBackward job{
-        .of = {dot_of(problem), {}, nullptr, nullptr},
+        .additive = {dot_of(problem), {}, nullptr, nullptr},
         .grad = view("grad", grad),
         .context = view("context", context),
         .softmax = softmax_of<View>(softmax),
-        .kept = address<const float>(kept),
+        .saved_scores = address<const float>(saved_scores),
         .parts = parts,
         .dq = address<float>(dq),
         .dk = address<float>(dk),
@@ -177,10 +191,10 @@ void additive_backward(nb::handle problem, nb::handle w, bool own_queries, bool 
     };
     const View weights = view("w", w);
     nb::gil_scoped_release released;
-    calls::additive_backward(*active, job, weights, {own_queries, own_keys}, threads);
+    calls::additive_backward(*active, job, weights, {raw_queries, raw_keys}, threads);
 }
 
-// Asks for large pages where the system gives them: a new piece of memory then costs a fault per 2 MiB, not per 4 KiB.
+// Requests huge pages, if the system supports them: first use of memory then causes a fault per 2 MiB, not per 4 KiB.
 void large_pages(int64_t start, int64_t bytes) {
 #ifdef MADV_HUGEPAGE
     const int64_t page = sysconf(_SC_PAGESIZE), first = (start + page - 1) / page * page;
@@ -190,84 +204,85 @@ void large_pages(int64_t start, int64_t bytes) {
 #endif
 }
 
-Verb verb_of(const std::string& name) {
-    for (int i = 0; i < int(std::size(verbs)); ++i)
-        if (name == verbs[i]) return Verb(i);
-    throw nb::value_error(("native: verb ('" + name + "') must be one that views/views.hpp lists.").c_str());
+ViewKind view_kind_of(const std::string& name) {
+    for (int i = 0; i < int(std::size(view_names)); ++i)
+        if (name == view_names[i]) return ViewKind(i);
+    throw nb::value_error(("native: kind ('" + name + "') must be a name in views/views.hpp.").c_str());
 }
 
-// Where each of `count` cells of nearly equal size starts, and where the last ends.
-std::vector<int64_t> edges_of(Reader& from) {
-    const int64_t start = from.integer(), entries = from.integer() - start, count = from.integer();
+// Start of each of `count` cells of nearly equal size, and the end of the last.
+std::vector<int64_t> edges_of(Reader& reader) {
+    const int64_t start = reader.integer(), entries = reader.integer() - start, count = reader.integer();
     if (count < 1) throw nb::value_error("native: the number of cells must be at least 1.");
     std::vector<int64_t> edges(size_t(count + 1));
     for (int64_t c = 0; c <= count; ++c) edges[c] = start + (count == entries ? c : c * entries / count);
     return edges;
 }
 
-Shades shades_of(nb::handle given) {
-    if (given.is_none()) return {};
-    Reader from("shades", given, 6);
+Shades shades_of(nb::handle tuple) {
+    if (tuple.is_none()) return {};
+    Reader reader("shades", tuple, 6);
     return {
-        .out = from.pointer<uint8_t>(),
-        .head = from.integer(),
-        .row = from.integer(),
-        .log = from.integer() != 0,
-        .slope = from.real(),
-        .shift = from.real(),
+        .out = reader.pointer<uint8_t>(),
+        .head = reader.integer(),
+        .row = reader.integer(),
+        .log = reader.integer() != 0,
+        .slope = reader.number(),
+        .shift = reader.number(),
     };
 }
 
-bool observe(const std::string& verb, nb::handle problem, nb::handle w, int64_t eq, int64_t ek, nb::handle softmax, nb::handle out,
-             nb::handle x, nb::handle cells, nb::handle shades, nb::handle cut, int threads) {
-    Reader to("out", out, 5), share("cut", cut, 4), rows("softmax", softmax, 2);
-    Observe job{};
-    job.of.of = dot_of(problem);
-    job.verb = verb_of(verb);
-    job.highest = rows.pointer<float>();
-    job.total = rows.pointer<float>();
-    job.out = to.pointer<float>();
-    job.out_head = to.integer();
-    job.out_row = to.integer();
-    job.at = to.pointer<int64_t>();
-    job.count = to.integer();
+bool compute_view(const std::string& kind, nb::handle problem, nb::handle w, int64_t eq, int64_t ek, nb::handle softmax,
+                  nb::handle out, nb::handle x, nb::handle cells, nb::handle shades, nb::handle tasks, int threads) {
+    Reader output("out", out, 5), range("tasks", tasks, 4), statistic("softmax", softmax, 2);
+    ViewJob job{};
+    job.additive.dot = dot_of(problem);
+    job.kind = view_kind_of(kind);
+    job.highest = statistic.pointer<float>();
+    job.total = statistic.pointer<float>();
+    job.out = output.pointer<float>();
+    job.out_head = output.integer();
+    job.out_row = output.integer();
+    job.indices = output.pointer<int64_t>();
+    job.count = output.integer();
     job.x = view("x", x);
     std::vector<int64_t> edges[2];
     if (!cells.is_none()) {
-        Reader from("cells", cells, 6);
-        for (std::vector<int64_t>& side : edges) side = edges_of(from);
+        Reader reader("cells", cells, 6);
+        for (std::vector<int64_t>& side : edges) side = edges_of(reader);
         job.rows = {edges[0].data(), int64_t(edges[0].size()) - 1};
         job.cols = {edges[1].data(), int64_t(edges[1].size()) - 1};
     }
     job.shades = shades_of(shades);
-    job.first = share.integer();
-    job.last = share.integer();
-    job.units = share.integer();
-    job.per_task = share.integer();
+    job.first = range.integer();
+    job.last = range.integer();
+    job.units = range.integer();
+    job.per_task = range.integer();
     if (job.per_task < 1) throw nb::value_error("native: per_task must be at least 1.");
     const std::optional<View> weights = w.is_none() ? std::nullopt : std::optional(view("w", w));
     nb::gil_scoped_release released;
-    return calls::observe(*active, job, weights, {address<float>(eq), address<float>(ek)}, threads);
+    return calls::compute_view(*active, job, weights, {address<float>(eq), address<float>(ek)}, threads);
 }
 
-void best(int64_t logits, int64_t rows, int64_t size, int64_t row, int64_t count, int64_t values, int64_t ids, int threads) {
-    if (count < 1 || count > size) throw nb::value_error("native: count must lie in 1 … size.");
-    const Best job{address<const float>(logits), rows, size, row, count, address<float>(values), address<int64_t>(ids)};
+void log_softmax_top_k(int64_t logits, int64_t rows, int64_t size, int64_t row, int64_t count, int64_t values, int64_t ids,
+                       int threads) {
+    if (count < 1 || count > size) throw nb::value_error("native: count must be in 1 … size.");
+    const LogSoftmaxTopK job{address<const float>(logits), rows, size, row, count, address<float>(values), address<int64_t>(ids)};
     nb::gil_scoped_release released;
-    calls::best(*active, job, threads);
+    calls::log_softmax_top_k(*active, job, threads);
 }
 
-void move(nb::sequence tables, int64_t rows, int64_t count, int64_t group, int64_t length, int threads) {
-    calls::Move job{{}, address<const int64_t>(rows), count, group, length};
-    for (nb::handle given : tables) {
-        Reader from("table", given, 4);
-        const auto data = from.pointer<char>();
-        const int64_t row = from.integer(), position = from.integer(), size = from.integer();
+void reorder_rows(nb::sequence tables, int64_t rows, int64_t count, int64_t group, int64_t length, int threads) {
+    calls::ReorderRows job{{}, address<const int64_t>(rows), count, group, length};
+    for (nb::handle tuple : tables) {
+        Reader reader("table", tuple, 4);
+        const auto data = reader.pointer<char>();
+        const int64_t row = reader.integer(), position = reader.integer(), size = reader.integer();
         job.tables.push_back({data, row * size, position * size});
     }
-    if (job.tables.empty() || group < 1) throw nb::value_error("native: there must be a table, and rows in a group.");
+    if (job.tables.empty() || group < 1) throw nb::value_error("native: there must be a table, and group must be at least 1.");
     nb::gil_scoped_release released;
-    calls::move(job, threads);
+    calls::reorder_rows(job, threads);
 }
 
 }  // namespace
@@ -275,51 +290,57 @@ void move(nb::sequence tables, int64_t rows, int64_t count, int64_t group, int64
 NB_MODULE(_native, m) {
     m.doc() = "C++ kernels for the CPU. Pointers are integers; strides count elements.";
     m.def("isa", [] { return active->name; }, "The instruction set in use.");
-    m.def("isas", isas, "The instruction sets that are built and run on this machine, the fastest last.");
-    m.def("use_isa", use_isa, nb::arg("name"), "Use another one of them: for tests.");
+    m.def("isas", isas, "The instruction sets that are built and supported by this machine, the fastest last.");
+    m.def("use_isa", use_isa, nb::arg("name"), "Use another instruction set, for tests.");
     m.def(
         "use_pool", [](int64_t region) { use_pool(address<void(void (*)(void*), void*, unsigned, unsigned)>(region)); },
-        nb::arg("address"), "Run tasks by the GOMP_parallel at this address; 0: on threads of our own.");
+        nb::arg("address"), "Run tasks with the GOMP_parallel at this address; 0: on new threads.");
     m.def("dot_forward", dot_forward, nb::arg("problem"), nb::arg("lengths").none(), nb::arg("context"), nb::arg("softmax"),
           nb::arg("rows_per_task"), nb::arg("threads"),
-          "Whether every context is finite. problem: (sizes, q, k, v, numbers, mask); sizes: batches, heads, groups, queries, keys, "
-          "width, value_width; q, k, v and context: pointer and strides of batch, head, row; numbers: what q, k, v are (0 float32, "
-          "1 bfloat16, 2 float16), scale, softcap; mask: None, or left, right, offset, length, kind, dense, and its four strides. "
-          "softmax: pointer to the highest score of each row, distance to the totals Σ e^(score − highest), strides of batch and "
-          "head. lengths: None; or for sequences one after the other how many, and pointers to their numbers of queries and of "
-          "keys: then queries and keys are those of the longest, and the mask's offset is 0 or points to one number per sequence.");
+          "Return whether every context is finite. problem: (sizes, q, k, v, parameters, mask); sizes: batches, heads, "
+          "groups, queries, keys, width, value_width; q, k, v and context: pointer and strides of batch, head, row; "
+          "parameters: dtype of q, k, v (0 float32, 1 bfloat16, 2 float16), scale, softcap; mask: None, or left, right, "
+          "offset, length, kind, dense, and its four strides. softmax: pointer to the highest score of each row, distance "
+          "to the totals Σ e^(score − highest), strides of batch and head. lengths: None, or for packed sequences their "
+          "number, and pointers to their numbers of queries and of keys: then queries and keys are the largest lengths, and "
+          "the offset of the mask is 0 or points to one number per sequence.");
     m.def("dot_backward", dot_backward, nb::arg("problem"), nb::arg("lengths").none(), nb::arg("grad"), nb::arg("context"),
           nb::arg("softmax"), nb::arg("parts"), nb::arg("gradients"), nb::arg("threads"),
-          "Whether every gradient is finite. As dot_forward; gradients: dq, dk, dv, one per query head, with rows of padded widths; "
-          "the distance from one share's dq to the next's; what dq is to be, and dk and dv: float32, or what q, k, v are. The "
-          "gradients of a sequence without queries are not written.");
-    m.def("large_pages", large_pages, nb::arg("start"), nb::arg("bytes"), "Ask for large pages in a piece of memory.");
-    m.def("padded", padded, nb::arg("width"), "The width of a row of gradients.");
-    m.def("query_row", query_row, nb::arg("width"), "The width of a row of exponentials of a query.");
-    m.def("key_row", key_row, nb::arg("width"), "The width of a row of exponentials of a key.");
+          "Return whether every gradient is finite. Arguments as for dot_forward; gradients: dq, dk, dv, one per query "
+          "head, with padded rows; the stride from the dq of one part to the next; the dtypes of dq, and of dk and dv: "
+          "float32, or that of q, k, v. The gradients of a sequence without queries are not written.");
+    m.def("large_pages", large_pages, nb::arg("start"), nb::arg("bytes"), "Request huge pages for a range of memory.");
+    m.def("padded", padded, nb::arg("width"), "Row width of gradients.");
+    m.def("query_row", query_row, nb::arg("width"), "Row width of the exponentials of queries.");
+    m.def("key_row", key_row, nb::arg("width"), "Row width of the exponentials of keys.");
     m.def("additive_forward", additive_forward, nb::arg("problem"), nb::arg("w"), nb::arg("eq"), nb::arg("ek"), nb::arg("ready"),
-          nb::arg("context"), nb::arg("softmax"), nb::arg("kept"), nb::arg("rows_per_task"), nb::arg("threads"),
-          "Whether the result may be used. As dot_forward; w: pointer and strides; eq, ek: room for the exponentials of "
-          "queries and keys, which are computed first, but those of keys not where they are ready; 0: every task computes "
-          "those of its head for itself.");
-    m.def("additive_backward", additive_backward, nb::arg("problem"), nb::arg("w"), nb::arg("own_queries"), nb::arg("own_keys"),
-          nb::arg("grad"), nb::arg("context"), nb::arg("softmax"), nb::arg("kept"), nb::arg("parts"), nb::arg("dq"), nb::arg("dk"),
-          nb::arg("dv"), nb::arg("dw"), nb::arg("threads"),
-          "As dot_backward, with `parts` copies of dq and dw. q and k are exponentials, but not where own_queries or own_keys "
-          "says that the tasks are to compute them.");
-    m.def("observe", observe, nb::arg("verb"), nb::arg("problem"), nb::arg("w").none(), nb::arg("eq"), nb::arg("ek"), nb::arg("softmax"),
-          nb::arg("out"), nb::arg("x"), nb::arg("cells").none(), nb::arg("shades").none(), nb::arg("cut"), nb::arg("threads"),
-          "A view of the scores (views/views.hpp); whether it may be used. w, eq, ek: as additive_forward, for additive scores; "
-          "None, 0, 0 for dot products. softmax: two pointers, (B, H, Tq) each: where highest scores and totals go, or what is to be subtracted from the scores; out: pointer, strides of head and row, pointer to indices, count; cells: None, or start, stop and number of cells "
-          "of rows and of columns; shades: None, or pointer, strides of head and row, log, slope, shift; cut: first and last column, units of a head, units of a task.");
-    m.def("best", best, nb::arg("logits"), nb::arg("rows"), nb::arg("size"), nb::arg("row"), nb::arg("count"), nb::arg("values"),
-          nb::arg("ids"), nb::arg("threads"),
-          "The highest `count` of each row of logits, as log-probabilities, and where they are. logits: pointer to float32, `row` "
-          "apart; values, ids: pointers to (rows, count) of float32 and int64.");
-    m.def("move", move, nb::arg("tables"), nb::arg("rows"), nb::arg("count"), nb::arg("group"), nb::arg("length"), nb::arg("threads"),
-          "Rows that go on from other rows, in place (dispatch/dispatch.hpp). tables: pointer, strides of row and position, bytes of an "
-          "element, of each; the first holds who wrote a position, int32. rows: pointer to int64.");
-    bind_between(m);
+          nb::arg("context"), nb::arg("softmax"), nb::arg("saved_scores"), nb::arg("rows_per_task"), nb::arg("threads"),
+          "Return whether the result is usable. Arguments as for dot_forward; w: pointer and strides; eq, ek: buffers for "
+          "the exponentials of queries and keys, which are computed first; 0: every task computes its own. ready: ek is "
+          "already filled.");
+    m.def("additive_backward", additive_backward, nb::arg("problem"), nb::arg("w"), nb::arg("raw_queries"), nb::arg("raw_keys"),
+          nb::arg("grad"), nb::arg("context"), nb::arg("softmax"), nb::arg("saved_scores"), nb::arg("parts"), nb::arg("dq"),
+          nb::arg("dk"), nb::arg("dv"), nb::arg("dw"), nb::arg("threads"),
+          "Arguments as for dot_backward, with `parts` copies of dq and dw. q and k are exponentials, unless raw_queries or "
+          "raw_keys is true: then each task computes them.");
+    m.def("compute_view", compute_view, nb::arg("kind"), nb::arg("problem"), nb::arg("w").none(), nb::arg("eq"), nb::arg("ek"),
+          nb::arg("softmax"), nb::arg("out"), nb::arg("x"), nb::arg("cells").none(), nb::arg("shades").none(), nb::arg("tasks"),
+          nb::arg("threads"),
+          "Compute a view of the scores (views/views.hpp); return whether it is usable. w, eq, ek: as for additive_forward, "
+          "for additive scores; None, 0, 0 for dot products. softmax: two pointers, (B, H, Tq) each: outputs for highest "
+          "scores and totals, or the numbers to subtract from the scores; out: pointer, strides of head and row, pointer to "
+          "indices, count; cells: None, or start, stop and number of cells of rows and of columns; shades: None, or "
+          "pointer, strides of head and row, log, slope, shift; tasks: first and last column, units of a head, units of a "
+          "task.");
+    m.def("log_softmax_top_k", log_softmax_top_k, nb::arg("logits"), nb::arg("rows"), nb::arg("size"), nb::arg("row"),
+          nb::arg("count"), nb::arg("values"), nb::arg("ids"), nb::arg("threads"),
+          "Compute the `count` highest log-probabilities of each row of logits, and their ids. logits: pointer to float32 "
+          "with row stride `row`; values, ids: pointers to (rows, count) of float32 and int64.");
+    m.def("reorder_rows", reorder_rows, nb::arg("tables"), nb::arg("rows"), nb::arg("count"), nb::arg("group"), nb::arg("length"),
+          nb::arg("threads"),
+          "Replace rows by other rows, in place (dispatch/dispatch.hpp). tables: pointer, strides of row and position, and "
+          "element size of each; the first has the writer of each position, int32. rows: pointer to int64.");
+    bind_fused(m);
 }
 
 }  // namespace regard

@@ -1,4 +1,4 @@
-// Runs the self-check with every instruction set that is built and runs here, on one thread and on two.
+// Runs the self-check with every supported instruction set, on one and on two threads.
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -15,15 +15,19 @@ struct Sizes {
     int64_t queries, keys, width, value_width;
 };
 
-// Primes, on both sides of what a kernel takes at once: four queries or fewer, a vector, a group, a block of keys.
-constexpr Sizes few[] = {{1, 7, 3, 5}, {2, 131, 13, 17}, {3, 307, 67, 37}};
-constexpr Sizes many[] = {{5, 2, 3, 1}, {7, 13, 19, 11}, {53, 79, 64, 32}, {101, 149, 17, 67}, {199, 307, 5, 13}};
+// Mostly primes, below and above the block sizes of the kernels: four queries, a vector, a group, a block of keys.
+constexpr Sizes few_queries_sizes[] = {{1, 7, 3, 5}, {2, 131, 13, 17}, {3, 307, 67, 37}};
+constexpr Sizes many_queries_sizes[] = {{5, 2, 3, 1}, {7, 13, 19, 11}, {53, 79, 64, 32}, {101, 149, 17, 67}, {199, 307, 5, 13}};
 
 // Every mask and option on one set of sizes.
 std::vector<Problem> problems(const Sizes& sizes, bool additive) {
     std::vector<Problem> all;
     const auto add = [&](const char* name, auto change) {
-        Problem p{.name = std::string(additive ? "additive " : "dot ") + name, .queries = sizes.queries, .keys = sizes.keys, .width = sizes.width, .value_width = sizes.value_width};
+        Problem p{.name = std::string(additive ? "additive " : "dot ") + name,
+                  .queries = sizes.queries,
+                  .keys = sizes.keys,
+                  .width = sizes.width,
+                  .value_width = sizes.value_width};
         p.additive = additive;
         change(p);
         for (const int64_t n : {sizes.queries, sizes.keys, sizes.width, sizes.value_width}) p.name += ' ' + std::to_string(n);
@@ -40,30 +44,31 @@ std::vector<Problem> problems(const Sizes& sizes, bool additive) {
     add("added mask, capped", [](Problem& p) { p.kind = MaskKind::added, p.softcap = 2.5f; });
     add("added mask of large numbers", [](Problem& p) { p.kind = MaskKind::added, p.large_rows = true; });
     add("grouped heads, causal", [](Problem& p) { p.heads = 6, p.groups = 3, p.right = 5; });
-    add("all together", [&](Problem& p) {
+    add("all options", [&](Problem& p) {
         p.heads = 4, p.groups = 2, p.left = 41, p.right = 2, p.offset = {lag, 3}, p.length = {sizes.keys - 1, sizes.keys / 2 + 1};
         p.kind = MaskKind::boolean, p.softcap = 3;
     });
     if (additive) return all;
-    add("bfloat16", [](Problem& p) { p.number = Number::bfloat16; });
-    add("float16, causal, grouped heads", [](Problem& p) { p.number = Number::float16, p.right = 0, p.groups = 3; });
+    add("bfloat16", [](Problem& p) { p.dtype = Dtype::bfloat16; });
+    add("float16, causal, grouped heads", [](Problem& p) { p.dtype = Dtype::float16, p.right = 0, p.groups = 3; });
     return all;
 }
 
-void check_sizes(const Runnable& machine, const Sizes& sizes) {
+void check_sizes(const SupportedIsas& isas, const Sizes& sizes) {
     for (const bool additive : {false, true})
         for (const Problem& p : problems(sizes, additive)) {
-            const Truth truth = truth_of(p);
-            for (int n = 0; n < machine.count; ++n)
+            const Reference reference = reference_of(p);
+            for (int n = 0; n < isas.count; ++n)
                 for (const int threads : {1, 2}) {
-                    additive ? check_additive(*machine.all[n], p, truth, threads) : check_dot(*machine.all[n], p, truth, threads);
-                    if (p.number == Number::float32) check_views(*machine.all[n], p, truth, threads);
+                    additive ? check_additive(*isas.all[n], p, reference, threads)
+                             : check_dot(*isas.all[n], p, reference, threads);
+                    if (p.dtype == Dtype::float32) check_views(*isas.all[n], p, reference, threads);
                 }
         }
 }
 
-// Sequences of all sizes in one batch, without queries and without keys among them.
-void check_sequences(const Runnable& machine) {
+// Packed sequences of many sizes, some without queries or without keys.
+void check_sequences(const SupportedIsas& isas) {
     constexpr int64_t lengths[][2] = {{5, 2}, {1, 131}, {0, 7}, {3, 0}, {101, 149}, {7, 0}, {53, 79}, {4, 4}, {199, 61}};
     for (const char* kind : {"plain", "causal", "lower right causal", "window, capped, grouped heads"}) {
         std::vector<Problem> sequences;
@@ -75,25 +80,27 @@ void check_sequences(const Runnable& machine) {
             p.fill();
             sequences.push_back(p);
         }
-        for (int n = 0; n < machine.count; ++n)
-            for (const int threads : {1, 2}) check_packed(*machine.all[n], sequences, threads);
+        for (int n = 0; n < isas.count; ++n)
+            for (const int threads : {1, 2}) check_packed(*isas.all[n], sequences, threads);
     }
 }
 
 }  // namespace
 
 int main() {
-    const Runnable machine;
-    for (const Sizes& sizes : few) check_sizes(machine, sizes);
-    for (const Sizes& sizes : many) check_sizes(machine, sizes);
-    check_sequences(machine);
-    for (int n = 0; n < machine.count; ++n)
-        for (const Number number : {Number::bfloat16, Number::float16}) check_halves(*machine.all[n], number);
-    for (int n = 0; n < machine.count; ++n)
+    const SupportedIsas isas;
+    for (const Sizes& sizes : few_queries_sizes) check_sizes(isas, sizes);
+    for (const Sizes& sizes : many_queries_sizes) check_sizes(isas, sizes);
+    check_sequences(isas);
+    for (int n = 0; n < isas.count; ++n)
+        for (const Dtype dtype : {Dtype::bfloat16, Dtype::float16}) check_half_precision(*isas.all[n], dtype);
+    for (int n = 0; n < isas.count; ++n)
         for (const int threads : {1, 2})
-            for (const auto& [size, count] : {std::pair{1, 1}, {7, 7}, {61, 5}, {131, 6}, {5003, 41}}) check_best(*machine.all[n], size, count, threads);
-    for (int n = 0; n < machine.count; ++n)
+            for (const auto& [size, count] : {std::pair{1, 1}, {7, 7}, {61, 5}, {131, 6}, {5003, 41}})
+                check_log_softmax_top_k(*isas.all[n], size, count, threads);
+    for (int n = 0; n < isas.count; ++n)
         for (const int threads : {1, 2})
-            for (const auto& [rows, width] : {std::pair{1, 1}, {3, 17}, {61, 64}, {131, 97}}) check_between(*machine.all[n], rows, width, threads);
+            for (const auto& [rows, width] : {std::pair{1, 1}, {3, 17}, {61, 64}, {131, 97}})
+                check_fused(*isas.all[n], rows, width, threads);
     std::printf("all agree\n");
 }

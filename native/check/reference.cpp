@@ -1,4 +1,4 @@
-// Attention in plain loops, for reading.
+// The reference: attention in plain loops, in double precision.
 #include <algorithm>
 #include <cmath>
 
@@ -8,72 +8,73 @@ namespace regard::check {
 
 namespace {
 
-// One query of a head, and the gradients of it.
+// Attention of one query of a head, and its gradients.
 struct Row {
     const Problem& p;
-    Truth& truth;
+    Reference& reference;
     int64_t batch, head, query;
-    int64_t shared = head / p.groups, entry = batch * p.heads + head, row = entry * p.queries + query;
-    std::vector<double> slope{};  // d score / d (score before the softcap), key by key
+    int64_t kv_head = head / p.groups, entry = batch * p.heads + head, row = entry * p.queries + query;
+    std::vector<double> slope{};  // derivative of the soft cap for each key
 
     double raw_score(int64_t key) const {
         double sum = 0;
         for (int64_t c = 0; c < p.width; ++c) {
-            const double q = p.q(batch, head, query, c), k = p.k(batch, shared, key, c);
+            const double q = p.q(batch, head, query, c), k = p.k(batch, kv_head, key, c);
             sum += p.additive ? p.w(batch, head, 0, c) * std::tanh(q + k) : p.scale * q * k;
         }
         return sum;
     }
 
     void attend() {
-        double* weights = truth.weights.data() + row * p.keys;
+        double* weights = reference.weights.data() + row * p.keys;
         double total = 0, highest = -INFINITY;
         slope.assign(p.keys, 1.0);
         for (int64_t j = 0; j < p.keys; ++j) {
             double score = raw_score(j);
             if (p.softcap > 0) {
-                const double bent = std::tanh(score / p.softcap);
-                score = p.softcap * bent;
-                slope[j] = 1 - bent * bent;
+                const double tanh_score = std::tanh(score / p.softcap);
+                score = p.softcap * tanh_score;
+                slope[j] = 1 - tanh_score * tanh_score;
             }
-            if (p.kind == MaskKind::added) score = float(score) + p.added[(head * p.queries + query) * p.keys + j];  // rounded
-            weights[j] = p.may(batch, head, query, j) ? score : -INFINITY;
+            if (p.kind == MaskKind::added)
+                score = float(score) + p.added[(head * p.queries + query) * p.keys + j];  // rounded as in the kernels
+            weights[j] = p.may_attend(batch, head, query, j) ? score : -INFINITY;
             highest = std::max(highest, weights[j]);
         }
         for (int64_t j = 0; j < p.keys; ++j) total += weights[j] = highest == -INFINITY ? 0.0 : std::exp(weights[j] - highest);
-        truth.softmax[row] = highest;
-        truth.softmax[truth.softmax.size() / 2 + row] = total;
+        reference.softmax[row] = highest;
+        reference.softmax[reference.softmax.size() / 2 + row] = total;
         for (int64_t j = 0; j < p.keys; ++j) {
             if (total > 0) weights[j] /= total;
             for (int64_t c = 0; c < p.value_width; ++c)
-                truth.context[row * p.value_width + c] += weights[j] * p.v(batch, shared, j, c);
+                reference.context[row * p.value_width + c] += weights[j] * p.v(batch, kv_head, j, c);
         }
     }
 
     void differentiate() {
-        const double* weights = truth.weights.data() + row * p.keys;
+        const double* weights = reference.weights.data() + row * p.keys;
         std::vector<double> dp(p.keys, 0.0);
         double delta = 0;
         for (int64_t j = 0; j < p.keys; ++j) {
             for (int64_t c = 0; c < p.value_width; ++c) {
                 const double grad = p.grad(batch, head, query, c);
-                dp[j] += grad * p.v(batch, shared, j, c);
-                truth.dv[(entry * p.keys + j) * p.value_width + c] += weights[j] * grad;
+                dp[j] += grad * p.v(batch, kv_head, j, c);
+                reference.dv[(entry * p.keys + j) * p.value_width + c] += weights[j] * grad;
             }
             delta += weights[j] * dp[j];
         }
-        for (int64_t j = 0; j < p.keys; ++j) spread(j, weights[j] * (dp[j] - delta) * slope[j]);
+        for (int64_t j = 0; j < p.keys; ++j) accumulate_gradients(j, weights[j] * (dp[j] - delta) * slope[j]);
     }
 
-    void spread(int64_t key, double ds) {
+    void accumulate_gradients(int64_t key, double ds) {
         for (int64_t c = 0; c < p.width; ++c) {
-            const double q = p.q(batch, head, query, c), k = p.k(batch, shared, key, c);
-            double &dq = truth.dq[row * p.width + c], &dk = truth.dk[(entry * p.keys + key) * p.width + c];
+            const double q = p.q(batch, head, query, c), k = p.k(batch, kv_head, key, c);
+            double &dq = reference.dq[row * p.width + c], &dk = reference.dk[(entry * p.keys + key) * p.width + c];
             if (p.additive) {
-                const double w = p.w(batch, head, 0, c), bent = std::tanh(q + k);
-                dq += ds * w * (1 - bent * bent);
-                dk += ds * w * (1 - bent * bent);
-                truth.dw[entry * p.width + c] += ds * bent;
+                const double w = p.w(batch, head, 0, c), tanh_score = std::tanh(q + k);
+                dq += ds * w * (1 - tanh_score * tanh_score);
+                dk += ds * w * (1 - tanh_score * tanh_score);
+                reference.dw[entry * p.width + c] += ds * tanh_score;
             } else {
                 dq += ds * p.scale * k;
                 dk += ds * p.scale * q;
@@ -84,22 +85,22 @@ struct Row {
 
 }  // namespace
 
-Truth truth_of(const Problem& p) {
+Reference reference_of(const Problem& p) {
     const int64_t entries = p.batches * p.heads, rows = entries * p.queries, columns = entries * p.keys;
-    Truth truth;
-    truth.weights.assign(rows * p.keys, 0.0);
-    truth.context.assign(rows * p.value_width, 0.0);
-    truth.softmax.assign(2 * rows, 0.0);
-    truth.dq.assign(rows * p.width, 0.0);
-    truth.dk.assign(columns * p.width, 0.0);
-    truth.dv.assign(columns * p.value_width, 0.0);
-    truth.dw.assign(entries * p.width, 0.0);
+    Reference reference;
+    reference.weights.assign(rows * p.keys, 0.0);
+    reference.context.assign(rows * p.value_width, 0.0);
+    reference.softmax.assign(2 * rows, 0.0);
+    reference.dq.assign(rows * p.width, 0.0);
+    reference.dk.assign(columns * p.width, 0.0);
+    reference.dv.assign(columns * p.value_width, 0.0);
+    reference.dw.assign(entries * p.width, 0.0);
     for (int64_t n = 0; n < rows; ++n) {
-        Row row{p, truth, n / p.queries / p.heads, n / p.queries % p.heads, n % p.queries};
+        Row row{p, reference, n / p.queries / p.heads, n / p.queries % p.heads, n % p.queries};
         row.attend();
         row.differentiate();
     }
-    return truth;
+    return reference;
 }
 
 }  // namespace regard::check

@@ -1,5 +1,5 @@
-// Calls of the kernels: a job in, the kernel that serves it, cut into tasks. No Python: the module (binding/module.cpp) and the
-// self-check (check/) come in here.
+// Entry points of the kernels: each chooses the kernel for a job and divides the job into tasks. Independent of Python; used by
+// the module (binding/module.cpp) and the self-check (check/).
 #pragma once
 
 #include <cstdint>
@@ -14,28 +14,28 @@
 
 namespace regard {
 
-// The builds that run on this machine, the fastest last. The environment variable REGARD_MAX_CPU_ISA leaves out those
-// beyond the one it names, so that a test or a user can run what an older machine would.
-struct Runnable {
+// Instruction sets that are built and supported by this machine, the fastest last. The environment variable REGARD_MAX_CPU_ISA
+// excludes those above the one it names, so that tests and users can run what an older machine would run.
+struct SupportedIsas {
     const Kernels* all[3];
     int count = 0;
 
-    Runnable();
+    SupportedIsas();
     const Kernels* fastest() const { return all[count - 1]; }
 };
 
 namespace calls {
 
-inline constexpr int64_t few_queries = 4;  // up to which channels, not queries, fill the lanes
+inline constexpr int64_t few_queries = 4;  // up to this number of queries, lanes are channels, not queries
 
-// Whether every context, or every gradient, is finite. `lost` of the job is not read.
+// Return whether every context, or every gradient, is finite. `non_finite` of the job is ignored.
 bool dot_forward(const Kernels&, DotForward job, int64_t rows_per_task, int threads);
 bool dot_backward(const Kernels&, DotBackward job, int threads);
 
-// Sequences of different lengths, one after the other: (N, H, D) in memory, N the sum of their lengths. Views and outputs of
-// the job are those of the first, queries and keys the longest; a mask is by position alone, and its offset is null or has
-// one number per sequence. Each is computed as it would be alone, and a sequence without queries is left out: its dk and dv
-// are for the caller to clear.
+// Sequences of different lengths, one after the other: (N, H, D) in memory, with N the sum of the lengths. Views and outputs of
+// the job are those of the first sequence; `queries` and `keys` are the largest lengths. A mask must be defined by position, and
+// its offset is null or has one number per sequence. Each sequence is computed as if it were alone. One without queries is
+// skipped: the caller must clear its dk and dv.
 struct Packed {
     int64_t count;
     const int64_t *queries, *keys;  // lengths
@@ -43,47 +43,48 @@ struct Packed {
 bool packed_forward(const Kernels&, DotForward job, const Packed& packed, int64_t rows_per_task, int threads);
 bool packed_backward(const Kernels&, DotBackward job, const Packed& packed, int threads);
 
-// Room for exponentials: (B, H, Tq, query_row) and (B, H / groups, Tk, key_row), contiguous; null where each task is to
-// make its own, as one that has a head for itself does best.
-struct Room {
+// Buffers for exponentials: (B, H, Tq, query_row) and (B, H / groups, Tk, key_row), contiguous. Null: each task computes its
+// own, which is faster if it has a head to itself.
+struct ExponentialBuffers {
     float *queries, *keys;
-    bool ready = false;  // those of the keys are there already
+    bool ready = false;  // whether those of the keys are already computed
 };
 
-// Which of the queries and keys a backward pass is given raw.
+// Whether q and k of a backward job are raw queries and keys instead of exponentials.
 struct Raw {
     bool queries, keys;
 };
 
-// Whether all is within range; where it is not, nothing is to be used. The job names raw queries and keys, `w` the
-// channel weights (B, H, D) as they are given; what the kernels are to make of them, and `beyond`, is not read.
-bool additive_forward(const Kernels&, AdditiveForward job, const View& w, const Room& room, int64_t rows_per_task, int threads);
-bool observe(const Kernels&, Observe job, const std::optional<View>& w, const Room& room, int threads);
+// Return whether all inputs are in range; if not, the results are undefined. The job has raw queries and keys, and `w` the raw
+// channel weights (B, H, D). The prepared weights, exponentials and `out_of_range` of the job are ignored.
+bool additive_forward(const Kernels&, AdditiveForward job, const View& w, const ExponentialBuffers& buffers,
+                      int64_t rows_per_task, int threads);
+bool compute_view(const Kernels&, ViewJob job, const std::optional<View>& w, const ExponentialBuffers& buffers, int threads);
 
-// Here q and k of the job are the exponentials that the forward pass left in its room, but for those that are raw.
+// q and k of the job are the exponentials of the forward pass, unless `raw` says otherwise.
 void additive_backward(const Kernels&, AdditiveBackward job, const View& w, const Raw& raw, int threads);
-View query_exponentials(const Dot& of, const float* room);
-View key_exponentials(const Dot& of, const float* room);
+View query_exponentials(const Dot& dot, const float* buffer);
+View key_exponentials(const Dot& dot, const float* buffer);
 
-// Rows of tables that go on from other rows: afterwards row r < count holds, up to `length`, what row rows[r] held. Only what
-// differs is copied: the first table says who wrote each position (int32), and where that is the same, so is all. In groups
-// of so many rows; a row's source is one of its own group, or beyond `count`.
+// Replaces row r < count of every table by row rows[r], up to `length` positions. Only what differs is copied: the first table
+// (int32) has the writer of each position, and positions with the same writer have the same contents. Rows are in groups of
+// `group` rows; the source of a row is in its own group, or at or above `count`.
 struct Table {
     char* data;
-    ptrdiff_t row;     // bytes from one row to the next
-    int64_t position;  // bytes of one position
+    ptrdiff_t row;     // row stride in bytes
+    int64_t position;  // bytes per position
 };
-struct Move {
+struct ReorderRows {
     std::vector<Table> tables;
     const int64_t* rows;
     int64_t count, group, length;
 };
-void move(const Move& job, int threads);
+void reorder_rows(const ReorderRows& job, int threads);
 
-void best(const Kernels&, const Best& job, int threads);
+void log_softmax_top_k(const Kernels&, const LogSoftmaxTopK& job, int threads);
 
-// Between two products (fused/fused.hpp). The sums over rows come in one row for each of so many tasks.
-int64_t tasks_between(int64_t rows, int threads);
+// Fused elementwise kernels (fused/fused.hpp). `fused_tasks` is the number of tasks, and so of partial sums over rows.
+int64_t fused_tasks(int64_t rows, int threads);
 void gelu(const Kernels&, const Gelu& job, int threads);
 void add_norm(const Kernels&, const AddNorm& job, int threads);
 void add_norm_backward(const Kernels&, const AddNormBackward& job, int threads);

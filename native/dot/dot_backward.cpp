@@ -1,14 +1,14 @@
-// Scaled dot products: backward. The queries stand in the lanes (query_lanes.hpp).
+// Dot-product attention, backward. Lanes are queries (query_lanes.hpp).
 //
-//     for some groups of queries:                                    one task: all of one head, or a share of its keys
+//     for some groups of queries:                                    one task: one head, or a part of its keys
 //         for blocks of keys, and each group that may attend to them:
-//             Sᵀ  = K · Qᵀ,   Pᵀ  = e^(Sᵀ − highest) / total          scores once more, weights as they were
+//             Sᵀ  = K · Qᵀ,   Pᵀ  = e^(Sᵀ − highest) / total          scores and weights, recomputed
 //             dPᵀ = V · dOᵀ,  dSᵀ = scale · Pᵀ · (dPᵀ − δ)            δ = Σ dO · O = Σ P · dP, query by query
 //             dV += Pᵀ · dO,  dK += dSᵀ · Q,  dQ += dS · K
 //
 // Only Q and dO are transposed, once per group. Everything else is read in place, and gradients are accumulated in
-// place: their rows are padded to whole vectors. Gradients that must be rounded are accumulated in the task's own memory
-// and written once.
+// place: their rows are padded to whole vectors. Gradients in half precision are accumulated in the workspace and
+// written once.
 #include <initializer_list>
 
 #include "base/dtype.hpp"
@@ -24,97 +24,99 @@ namespace regard::REGARD_ISA {
 namespace {
 
 constexpr int key_block = 72;
-constexpr int most_queries = most_vectors * lanes;
-constexpr int together = 4;  // groups that take a block of keys while it, and its gradients, are near
+constexpr int max_queries = max_vectors * lanes;
+constexpr int groups_per_pass = 4;  // groups that use a block of keys while it and its gradients are in the cache
 
-// Rows of a gradient, from the first that belongs to the task: added up in their place, or in the task's own memory if they
-// are to be rounded.
+// Rows of a gradient, from the first row of the task on. They are accumulated in the output, or in the workspace if the output
+// is half precision.
 class Gradient {
-    void* place;
-    ptrdiff_t place_row;
-    Number number;
+    void* output;
+    ptrdiff_t output_row;
+    Dtype dtype;
 
    public:
     int64_t rows;
     ptrdiff_t width;  // whole vectors
     float* data;
-    ptrdiff_t row;    // from one row to the next
+    ptrdiff_t row;  // row stride
 
-    Gradient(void* place, ptrdiff_t place_row, Number number, int64_t rows, ptrdiff_t width, Scratch& scratch)
-        : place(place), place_row(place_row), number(number), rows(rows), width(width), data(static_cast<float*>(place)), row(place_row) {
-        if (number == Number::float32) return;
-        data = scratch.take(rows * width);
+    Gradient(void* output, ptrdiff_t output_row, Dtype dtype, int64_t rows, ptrdiff_t width, Workspace& workspace)
+        : output(output), output_row(output_row), dtype(dtype), rows(rows), width(width), data(static_cast<float*>(output)),
+          row(output_row) {
+        if (dtype == Dtype::float32) return;
+        data = workspace.allocate(rows * width);
         row = width;
     }
     float* at(int64_t i) const { return data + i * row; }
     void clear(int64_t from, int64_t to) const { REGARD_ISA::clear(at(from), to - from, width, row); }
     bool finite(int64_t columns) const { return REGARD_ISA::finite(data, rows, int(columns), row); }
     void write() const {
-        if (number == Number::bfloat16) write_rows<Number::bfloat16>(data, row, rows, int(width), place, place_row);
-        if (number == Number::float16) write_rows<Number::float16>(data, row, rows, int(width), place, place_row);
+        if (dtype == Dtype::bfloat16) write_rows<Dtype::bfloat16>(data, row, rows, int(width), output, output_row);
+        if (dtype == Dtype::float16) write_rows<Dtype::float16>(data, row, rows, int(width), output, output_row);
     }
 };
 
-// One head, or a share of its keys.
+// One head, or a part of its keys.
 struct Head {
-    Share own;
+    KeyPart part;
     const DotBackward* job;
-    const Dot* of;
-    Source q, k, v, grad;
+    const Dot* dot;
+    HeadRows q, k, v, grad;
     const float *context, *highest, *total;
-    Gradient dq, dk, dv;              // rows of dk and dv count from the first key of the share
-    float scale;                      // of Q as it is packed: softcap's division included
-    float *p, *ds, *slope;            // (key_block, group); slope: of the softcap
-    float *k_room, *v_room;           // copies of rows that cannot be read in place
+    Gradient dq, dk, dv;         // rows of dk and dv count from the first key of the part
+    float scale;                 // factor of packed queries, divided by softcap if there is one
+    float *p, *ds, *slope;       // (key_block, group); slope: derivative of the soft cap
+    float *k_buffer, *v_buffer;  // copies of rows that cannot be read in place
 };
 
 // Data of a group of queries.
-struct Queries {
+struct QueryGroup {
     Group group;
-    Columns own;  // the keys of the task that one of them may attend to
-    bool whole;   // one block holds all keys that they may attend to at all: δ can be found there
-    bool fresh;   // dQ is not set yet
-    Rectangle q, grad;
-    float *qt, *gt, *base, *share, *delta;  // (width, group), (value width, group), (group) three times; share: 1 / total
-    float *q_room, *grad_room;      // copies of rows that cannot be read in place
+    KeyRange visible;   // keys of the task to which any of them may attend
+    bool single_block;  // one block holds all visible keys: δ can be computed from it
+    bool overwrite;     // dQ is not written yet
+    MatrixView q, grad;
+    float *qt, *gt, *base, *inverse_total, *delta;  // (width, group), (value width, group), (group) three times
+    float *q_buffer, *grad_buffer;                  // copies of rows that cannot be read in place
 };
 
-// δ from the context: Σ dO · O.
-void find_delta(const Head& head, const Queries& queries) {
+// Computes δ = Σ dO · O from the context.
+void compute_delta(const Head& head, const QueryGroup& queries) {
     const Group& group = queries.group;
-    const Rectangle& grads = queries.grad;
-    const int width = int(head.of->value_width);
+    const MatrixView& grads = queries.grad;
+    const int width = int(head.dot->value_width);
     for (int i = 0; i < group.rows; ++i) {
         const float *grad = grads.data + i * grads.row, *context = head.context + (group.row + i) * head.job->context.row;
         vec sums{};
         for (int c = 0; c < width; c += lanes) {
-            const int some = int(least(lanes, width - c));
-            sums += load_some(grad + c, some) * load_some(context + c, some);
+            const int count = int(min(lanes, width - c));
+            sums += load_partial(grad + c, count) * load_partial(context + c, count);
         }
         queries.delta[i] = sum(sums);
     }
 }
 
-void take_queries(const Head& head, Queries& queries) {
-    const Dot& of = *head.of;
+void load_queries(const Head& head, QueryGroup& queries) {
+    const Dot& dot = *head.dot;
     const Group& group = queries.group;
-    const int width = int(of.width), value_width = int(of.value_width);
-    queries.q = rectangle<true>(head.q, group.row, group.rows, width, queries.q_room);
-    queries.grad = rectangle<true>(head.grad, group.row, group.rows, value_width, queries.grad_room);
+    const int width = int(dot.width), value_width = int(dot.value_width);
+    queries.q = readable_rows<true>(head.q, group.row, group.rows, width, queries.q_buffer);
+    queries.grad = readable_rows<true>(head.grad, group.row, group.rows, value_width, queries.grad_buffer);
     pack_transposed(queries.q.data, queries.q.row, group.rows, width, queries.qt, group.width(), head.scale);
     pack_transposed(queries.grad.data, queries.grad.row, group.rows, value_width, queries.gt, group.width());
     for (int i = 0; i < group.rows; i += lanes) {
-        const int some = int(least(lanes, group.rows - i));
-        const vec highest = load_some(head.highest + group.row + i, some), total = load_some(head.total + group.row + i, some);
+        const int count = int(min(lanes, group.rows - i));
+        const vec highest = load_partial(head.highest + group.row + i, count),
+                  total = load_partial(head.total + group.row + i, count);
         store(queries.base + i, highest == splat(-infinity) ? vec{} : highest);
-        store(queries.share + i, total == vec{} ? vec{} : 1.0f / total);
+        store(queries.inverse_total + i, total == vec{} ? vec{} : 1.0f / total);
     }
-    if (!queries.whole) find_delta(head, queries);
+    if (!queries.single_block) compute_delta(head, queries);
 }
 
-// Weights divided by their sum, and dS in place of dP with the δ that belongs to them; `delta` is not yet divided.
+// Divides weights by their sum and replaces dP by dS. `delta` is not yet divided by the sum.
 template <int NV>
-REGARD_INLINE void settle(float* p, float* ds, int keys, float scale, vec (&total)[NV], vec (&delta)[NV]) {
+REGARD_INLINE void normalize_block(float* p, float* ds, int keys, float scale, vec (&total)[NV], vec (&delta)[NV]) {
     for (int j = 0; j < NV; ++j) {
         total[j] = total[j] == vec{} ? vec{} : 1.0f / total[j];
         delta[j] *= total[j] * scale;
@@ -122,228 +124,240 @@ REGARD_INLINE void settle(float* p, float* ds, int keys, float scale, vec (&tota
     for (int i = 0; i < keys; ++i)
 #pragma GCC unroll 4
         for (int j = 0; j < NV; ++j) {
-            const int at = (i * NV + j) * lanes;
-            const vec weight = load(p + at) * total[j];
-            store(p + at, weight);
-            store(ds + at, weight * (load(ds + at) * scale - delta[j]));
+            const int index = (i * NV + j) * lanes;
+            const vec weight = load(p + index) * total[j];
+            store(p + index, weight);
+            store(ds + index, weight * (load(ds + index) * scale - delta[j]));
         }
 }
 
-// Weights in place of scores, dS in place of dP. WHOLE: the block holds all keys. The weights are then divided by their own
-// sum, and δ is found from them.
-template <int NV, bool MASKED, bool WHOLE>
-void weigh(const Head& head, const Queries& queries, int keys) {
-    const float scale = head.of->scale, softcap = head.of->softcap;
-    vec base[NV], share[NV], delta[NV], total[NV] = {};
+// Replaces scores by weights and dP by dS. SINGLE_BLOCK: the block holds all keys. The weights are then divided by their own
+// sum, and δ is computed from them.
+template <int NV, bool MASKED, bool SINGLE_BLOCK>
+void softmax_backward_block(const Head& head, const QueryGroup& queries, int keys) {
+    const float scale = head.dot->scale, softcap = head.dot->softcap;
+    vec base[NV], inverse_total[NV], delta[NV], total[NV] = {};
     for (int j = 0; j < NV; ++j) {
         base[j] = load(queries.base + j * lanes);
-        share[j] = load(queries.share + j * lanes);
-        delta[j] = WHOLE ? vec{} : load(queries.delta + j * lanes) * scale;
+        inverse_total[j] = load(queries.inverse_total + j * lanes);
+        delta[j] = SINGLE_BLOCK ? vec{} : load(queries.delta + j * lanes) * scale;
     }
     for (int i = 0; i < keys; ++i)
 #pragma GCC unroll 4
         for (int j = 0; j < NV; ++j) {
-            const int at = (i * NV + j) * lanes;
-            const vec s = load(head.p + at);
-            vec weight = exponential(s - base[j]), grad = load(head.ds + at);
-            if (!WHOLE) weight *= share[j];
-            if (!WHOLE) grad = weight * (grad * scale - delta[j]);
-            if (!WHOLE && softcap > 0) grad = grad * load(head.slope + at);
+            const int index = (i * NV + j) * lanes;
+            const vec s = load(head.p + index);
+            vec weight = exponential(s - base[j]), grad = load(head.ds + index);
+            if (!SINGLE_BLOCK) weight *= inverse_total[j];
+            if (!SINGLE_BLOCK) grad = weight * (grad * scale - delta[j]);
+            if (!SINGLE_BLOCK && softcap > 0) grad = grad * load(head.slope + index);
             if (MASKED) {
-                const ivec gone = s == splat(-infinity);
-                weight = gone ? vec{} : weight;
-                grad = gone ? vec{} : grad;  // selected: dP may be anything where a key is masked out
+                const ivec masked = s == splat(-infinity);
+                weight = masked ? vec{} : weight;
+                grad = masked ? vec{} : grad;  // selected, not multiplied: dP of a masked key may be NaN
             }
-            store(head.p + at, weight);
-            if (MASKED || !WHOLE) store(head.ds + at, grad);
-            if (!WHOLE) continue;
+            store(head.p + index, weight);
+            if (MASKED || !SINGLE_BLOCK) store(head.ds + index, grad);
+            if (!SINGLE_BLOCK) continue;
             total[j] += weight;
             delta[j] += weight * grad;
         }
-    if (WHOLE) settle<NV>(head.p, head.ds, keys, scale, total, delta);
+    if (SINGLE_BLOCK) normalize_block<NV>(head.p, head.ds, keys, scale, total, delta);
 }
 
-// Scores, already divided by the cap → cap · tanh(scores), and its slope, 1 − tanh², before a mask adds anything.
-void cap_and_slope(const Field& at, float softcap, float* s, float* slope) {
-    for (int i = 0; i < at.cols * at.group.width(); i += lanes) {
-        const vec bent = hyperbolic_tangent(load(s + i));
-        store(s + i, softcap * bent);
-        store(slope + i, 1.0f - bent * bent);
+// Replaces scores, already divided by softcap, by softcap · tanh(score), and computes the slope 1 − tanh². A float mask is
+// added later and does not change the slope.
+void cap_and_slope(const LaneBlock& block, float softcap, float* s, float* slope) {
+    for (int i = 0; i < block.cols * block.group.width(); i += lanes) {
+        const vec capped_tanh = hyperbolic_tangent(load(s + i));
+        store(s + i, softcap * capped_tanh);
+        store(slope + i, 1.0f - capped_tanh * capped_tanh);
     }
 }
 
-// Weights and dS of a block. `open`: nothing of it is masked.
+// Computes the weights and dS of a block.
 template <int NV>
-void differentiate(const Head& head, const Queries& queries, const Field& at, const Rectangle& k, bool open) {
-    const Dot& of = *head.of;
-    const Rectangle v = rectangle<false>(head.v, at.col, at.cols, int(of.value_width), head.v_room);
+void score_gradients(const Head& head, const QueryGroup& queries, const LaneBlock& block, const MatrixView& k,
+                     bool unmasked_block) {
+    const Dot& dot = *head.dot;
+    const MatrixView v = readable_rows<false>(head.v, block.col, block.cols, int(dot.value_width), head.v_buffer);
     const int width = NV * lanes;
-    if (open) {
-        product<false>(at.cols, width, int(of.width), {k.data, k.row, 1}, queries.qt, width, head.p, width);
-        product<false>(at.cols, width, int(of.value_width), {v.data, v.row, 1}, queries.gt, width, head.ds, width);
+    if (unmasked_block) {
+        product<false>(block.cols, width, int(dot.width), {k.data, k.row, 1}, queries.qt, width, head.p, width);
+        product<false>(block.cols, width, int(dot.value_width), {v.data, v.row, 1}, queries.gt, width, head.ds, width);
     } else {
-        score_some<NV>(of, at, k, int(of.width), queries.qt, head.p);
-        score_some<NV>(of, at, v, int(of.value_width), queries.gt, head.ds);
+        score_masked_block<NV>(dot, block, k, int(dot.width), queries.qt, head.p);
+        score_masked_block<NV>(dot, block, v, int(dot.value_width), queries.gt, head.ds);
     }
-    if (of.softcap > 0) cap_and_slope(at, of.softcap, head.p, head.slope);
-    if (!open) mask_field(of, at, head.p);
-    if (queries.whole)
-        open ? weigh<NV, false, true>(head, queries, at.cols) : weigh<NV, true, true>(head, queries, at.cols);
+    if (dot.softcap > 0) cap_and_slope(block, dot.softcap, head.p, head.slope);
+    if (!unmasked_block) mask_lane_block(dot, block, head.p);
+    if (queries.single_block)
+        unmasked_block ? softmax_backward_block<NV, false, true>(head, queries, block.cols)
+                       : softmax_backward_block<NV, true, true>(head, queries, block.cols);
     else
-        open ? weigh<NV, false, false>(head, queries, at.cols) : weigh<NV, true, false>(head, queries, at.cols);
+        unmasked_block ? softmax_backward_block<NV, false, false>(head, queries, block.cols)
+                       : softmax_backward_block<NV, true, false>(head, queries, block.cols);
 }
 
-// C = or += A · B
-void add(bool fresh, int rows, int width, int depth, const Matrix& a, const Rectangle& b, float* c, ptrdiff_t row) {
-    if (fresh)
+// C = A · B or C += A · B
+void accumulate_product(bool overwrite, int rows, int width, int depth, const Matrix& a, const MatrixView& b, float* c,
+                        ptrdiff_t row) {
+    if (overwrite)
         product<false>(rows, width, depth, a, b.data, b.row, c, row);
     else
         product<true>(rows, width, depth, a, b.data, b.row, c, row);
 }
 
-// Which gradients nothing has been added to yet.
-struct Fresh {
+// Gradients that are not written yet.
+struct Overwrite {
     bool queries, keys;
 };
 
-// Gradients from the weights and dS of a block. A strip of keys takes only the queries that may attend to it, a strip of
-// queries only the keys; an open block is one strip.
-void collect(const Head& head, const Queries& queries, const Field& at, const Rectangle& k, bool open, Fresh fresh) {
-    const Dot& of = *head.of;
-    const ptrdiff_t ld = at.group.width();
-    const int width = round_up(int(of.width)), value_width = round_up(int(of.value_width));
-    const int keys = open ? at.cols : strip(at.cols), rows = open ? at.group.rows : strip(at.group.rows);
-    for (int n = 0; n < at.cols; n += keys) {
-        const int some = int(least(keys, at.cols - n));
-        const Span own = open ? Span{0, at.group.rows} : queries_of(of, at, n, some);
-        const ptrdiff_t corner = n * ld + own.first, key = at.col + n - head.own.first;
-        add(fresh.keys, some, value_width, own.last - own.first, {head.p + corner, ld, 1},
-            {queries.grad.data + own.first * queries.grad.row, queries.grad.row}, head.dv.at(key), head.dv.row);
-        add(fresh.keys, some, width, own.last - own.first, {head.ds + corner, ld, 1},
-            {queries.q.data + own.first * queries.q.row, queries.q.row}, head.dk.at(key), head.dk.row);
+// Accumulates gradients from the weights and dS of a block. A strip of keys uses only the queries that may attend to it, and a
+// strip of queries only the keys to which it may attend. An unmasked block is one strip.
+void accumulate_gradients(const Head& head, const QueryGroup& queries, const LaneBlock& block, const MatrixView& k,
+                          bool unmasked_block, Overwrite overwrite) {
+    const Dot& dot = *head.dot;
+    const ptrdiff_t ld = block.group.width();
+    const int width = round_up(int(dot.width)), value_width = round_up(int(dot.value_width));
+    const int keys = unmasked_block ? block.cols : strip(block.cols),
+              rows = unmasked_block ? block.group.rows : strip(block.group.rows);
+    for (int n = 0; n < block.cols; n += keys) {
+        const int count = int(min(keys, block.cols - n));
+        const Span visible = unmasked_block ? Span{0, block.group.rows} : visible_queries(dot, block, n, count);
+        const ptrdiff_t corner = n * ld + visible.first, key = block.col + n - head.part.first;
+        accumulate_product(overwrite.keys, count, value_width, visible.last - visible.first, {head.p + corner, ld, 1},
+                           {queries.grad.data + visible.first * queries.grad.row, queries.grad.row}, head.dv.at(key),
+                           head.dv.row);
+        accumulate_product(overwrite.keys, count, width, visible.last - visible.first, {head.ds + corner, ld, 1},
+                           {queries.q.data + visible.first * queries.q.row, queries.q.row}, head.dk.at(key), head.dk.row);
     }
-    for (int m = 0; m < at.group.rows; m += rows) {
-        const int some = int(least(rows, at.group.rows - m));
-        const Span own = open ? Span{0, at.cols} : keys_of(of, at, m, some);
-        add(fresh.queries, some, width, own.last - own.first, {head.ds + own.first * ld + m, 1, ld},
-            {k.data + own.first * k.row, k.row}, head.dq.at(at.group.row + m), head.dq.row);
+    for (int m = 0; m < block.group.rows; m += rows) {
+        const int count = int(min(rows, block.group.rows - m));
+        const Span visible = unmasked_block ? Span{0, block.cols} : visible_columns(dot, block, m, count);
+        accumulate_product(overwrite.queries, count, width, visible.last - visible.first,
+                           {head.ds + visible.first * ld + m, 1, ld}, {k.data + visible.first * k.row, k.row},
+                           head.dq.at(block.group.row + m), head.dq.row);
     }
 }
 
-// A group against the part of a block of keys that it may attend to. `first`: it is the head's first group.
-void meet(const Head& head, Queries& queries, int64_t col, int64_t stop, const Rectangle& block, bool first) {
-    const int64_t from = most(col, queries.own.first), to = least(stop, queries.own.last);
+// Gradients of a group and the visible part of a block of keys. `first`: it is the first group of the head.
+void backward_block(const Head& head, QueryGroup& queries, int64_t col, int64_t stop, const MatrixView& k_block, bool first) {
+    const int64_t from = max(col, queries.visible.first), to = min(stop, queries.visible.last);
     if (from >= to) return;
-    const Field at{head.own.batch, head.own.head, queries.group, from, int(to - from)};
-    const bool open = inside(*head.of, at.place(), at.block());
-    const Rectangle k{block.data + (from - col) * block.row, block.row};
-    by_vectors(queries.group, [&](auto vectors) { differentiate<vectors()>(head, queries, at, k, open); });
-    collect(head, queries, at, k, open, {queries.fresh, first});
-    queries.fresh = false;
+    const LaneBlock lane_block{head.part.batch, head.part.head, queries.group, from, int(to - from)};
+    const bool unmasked_block = unmasked(*head.dot, lane_block.queries(), lane_block.extent());
+    const MatrixView k{k_block.data + (from - col) * k_block.row, k_block.row};
+    dispatch_vectors(queries.group,
+                     [&](auto vectors) { score_gradients<vectors()>(head, queries, lane_block, k, unmasked_block); });
+    accumulate_gradients(head, queries, lane_block, k, unmasked_block, {queries.overwrite, first});
+    queries.overwrite = false;
 }
 
 // Divides the keys from `first` to `last` into blocks of nearly equal size.
-struct Cut {
+struct KeyBlocks {
     int64_t first, last, step;
 
-    Cut(int64_t first, int64_t last) : first(first), last(last) {
+    KeyBlocks(int64_t first, int64_t last) : first(first), last(last) {
         const int64_t blocks = (last - first + key_block - 1) / key_block;
         step = blocks ? (last - first + blocks - 1) / blocks : 1;
     }
-    bool in_one(const Columns& own) const {
-        return own.first >= own.last || (own.first - first) / step == (own.last - 1 - first) / step;
+    bool in_one_block(const KeyRange& range) const {
+        return range.first >= range.last || (range.first - first) / step == (range.last - 1 - first) / step;
     }
 };
 
-// Some groups of queries, all keys. `first`: the head's first group is among them, and sets what others add to.
-void groups_backward(const Head& head, Queries* some, int count, bool first) {
-    const Dot& of = *head.of;
-    int64_t start = head.own.last, stop = head.own.first;
+// Gradients of some groups of queries and all keys. `first`: the first group of the head is among them; it overwrites the
+// gradients of its keys, and the others add to them.
+void groups_backward(const Head& head, QueryGroup* groups, int count, bool first) {
+    const Dot& dot = *head.dot;
+    int64_t start = head.part.last, stop = head.part.first;
     for (int g = 0; g < count; ++g) {
-        Columns own = columns_of(of, head.own.batch, some[g].group.row, some[g].group.rows);
-        some[g].whole = own.first >= head.own.first && own.last <= head.own.last && of.softcap == 0;
-        own.first = least(most(own.first, head.own.first), head.own.last);
-        own.last = most(own.first, least(own.last, head.own.last));
-        some[g].own = own;
-        some[g].fresh = true;
-        if (own.first == own.last) continue;
-        start = least(start, own.first);
-        stop = most(stop, own.last);
+        KeyRange visible = visible_keys(dot, head.part.batch, groups[g].group.row, groups[g].group.rows);
+        groups[g].single_block = visible.first >= head.part.first && visible.last <= head.part.last && dot.softcap == 0;
+        visible.first = min(max(visible.first, head.part.first), head.part.last);
+        visible.last = max(visible.first, min(visible.last, head.part.last));
+        groups[g].visible = visible;
+        groups[g].overwrite = true;
+        if (visible.first == visible.last) continue;
+        start = min(start, visible.first);
+        stop = max(stop, visible.last);
     }
-    if (first)  // the first group sets the gradients of its keys; the others are added to nothing
-        for (const Gradient* x : {&head.dk, &head.dv}) {
-            x->clear(0, some[0].own.first - head.own.first);
-            x->clear(some[0].own.last - head.own.first, x->rows);
+    if (first)  // the first group overwrites only the gradients of its visible keys
+        for (const Gradient* gradient : {&head.dk, &head.dv}) {
+            gradient->clear(0, groups[0].visible.first - head.part.first);
+            gradient->clear(groups[0].visible.last - head.part.first, gradient->rows);
         }
-    const Cut cut(start, most(start, stop));
+    const KeyBlocks blocks(start, max(start, stop));
     for (int g = 0; g < count; ++g) {
-        some[g].whole &= cut.in_one(some[g].own);
-        take_queries(head, some[g]);
+        groups[g].single_block &= blocks.in_one_block(groups[g].visible);
+        load_queries(head, groups[g]);
     }
-    for (int64_t col = cut.first; col < cut.last; col += cut.step) {
-        const int64_t end = least(col + cut.step, cut.last);
-        const Rectangle k = rectangle<true>(head.k, col, int(end - col), int(of.width), head.k_room);
-        for (int g = 0; g < count; ++g) meet(head, some[g], col, end, k, first && g == 0);
+    for (int64_t col = blocks.first; col < blocks.last; col += blocks.step) {
+        const int64_t end = min(col + blocks.step, blocks.last);
+        const MatrixView k = readable_rows<true>(head.k, col, int(end - col), int(dot.width), head.k_buffer);
+        for (int g = 0; g < count; ++g) backward_block(head, groups[g], col, end, k, first && g == 0);
     }
     for (int g = 0; g < count; ++g)
-        if (some[g].fresh) head.dq.clear(some[g].group.row, some[g].group.row + some[g].group.rows);
+        if (groups[g].overwrite) head.dq.clear(groups[g].group.row, groups[g].group.row + groups[g].group.rows);
 }
 
-Head make_head(const DotBackward& job, int64_t task, Scratch& scratch) {
-    const Dot& of = job.of;
-    const Share own(of, job.parts, task);
-    const int64_t batch = own.batch, at = own.head, shared = at / of.groups, keys = own.last - own.first;
-    const ptrdiff_t width = padded(of.width), value_width = padded(of.value_width);
-    char* const dq = static_cast<char*>(job.dq.at(batch, at, 0, job.dq_number)) + own.part * job.dq_part * ptrdiff_t(size_of(job.dq_number));
+Head make_head(const DotBackward& job, int64_t task, Workspace& workspace) {
+    const Dot& dot = job.dot;
+    const KeyPart part(dot, job.parts, task);
+    const int64_t batch = part.batch, head = part.head, kv_head = head / dot.groups, keys = part.last - part.first;
+    const ptrdiff_t width = padded(dot.width), value_width = padded(dot.value_width);
+    char* const dq = static_cast<char*>(job.dq.at(batch, head, 0, job.dq_dtype)) +
+                     part.part * job.dq_part * ptrdiff_t(element_size(job.dq_dtype));
     return {
-        .own = own,
+        .part = part,
         .job = &job,
-        .of = &of,
-        .q = source(of.q, of.number, batch, at),
-        .k = source(of.k, of.number, batch, shared),
-        .v = source(of.v, of.number, batch, shared),
-        .grad = source(job.grad, Number::float32, batch, at),
-        .context = job.context.at(batch, at),
-        .highest = job.softmax.highest.at(batch, at),
-        .total = job.softmax.total.at(batch, at),
-        .dq = {dq, job.dq.row, job.dq_number, of.queries, width, scratch},
-        .dk = {job.dk.at(batch, at, own.first, job.dk_number), job.dk.row, job.dk_number, keys, width, scratch},
-        .dv = {job.dv.at(batch, at, own.first, job.dk_number), job.dv.row, job.dk_number, keys, value_width, scratch},
-        .scale = of.softcap > 0 ? of.scale / of.softcap : of.scale,
-        .p = scratch.take(key_block * most_queries),
-        .ds = scratch.take(key_block * most_queries),
-        .slope = scratch.take(key_block * most_queries),
-        .k_room = scratch.take(key_block * width),
-        .v_room = scratch.take(key_block * value_width),
+        .dot = &dot,
+        .q = head_rows(dot.q, dot.dtype, batch, head),
+        .k = head_rows(dot.k, dot.dtype, batch, kv_head),
+        .v = head_rows(dot.v, dot.dtype, batch, kv_head),
+        .grad = head_rows(job.grad, Dtype::float32, batch, head),
+        .context = job.context.at(batch, head),
+        .highest = job.softmax.highest.at(batch, head),
+        .total = job.softmax.total.at(batch, head),
+        .dq = {dq, job.dq.row, job.dq_dtype, dot.queries, width, workspace},
+        .dk = {job.dk.at(batch, head, part.first, job.dkv_dtype), job.dk.row, job.dkv_dtype, keys, width, workspace},
+        .dv = {job.dv.at(batch, head, part.first, job.dkv_dtype), job.dv.row, job.dkv_dtype, keys, value_width, workspace},
+        .scale = dot.softcap > 0 ? dot.scale / dot.softcap : dot.scale,
+        .p = workspace.allocate(key_block * max_queries),
+        .ds = workspace.allocate(key_block * max_queries),
+        .slope = workspace.allocate(key_block * max_queries),
+        .k_buffer = workspace.allocate(key_block * width),
+        .v_buffer = workspace.allocate(key_block * value_width),
     };
 }
 
 }  // namespace
 
-void dot_backward(const void* given, int64_t task, Scratch& scratch) {
-    const DotBackward& job = *static_cast<const DotBackward*>(given);
-    const Dot& of = job.of;
-    const Head head = make_head(job, task, scratch);
-    Queries some[together];
-    for (Queries& queries : some) {
-        queries.qt = scratch.take(most_queries * head.dk.width);
-        queries.gt = scratch.take(most_queries * head.dv.width);
-        queries.base = scratch.take(most_queries);
-        queries.share = scratch.take(most_queries);
-        queries.delta = scratch.take(most_queries);
-        queries.q_room = scratch.take(most_queries * head.dk.width);
-        queries.grad_room = scratch.take(most_queries * head.dv.width);
+void dot_backward(const void* arguments, int64_t task, Workspace& workspace) {
+    const DotBackward& job = *static_cast<const DotBackward*>(arguments);
+    const Dot& dot = job.dot;
+    const Head head = make_head(job, task, workspace);
+    QueryGroup pass[groups_per_pass];
+    for (QueryGroup& queries : pass) {
+        queries.qt = workspace.allocate(max_queries * head.dk.width);
+        queries.gt = workspace.allocate(max_queries * head.dv.width);
+        queries.base = workspace.allocate(max_queries);
+        queries.inverse_total = workspace.allocate(max_queries);
+        queries.delta = workspace.allocate(max_queries);
+        queries.q_buffer = workspace.allocate(max_queries * head.dk.width);
+        queries.grad_buffer = workspace.allocate(max_queries * head.dv.width);
     }
-    const Groups groups(0, int(of.queries));
-    for (int g = 0; g < groups.count; g += together) {
-        const int count = int(least(together, groups.count - g));
-        for (int i = 0; i < count; ++i) some[i].group = groups[g + i];
-        groups_backward(head, some, count, g == 0);
+    const Groups groups(0, int(dot.queries));
+    for (int g = 0; g < groups.count; g += groups_per_pass) {
+        const int count = int(min(groups_per_pass, groups.count - g));
+        for (int i = 0; i < count; ++i) pass[i].group = groups[g + i];
+        groups_backward(head, pass, count, g == 0);
     }
-    for (const Gradient* x : {&head.dq, &head.dk, &head.dv}) x->write();
+    for (const Gradient* gradient : {&head.dq, &head.dk, &head.dv}) gradient->write();
     // Non-finite masked keys affect dQ, and the queries of masked keys affect dK
-    const bool kept = !of.mask.any || (head.dq.finite(of.width) && head.dk.finite(of.width));
-    if (!kept) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
+    const bool finite = !dot.mask.any || (head.dq.finite(dot.width) && head.dk.finite(dot.width));
+    if (!finite) __atomic_store_n(job.non_finite, 1, __ATOMIC_RELAXED);
 }
 
 }  // namespace regard::REGARD_ISA

@@ -1,4 +1,4 @@
-// Few queries and many keys: lanes are channels, and rows are read once, in place.
+// Few queries and many keys: lanes are channels, and each row of keys and values is read once, in place.
 #pragma once
 
 #include "base/dtype.hpp"
@@ -8,84 +8,85 @@
 
 namespace regard::REGARD_ISA {
 
-inline constexpr int few_block = 128;  // keys at a time
-inline constexpr int ahead = 16;       // rows between what is read and what is asked for
+inline constexpr int kv_block = 128;          // keys per block
+inline constexpr int prefetch_distance = 16;  // rows
 
-// Streams stop at the end of a page: rows are asked for before the hardware would think of them.
+// Hardware prefetching stops at the end of a page, so rows are prefetched explicitly.
 template <typename T>
-REGARD_INLINE void fetch(const T* row, int width) {
+REGARD_INLINE void prefetch(const T* row, int width) {
     for (int c = 0; c < width; c += 64 / int(sizeof(T))) __builtin_prefetch(row + c, 0, 3);
 }
 
-// Products of R rows of x (`ld` apart, whole vectors) with the rows of a head from `first` on: (R, few_block).
-template <int R, Number N>
-void meet_rows(const Source& of, int64_t first, int count, int width, const float* x, ptrdiff_t ld, float* s) {
-    const int whole = width / lanes * lanes;
+// Computes the products of R rows of x (row stride ld, whole vectors) and the rows of a head from `first` on: (R, kv_block).
+template <int R, Dtype D>
+void score_rows(const HeadRows& rows, int64_t first, int count, int width, const float* x, ptrdiff_t ld, float* s) {
+    const int full_width = width / lanes * lanes;
     for (int n = 0; n < count; n += lanes) {
         vec total[R][lanes] = {};
         for (int j = 0; j < lanes && n + j < count; ++j) {
-            const auto* row = of.row_of<N>(first + n + j);
-            fetch(row + ahead * of.row, width);
+            const auto* row = rows.row_at<D>(first + n + j);
+            prefetch(row + prefetch_distance * rows.row, width);
             vec sum[R] = {};
-            for (int c = 0; c < whole; c += lanes) {
-                const vec y = Kind<N>::read(row + c);
+            for (int c = 0; c < full_width; c += lanes) {
+                const vec y = DtypeTraits<D>::read(row + c);
 #pragma GCC unroll 4
                 for (int r = 0; r < R; ++r) sum[r] += y * load(x + r * ld + c);
             }
-            if (whole < width) {
-                const vec y = Kind<N>::read(row + whole, width - whole);
-                for (int r = 0; r < R; ++r) sum[r] += y * load(x + r * ld + whole);
+            if (full_width < width) {
+                const vec y = DtypeTraits<D>::read(row + full_width, width - full_width);
+                for (int r = 0; r < R; ++r) sum[r] += y * load(x + r * ld + full_width);
             }
             for (int r = 0; r < R; ++r) total[r][j] = sum[r];
         }
-        for (int r = 0; r < R; ++r) store(s + r * few_block + n, sums_of(total[r]));
+        for (int r = 0; r < R; ++r) store(s + r * kv_block + n, horizontal_sums(total[r]));
     }
 }
 
-// NV vectors of Σ_j p_rj · row_j added to R sums: two rows at a time, so that one sum need not wait for another.
-template <int R, int NV, Number N>
-void gather(const Source& of, int64_t first, int count, int c, const float* p, float* sums, ptrdiff_t ld) {
+// Adds NV vectors of Σ_j p_rj · row_j to R sums. Rows alternate between two accumulators, which hides the latency.
+template <int R, int NV, Dtype D>
+void accumulate_vectors(const HeadRows& rows, int64_t first, int count, int c, const float* p, float* sums, ptrdiff_t ld) {
     vec even[R][NV] = {}, odd[R][NV] = {};
     int j = 0;
     for (; j + 2 <= count; j += 2) {
-        const auto *x = of.row_of<N>(first + j) + c, *y = of.row_of<N>(first + j + 1) + c;
+        const auto *x = rows.row_at<D>(first + j) + c, *y = rows.row_at<D>(first + j + 1) + c;
 #pragma GCC unroll 4
         for (int n = 0; n < NV; ++n) {
-            const vec one = Kind<N>::read(x + n * lanes), two = Kind<N>::read(y + n * lanes);
+            const vec x_value = DtypeTraits<D>::read(x + n * lanes), y_value = DtypeTraits<D>::read(y + n * lanes);
 #pragma GCC unroll 4
             for (int r = 0; r < R; ++r) {
-                even[r][n] += one * splat(p[r * few_block + j]);
-                odd[r][n] += two * splat(p[r * few_block + j + 1]);
+                even[r][n] += x_value * splat(p[r * kv_block + j]);
+                odd[r][n] += y_value * splat(p[r * kv_block + j + 1]);
             }
         }
-        fetch(x + ahead * of.row, NV * lanes);
-        fetch(y + ahead * of.row, NV * lanes);
+        prefetch(x + prefetch_distance * rows.row, NV * lanes);
+        prefetch(y + prefetch_distance * rows.row, NV * lanes);
     }
     for (int n = 0; n < NV; ++n)
         for (int r = 0; r < R; ++r) {
-            if (j < count) even[r][n] += Kind<N>::read(of.row_of<N>(first + j) + c + n * lanes) * splat(p[r * few_block + j]);
-            float* to = sums + r * ld + c + n * lanes;
-            store(to, load(to) + (even[r][n] + odd[r][n]));
+            if (j < count)
+                even[r][n] += DtypeTraits<D>::read(rows.row_at<D>(first + j) + c + n * lanes) * splat(p[r * kv_block + j]);
+            float* sum = sums + r * ld + c + n * lanes;
+            store(sum, load(sum) + (even[r][n] + odd[r][n]));
         }
 }
 
-// All channels of it.
-template <int R, Number N>
-void gather_rows(const Source& of, int64_t first, int count, int width, const float* p, float* sums, ptrdiff_t ld) {
-    constexpr int most = R <= 2 ? 4 : 2;
+// Adds Σ_j p_rj · row_j to R sums, all channels.
+template <int R, Dtype D>
+void accumulate_rows(const HeadRows& rows, int64_t first, int count, int width, const float* p, float* sums, ptrdiff_t ld) {
+    constexpr int max_nv = R <= 2 ? 4 : 2;
     int c = 0;
-    for (; c + most * lanes <= width; c += most * lanes) gather<R, most, N>(of, first, count, c, p, sums, ld);
-    for (; c + lanes <= width; c += lanes) gather<R, 1, N>(of, first, count, c, p, sums, ld);
+    for (; c + max_nv * lanes <= width; c += max_nv * lanes) accumulate_vectors<R, max_nv, D>(rows, first, count, c, p, sums, ld);
+    for (; c + lanes <= width; c += lanes) accumulate_vectors<R, 1, D>(rows, first, count, c, p, sums, ld);
     if (c == width) return;
     for (int j = 0; j < count; ++j) {
-        const vec x = Kind<N>::read(of.row_of<N>(first + j) + c, width - c);
-        for (int r = 0; r < R; ++r) store(sums + r * ld + c, load(sums + r * ld + c) + x * splat(p[r * few_block + j]));
+        const vec x = DtypeTraits<D>::read(rows.row_at<D>(first + j) + c, width - c);
+        for (int r = 0; r < R; ++r) store(sums + r * ld + c, load(sums + r * ld + c) + x * splat(p[r * kv_block + j]));
     }
 }
 
-// Calls f with up to four rows at a time: how many, as a constant, and the first.
+// Calls f for groups of up to four rows, with their number as a compile-time constant and the first row.
 template <typename F>
-REGARD_INLINE void by_fours(int rows, F f) {
+REGARD_INLINE void for_groups_of_four(int rows, F f) {
     int r = 0;
     for (; r + 4 <= rows; r += 4) f(std::integral_constant<int, 4>{}, r);
     if (rows - r == 3) f(std::integral_constant<int, 3>{}, r);

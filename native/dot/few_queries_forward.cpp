@@ -1,14 +1,14 @@
-// Scaled dot products: forward, for the few queries of a decoding step. The channels stand in the lanes.
+// Dot-product attention, forward, for few queries, as in a decoding step. Lanes are channels (few_queries.hpp).
 //
 //     for blocks of keys:                                  one task: a head of keys, and all query heads that share it
 //         for a few queries at a time:
-//             S  = Q · Kᵀ                                  a vector of sums per key, `lanes` of them added up together
+//             S  = Q · Kᵀ                                  a vector of partial sums per key; `lanes` keys are summed together
 //             P  = e^(S − highest so far)
 //             O += P · V
 //     context = O / Σ P
 //
-// Every key and value is used once per query: what limits is how fast they can be read. Nothing is copied or transposed,
-// and query heads that share a key head read it once.
+// Each key and value is used once per query, so memory bandwidth is the limit. Nothing is copied or transposed, and query heads
+// that share a key head read it together.
 #include <cmath>
 #include <cstring>
 
@@ -23,116 +23,129 @@ namespace regard::REGARD_ISA {
 
 namespace {
 
-constexpr int most_together = 4;
+constexpr int max_rows_per_pass = 4;
 
-// The queries of a task: row r is query r % queries of the r / queries-th head that shares the keys.
-struct Few {
+// The queries of a task. Row r is query r % queries of head r / queries among the heads that share the keys.
+struct FewQueries {
     const DotForward* job;
-    int64_t batch, shared;
+    int64_t batch, kv_head;
     int rows, width, value_width;  // widths in whole vectors
-    Source k, v;
-    float *q, *s;                             // (rows, width), (most_together, few_block)
-    float *highest, *total, *summed;          // (rows), (rows), (rows, value_width)
+    HeadRows k, v;
+    float *q, *s;                          // (rows, width), (max_rows_per_pass, kv_block)
+    float *highest, *total, *accumulator;  // (rows), (rows), (rows, value_width)
 
-    Place place(int row) const {
-        const Dot& of = job->of;
-        return {batch, shared * of.groups + row / of.queries, row % of.queries, 1};
+    QueryBlock query_block(int row) const {
+        const Dot& dot = job->dot;
+        return {batch, kv_head * dot.groups + row / dot.queries, row % dot.queries, 1};
     }
 };
 
-// Weights of one query in place of its scores, and its sums brought to the new highest score.
-void weigh(const Few& few, int row, float* s, int keys) {
-    const int whole = round_up(keys);
-    for (int j = keys; j < whole; ++j) s[j] = -infinity;
-    vec peak = load(s);
-    for (int j = lanes; j < whole; j += lanes) peak = maximum(peak, load(s + j));
-    const float before = few.highest[row], now = std::fmax(before, highest(peak));
-    const float base = now == -infinity ? 0.0f : now;
-    if (now > before) {
-        const float shrink = before == -infinity ? 0.0f : std::exp(before - now);
-        float* sums = few.summed + row * few.value_width;
-        for (int c = 0; c < few.value_width; c += lanes) store(sums + c, load(sums + c) * shrink);
-        few.total[row] *= shrink;
-        few.highest[row] = now;
+// Replaces the scores of one query by unnormalized weights, and rescales its sums if the highest score increases.
+void softmax_row(const FewQueries& state, int row, float* s, int keys) {
+    const int padded_keys = round_up(keys);
+    for (int j = keys; j < padded_keys; ++j) s[j] = -infinity;
+    vec maxima = load(s);
+    for (int j = lanes; j < padded_keys; j += lanes) maxima = maximum(maxima, load(s + j));
+    const float old_max = state.highest[row], new_max = std::fmax(old_max, highest(maxima));
+    const float base = new_max == -infinity ? 0.0f : new_max;
+    if (new_max > old_max) {
+        const float rescale = old_max == -infinity ? 0.0f : std::exp(old_max - new_max);
+        float* sums = state.accumulator + row * state.value_width;
+        for (int c = 0; c < state.value_width; c += lanes) store(sums + c, load(sums + c) * rescale);
+        state.total[row] *= rescale;
+        state.highest[row] = new_max;
     }
     vec total{};
-    for (int j = 0; j < whole; j += lanes) {
+    for (int j = 0; j < padded_keys; j += lanes) {
         const vec x = load(s + j);
         const vec p = x == splat(-infinity) ? vec{} : exponential(x - base);
         total += p;
         store(s + j, p);
     }
-    few.total[row] += sum(total);
+    state.total[row] += sum(total);
 }
 
-// R queries from `row` on against a block of keys.
-template <int R, Number N>
-void meet(const Few& few, int row, int64_t first, int keys) {
-    const Dot& of = few.job->of;
-    meet_rows<R, N>(few.k, first, keys, int(of.width), few.q + row * few.width, few.width, few.s);
+// Attention of R queries from `row` on to a block of keys: scores, softmax, accumulation of values.
+template <int R, Dtype D>
+void forward_block(const FewQueries& state, int row, int64_t first, int keys) {
+    const Dot& dot = state.job->dot;
+    score_rows<R, D>(state.k, first, keys, int(dot.width), state.q + row * state.width, state.width, state.s);
     for (int r = 0; r < R; ++r) {
-        const Place at = few.place(row + r);
-        const Block block{at.row, 1, first, keys};
-        float* s = few.s + r * few_block;
-        if (of.softcap > 0) cap(s, few_block, 1, keys, of.softcap);
-        if (!inside(of, at, block)) mask_block(of, at, block, s, few_block);
-        weigh(few, row + r, s, keys);
+        const QueryBlock query_block = state.query_block(row + r);
+        const Block block{query_block.row, 1, first, keys};
+        float* s = state.s + r * kv_block;
+        if (dot.softcap > 0) apply_softcap(s, kv_block, 1, keys, dot.softcap);
+        if (!unmasked(dot, query_block, block)) mask_block(dot, query_block, block, s, kv_block);
+        softmax_row(state, row + r, s, keys);
     }
-    gather_rows<R, N>(few.v, first, keys, int(of.value_width), few.s, few.summed + row * few.value_width, few.value_width);
+    accumulate_rows<R, D>(state.v, first, keys, int(dot.value_width), state.s, state.accumulator + row * state.value_width,
+                          state.value_width);
 }
 
-void take_queries(const Few& few) {
-    const Dot& of = few.job->of;
-    const float scale = of.softcap > 0 ? of.scale / of.softcap : of.scale;
-    for (int r = 0; r < few.rows; ++r) {
-        const Place at = few.place(r);
-        float* to = few.q + r * few.width;
-        const Rectangle q = rectangle<false>(source(of.q, of.number, at.batch, at.head), at.row, 1, int(of.width), to);
-        pack_rows(q.data, q.row, 1, int(of.width), to, few.width, scale);
-        few.highest[r] = -infinity;
-        few.total[r] = 0;
+void load_queries(const FewQueries& state) {
+    const Dot& dot = state.job->dot;
+    const float scale = dot.softcap > 0 ? dot.scale / dot.softcap : dot.scale;
+    for (int r = 0; r < state.rows; ++r) {
+        const QueryBlock query_block = state.query_block(r);
+        float* q_row = state.q + r * state.width;
+        const MatrixView q = readable_rows<false>(head_rows(dot.q, dot.dtype, query_block.batch, query_block.head),
+                                                  query_block.row, 1, int(dot.width), q_row);
+        pack_rows(q.data, q.row, 1, int(dot.width), q_row, state.width, scale);
+        state.highest[r] = -infinity;
+        state.total[r] = 0;
     }
-    std::memset(few.summed, 0, sizeof(float) * few.rows * few.value_width);
+    std::memset(state.accumulator, 0, sizeof(float) * state.rows * state.value_width);
 }
 
-bool finish(const Few& few) {
-    const Dot& of = few.job->of;
-    float trace = 0;
-    for (int r = 0; r < few.rows; ++r) {
-        const Place at = few.place(r);
-        float* context = few.job->context.at<float>(at.batch, at.head, at.row);
-        const float total = few.total[r], share = total == 0 ? 0.0f : 1.0f / total;
-        *few.job->softmax.highest.at<float>(at.batch, at.head, at.row) = few.highest[r];
-        *few.job->softmax.total.at<float>(at.batch, at.head, at.row) = total;
-        for (int c = 0; c < of.value_width; ++c) {
-            const float x = few.summed[r * few.value_width + c] * share;
+bool finish(const FewQueries& state) {
+    const Dot& dot = state.job->dot;
+    float finite_check = 0;
+    for (int r = 0; r < state.rows; ++r) {
+        const QueryBlock query_block = state.query_block(r);
+        float* context = state.job->context.at<float>(query_block.batch, query_block.head, query_block.row);
+        const float total = state.total[r], inverse_total = total == 0 ? 0.0f : 1.0f / total;
+        *state.job->softmax.highest.at<float>(query_block.batch, query_block.head, query_block.row) = state.highest[r];
+        *state.job->softmax.total.at<float>(query_block.batch, query_block.head, query_block.row) = total;
+        for (int c = 0; c < dot.value_width; ++c) {
+            const float x = state.accumulator[r * state.value_width + c] * inverse_total;
             context[c] = x;
-            trace += x * 0.0f;
+            finite_check += x * 0.0f;
         }
     }
-    return trace == 0;
+    return finite_check == 0;
 }
 
 }  // namespace
 
-void dot_few(const void* given, int64_t task, Scratch& scratch) {
-    const DotForward& job = *static_cast<const DotForward*>(given);
-    const Dot& of = job.of;
-    const int64_t shared_heads = of.heads / of.groups, batch = task / shared_heads, shared = task % shared_heads;
-    const int rows = int(of.groups * of.queries), width = round_up(int(of.width)), value_width = round_up(int(of.value_width));
-    const Few few{&job, batch, shared, rows, width, value_width, source(of.k, of.number, batch, shared),
-                  source(of.v, of.number, batch, shared), scratch.take(size_t(rows) * width),
-                  scratch.take(most_together * few_block), scratch.take(rows), scratch.take(rows),
-                  scratch.take(size_t(rows) * value_width)};
-    take_queries(few);
-    const Columns columns = columns_of(of, batch, 0, of.queries);
-    by_number(of.number, [&](auto number) {
-        for (int64_t first = columns.first; first < columns.last; first += few_block) {
-            const int keys = int(least(columns.last - first, few_block));
-            by_fours(rows, [&](auto some, int row) { meet<some(), number()>(few, row, first, keys); });
+void few_queries_forward(const void* arguments, int64_t task, Workspace& workspace) {
+    const DotForward& job = *static_cast<const DotForward*>(arguments);
+    const Dot& dot = job.dot;
+    const int64_t kv_heads = dot.heads / dot.groups, batch = task / kv_heads, kv_head = task % kv_heads;
+    const int rows = int(dot.groups * dot.queries), width = round_up(int(dot.width)),
+              value_width = round_up(int(dot.value_width));
+    const FewQueries state{&job,
+                           batch,
+                           kv_head,
+                           rows,
+                           width,
+                           value_width,
+                           head_rows(dot.k, dot.dtype, batch, kv_head),
+                           head_rows(dot.v, dot.dtype, batch, kv_head),
+                           workspace.allocate(size_t(rows) * width),
+                           workspace.allocate(max_rows_per_pass * kv_block),
+                           workspace.allocate(rows),
+                           workspace.allocate(rows),
+                           workspace.allocate(size_t(rows) * value_width)};
+    load_queries(state);
+    const KeyRange columns = visible_keys(dot, batch, 0, dot.queries);
+    dispatch_dtype(dot.dtype, [&](auto dtype) {
+        for (int64_t first = columns.first; first < columns.last; first += kv_block) {
+            const int keys = int(min(columns.last - first, kv_block));
+            for_groups_of_four(rows,
+                               [&](auto row_count, int row) { forward_block<row_count(), dtype()>(state, row, first, keys); });
         }
     });
-    if (!finish(few)) __atomic_store_n(job.lost, 1, __ATOMIC_RELAXED);
+    if (!finish(state)) __atomic_store_n(job.non_finite, 1, __ATOMIC_RELAXED);
 }
 
 }  // namespace regard::REGARD_ISA

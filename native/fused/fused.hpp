@@ -5,8 +5,7 @@
 
 namespace regard {
 
-// Rows (rows, width), contiguous. A task is `rows_per_task` of them; sums over rows are stored per
-// task, in one row each.
+// Tensors are (rows, width), contiguous. A task is `rows_per_task` rows. Sums over rows are stored in one row per task.
 
 // y = gelu(x + bias)
 struct Gelu {
@@ -15,28 +14,28 @@ struct Gelu {
     float* y;  // may be x
 };
 
-// Which numbers are dropped: those whose byte, a hash of the key and the place, is below `below`.
-struct Drop {
+// Dropout: an element is dropped if its random byte, a hash of the key and its index, is below `threshold`.
+struct Dropout {
     uint32_t key[2];
-    int below;  // 0: none
+    int threshold;  // 0: no dropout
 };
 
-// sum = x + dropped(part + bias), and y = (sum − mean) · rate · gain + shift, where rate = 1 / √(variance + epsilon).
+// sum = x + dropout(part + bias), y = (sum − mean) · inverse_std · gain + shift, inverse_std = 1 / √(variance + epsilon).
 struct AddNorm {
     int64_t rows, width;
     const float *x, *part, *bias;  // bias may be null
     const float *gain, *shift;
     float epsilon;
-    Drop drop;
-    float *sum, *y;  // sum may be null: then it is not kept, and y may be `part`
-    float *mean, *rate;  // (rows,)
+    Dropout dropout;
+    float *sum, *y;             // sum may be null: then it is not stored, and y may be `part`
+    float *mean, *inverse_std;  // (rows,)
 };
 struct AddNormBackward {
     int64_t rows, width;
-    const float *sum, *gain, *mean, *rate;
-    const float *of_sum, *of_y;  // the gradients that arrive; of_sum may be null
-    Drop drop;
-    float *dx, *dpart;  // dpart is null where nothing is dropped: then it is dx
+    const float *sum, *gain, *mean, *inverse_std;
+    const float *grad_sum, *grad_y;  // incoming gradients; grad_sum may be null
+    Dropout dropout;
+    float *dx, *dpart;      // dpart is null without dropout: then it equals dx
     float *dgain, *dshift;  // (tasks, width)
 };
 

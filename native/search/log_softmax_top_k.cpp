@@ -1,4 +1,4 @@
-// The best of each row of logits, as log-probabilities: one look for the best, one for the sum.
+// The highest log-probabilities of each row of logits: one pass for the top k, one for the sum of exponentials.
 #include "base/kernel_table.hpp"
 #include "base/simd.hpp"
 #include "base/top_k.hpp"
@@ -7,49 +7,50 @@ namespace regard::REGARD_ISA {
 
 namespace {
 
-constexpr int vectors = 4, block = vectors * lanes;  // looked at together: few blocks hold one of the best
+constexpr int vectors = 4, block = vectors * lanes;  // compared at once: few blocks contain one of the top k
 
-void look_through(const float* x, int64_t first, int64_t last, const Ranked& found) {
+void insert_larger(const float* x, int64_t first, int64_t last, const TopK& top) {
     for (int64_t id = first; id < last; ++id)
-        if (x[id] > found.lowest()) found.insert(x[id], id);
+        if (x[id] > top.lowest()) top.insert(x[id], id);
 }
 
-void find(const float* x, int64_t size, const Ranked& found) {
-    for (int64_t id = 0; id < found.count; ++id) found.settle(id, x[id], id);
-    int64_t id = found.count;
+void select_top_k(const float* x, int64_t size, const TopK& top) {
+    for (int64_t id = 0; id < top.count; ++id) top.insert_at(id, x[id], id);
+    int64_t id = top.count;
     for (; id + block <= size; id += block) {
-        const vec a = maximum(load(x + id), load(x + id + lanes)), b = maximum(load(x + id + 2 * lanes), load(x + id + 3 * lanes));
-        if (!any(maximum(a, b) > splat(found.lowest()))) continue;
-        for (int64_t part = id; part < id + block; part += lanes)
-            if (any(load(x + part) > splat(found.lowest()))) look_through(x, part, part + lanes, found);
+        const vec a = maximum(load(x + id), load(x + id + lanes)),
+                  b = maximum(load(x + id + 2 * lanes), load(x + id + 3 * lanes));
+        if (!any(maximum(a, b) > splat(top.lowest()))) continue;
+        for (int64_t start = id; start < id + block; start += lanes)
+            if (any(load(x + start) > splat(top.lowest()))) insert_larger(x, start, start + lanes, top);
     }
-    look_through(x, id, size, found);
+    insert_larger(x, id, size, top);
 }
 
-// Σ e^(x − most)
-float sum_of_exponentials(const float* x, int64_t size, float most) {
+// Σ e^(x − maximum_value)
+float sum_of_exponentials(const float* x, int64_t size, float maximum_value) {
     vec sums[vectors]{};
-    int64_t at = 0;
-    for (; at + block <= size; at += block)
-        for (int i = 0; i < vectors; ++i) sums[i] += exponential(load(x + at + i * lanes) - most);
-    for (; at < size; at += lanes) {
-        const int some = int(size - at < lanes ? size - at : lanes);
-        sums[0] += select(lane_numbers() < some, exponential(load_some(x + at, some) - most), vec{});
+    int64_t index = 0;
+    for (; index + block <= size; index += block)
+        for (int i = 0; i < vectors; ++i) sums[i] += exponential(load(x + index + i * lanes) - maximum_value);
+    for (; index < size; index += lanes) {
+        const int count = int(size - index < lanes ? size - index : lanes);
+        sums[0] += select(lane_indices() < count, exponential(load_partial(x + index, count) - maximum_value), vec{});
     }
     return sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
 }  // namespace
 
-void best(const void* given, int64_t task, Scratch& scratch) {
-    const Best& job = *static_cast<const Best*>(given);
-    const int64_t first = task * scratch.rows_per_task, past = first + scratch.rows_per_task;
-    for (int64_t r = first; r < (past < job.rows ? past : job.rows); ++r) {
+void log_softmax_top_k(const void* arguments, int64_t task, Workspace& workspace) {
+    const LogSoftmaxTopK& job = *static_cast<const LogSoftmaxTopK*>(arguments);
+    const int64_t first = task * workspace.rows_per_task, last = first + workspace.rows_per_task;
+    for (int64_t r = first; r < (last < job.rows ? last : job.rows); ++r) {
         const float* x = job.logits + r * job.row;
-        const Ranked found{job.values + r * job.count, job.ids + r * job.count, job.count};
-        find(x, job.size, found);
-        const float most = found.values[0], rest = __builtin_logf(sum_of_exponentials(x, job.size, most));
-        for (int64_t i = 0; i < job.count; ++i) found.values[i] = found.values[i] - most - rest;
+        const TopK top{job.values + r * job.count, job.ids + r * job.count, job.count};
+        select_top_k(x, job.size, top);
+        const float maximum_value = top.values[0], log_sum = __builtin_logf(sum_of_exponentials(x, job.size, maximum_value));
+        for (int64_t i = 0; i < job.count; ++i) top.values[i] = top.values[i] - maximum_value - log_sum;
     }
 }
 

@@ -1,10 +1,10 @@
-// The views of a map, each a way to look at a block of scores.
+// The views of a map. Each processes a block of scores at a time.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "base/top_k.hpp"
-#include "views/score_walk.hpp"
+#include "views/score_visitor.hpp"
 #include "views/view_pooling.hpp"
 #include "views/views.hpp"
 
@@ -12,76 +12,76 @@ namespace regard::REGARD_ISA {
 
 namespace {
 
-// The highest score of each row so far, and the sum of e^(score − highest).
-struct Statistic : Sight {
-    Statistic(const Observe& job, const Part& part) : Sight(job, part) {
-        std::fill(highest + part.row, highest + part.row_end, -infinity);
-        std::fill(total + part.row, total + part.row_end, 0.0f);
+// Online softmax: the highest score of each row so far, and the sum of e^(score − highest).
+struct Statistic : ViewBase {
+    Statistic(const ViewJob& job, const Region& region) : ViewBase(job, region) {
+        std::fill(highest + region.row, highest + region.row_end, -infinity);
+        std::fill(total + region.row, total + region.row_end, 0.0f);
     }
 
     void operator()(const Block& block, const float* s) const {
         for (int i = 0; i < block.rows; ++i, s += key_block) {
-            float &risen = highest[block.row + i], &sums = total[block.row + i];
-            vec most = load(s), found{};
-            for (int j = lanes; j < block.cols; j += lanes) most = maximum(most, load(s + j));
-            if (any(most > splat(risen))) {
-                const float now = REGARD_ISA::highest(most);
-                sums *= risen == -infinity ? 0.0f : std::exp(risen - now);
-                risen = now;
+            float &running_max = highest[block.row + i], &sums = total[block.row + i];
+            vec maxima = load(s), exponentials{};
+            for (int j = lanes; j < block.cols; j += lanes) maxima = maximum(maxima, load(s + j));
+            if (any(maxima > splat(running_max))) {
+                const float new_max = REGARD_ISA::highest(maxima);
+                sums *= running_max == -infinity ? 0.0f : std::exp(running_max - new_max);
+                running_max = new_max;
             }
-            const vec base = splat(risen == -infinity ? 0.0f : risen);
-            for (int j = 0; j < block.cols; j += lanes) found += weight(load(s + j) - base);
-            sums += sum(found);
+            const vec base = splat(running_max == -infinity ? 0.0f : running_max);
+            for (int j = 0; j < block.cols; j += lanes) exponentials += weight(load(s + j) - base);
+            sums += sum(exponentials);
         }
     }
 
     void finish() const {}
 };
 
-// The best scores of a row so far stand in `out`, the highest first; among equal ones the first key leads.
-struct Top : Sight {
+// The highest scores of a row so far are in `out`, in descending order; on ties, the first key comes first.
+struct TopWeights : ViewBase {
     int64_t first, last;
-    int64_t* at;
+    int64_t* indices;
 
-    Top(const Observe& job, const Part& part)
-        : Sight(job, part), first(part.row), last(part.row_end), at(job.at + (out - job.out)) {
+    TopWeights(const ViewJob& job, const Region& region)
+        : ViewBase(job, region), first(region.row), last(region.row_end), indices(job.indices + (out - job.out)) {
         std::fill(row(first), row(last), -infinity);
-        std::fill(at + first * job.out_row, at + last * job.out_row, int64_t(-1));
+        std::fill(indices + first * job.out_row, indices + last * job.out_row, int64_t(-1));
     }
 
     void operator()(const Block& block, const float* s) const {
         for (int i = 0; i < block.rows; ++i, s += key_block) {
-            const Ranked best{row(block.row + i), at + (block.row + i) * job.out_row, job.count};
+            const TopK top{row(block.row + i), indices + (block.row + i) * job.out_row, job.count};
             for (int j = 0; j < block.cols; j += lanes) {
-                if (!any(load(s + j) > splat(best.lowest()))) continue;
+                if (!any(load(s + j) > splat(top.lowest()))) continue;
                 for (int n = j; n < j + lanes; ++n)
-                    if (s[n] > best.lowest()) best.insert(s[n], block.col + n);
+                    if (s[n] > top.lowest()) top.insert(s[n], block.col + n);
             }
         }
     }
 
     void finish() const {
         for (int64_t i = first; i < last; ++i) {
-            const Row log = logs(i);
+            const LogWeights log_weight = log_weights(i);
             for (int64_t n = 0; n < job.count; n += lanes) {
-                const int some = int(least(lanes, job.count - n));
-                store_some(row(i) + n, weight(log(load_some(row(i) + n, some))), some);
+                const int count = int(min(lanes, job.count - n));
+                store_partial(row(i) + n, weight(log_weight(load_partial(row(i) + n, count))), count);
             }
         }
     }
 };
 
-struct Entropy : Sight {
-    Entropy(const Observe& job, const Part& part) : Sight(job, part) {
-        for (int64_t i = part.row; i < part.row_end; ++i) *row(i) = 0;
+struct Entropy : ViewBase {
+    Entropy(const ViewJob& job, const Region& region) : ViewBase(job, region) {
+        for (int64_t i = region.row; i < region.row_end; ++i) *row(i) = 0;
     }
 
     void operator()(const Block& block, const float* s) const {
         for (int i = 0; i < block.rows; ++i, s += key_block) {
-            const Row log = logs(block.row + i);
+            const LogWeights log_weight = log_weights(block.row + i);
             vec sums{};
             for (int j = 0; j < block.cols; j += lanes) {
-                const vec x = maximum(log(load(s + j)), splat(-1e4f));  // in place of log 0, which 0 multiplies
+                const vec x = maximum(log_weight(load(s + j)), splat(-1e4f));  // finite instead of log 0, so that 0 · x is 0
                 sums += weight(x) * x;
             }
             *row(block.row + i) -= sum(sums);
@@ -90,113 +90,115 @@ struct Entropy : Sight {
     void finish() const {}
 };
 
-struct Weights : Sight {
-    Weights(const Observe& job, const Part& part) : Sight(job, part) {
-        const Place at{part.batch, part.head, part.row, int(part.row_end - part.row)};
-        if (inside(job.of.of, at, {at.row, at.rows, job.first, int(job.last - job.first)})) return;  // all is written
-        for (int64_t i = part.row; i < part.row_end; ++i) std::fill(row(i), row(i) + (job.last - job.first), 0.0f);
+struct Weights : ViewBase {
+    Weights(const ViewJob& job, const Region& region) : ViewBase(job, region) {
+        const QueryBlock query_block{region.batch, region.head, region.row, int(region.row_end - region.row)};
+        if (unmasked(job.additive.dot, query_block, {query_block.row, query_block.rows, job.first, int(job.last - job.first)}))
+            return;  // every element is written
+        for (int64_t i = region.row; i < region.row_end; ++i) std::fill(row(i), row(i) + (job.last - job.first), 0.0f);
     }
 
     void operator()(const Block& block, const float* s) const {
         for (int i = 0; i < block.rows; ++i, s += key_block) {
-            const Row log = logs(block.row + i);
-            float* to = row(block.row + i) + (block.col - job.first);
+            const LogWeights log_weight = log_weights(block.row + i);
+            float* output = row(block.row + i) + (block.col - job.first);
             for (int j = 0; j < block.cols; j += lanes)
-                store_some(to + j, weight(log(load(s + j))), int(least(lanes, block.cols - j)));
+                store_partial(output + j, weight(log_weight(load(s + j))), int(min(lanes, block.cols - j)));
         }
     }
     void finish() const {}
 };
 
 // weights · x
-struct Times : Sight {
+struct Matmul : ViewBase {
     int64_t first, last;
     const float* x;
-    float *values, *summed;  // (key_block, width), (rows, width)
-    int width;               // whole vectors
+    float *values, *accumulator;  // (key_block, width), (rows, width)
+    int width;                    // whole vectors
 
-    Times(const Observe& job, const Part& part, Scratch& scratch)
-        : Sight(job, part), first(part.row), last(part.row_end),
-          x(job.x.at(part.batch, part.head)), width(round_up(int(job.count))) {
-        values = scratch.take(key_block * width);
-        summed = scratch.take((last - first) * width);
-        std::fill(summed, summed + (last - first) * width, 0.0f);
+    Matmul(const ViewJob& job, const Region& region, Workspace& workspace)
+        : ViewBase(job, region), first(region.row), last(region.row_end), x(job.x.at(region.batch, region.head)),
+          width(round_up(int(job.count))) {
+        values = workspace.allocate(key_block * width);
+        accumulator = workspace.allocate((last - first) * width);
+        std::fill(accumulator, accumulator + (last - first) * width, 0.0f);
     }
 
-    void keys(int64_t col, int cols) const {
+    void load_columns(int64_t col, int cols) const {
         pack_rows(x + col * job.x.row, job.x.row, cols, int(job.count), values, width, 1.0f);
     }
     void operator()(const Block& block, float* s) const {
-        weigh(block, s);
-        product<true>(block.rows, width, block.cols, {s, key_block, 1}, values, width,
-                      summed + (block.row - first) * width, width);
+        softmax_block(block, s);
+        product<true>(block.rows, width, block.cols, {s, key_block, 1}, values, width, accumulator + (block.row - first) * width,
+                      width);
     }
     void finish() const {
-        for (int64_t i = first; i < last; ++i) std::copy_n(summed + (i - first) * width, job.count, row(i));
+        for (int64_t i = first; i < last; ++i) std::copy_n(accumulator + (i - first) * width, job.count, row(i));
     }
 };
 
-// x · weights. Sums are made block by block and then added: long columns would lose small weights otherwise.
-struct Before : Sight {
+// x · weights. The sums of blocks are computed separately and then added, so that small weights of long columns are not lost.
+struct Rmatmul : ViewBase {
     static constexpr int strips = 8;
     int64_t first;
     int cols;
     const float* x;
-    float *part, *summed;  // (count, key_block)
+    float *block_product, *accumulator;  // (count, key_block)
 
-    Before(const Observe& job, const Part& of, Scratch& scratch)
-        : Sight(job, of), first(of.col), cols(int(of.col_end - of.col)),
-          x(job.x.at(of.batch, of.head)) {
-        part = scratch.take(job.count * key_block);
-        summed = scratch.take(job.count * key_block);
-        std::fill(summed, summed + job.count * key_block, 0.0f);
+    Rmatmul(const ViewJob& job, const Region& region, Workspace& workspace)
+        : ViewBase(job, region), first(region.col), cols(int(region.col_end - region.col)),
+          x(job.x.at(region.batch, region.head)) {
+        block_product = workspace.allocate(job.count * key_block);
+        accumulator = workspace.allocate(job.count * key_block);
+        std::fill(accumulator, accumulator + job.count * key_block, 0.0f);
     }
 
     void operator()(const Block& block, float* s) const {
-        weigh(block, s);
+        softmax_block(block, s);
         const int64_t shift = block.col - first;
-        product<false>(int(job.count), block.cols, block.rows, {x + block.row, job.x.row, 1}, s, key_block, part, key_block);
+        product<false>(int(job.count), block.cols, block.rows, {x + block.row, job.x.row, 1}, s, key_block, block_product,
+                       key_block);
         for (int64_t e = 0; e < job.count; ++e)
-            for (int j = 0; j < block.cols; ++j) summed[e * key_block + shift + j] += part[e * key_block + j];
+            for (int j = 0; j < block.cols; ++j) accumulator[e * key_block + shift + j] += block_product[e * key_block + j];
     }
     void finish() const {
-        for (int64_t e = 0; e < job.count; ++e) std::copy_n(summed + e * key_block, cols, row(e) + first);
+        for (int64_t e = 0; e < job.count; ++e) std::copy_n(accumulator + e * key_block, cols, row(e) + first);
     }
 };
 
-template <typename SEE>
-void look(const Observe& job, const Part& part, Scratch& scratch, SEE see) {
-    walk(job.of, part, scratch, see);
-    see.finish();
+template <typename VIEW>
+void run_view(const ViewJob& job, const Region& region, Workspace& workspace, VIEW view) {
+    visit_scores(job.additive, region, workspace, view);
+    view.finish();
 }
 
-Part part_of(const Observe& job, int64_t task) {
-    const Dot& of = job.of.of;
+Region region_of(const ViewJob& job, int64_t task) {
+    const Dot& dot = job.additive.dot;
     const int64_t entry = task / tasks_of_head(job), first = task % tasks_of_head(job) * job.per_task;
-    const int64_t last = least(first + job.per_task, job.units);
-    const int64_t batch = entry / of.heads, head = entry % of.heads;
-    if (job.verb == Verb::before) return {batch, head, 0, of.queries, first, last};
-    if (job.verb == Verb::largest || job.verb == Verb::sums)
+    const int64_t last = min(first + job.per_task, job.units);
+    const int64_t batch = entry / dot.heads, head = entry % dot.heads;
+    if (job.kind == ViewKind::rmatmul) return {batch, head, 0, dot.queries, first, last};
+    if (job.kind == ViewKind::max || job.kind == ViewKind::sum)
         return {batch, head, job.rows.edges[first], job.rows.edges[last], job.first, job.last};
     return {batch, head, first, last, job.first, job.last};
 }
 
 }  // namespace
 
-void observe(const void* given, int64_t task, Scratch& scratch) {
-    const Observe& job = *static_cast<const Observe*>(given);
-    const Part part = part_of(job, task);
-    const bool pictured = job.verb == Verb::largest || job.verb == Verb::sums;
-    if (pictured && Shaded::serves(job)) return look(job, part, scratch, Shaded(job, part));
-    switch (job.verb) {
-        case Verb::statistic: return look(job, part, scratch, Statistic(job, part));
-        case Verb::top: return look(job, part, scratch, Top(job, part));
-        case Verb::entropy: return look(job, part, scratch, Entropy(job, part));
-        case Verb::weights: return look(job, part, scratch, Weights(job, part));
-        case Verb::times: return look(job, part, scratch, Times(job, part, scratch));
-        case Verb::before: return look(job, part, scratch, Before(job, part, scratch));
-        case Verb::largest: return look(job, part, scratch, Pool<true>(job, part, scratch));
-        case Verb::sums: return look(job, part, scratch, Pool<false>(job, part, scratch));
+void compute_view(const void* arguments, int64_t task, Workspace& workspace) {
+    const ViewJob& job = *static_cast<const ViewJob*>(arguments);
+    const Region region = region_of(job, task);
+    const bool pooled = job.kind == ViewKind::max || job.kind == ViewKind::sum;
+    if (pooled && Shaded::supports(job)) return run_view(job, region, workspace, Shaded(job, region));
+    switch (job.kind) {
+        case ViewKind::statistic: return run_view(job, region, workspace, Statistic(job, region));
+        case ViewKind::top: return run_view(job, region, workspace, TopWeights(job, region));
+        case ViewKind::entropy: return run_view(job, region, workspace, Entropy(job, region));
+        case ViewKind::weights: return run_view(job, region, workspace, Weights(job, region));
+        case ViewKind::matmul: return run_view(job, region, workspace, Matmul(job, region, workspace));
+        case ViewKind::rmatmul: return run_view(job, region, workspace, Rmatmul(job, region, workspace));
+        case ViewKind::max: return run_view(job, region, workspace, Pool<true>(job, region, workspace));
+        case ViewKind::sum: return run_view(job, region, workspace, Pool<false>(job, region, workspace));
     }
 }
 

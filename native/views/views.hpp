@@ -1,7 +1,7 @@
-// The views of a map: what is asked of the scores besides a context.
+// The job of a view of an attention map.
 //
-// A task is a rectangle of the score matrix of one head. No two tasks write the same number, and how the work is cut does
-// not depend on the threads: neither does any bit of the answer.
+// A task is a rectangle of the score matrix of one head. No two tasks write the same element, and the division into tasks does
+// not depend on the number of threads, so results are bit-identical for any number of threads.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,20 @@
 
 namespace regard {
 
-// With w the weight e^((score − highest) − log total) of a pair (i, j), and what a task is `per_task` of:
-enum class Verb : int32_t {
+// w is the weight e^((score − highest) − log total) of a pair (i, j). The last column is the unit that tasks count.
+enum class ViewKind : int32_t {
     statistic,  // highest_i, total_i            rows
     top,        // the `count` largest w_i       rows
     entropy,    // −Σ_j w log w                  rows
     weights,    // w                             rows
-    times,      // Σ_j w · x_j                   rows
-    before,     // Σ_i x_i · w                   columns
-    largest,    // the largest w of a cell       rows of cells
-    sums,       // the sum of w over a cell      rows of cells
+    matmul,     // Σ_j w · x_j                   rows
+    rmatmul,    // Σ_i x_i · w                   columns
+    max,        // the largest w of a cell       rows of cells
+    sum,        // the sum of w over a cell      rows of cells
 };
-inline constexpr const char* verbs[] = {"statistic", "top", "entropy", "weights", "times", "before", "largest", "sums"};
+inline constexpr const char* view_names[] = {"statistic", "top", "entropy", "weights", "matmul", "rmatmul", "max", "sum"};
 
-// Cell c holds the rows (or columns) edges[c] up to, not with, edges[c + 1].
+// Cell c has rows (or columns) edges[c] … edges[c + 1] − 1.
 struct Cells {
     const int64_t* edges;
     int64_t count;
@@ -33,29 +33,29 @@ struct Cells {
 
 // Maps the weight w of a cell to one of 256 shades, rounded and clamped to 0 … 255: x · slope + shift, x = w or log w.
 struct Shades {
-    uint8_t* out;         // of each head a picture; null: numbers are wanted
-    ptrdiff_t head, row;  // strides; nothing lies between two rows
+    uint8_t* out;         // one image per head; null: no shades
+    ptrdiff_t head, row;  // strides; rows are contiguous
     bool log;
-    float slope, shift;  // shift: with the half that rounds
+    float slope, shift;  // shift includes ½ for rounding
 };
 
-struct Observe {
-    Additive of;  // w null: dot products; v is not used
-    Verb verb;
-    // (B, H, Tq), contiguous. statistic: where highest scores and totals are written, as in Softmax. Else what is subtracted
-    // from the scores of a row, one after the other: its highest score and the logarithm of its total; 0 where it has no keys
+struct ViewJob {
+    Additive additive;  // w null: dot products; v is not used
+    ViewKind kind;
+    // (B, H, Tq), contiguous. For `statistic` the outputs: highest scores and totals, as in Softmax. Otherwise inputs, which are
+    // subtracted from the scores of a row: its highest score and the logarithm of its total; 0 if it has no keys
     float *highest, *total;
-    float* out;                  // of each head: numbers of rows, rows of numbers, or a picture
+    float* out;                   // output of each head: rows of numbers, or an image
     ptrdiff_t out_head, out_row;  // strides
-    int64_t* at;                 // top: the keys, as `out`
-    int64_t count;               // top: how many; times, before: the width of x
-    View x;                      // times: (B, H, Tk, count); before: (B, H, count, Tq)
-    Cells rows, cols;            // largest, sums
-    Shades shades;               // in place of `out`: largest; sums, of the mean
-    int64_t first, last;         // the columns to look at
-    int64_t units, per_task;     // what the tasks of one head share: rows, columns or rows of cells
+    int64_t* indices;             // top: indices of keys, with the strides of `out`
+    int64_t count;                // top: number of weights; matmul, rmatmul: width of x
+    View x;                       // matmul: (B, H, Tk, count); rmatmul: (B, H, count, Tq)
+    Cells rows, cols;             // max, sum
+    Shades shades;                // instead of `out`: max; sum, which gives shades of the mean
+    int64_t first, last;          // columns of the view
+    int64_t units, per_task;      // units of a head (rows, columns or rows of cells), units of a task
 };
 
-inline int64_t tasks_of_head(const Observe& job) { return (job.units + job.per_task - 1) / job.per_task; }
+inline int64_t tasks_of_head(const ViewJob& job) { return (job.units + job.per_task - 1) / job.per_task; }
 
 }  // namespace regard

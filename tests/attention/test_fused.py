@@ -62,7 +62,7 @@ def test_refusals() -> None:
     module = fused.kernels()
     with pytest.raises(TypeError, match="sizes must be a tuple of 2 items"):
         module.gelu((1,), 0, 0, 0, 1)
-    with pytest.raises(ValueError, match="there must be rows, and numbers in them"):
+    with pytest.raises(ValueError, match="sizes must be a non-negative number of rows and a positive width"):
         module.gelu((1, 0), 0, 0, 0, 1)
-    with pytest.raises(ValueError, match="0 to 255 may be dropped"):
+    with pytest.raises(ValueError, match="the dropout threshold must be in 0 … 255"):
         module.add_norm((1, 1), 0, 0, 0, 0, 0, 1e-5, (1, 256), 0, 0, 0, 0, 1)

@@ -15,67 +15,124 @@ check_words = importlib.util.module_from_spec(SPEC)
 sys.modules["check_words"] = check_words
 SPEC.loader.exec_module(check_words)
 
+HITS = {
+    "python-name": ("module.py", "found = 1\n", "instead of 'found'"),
+    "python-part": ("module.py", "def f(told_by=None): ...\n", "instead of 'told'"),
+    "python-part-of-class": ("module.py", "class SwiftPath: ...\n", "instead of 'Swift'"),
+    "python-attribute": ("module.py", "x.made = 1\n", "instead of 'made'"),
+    "python-phrase-in-docstring": ("module.py", '"""Chosen by lot."""\n', "instead of 'by lot'"),
+    "python-phrase-in-comment": ("module.py", "x = 1  # whoever calls it\n", "instead of 'whoever'"),
+    "python-phrase-in-message": ("module.py", 'raise ValueError("nobody may write")\n', "instead of 'nobody'"),
+    "python-phrase-in-test": ("module.py", "def test_whoever_calls_fails(): ...\n", "instead of 'whoever'"),
+    "python-opening": ("module.py", '"""What it returns."""\n', "begin with a noun"),
+    "python-opening-of-comment": ("module.py", "x = 1  # Of its own.\n", "begin with a full sentence"),
+    "c++-name": ("kernel.cpp", "int lost = 0;\n", "instead of 'lost'"),
+    "c++-part": ("kernel.hpp", "int meet_rows();\n", "instead of 'meet'"),
+    "c++-phrase": ("kernel.cpp", "// computed anew\n", "instead of 'anew'"),
+    "c++-phrase-in-message": ("kernel.cpp", 'throw error("nobody may write");\n', "instead of 'nobody'"),
+    "c++-opening": ("kernel.cpp", "// How many there are.\n", "begin with a noun"),
+    "typescript-name": ("page.ts", "const found = 1;\n", "instead of 'found'"),
+    "typescript-part": ("page.tsx", "const pieceCount = 1;\n", "instead of 'piece'"),
+    "typescript-phrase": ("page.ts", "/* computed anew */\n", "instead of 'anew'"),
+    "typescript-opening": ("page.ts", "/* What it draws. */\n", "begin with a noun"),
+    "markdown-name": ("found.md", "A text.\n", "instead of 'found'"),
+    "markdown-part": ("all_places.md", "A text.\n", "instead of 'places'"),
+    "markdown-phrase": ("page.md", "A text\n\nis told to the model.\n", "instead of 'is told'"),
+}
+"""File name, contents and expected message of one hit for every kind of rule and file."""
 
-def reports(path: Path, name: str = "module.py") -> list[str]:
-    """Return the messages about a file, as if it were called `name` in the repository."""
-    rules = check_words.Rules.load()
-    return [message for text in check_words.texts(path) for message in rules.check(text, name)]
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder without git that `main` checks instead of the repository, with exceptions of its own."""
+    config = (ROOT / "tools/words.toml").read_text(encoding="utf-8").partition("[allowed]")[0] + "[allowed]\n"
+    (tmp_path / "words.toml").write_text(config, encoding="utf-8")
+    (tmp_path / "source").mkdir()
+    monkeypatch.setattr(check_words, "ROOT", tmp_path)
+    monkeypatch.setattr(check_words, "CONFIG", tmp_path / "words.toml")
+    return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("suffix", "source", "word"),
-    [
-        (".py", "found = 1\n", "found"),
-        (".py", "def f(told_by=None): ...\n", "told"),
-        (".py", "class SwiftPath: ...\n", "Swift"),
-        (".py", "x.made = 1\n", "made"),
-        (".py", '"""Chosen by lot."""\n', "by lot"),
-        (".py", "x = 1  # whoever calls it\n", "whoever"),
-        (".py", 'raise ValueError("nobody may write")\n', "nobody"),
-        (".py", "def test_whoever_calls_gets_an_error(): ...\n", "whoever"),
-        (".cpp", "int lost = 0;\n", "lost"),
-        (".cpp", "// computed anew\n", "anew"),
-        (".ts", "const pieceCount = 1;\n", "piece"),
-        (".md", "A text\n\nis told to the model.\n", "is told"),
-    ],
-)
-def test_a_private_word_is_reported(suffix: str, source: str, word: str, tmp_path: Path) -> None:
-    path = tmp_path / f"module{suffix}"
+def allow(repository: Path, *lines: str) -> None:
+    with (repository / "words.toml").open("a", encoding="utf-8") as config:
+        config.write("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("hit", HITS)
+def test_a_private_word_is_reported(hit: str, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name, source, expected = HITS[hit]
+    (repository / "source" / name).write_text(source, encoding="utf-8")
+    assert check_words.main([]) == 1
+    (report,) = capsys.readouterr().out.splitlines()
+    assert report.startswith(f"source/{name}:") and expected in report
+
+
+def test_a_report_names_the_line(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "source/kernel.cpp").write_text("int a;\n\nint found;\n", encoding="utf-8")
+    assert check_words.main(["source"]) == 1
+    assert capsys.readouterr().out.startswith("source/kernel.cpp:3: found: ")
+
+
+def test_ordinary_english_and_code_are_not_reported(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = {
+        "module.py": '"""Return the file that was found in its place."""\n\nx = re.sub("`nobody`", "", "x")\n',
+        "kernel.cpp": "// The place that was found. `whoever`\nint x;\n",
+        "page.ts": "// Why is this needed? What was lost is recomputed.\nconst x = 1;\n",
+        "page.md": "It was found.\n\n```\nwhoever = 1\n```\n",
+    }
+    for name, source in sources.items():
+        (repository / "source" / name).write_text(source, encoding="utf-8")
+    assert check_words.main([]) == 0
+    assert capsys.readouterr().out == "check_words: no private word.\n"
+
+
+@pytest.mark.parametrize("entry", ["told_by", "source/module.py:told_by", "source/module.py:by lot"])
+def test_an_exception_is_applied_and_reported_if_it_matches_nothing(
+    entry: str, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = '"""Chosen by lot."""\n' if "by lot" in entry else "told_by = 1\n"
+    path = repository / "source/module.py"
     path.write_text(source, encoding="utf-8")
-    messages = reports(path)
-    assert len(messages) == 1 and repr(word) in messages[0]
-
-
-@pytest.mark.parametrize("opening", ["What it returns.", "Of its own.", "How many there are."])
-def test_a_docstring_must_not_begin_with_a_clause(opening: str, tmp_path: Path) -> None:
-    path = tmp_path / "module.py"
-    path.write_text(f'"""{opening}"""\n', encoding="utf-8")
-    assert len(reports(path)) == 1
-
-
-def test_ordinary_english_and_allowed_names_are_not_reported(tmp_path: Path) -> None:
-    path = tmp_path / "module.py"
-    path.write_text(
-        '"""Return the file that was found in its place."""\n\n'
-        "import re\n\n"
-        "def connection_made(self): ...\n\n"
-        'result = re.sub("`nobody`", "", "x")\n',
-        encoding="utf-8",
+    assert check_words.main([]) == 1
+    allow(repository, f'"{entry}" = "a reason"')
+    assert check_words.main([]) == 0
+    path.write_text('"""Chosen at random."""\n', encoding="utf-8")
+    capsys.readouterr()
+    assert check_words.main([]) == 1
+    assert capsys.readouterr().out == (
+        f"words.toml: allowed ({entry}) must match a name or phrase of the repository; got no match. Remove it.\n"
     )
-    assert reports(path) == []
-    path = tmp_path / "page.md"
-    path.write_text("```\nwhoever = 1\n```\n", encoding="utf-8")
-    assert reports(path) == []
+    assert check_words.main(["source"]) == 0  # a part of the repository need not contain every exception
 
 
-def test_an_exception_needs_a_reason(tmp_path: Path) -> None:
-    config = tmp_path / "words.toml"
-    config.write_text('[identifiers]\n[phrases]\n[openings]\n[allowed]\n"found" = " "\n', encoding="utf-8")
+def test_an_exception_of_one_file_does_not_hold_in_another(repository: Path) -> None:
+    allow(repository, '"source/module.py:found" = "a reason"')
+    for name in ("module.py", "other.py"):
+        (repository / "source" / name).write_text("found = 1\n", encoding="utf-8")
+    assert check_words.main(["source/module.py"]) == 0
+    assert check_words.main(["source/other.py"]) == 1
+
+
+def test_an_exception_needs_a_reason(repository: Path) -> None:
+    allow(repository, '"found" = " "')
     with pytest.raises(ValueError, match=r"allowed \(found\) must have a reason"):
-        check_words.Rules.load(config)
+        check_words.main([])
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="lists files with git")
-def test_python_documentation_and_page_have_no_private_word(capsys: pytest.CaptureFixture[str]) -> None:
-    status = check_words.main(["src", "bench", "studies", "tests/core", "tests/data", "docs", "README.md", "web/src"])
+def test_generated_folders_are_skipped_without_git(repository: Path) -> None:
+    for folder in ("node_modules", "build", ".venv"):
+        (repository / folder).mkdir()
+        (repository / folder / "module.py").write_text("found = 1\n", encoding="utf-8")
+    assert check_words.main([]) == 0
+
+
+def test_the_repository_has_no_private_word_and_needs_every_exception(capsys: pytest.CaptureFixture[str]) -> None:
+    status = check_words.main([])
     assert capsys.readouterr().out == "check_words: no private word.\n" and status == 0
+
+
+def test_make_check_runs_the_checker() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "\ncheck: $(VENV)/ready words\n" in makefile
+    assert "\nwords: $(VENV)/ready\n\t$(BIN)/python tools/check_words.py\n" in makefile
+    assert "entry: make check\n" in (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")

@@ -19,7 +19,8 @@ def log_softmax_top_k(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         return best.values - logits.logsumexp(-1, keepdim=True), best.indices
     values, ids = logits.new_empty(len(logits), count), torch.empty(len(logits), count, dtype=torch.long)
     outputs = address(values), address(ids)
-    engine.module.best(address(logits), *logits.shape, logits.stride(0), count, *outputs, torch.get_num_threads())
+    threads = torch.get_num_threads()
+    engine.module.log_softmax_top_k(address(logits), *logits.shape, logits.stride(0), count, *outputs, threads)
     return values, ids
 
 
@@ -43,5 +44,5 @@ def reorder_rows(tables: Sequence[Tensor], rows: Tensor, *, each: int, length: i
         return False
     described = [(address(table), table.stride(0), table.stride(1), table.itemsize) for table in tables]
     rows = rows.contiguous()
-    module.move(described, address(rows), count, each, length, torch.get_num_threads())
+    module.reorder_rows(described, address(rows), count, each, length, torch.get_num_threads())
     return True

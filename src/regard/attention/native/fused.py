@@ -137,7 +137,7 @@ class _AddNorm(torch.autograd.Function):
         (rows, width), threads = _sizes(added), torch.get_num_threads()
         dx = torch.empty_like(added)
         dpart = torch.empty_like(added) if ctx.drop[1] else None
-        dgain, dshift = added.new_empty(2, kernels().tasks_between(rows, threads), width)
+        dgain, dshift = added.new_empty(2, kernels().fused_tasks(rows, threads), width)
         kernels().add_norm_backward(
             (rows, width),
             *_pointers(added, gain, mean, inverse_std, grad_sum, grad_y),

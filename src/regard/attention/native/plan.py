@@ -1,4 +1,4 @@
-"""Arguments of the native kernels other than tensors: sizes, numbers and the mask, as plain integers."""
+"""Arguments of the native kernels other than tensors: sizes, parameters and the mask, as plain numbers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Plan(NamedTuple):
         return self.mask is not None
 
     def problem(self, q: Tensor, k: Tensor, v: Tensor, width: int) -> tuple[Any, ...]:
-        """Return the problem description of a kernel: sizes, q, k, v, numbers, mask."""
+        """Return the problem description of a kernel: sizes, q, k, v, parameters, mask."""
         batches, queries, keys = self.counts(q, k)
         sizes = (batches, self.heads, self.groups, queries, keys, width, v.shape[-1])
         return sizes, view(q), view(k), view(v), (DTYPE_CODES[v.dtype], self.scale, self.softcap), self.mask

@@ -1,4 +1,4 @@
-"""Views of a map by the native kernels (`observe`). Each is one pass over the scores, which are never stored.
+"""Views of a map by the native kernels (`compute_view`). Each is one pass over the scores, which are never stored.
 
 The scores are divided into rectangles in a way that depends only on the request, and no two of them write to the same
 element. So results are bit-identical for any number of threads.
@@ -116,7 +116,7 @@ def matmul(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
     out = torch.empty(*request.lead, request.queries, x.shape[-1])
     for start in range(0, x.shape[-1], PANEL):
         panel = slice(start, start + PANEL)
-        _run(request, "times", out[..., panel], statistic, x=x[..., panel])
+        _run(request, "matmul", out[..., panel], statistic, x=x[..., panel])
     return out
 
 
@@ -125,7 +125,7 @@ def rmatmul(request: Request, statistic: Statistic, x: Tensor) -> Tensor:
     out = torch.empty(*request.lead, x.shape[-2], request.keys)
     for start in range(0, x.shape[-2], PANEL):
         panel = slice(start, start + PANEL)
-        _run(request, "before", out[..., panel, :], statistic, request.keys, COLUMNS, x=x[..., panel, :])
+        _run(request, "rmatmul", out[..., panel, :], statistic, request.keys, COLUMNS, x=x[..., panel, :])
     return out
 
 
@@ -177,8 +177,8 @@ def _picture(
     out = torch.empty(*request.lead, count, cols.count) if shades is None else shades[0]
     most = max(1, ROWS // _height(rows))
     per_task = -(-count // _rounded_tasks(-(-count // most)))
-    verb = "largest" if reduce == "max" else "sums"
-    _run(request, verb, out, statistic, count, per_task, cols=cols.region, cells=(rows, cols), shades=shades)
+    kind = "max" if reduce == "max" else "sum"  # the mean is a sum, divided by the number of entries
+    _run(request, kind, out, statistic, count, per_task, cols=cols.region, cells=(rows, cols), shades=shades)
     return out
 
 
@@ -250,7 +250,7 @@ def _subtracted(statistic: Statistic, rows: Cells | None) -> tuple[Tensor, Tenso
 
 def _run(
     request: Request,
-    verb: str,
+    kind: str,
     out: Tensor | None,
     statistic: Statistic,
     units: int | None = None,
@@ -274,12 +274,12 @@ def _run(
         rows, destination = (statistic.highest, statistic.total), (0, 0, 0, 0, 0)
     else:
         rows = _subtracted(statistic, None if cells is None else cells[0])
-        count = out.shape[-2] if verb == "before" else out.shape[-1]
+        count = out.shape[-2] if kind == "rmatmul" else out.shape[-1]
         destination = (address(out), out.stride(-3) if request.lead else 0, out.stride(-2), address(at), count)
     columns = slice(0, request.keys) if cols is None else cols
     w, eq, ek = _additive(request, arguments)
-    succeeded = kernels().observe(
-        verb,
+    succeeded = kernels().compute_view(
+        kind,
         arguments.problem,
         None if w is None else (address(w), w.stride(0), w.stride(1), 0),
         address(eq),
