@@ -7,8 +7,10 @@ from .bert_heads import MaskedTokens, NextSentence, Pretraining, SentenceEmbedde
 from .cnn import CNN, CNNConfig
 from .decoder_context import AttentiveContext, FixedContext
 from .encoder_decoder import EncoderDecoder, Memory
+from .gguf_files import load_gguf
 from .gpt import GPT, GPTConfig
 from .huggingface_bert import load_bert, save_bert
+from .huggingface_gpt import load_gpt, save_gpt
 from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .transformer import Transformer, TransformerConfig
 from .vit import ViT, ViTConfig
@@ -44,5 +46,8 @@ __all__ = [
     "beam",
     "greedy",
     "load_bert",
+    "load_gguf",
+    "load_gpt",
     "save_bert",
+    "save_gpt",
 ]

@@ -25,6 +25,7 @@ from ..layers import (
 )
 from ..layers.blocks import Norm
 from ..layers.cache import Cache
+from ..layers.position import scaling_errors
 from ..layers.stack import BatchLayout, run_encoder
 from .bert import ACTIVATIONS
 from .bounds import out_of_bounds, too_large, uneven_heads, unknown_name
@@ -70,6 +71,11 @@ class GPTConfig:
     """Number of latest tokens that a token attends to, including itself (Mistral); None for all."""
     rotary_base: float = 10000.0
     """Base of the rotary frequencies."""
+    rotary_factor: float = 1.0
+    """Divisor of the rotary frequencies, for texts longer than those of the training."""
+    rotary_bands: tuple[float, float, int] | None = None
+    """(low, high, length): frequencies with more than `high` periods in `length` positions are not divided by
+    `rotary_factor`, those with fewer than `low` are (Llama 3.1); None divides all."""
     epsilon: float = 1e-5
     """Epsilon of all norms."""
     dropout: float = 0.0
@@ -118,6 +124,12 @@ class GPTConfig:
             problems.append(f"{where}: kv_heads ({self.kv_heads}) must divide heads ({self.heads}).")
         if not self.rotary_base > 1:
             problems.append(f"{where}: rotary_base ({self.rotary_base}) must be more than 1; the papers use 10000.")
+        problems += [
+            problem.replace(": ", ": rotary_", 1)
+            for problem in scaling_errors(where, self.rotary_factor, self.rotary_bands)
+        ]
+        if not self.epsilon > 0:
+            problems.append(f"{where}: epsilon ({self.epsilon}) must be more than 0; 1e-5 is usual.")
         if not problems and self.position == "rotary" and self.width // self.heads % 2:
             problems.append(
                 f"{where}: width / heads ({self.width // self.heads}) must be even for rotary positions: they rotate "
@@ -130,7 +142,8 @@ class GPTConfig:
         shared = 1 if self.kv_heads is None else self.kv_heads / self.heads
         attention = round((2 + 2 * shared) * self.width)
         feedforward = (3 if self.feedforward == "gated" else 2) * self.inner_width
-        return self.width * (self.layers * (attention + feedforward) + self.vocabulary * (1 if self.tied else 2))
+        embeddings = self.vocabulary * (1 if self.tied else 2) + self.positions * (self.position == "learned")
+        return self.width * (self.layers * (attention + feedforward) + embeddings)
 
 
 class GPT(nn.Module):
@@ -215,7 +228,7 @@ class GPT(nn.Module):
     ) -> Any:
         """Return the input of the output layer, (B, T, W), zero in padding; or (hidden, maps). See `forward`."""
         lengths = None if lengths is None else torch.as_tensor(lengths, device=ids.device)
-        start = 0 if caches is None else caches[0].length
+        start = caches[0].length if caches else 0
         self._check(ids, lengths, caches, start)
         layout = BatchLayout.of(ids, lengths)
         x = self.embed(layout.pack(ids), layout.positions, start)  # (B, T, W) or (N, W)
@@ -274,6 +287,17 @@ def _norm(config: GPTConfig) -> Norm:
     return partial(nn.LayerNorm if config.norm == "layer" else nn.RMSNorm, eps=config.epsilon)
 
 
+def _rotary(config: GPTConfig) -> RotaryPosition:
+    """Return the positions of the Llama family, whose checkpoints were trained with float32 angles."""
+    return RotaryPosition(
+        base=config.rotary_base,
+        layout="halves",
+        factor=config.rotary_factor,
+        bands=config.rotary_bands,
+        precision=torch.float32,
+    )
+
+
 def _block(config: GPTConfig, norm: Norm) -> EncoderBlock:
     attention = MultiHeadAttention(
         config.width,
@@ -281,7 +305,7 @@ def _block(config: GPTConfig, norm: Norm) -> EncoderBlock:
         kv_heads=config.kv_heads,
         bias=config.bias != "none",
         dropout=config.attention_dropout,
-        position=RotaryPosition(base=config.rotary_base, layout="halves") if config.position == "rotary" else None,
+        position=_rotary(config) if config.position == "rotary" else None,
         attend=attend if config.window is None else partial(attend, window=(config.window - 1, 0)),
     )
     if config.bias == "qkv":
