@@ -168,6 +168,8 @@ CNN = models.CNNConfig(classes=3, channels=2, widths=(5, 7), blocks=1)
 TRANSFORMER = models.TransformerConfig(
     11, 13, width=12, heads=3, hidden=17, encoder_layers=2, decoder_layers=2, positions=19
 )
+GPT2 = models.GPTConfig(vocabulary=23, width=12, heads=3, hidden=17, layers=2, positions=11)
+LLAMA = models.GPTConfig.llama(vocabulary=23, width=12, heads=3, kv_heads=1, hidden=17, layers=2, positions=11)
 RECURRENT = models.Seq2SeqConfig(11, 13, width=7, hidden=6, encoder_hidden=5)
 
 
@@ -190,6 +192,15 @@ def _bert(pooler: bool = True, **changes: Any) -> models.Bert:
 
 def _transformer(**changes: Any) -> Callable[[], nn.Module]:
     return lambda: models.Transformer(dataclasses.replace(TRANSFORMER, **changes))
+
+
+def _gpt(config: models.GPTConfig, **changes: Any) -> Callable[[], nn.Module]:
+    return lambda: models.GPT(dataclasses.replace(config, **changes))
+
+
+def _gpt_steps(module: Any, texts: Tensor) -> Tensor:
+    caches = module.caches()
+    return torch.cat([module(part, caches=caches) for part in texts.split([3, 1, 1, 2], 1)], 1)
 
 
 def _recurrent(**changes: Any) -> Callable[[], nn.Module]:
@@ -284,6 +295,14 @@ CASES: dict[str, Case] = {
         lambda: models.TokenClassifier(_bert(pooler=False), 3), (TEXTS,), lambda m, t: m(t, KEEP)
     ),
     "SentenceEmbedder/all": Case(lambda: models.SentenceEmbedder(_bert()), (TEXTS,), lambda m, t: m(t, KEEP)),
+    "GPT/gpt2": Case(_gpt(GPT2), (TEXTS,), lambda m, t: m(t, KEEP, return_maps=True)),
+    "GPT/llama": Case(_gpt(LLAMA), (TEXTS,), lambda m, t: m(t, KEEP, return_maps=True)),
+    "GPT/biases": Case(_gpt(LLAMA, bias="qkv", tied=False, rotary_factor=3.0), (TEXTS,), lambda m, t: m(t)),
+    "GPT/window": Case(
+        _gpt(LLAMA, window=3, rotary_factor=3.0, rotary_bands=(0.5, 2.0, 7)), (TEXTS,), lambda m, t: m(t)
+    ),
+    "GPT/steps": Case(_gpt(LLAMA, window=3), (TEXTS,), _gpt_steps, gradients=False),
+    "GPT/dropout": Case(_gpt(GPT2, dropout=0.25), (TEXTS,), lambda m, t: m(t, KEEP), training=True),
     "ViT/class": Case(
         lambda: models.ViT(VIT), (values("images", 2, 1, 8, 12),), lambda m, x: [m(x, return_maps=True), m.encode(x)]
     ),
@@ -327,7 +346,11 @@ ELSEWHERE = {
     "Translator": "the former name of EncoderDecoder",
     "load_bert": "the stored export is read",
     "save_bert": "the export is written with it",
+    "load_gpt": "compared with transformers in tests/models",
+    "save_gpt": "compared with transformers in tests/models",
+    "load_gguf": "compared with transformers in tests/models",
     "BertConfig": "of Bert",
+    "GPTConfig": "of GPT",
     "CNNConfig": "of CNN",
     "Seq2SeqConfig": "of Seq2Seq",
     "TransformerConfig": "of Transformer",

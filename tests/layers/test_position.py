@@ -2,6 +2,7 @@
 
 import math
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -207,3 +208,60 @@ def test_meta_device_gives_shapes() -> None:
 def test_says_what_is_wrong(make, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_scaled_frequencies(precision: torch.dtype) -> None:
+    """At position 1 the angle is the frequency: divided by the factor, or only where there are few periods."""
+    ones = torch.cat((torch.ones(1, 8), torch.zeros(1, 8)), -1).to(precision)  # pairs (1, 0) become (cos, sin)
+    options: dict[str, Any] = {"layout": "halves", "base": 100.0, "precision": precision}
+
+    def frequencies(**more: Any) -> torch.Tensor:
+        turned = RotaryPosition(**options, **more)(ones, 1)
+        return torch.atan2(turned[0, 8:], turned[0, :8])
+
+    plain = 100.0 ** (-torch.arange(8, dtype=precision) / 8)
+    torch.testing.assert_close(frequencies(), plain)
+    torch.testing.assert_close(frequencies(factor=4.0), plain / 4)
+    periods = 30 * plain / (2 * torch.pi)  # 4.8, 2.7, 1.5, 0.85, …
+    expected = torch.where(periods < 1, plain / 4, plain)
+    between = (periods > 1) & (periods < 3)
+    assert between.sum() == 2
+    kept = (periods - 1) / 2
+    expected = torch.where(between, (1 - kept) * plain / 4 + kept * plain, expected)
+    torch.testing.assert_close(frequencies(factor=4.0, bands=(1.0, 3.0, 30)), expected)
+
+
+def test_the_precision_of_angles() -> None:
+    inputs = x(1, W)
+    exact, coarse = (RotaryPosition(precision=kind)(inputs, 4001) for kind in (torch.float64, torch.float32))
+    assert 1e-6 < (exact - coarse).abs().max() < 1e-2
+    assert exact.dtype == coarse.dtype == inputs.dtype
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"factor": 0.0}, "rotary position: factor (0.0) must be more than 0: frequencies are divided by it."),
+        (
+            {"bands": (4.0, 1.0, 9)},
+            "rotary position: bands ((4.0, 1.0, 9)) must be (low, high, length) with 0 < low < high",
+        ),
+        (
+            {"precision": torch.float16},
+            "rotary position: precision (torch.float16) must be torch.float32 or torch.float64.",
+        ),
+    ],
+)
+def test_invalid_frequencies(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        RotaryPosition(**options)
+
+
+def test_angles_computed_in_inference_mode_serve_training() -> None:
+    rotary, inputs = RotaryPosition(base=123.0), x()
+    with torch.inference_mode():
+        expected = rotary(inputs, 3)
+    turned = rotary(inputs.requires_grad_(), 3)
+    turned.sum().backward()
+    assert torch.equal(turned, expected) and inputs.grad is not None

@@ -3,6 +3,7 @@
 from ..attention.packing import Packed, pack, unpack
 from .characters import Characters
 from .corpus import Corpus, encode_pairs
+from .model_tokenizer import ModelTokenizer
 from .pair_batches import Batch, Batches, Plan
 from .subwords import Subwords
 from .text_files import Report, read_pairs
@@ -18,6 +19,7 @@ __all__ = [
     "Batches",
     "Characters",
     "Corpus",
+    "ModelTokenizer",
     "Packed",
     "Plan",
     "Report",

@@ -4,23 +4,27 @@
     RotaryPosition                         rotates queries and keys, in every block: MultiHeadAttention(position=...)
 
 All take an `offset`, the position of the first entry: a number, or one per batch entry. It is negative for sequences
-padded on the left. No table is a buffer: angles are computed in float64 on use, so that converting a module to another
-dtype does not reduce their precision, and checkpoints do not contain them.
+padded on the left. No table is a buffer: converting a module to another dtype does not reduce the precision of its
+angles, and checkpoints do not contain them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from functools import lru_cache
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from ..core.messages import check_sizes
-from ..core.tensors import dtype, shape
+from ..core.tensors import dtype, shape, traced
 
 Layout: TypeAlias = Literal["interleaved", "halves"]
 Offset: TypeAlias = int | Tensor
+Bands: TypeAlias = tuple[float, float, int]
+PRECISIONS = (torch.float32, torch.float64)
 
 _LAYOUTS: dict[str, tuple[Callable[[Tensor], tuple[Tensor, Tensor]], Callable[[Tensor, Tensor], Tensor]]] = {
     "interleaved": (lambda x: (x[..., 0::2], x[..., 1::2]), lambda a, b: torch.stack((a, b), -1).flatten(-2)),
@@ -41,7 +45,7 @@ def sinusoids(position: Tensor, width: int, *, base: float = 10000.0, layout: La
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
             [0.8415, 0.5403, 0.0100, 0.9999]])
     """
-    angle = _angles(position, width, base)  # (..., W/2)
+    angle = _angles(position, _Frequencies(width, base))  # (..., W/2)
     return _LAYOUTS[layout][1](angle.sin(), angle.cos())  # (..., W)
 
 
@@ -131,49 +135,121 @@ class RotaryPosition(nn.Module):
         (a, b) → (a·cos pθᵢ − b·sin pθᵢ,  b·cos pθᵢ + a·sin pθᵢ),   θᵢ = base^(−2i/R),   R = fraction · D
 
     Shapes: x (*lead, T, D) → (*lead, T, D); applied to queries and to keys. There is no maximum length.
-    Layout: the channels of pair i. "interleaved", 2i and 2i+1, is that of the paper (GPT-J); "halves", i and i + R/2,
-    is that of Llama and GPT-NeoX checkpoints. The channels after the first R are not rotated.
     Paper: Su et al. 2021, section 3.2.2, equation 34. Raises ValueError unless R is even and at least 2.
+
+    Args:
+        base: base of the frequencies θᵢ.
+        layout: the channels of pair i. "interleaved", 2i and 2i+1, is that of the paper (GPT-J); "halves", i and
+            i + R/2, is that of Llama and GPT-NeoX checkpoints.
+        fraction: share of the channels that are rotated. Those after the first R are not.
+        factor: the frequencies are divided by it, for texts longer than those of the training (linear scaling).
+        bands: (low, high, length), as in Llama 3.1: frequencies with more than `high` periods in `length` positions are
+            not divided by the factor, those with fewer than `low` are, and those between in part.
+        precision: of the angles. Llama checkpoints were trained with float32, whose error is about 1e-4 radians at
+            position 1,000.
 
     >>> RotaryPosition()(torch.tensor([[1.0, 0.0], [1.0, 0.0]]))     # the second is rotated by one radian
     tensor([[1.0000, 0.0000],
             [0.5403, 0.8415]])
     """
 
-    def __init__(self, *, base: float = 10000.0, layout: Layout = "interleaved", fraction: float = 1.0) -> None:
+    def __init__(
+        self,
+        *,
+        base: float = 10000.0,
+        layout: Layout = "interleaved",
+        fraction: float = 1.0,
+        factor: float = 1.0,
+        bands: Bands | None = None,
+        precision: torch.dtype = torch.float64,
+    ) -> None:
         super().__init__()
         _check_common("rotary position", base, layout)
         if not 0 < fraction <= 1:
             raise ValueError(
                 f"rotary position: fraction ({fraction}) must lie in (0, 1]: the rotated part of the width."
             )
+        if problems := scaling_errors("rotary position", factor, bands):
+            raise ValueError(problems[0])
+        if precision not in PRECISIONS:
+            raise ValueError(f"rotary position: precision ({precision}) must be torch.float32 or torch.float64.")
         self.base, self.layout, self.fraction = base, layout, fraction
+        self.factor, self.bands, self.precision = factor, bands, precision
 
     def forward(self, x: Tensor, offset: Offset = 0) -> Tensor:
-        rotated = int(self.fraction * x.shape[-1])
+        length, width = x.shape[-2:]
+        rotated = int(self.fraction * width)
         if rotated < 2 or rotated % 2:
             raise ValueError(
                 f"rotary position: fraction ({self.fraction:g}) must rotate an even number of channels, 2 or more; got "
-                f"{rotated} of {x.shape[-1]}."
+                f"{rotated} of {width}."
             )
-        angle = _angles(_positions("rotary position", x, offset), rotated, self.base)  # (T, R/2) or (B, …, T, R/2)
-        wide = torch.promote_types(x.dtype, torch.float32)
-        cos, sin = angle.cos().to(wide), angle.sin().to(wide)
+        frequencies = _Frequencies(rotated, self.base, self.factor, self.bands, self.precision)
+        wide = x.dtype if x.dtype in PRECISIONS else torch.promote_types(x.dtype, torch.float32)
+        if isinstance(offset, int) and not traced():
+            cos, sin = _rotation(offset, length, frequencies, wide, x.device)  # (T, R/2) each
+        else:
+            angle = _angles(_positions("rotary position", x, offset), frequencies)  # (T, R/2) or (B, …, T, R/2)
+            cos, sin = angle.cos().to(wide), angle.sin().to(wide)
         split, join = _LAYOUTS[self.layout]
-        a, b = split(x[..., :rotated])  # each (*lead, T, R/2)
-        y = join(a * cos - b * sin, b * cos + a * sin).to(x.dtype)  # (*lead, T, R)
-        return y if rotated == x.shape[-1] else torch.cat((y, x[..., rotated:]), -1)  # (*lead, T, D)
+        a, b = split(x if rotated == width else x[..., :rotated])  # each (*lead, T, R/2)
+        y = join(a * cos - b * sin, b * cos + a * sin)  # (*lead, T, R)
+        y = y if wide is x.dtype else y.to(x.dtype)
+        return y if rotated == width else torch.cat((y, x[..., rotated:]), -1)  # (*lead, T, D)
 
     def extra_repr(self) -> str:
-        return f"base={self.base:g}, layout={self.layout!r}, fraction={self.fraction:g}"
+        scaled = f", factor={self.factor:g}" if self.factor != 1 else ""
+        return f"base={self.base:g}, layout={self.layout!r}, fraction={self.fraction:g}{scaled}"
 
 
-def _angles(position: Tensor, width: int, base: float) -> Tensor:
-    """position · base^(−2i/W) for i < W/2: (...) → (..., W/2)."""
-    # float32 would be off by 0.004 radians at position 100,000
-    wide = torch.float32 if position.device.type == "mps" else torch.float64
-    exponent = torch.arange(0, width, 2, device=position.device, dtype=wide) / -width  # (W/2,)
-    return position.to(wide).unsqueeze(-1) * torch.pow(base, exponent)  # (..., W/2)
+def scaling_errors(where: str, factor: float, bands: Bands | None) -> list[str]:
+    """Return the errors in the scaling of rotary frequencies, one sentence each."""
+    problems = []
+    if not 0 < factor < math.inf:
+        problems.append(f"{where}: factor ({factor}) must be more than 0: frequencies are divided by it.")
+    if bands is not None and not (len(bands) == 3 and 0 < bands[0] < bands[1] and bands[2] >= 1):
+        problems.append(f"{where}: bands ({bands}) must be (low, high, length) with 0 < low < high and length ≥ 1.")
+    return problems
+
+
+class _Frequencies(NamedTuple):
+    """The frequencies of W/2 pairs of channels: base^(−2i/W), scaled."""
+
+    width: int
+    base: float
+    factor: float = 1.0
+    bands: Bands | None = None
+    precision: torch.dtype = torch.float64
+
+    def values(self, device: torch.device) -> Tensor:
+        """(W/2,). float32 on devices without float64."""
+        wide = torch.float32 if device.type == "mps" else self.precision
+        exponent = torch.arange(0, self.width, 2, device=device).to(wide) / self.width  # (W/2,)
+        frequency = 1.0 / torch.pow(self.base, exponent)
+        if self.factor == 1:
+            return frequency
+        if self.bands is None:
+            return frequency / self.factor
+        low, high, length = self.bands
+        periods = length / (2 * math.pi / frequency)
+        kept = ((periods - low) / (high - low)).clamp(0, 1)
+        return (1 - kept) * frequency / self.factor + kept * frequency
+
+
+@lru_cache(maxsize=4)  # all blocks of a model rotate queries and keys by the same angles
+def _rotation(
+    start: int, length: int, frequencies: _Frequencies, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return the cosines and sines of positions start … start + length − 1, (T, W/2) each."""
+    with torch.inference_mode(False), torch.no_grad():  # tensors of inference mode could not be used in training
+        angle = _angles(torch.arange(length, device=device) + start, frequencies)  # (T, W/2)
+        return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def _angles(position: Tensor, frequencies: _Frequencies) -> Tensor:
+    """position · frequency: (...) → (..., W/2)."""
+    values = frequencies.values(position.device)  # (W/2,)
+    return position.to(values.dtype).unsqueeze(-1) * values  # (..., W/2)
 
 
 def _positions(where: str, x: Tensor, offset: Offset) -> Tensor:

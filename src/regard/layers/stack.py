@@ -14,7 +14,7 @@ from ..attention.packed import token_positions
 from ..attention.packing import pack, padded, unpack
 from ..core.trace import trace_step
 from .blocks import DecoderBlock
-from .cache import DecoderCache
+from .cache import Cache, DecoderCache
 from .residual import part_result
 
 
@@ -81,6 +81,8 @@ def run_encoder(
     x: Tensor,
     layout: BatchLayout,
     *,
+    is_causal: bool = False,
+    caches: Sequence[Cache] | None = None,
     first_token: bool = False,
     return_maps: bool = False,
 ) -> tuple[Tensor, list[AttentionMap]]:
@@ -90,6 +92,9 @@ def run_encoder(
         blocks: `EncoderBlock` or modules that are called in the same way.
         x: (B, T, W) or (N, W), depending on the layout; the output has the same layout.
         layout: layout of x.
+        is_causal: no token attends to a later one, as in a language model. Not together with first_token.
+        caches: keys and values of earlier tokens, one per block, to which this call adds its own. The layout must not
+            be packed.
         first_token: the last block computes only the first token of each sequence, (B, W), for models that read
             nothing else. No sequence may be empty.
         return_maps: return the maps; otherwise the list is empty.
@@ -106,10 +111,13 @@ def run_encoder(
     """
     remaining: list[Any] = list(blocks)
     last = remaining.pop() if first_token else None
-    options = layout.options | {"return_map": return_maps}
+    options = layout.options | {"return_map": return_maps, "is_causal": is_causal}
+    assert not (is_causal and first_token), "a first token without later ones attends to itself alone"
+    assert caches is None or layout.packed is None, "packed sequences have no cache"
     maps: list[Any] = []
-    for block in remaining:
-        x, attention_map = part_result(block(x, **options))
+    for index, block in enumerate(remaining):
+        cache = None if caches is None else caches[index]
+        x, attention_map = part_result(block(x, cache=cache, **options))
         maps.append(attention_map)
     if last is not None:
         x, attention_map = part_result(last.first(x, packed=layout.packed, return_map=return_maps))

@@ -1,5 +1,5 @@
-"""Models: recurrent and Transformer translators with beam search; BERT and its heads; Vision Transformer and residual
-network for images."""
+"""Models: recurrent and Transformer translators with beam search; BERT and its heads; GPT; Vision Transformer and
+residual network for images."""
 
 from .beam_search import Hypothesis, beam, greedy
 from .bert import Bert, BertConfig
@@ -7,7 +7,10 @@ from .bert_heads import MaskedTokens, NextSentence, Pretraining, SentenceEmbedde
 from .cnn import CNN, CNNConfig
 from .decoder_context import AttentiveContext, FixedContext
 from .encoder_decoder import EncoderDecoder, Memory
+from .gguf_files import load_gguf
+from .gpt import GPT, GPTConfig
 from .huggingface_bert import load_bert, save_bert
+from .huggingface_gpt import load_gpt, save_gpt
 from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .transformer import Transformer, TransformerConfig
 from .vit import ViT, ViTConfig
@@ -17,12 +20,14 @@ Translator = EncoderDecoder
 
 __all__ = [
     "CNN",
+    "GPT",
     "AttentiveContext",
     "Bert",
     "BertConfig",
     "CNNConfig",
     "EncoderDecoder",
     "FixedContext",
+    "GPTConfig",
     "Hypothesis",
     "MaskedTokens",
     "Memory",
@@ -41,5 +46,8 @@ __all__ = [
     "beam",
     "greedy",
     "load_bert",
+    "load_gguf",
+    "load_gpt",
     "save_bert",
+    "save_gpt",
 ]

@@ -13,6 +13,7 @@ SIZES: Mapping[str, tuple[int, int]] = {
     "hidden": (1, 2**18),
     "encoder_hidden": (1, 2**16),
     "heads": (1, 2**10),
+    "kv_heads": (1, 2**10),
     "layers": (1, 2**10),
     "encoder_layers": (1, 2**10),
     "decoder_layers": (1, 2**10),
@@ -27,6 +28,7 @@ SIZES: Mapping[str, tuple[int, int]] = {
     "patch": (1, 2**12),
     "stem": (0, 2**12),
     "kernel": (1, 2**12),
+    "window": (1, 2**24),
 }
 """Minimum and maximum of each size. A vocabulary of 0 is taken from the data."""
 SHARES = ("dropout", "attention_dropout", "head_dropout")
@@ -45,13 +47,15 @@ def out_of_bounds(where: str, config: Any) -> list[str]:
     problems = []
     for name in (item.name for item in fields(config)):
         value = getattr(config, name)
+        if value is None:  # the model chooses
+            continue
         if name in SIZES:
             low, high = SIZES[name]
             if value < low:
                 problems.append(f"{where}: {name} ({value}) must be at least {low}.")
             elif value > high:
                 problems.append(f"{where}: {name} ({value}) must be at most {high:,}.")
-        elif name in SHARES and value is not None and not 0 <= value < 1:
+        elif name in SHARES and not 0 <= value < 1:
             problems.append(f"{where}: {name} ({value}) must lie in [0, 1): it is the share that is dropped.")
     return problems
 
