@@ -1,6 +1,7 @@
 """Data sets: from text to ids to batches."""
 
 from ..attention.packing import Packed, pack, unpack
+from .byte_subwords import ByteSubwords
 from .characters import Characters
 from .corpus import Corpus, encode_pairs
 from .pair_batches import Batch, Batches, Plan
@@ -16,6 +17,7 @@ __all__ = [
     "UNK",
     "Batch",
     "Batches",
+    "ByteSubwords",
     "Characters",
     "Corpus",
     "Packed",

@@ -8,6 +8,7 @@ from .cnn import CNN, CNNConfig
 from .decoder_context import AttentiveContext, FixedContext
 from .encoder_decoder import EncoderDecoder, Memory
 from .gpt import GPT, GPTConfig
+from .gpt_heads import LastTokenClassifier
 from .huggingface_bert import load_bert, save_bert
 from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .transformer import Transformer, TransformerConfig
@@ -27,6 +28,7 @@ __all__ = [
     "FixedContext",
     "GPTConfig",
     "Hypothesis",
+    "LastTokenClassifier",
     "MaskedTokens",
     "Memory",
     "NextSentence",
