@@ -29,6 +29,10 @@ RECIPES: dict[str, list[str]] = {
     "pretrain": [
         *("train", "pretrain", "RUN", "--text", "plain.txt", "--documents", "line", "--hold-out", "0.2", *BERT, *OFTEN),
     ],
+    "language": [
+        *("train", "language", "RUN", "--train", "plain.txt", "--hold-out", "0.2", "--vocabulary", "280", *SIZES),
+        *("--layers", "1", "--context", "12", "--batch", "4", *OFTEN),
+    ],
     "images": [
         *("train", "classify", "RUN", "--images", "squares", "--held-out", "0.2", "--batch", "8", "--layers", "1"),
         *(*SIZES, *OFTEN),

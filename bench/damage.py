@@ -188,13 +188,21 @@ class MutatedRun:
 
 def answers(recipe: str, run: Path) -> Any:
     """Return the exact outputs of the run's best model for a few inputs."""
-    from regard.tasks.loading import best, load_image_classifier, load_text_classifier, load_translator
+    from regard.tasks.loading import (
+        best,
+        load_image_classifier,
+        load_language_model,
+        load_text_classifier,
+        load_translator,
+    )
 
     if recipe == "translate":
         hypotheses = load_translator(run).translate(["the cat sees a bird", "a dog"], size=2, longest=8)
         return [(one.text, one.score) for best in hypotheses for one in best]
     if recipe == "classify":
         return load_text_classifier(run).probabilities(["the cat good", "a dog sees bad"]).tolist()
+    if recipe == "language":
+        return load_language_model(run).logits("the cat\n").tolist()
     if recipe == "images":
         import numpy as np
 

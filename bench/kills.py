@@ -89,6 +89,7 @@ def run_process(inputs: Path, recipe: str, run: Path, moment: tuple[str, float] 
             "regard.commands.main",
             "regard.training.recipes.train_translator",
             "regard.training.recipes.train_image_classifier",
+            "regard.training.recipes.train_language_model",
         ]
     )
     process = context.Process(target=train, args=(inputs, recipe, run))
@@ -127,7 +128,11 @@ def phase(run: Path) -> str:
         return "start"
     if (run / "config.json").exists():
         return "training"
-    return "corpora" if any((run / name).exists() for name in ("target.json", "tokenizer.json")) else "vocabulary"
+    return (
+        "corpora"
+        if any((run / name).exists() for name in ("target.json", "tokenizer.json", "vocabulary.json"))
+        else "vocabulary"
+    )
 
 
 def contents(run: Path) -> dict[str, str]:

@@ -64,3 +64,12 @@ def test_autocast_takes_the_plain_way() -> None:
 def test_smoothing_out_of_range_is_named() -> None:
     with pytest.raises(ValueError, match=r"smoothing \(1.0\) must lie in \[0, 1\)"):
         cross_entropy.cross_entropy(*inputs(), torch.zeros(N, dtype=torch.long), 1.0)
+
+
+def test_no_gradients_are_computed_in_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.layers.cross_entropy._add_gradients", lambda *_: pytest.fail("computed"))
+    hidden, weight = torch.randn(5, 3, requires_grad=True), torch.randn(7, 3, requires_grad=True)
+    labels = torch.tensor([1, 6, 0, 2, 2])
+    with torch.no_grad():
+        total = cross_entropy(hidden, weight, None, labels)
+    torch.testing.assert_close(total, F.cross_entropy(hidden @ weight.T, labels, reduction="sum").detach())

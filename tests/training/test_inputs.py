@@ -18,11 +18,19 @@ from regard.core.tensor_files import read_tensors_and_metadata, tensor_bytes
 from regard.training import Damaged, checkpoint, logbook, read_weights
 
 RECIPES = tuple(_runs.RECIPES)
-INPUTS = {"translate": "train.tsv", "classify": "labelled.tsv", "pretrain": "plain.txt", "images": "squares"}
+INPUTS = {
+    "translate": "train.tsv",
+    "classify": "labelled.tsv",
+    "pretrain": "plain.txt",
+    "language": "plain.txt",
+    "images": "squares",
+}
+SETTINGS = {"translate": "data", "language": "text"}
 PREPARED = {
     "translate": "target.json",
     "classify": "labels.json",
     "pretrain": "tokenizer.json",
+    "language": "vocabulary.json",
     "images": "images.json",
 }
 
@@ -157,7 +165,7 @@ def test_weights_beside_other_files_are_refused(trained: Path, recipe: str) -> N
     run = copied(trained, recipe)
     name = PREPARED[recipe]
     text = (run / name).read_text()
-    if recipe in ("translate", "pretrain"):  # swap two ids
+    if recipe in ("translate", "pretrain", "language"):  # swap two ids
         changed = text.replace(": 8,", ": X,").replace(": 9,", ": 8,").replace(": X,", ": 9,")
     else:
         changed = text.replace("0", "1", 1) if recipe == "images" else text.replace("bad", "bed")
@@ -224,7 +232,7 @@ def test_a_run_of_an_earlier_version_loads_and_resumes(earlier: Path, capsys: py
 
 @pytest.mark.parametrize(
     ("mutate", "count", "recipes"),
-    [(damage.mutate_bytes, 40, ("translate", "classify")), (damage.flip_bit, 40, ("pretrain", "images"))],
+    [(damage.mutate_bytes, 40, ("translate", "classify")), (damage.flip_bit, 60, ("pretrain", "images", "language"))],
 )
 def test_damage_raises_a_clear_error_or_has_no_effect(
     mutate: damage.Mutate, count: int, recipes: tuple[str, ...]
@@ -234,7 +242,7 @@ def test_damage_raises_a_clear_error_or_has_no_effect(
     assert counted["silent"] == counted["crash"] == 0 and counted["refused"] > count // 3, counted
 
 
-@pytest.mark.parametrize("recipe", ["translate", "classify", "pretrain"])
+@pytest.mark.parametrize("recipe", ["translate", "classify", "pretrain", "language"])
 def test_text_that_is_not_utf8_is_refused_unless_allowed(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     _runs.write_inputs(Path(), pairs=90)
     path = Path(INPUTS[recipe])
@@ -252,6 +260,6 @@ def test_text_that_is_not_utf8_is_refused_unless_allowed(recipe: str, capsys: py
     assert main([*_runs.command(recipe, Path("run")), "--badly-encoded", "0.5"]) == 0
     assert "badly encoded" in capsys.readouterr().out
     assert np.isclose(
-        json.loads(Path("run/config.json").read_text())["data" if recipe == "translate" else "texts"]["badly_encoded"],
+        json.loads(Path("run/config.json").read_text())[SETTINGS.get(recipe, "texts")]["badly_encoded"],
         0.5,
     )

@@ -1,6 +1,7 @@
 """Data sets: from text to ids to batches."""
 
 from ..attention.packing import Packed, pack, unpack
+from .byte_subwords import ByteSubwords
 from .characters import Characters
 from .corpus import Corpus, encode_pairs
 from .model_tokenizer import ModelTokenizer
@@ -17,6 +18,7 @@ __all__ = [
     "UNK",
     "Batch",
     "Batches",
+    "ByteSubwords",
     "Characters",
     "Corpus",
     "ModelTokenizer",

@@ -17,7 +17,7 @@ UNKNOWN = "⁇"
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """Conversion between text and ids: `Subwords` and `Characters`."""
+    """Conversion between text and ids: `Subwords`, `Characters` and `ByteSubwords`."""
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without PAD, BOS and EOS."""
@@ -41,15 +41,21 @@ class Vocabulary(Protocol):
 
 
 def load_vocabulary(path: str | Path) -> Vocabulary:
-    """Load a vocabulary of either kind.
+    """Load a vocabulary of any kind: `Characters`, `Subwords` or `ByteSubwords`.
 
     Raises:
         ValueError: if the file is damaged. The message has its path.
     """
+    from .byte_subwords import ByteSubwords
     from .characters import Characters
     from .subwords import Subwords
 
-    return Characters.load(path) if "characters" in read_json(Path(path)) else Subwords.load(path)
+    config = read_json(Path(path))
+    if "characters" in config:
+        return Characters.load(path)
+    splitter = config.get("pre_tokenizer")
+    byte_level = isinstance(splitter, dict) and splitter.get("type") == "ByteLevel"
+    return ByteSubwords.load(path) if byte_level else Subwords.load(path)
 
 
 def read_json(path: Path) -> dict:

@@ -52,6 +52,9 @@ class WordPiece:
     'newest low a lower'
     """
 
+    added = 2
+    """Number of special tokens around a text."""
+
     def __init__(self, tokenizer: Tokenizer, special: dict[str, str] | None = None) -> None:
         """Wrap a tokenizer of `tokenizers`. `special` has the names of the special tokens that differ from `SPECIAL`.
 

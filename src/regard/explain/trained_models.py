@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..data import EOS
 from ..data.image_files import decode
-from ..models import Seq2Seq, SequenceClassifier, Transformer, ViT
+from ..models import LastTokenClassifier, Seq2Seq, SequenceClassifier, Transformer, ViT
 from ..tasks.image_classifier import ImageClassifier
 from ..tasks.loading import load_image_classifier, load_text_classifier, load_translator
 from ..tasks.run_files import read_config
@@ -56,6 +56,8 @@ def mechanism_of(run: Run) -> str:
         return "bert"
     if isinstance(model, ViT):
         return "vit"
+    if isinstance(model, LastTokenClassifier):
+        raise ValueError("explain: RUN must be a classifier on a BERT; got one on a GPT, for which there is no chart.")
     raise ValueError(
         f"explain: RUN must contain a model with attention; got a {type(model).__name__}. Try one trained as a ViT."
     )
@@ -81,6 +83,7 @@ def explain_run(run: Run, text: str | None, picture: Path | None, title: str) ->
         raise ValueError(f"explain: {title} must be run on a text. Pass --text TEXT.")
     assert text is not None
     if isinstance(run, Classifier):
+        assert isinstance(run.model, SequenceClassifier), "mechanism_of raises for others"
         ids = run.words.encode(text, longest=run.longest).ids
         _check_length(len(ids))
         return classifier(run.model, ids, run.words.pieces(ids), title)

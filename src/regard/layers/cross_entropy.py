@@ -32,6 +32,8 @@ def cross_entropy(
     if hidden.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         logits = F.linear(hidden, weight, bias)  # (N, V): PyTorch's own kernel is fast on other devices
         return F.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=smoothing)
+    if not torch.is_grad_enabled():  # needs_input_grad of a function ignores this mode
+        hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
     return _CrossEntropy.apply(hidden, weight, bias, labels, smoothing)
 
 

@@ -9,6 +9,7 @@ from .decoder_context import AttentiveContext, FixedContext
 from .encoder_decoder import EncoderDecoder, Memory
 from .gguf_files import load_gguf
 from .gpt import GPT, GPTConfig
+from .gpt_heads import LastTokenClassifier
 from .huggingface_bert import load_bert, save_bert
 from .huggingface_gpt import load_gpt, save_gpt
 from .seq2seq import Seq2Seq, Seq2SeqConfig
@@ -29,6 +30,7 @@ __all__ = [
     "FixedContext",
     "GPTConfig",
     "Hypothesis",
+    "LastTokenClassifier",
     "MaskedTokens",
     "Memory",
     "NextSentence",

@@ -44,15 +44,21 @@ class _Classifier(_Head):
     def __init__(self, bert: Bert, classes: int | Sequence[str]) -> None:
         super().__init__(bert)
         config = bert.config
-        self.labels = tuple(f"LABEL_{n}" for n in range(classes)) if isinstance(classes, int) else tuple(classes)
-        if not self.labels or len(set(self.labels)) < len(self.labels):
-            raise ValueError(f"{self.name}: classes ({classes!r}) must be at least one, with different names.")
+        self.labels = class_names(self.name, classes)
         self.dropout = Dropout(config.dropout if config.head_dropout is None else config.head_dropout)
         self.classes = nn.Linear(config.width, len(self.labels))
         initialise(self.classes)
 
     def read(self, vectors: Tensor) -> Tensor:
         return self.classes(self.dropout(vectors))
+
+
+def class_names(where: str, classes: int | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of classes, given their number or names. Raise ValueError if there are none, or equal ones."""
+    labels = tuple(f"LABEL_{n}" for n in range(classes)) if isinstance(classes, int) else tuple(classes)
+    if not labels or len(set(labels)) < len(labels):
+        raise ValueError(f"{where}: classes ({classes!r}) must be at least one, with different names.")
+    return labels
 
 
 class MaskedTokens(nn.Module):

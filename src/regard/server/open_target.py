@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,20 +42,27 @@ def open_target(
 
 
 def _run(path: Path, recipe: object, text: str | None, image: Path | None) -> Target:
-    from .run_target import Classifier, TextClassifier, TranslatorTarget
+    from .run_target import Classifier, LanguageModelTarget, TextClassifier, TranslatorTarget
 
-    if recipe in ("translate", "classify"):
+    kinds: dict[object, tuple[str, Callable[[Path, str | None], Target]]] = {
+        "translate": ("a translator", TranslatorTarget),
+        "classify": ("a text classifier", TextClassifier),
+        "language": ("a language model", LanguageModelTarget),
+    }
+    if recipe in kinds:
+        kind, target = kinds[recipe]
         if image is not None:
-            kind = "a translator" if recipe == "translate" else "a text classifier"
             raise ValueError(f"view: --image must be used with an image model; {path} is {kind}. Pass --text.")
-        return TranslatorTarget(path, text) if recipe == "translate" else TextClassifier(path, text)
+        return target(path, text)
     if recipe == "images":
         if text is not None:
             raise ValueError(
                 f"view: --text must be used with a text model; {path} is an image classifier. Pass --image."
             )
         return Classifier(path, image)
-    raise ValueError(f"view: TARGET ({path}) must be a run of translate, classify or images; got a run of {recipe}.")
+    raise ValueError(
+        f"view: TARGET ({path}) must be a run of translate, classify, language or images; got a run of {recipe}."
+    )
 
 
 def _config(folder: Path) -> dict[str, Any]:

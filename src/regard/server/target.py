@@ -20,8 +20,8 @@ from .head_views import Head, Mean
 MAX_MAPS = 4096
 """Maximum number of maps on a page."""
 TARGET_KINDS = (
-    "a capture (seen.save('x.safetensors')), a run of `regard train translate`, `classify` or `images`, or a model "
-    "directory of Hugging Face"
+    "a capture (seen.save('x.safetensors')), a run of `regard train translate`, `classify`, `language` or `images`, "
+    "or a model directory of Hugging Face"
 )
 
 

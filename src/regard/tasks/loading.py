@@ -16,22 +16,27 @@ from torch import Tensor, nn
 from ..core.json_files import read_json_object
 from ..core.settings import from_json, from_values
 from ..data import load_vocabulary
+from ..data.bare_text import FILE, BareText
 from ..data.image_batches import Normal, Shape
-from ..data.wordpiece import WordPiece
+from ..data.wordpiece import TOKENIZER, WordPiece
 from ..models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
 from ..models.bert import Bert, BertConfig
 from ..models.bert_heads import MaskedTokens, Pretraining, SequenceClassifier
 from ..models.cnn import CNN, CNNConfig
+from ..models.gpt import GPT, GPTConfig
+from ..models.gpt_heads import LastTokenClassifier
 from ..models.huggingface_bert import config_from, load_bert
 from ..models.huggingface_vit import labels_of, load_vit, scale_of
 from ..models.vit import ViT, ViTConfig
 from ..models.weights import load_weights
 from .image_classifier import ImageClassifier, read_about
+from .language_model import LanguageModel
 from .run_files import read_config, read_weights
 from .text_classifier import Classifier
 from .translator import Translator
 
-CONFIG = "bert.json"
+CONFIG, GPT_CONFIG = "bert.json", "gpt.json"
+"""Configuration of the BERT or GPT of a run."""
 Model = TypeVar("Model", bound=nn.Module)
 
 TRANSLATORS: dict[type, Callable[..., Transformer | Seq2Seq]] = {TransformerConfig: Transformer, Seq2SeqConfig: Seq2Seq}
@@ -43,6 +48,9 @@ TRANSLATOR_CONFIGS: dict[str, type[TransformerConfig] | type[Seq2SeqConfig]] = {
 }
 IMAGE_CONFIGS: dict[str, type[ViTConfig] | type[CNNConfig]] = {"vit": ViTConfig, "cnn": CNNConfig}
 TEXT_CLASSIFIERS = ("finetune", "scratch")
+GPT_TYPES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
+"""Values of model_type in the config.json of a Hugging Face directory."""
+LANGUAGE_MODELS = ("gpt2", "llama", "finetune")
 
 
 def load_translator(folder: str | os.PathLike[str]) -> Translator:
@@ -61,6 +69,23 @@ def load_translator(folder: str | os.PathLike[str]) -> Translator:
     return Translator(model, source, target)
 
 
+def load_language_model(folder: str | os.PathLike[str]) -> LanguageModel:
+    """Load the best model of a run of `regard train language`, or the GPT of a Hugging Face directory.
+
+    Raises:
+        ValueError: if the folder holds no model, or a damaged one; the message names the file.
+    """
+    folder = Path(folder)
+    if not is_run(folder):
+        from ..models.huggingface_gpt import load_gpt  # type: ignore[import-untyped, unused-ignore]
+
+        return LanguageModel(load_gpt(folder).eval(), load_vocabulary(vocabulary_file(folder)))
+    read_recipe_config(folder, "language", LANGUAGE_MODELS, "a language model")
+    weights = read_weights(folder)  # first, because it verifies the files that are read below
+    model = _with_weights(GPT(gpt_config_of(folder)), weights, folder)
+    return LanguageModel(model, load_vocabulary(vocabulary_file(folder)))
+
+
 def load_text_classifier(folder: str | os.PathLike[str]) -> Classifier:
     """Load the best model of a run of `regard train classify`, or the model of a Hugging Face directory.
 
@@ -77,7 +102,8 @@ def load_text_classifier(folder: str | os.PathLike[str]) -> Classifier:
     if not isinstance(longest, int) or isinstance(longest, bool):
         got = type(longest).__name__
         raise ValueError(f"settings: texts.longest ({longest!r}) must be of type int; got {got}. Change it.")
-    return Classifier(classifier(folder), WordPiece.load(folder), longest)
+    words = BareText.load(folder) if is_gpt(folder) else WordPiece.load(folder)
+    return Classifier(classifier(folder), words, longest)
 
 
 def load_image_classifier(folder: str | os.PathLike[str]) -> ImageClassifier:
@@ -127,7 +153,9 @@ def read_recipe_config(
     """
     config = read_config(folder)
     if config.get("recipe") != recipe or str(config.get("kind", "")) not in kinds:
-        raise ValueError(f"{recipe}: {Path(folder)} must be a run of {what}; got another. Give its folder.")
+        raise ValueError(
+            f"{recipe}: {Path(folder)} must be a run of {what}; got another ({config.get('recipe')}). Give its folder."
+        )
     return config
 
 
@@ -138,16 +166,46 @@ def is_run(folder: Path) -> bool:
 
 def config_of(folder: Path) -> BertConfig:
     """Read the configuration of the BERT of a run."""
-    path = folder / CONFIG
+    return from_json(BertConfig, _config_text(folder / CONFIG))
+
+
+def gpt_config_of(folder: Path) -> GPTConfig:
+    """Read the configuration of the GPT of a run."""
+    return from_json(GPTConfig, _config_text(folder / GPT_CONFIG))
+
+
+def _config_text(path: Path) -> str:
     if not path.exists():
         raise ValueError(
             f"training: {path} must exist; got a run without it. Train there first, or give another folder."
         )
-    return from_json(BertConfig, path.read_text(encoding="utf-8"))
+    return path.read_text(encoding="utf-8")
+
+
+def is_gpt(folder: Path) -> bool:
+    """Return whether the model of a run or of a Hugging Face directory is a GPT, as opposed to a BERT."""
+    if is_run(folder):
+        return (folder / GPT_CONFIG).exists()
+    return read_config(folder).get("model_type") in GPT_TYPES
+
+
+def gpt_positions(folder: Path) -> int:
+    """Return the maximum number of tokens that the GPT of a run or of a Hugging Face directory can read."""
+    if is_run(folder):
+        return gpt_config_of(folder).positions
+    config = read_config(folder)
+    return int(config.get("n_positions") or config.get("max_position_embeddings") or 0)
+
+
+def vocabulary_file(folder: Path) -> Path:
+    """Return the vocabulary of a language model: of a run, or the tokenizer of a Hugging Face directory."""
+    return folder / (FILE if is_run(folder) else TOKENIZER)
 
 
 def positions(folder: Path) -> int:
-    """Return the maximum number of tokens that the BERT of a run or of a Hugging Face directory can read."""
+    """Return the maximum number of tokens that the BERT or GPT of a run or Hugging Face directory can read."""
+    if is_gpt(folder):
+        return gpt_positions(folder)
     return config_of(folder).positions if is_run(folder) else config_from(read_config(folder), folder).positions
 
 
@@ -163,9 +221,11 @@ def pretrained(folder: Path) -> MaskedTokens | Pretraining:
     return _with_weights(model, weights, folder)
 
 
-def classifier(folder: Path) -> SequenceClassifier:
+def classifier(folder: Path) -> SequenceClassifier | LastTokenClassifier:
     """Load the best model of a run of `regard train classify` on texts."""
     weights = read_weights(folder)  # first, because it verifies the files that are read below
+    if is_gpt(folder):
+        return _with_weights(LastTokenClassifier(GPT(gpt_config_of(folder)), read_labels(folder)), weights, folder)
     return _with_weights(SequenceClassifier(Bert(config_of(folder)), read_labels(folder)), weights, folder)
 
 
@@ -182,7 +242,8 @@ def best(folder: str | os.PathLike[str]) -> nn.Module:
     folder = Path(folder)
     recipe = str(read_config(folder).get("recipe"))
     if recipe not in MODELS or not (folder / CONFIG).exists():
-        raise ValueError(f"training: {folder} must be a run of pretrain or of classify on texts; got {recipe}.")
+        got = f"{recipe} on a GPT" if (folder / GPT_CONFIG).exists() else recipe
+        raise ValueError(f"training: {folder} must be a run of pretrain or of classify on texts; got {got}.")
     return MODELS[recipe](folder)
 
 

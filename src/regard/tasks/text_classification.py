@@ -85,7 +85,7 @@ class Classify(Task):
 
 
 def layer_rates(model: nn.Module, decay: float) -> dict[str, float]:
-    """Return the learning rate factor of each parameter of a BERT with a head: dᵏ for k layers below the head.
+    """Return the learning rate factor of each parameter of a BERT or GPT with a head: dᵏ for k layers below the head.
 
     Lower layers hold more general features and should change less (Howard & Ruder 2018, section 3.2).
 
@@ -101,9 +101,11 @@ def layer_rates(model: nn.Module, decay: float) -> dict[str, float]:
     layers = 1 + max((_layer(name) for name, _ in model.named_parameters()), default=-1)
     rates = {}
     for name, _ in model.named_parameters():
-        if name.startswith("bert.blocks."):
+        if _layer(name) >= 0:
             rates[name] = decay ** (layers - _layer(name))
-        elif name.startswith("bert.") and not name.startswith("bert.pooler."):
+        elif name.startswith("gpt.norm."):  # above the last block
+            rates[name] = 1.0
+        elif name.startswith(("bert.", "gpt.")) and not name.startswith("bert.pooler."):
             rates[name] = decay ** (layers + 1)
         else:
             rates[name] = 1.0
@@ -111,4 +113,4 @@ def layer_rates(model: nn.Module, decay: float) -> dict[str, float]:
 
 
 def _layer(name: str) -> int:
-    return int(name.split(".")[2]) if name.startswith("bert.blocks.") else -1
+    return int(name.split(".")[2]) if name.startswith(("bert.blocks.", "gpt.blocks.")) else -1

@@ -8,20 +8,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..data.bare_text import BareText
 from ..data.text_batches import padded_batches, padded_rows
 from ..data.wordpiece import WordPiece
 from ..models.bert_heads import SequenceClassifier
+from ..models.gpt_heads import LastTokenClassifier
 
 
 @dataclass(frozen=True)
 class Classifier:
-    """A classification model and its vocabulary.
+    """A classification model on a BERT or GPT, and its vocabulary.
 
     Texts are classified in batches of similar length. Results are in the order of the inputs.
     """
 
-    model: SequenceClassifier
-    words: WordPiece
+    model: SequenceClassifier | LastTokenClassifier
+    words: WordPiece | BareText
     longest: int = 512
     """Maximum number of tokens of a text. Longer texts are truncated."""
 

@@ -1,4 +1,4 @@
-"""The recipe of `regard train classify` on texts: trains a text classifier, from scratch or on a pretrained BERT.
+"""The recipe of `regard train classify` on texts: trains a classifier, from scratch or on a pretrained BERT or GPT.
 
 From top to bottom: data settings, preparation of vocabulary, labels and corpora, recipe settings, training, confusion
 matrix.
@@ -21,15 +21,19 @@ import tyro
 from ...core.files import write_text
 from ...core.settings import refuse
 from ...data import Corpus, Report
+from ...data.bare_text import FILE, BareText
 from ...data.corpus import CHUNK, Pair
 from ...data.encodings import allowed, check_share
 from ...data.labelled_text import Columns, Example, labels_of, numbers_of, read_labelled, split
 from ...data.text_batches import TextBatches
+from ...data.vocabulary import load_vocabulary
 from ...data.wordpiece import CONFIG, PLAIN, TOKENIZER, WordPiece
 from ...models.bert import Bert
 from ...models.bert_heads import SequenceClassifier
+from ...models.gpt import GPT
+from ...models.gpt_heads import LastTokenClassifier
 from ...pictures.training_charts import save_confusion
-from ...tasks.loading import LABELS, config_of, positions, read_labels
+from ...tasks.loading import LABELS, config_of, gpt_config_of, is_gpt, positions, read_labels, vocabulary_file
 from ...tasks.metrics import f1_of
 from ...tasks.run_files import load_best
 from ...tasks.text_classification import Classify
@@ -39,7 +43,7 @@ from ..distributed import is_first_process
 from ..logbook import Outcome
 from ..loop import fit
 from ..progress import Display
-from . import bert_sizes
+from . import bert_sizes, gpt_sizes
 from .preparation import Say, prepare_once
 from .recipe_settings import (
     checked_settings,
@@ -51,7 +55,8 @@ from .recipe_settings import (
     smoothing_errors,
 )
 
-Vocabulary = Callable[[Iterable[str]], WordPiece]
+Words = WordPiece | BareText
+Vocabulary = Callable[[Iterable[str]], Words]
 """Function that returns the vocabulary for the given training texts."""
 
 
@@ -73,7 +78,7 @@ class Texts:
     label_column: str = ""
     """Column of the label; by default the one named label."""
     longest: int = 128
-    """Maximum number of tokens of a text, including [CLS] and [SEP]. Longer texts are truncated."""
+    """Maximum number of tokens of a text, including [CLS] and [SEP] of a BERT. Longer texts are truncated."""
     tokens: int = 1000
     """Maximum number of tokens in a batch."""
     badly_encoded: float | None = None
@@ -95,7 +100,7 @@ class Texts:
 class Prepared(NamedTuple):
     """Prepared data in the folder of a run."""
 
-    words: WordPiece
+    words: Words
     labels: list[str]
     train: Corpus
     valid: Corpus
@@ -109,7 +114,14 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    config: Texts, folder: Path, vocabulary: Vocabulary, seed: int, say: Say = print, *, sources: Sequence[Path] = ()
+    config: Texts,
+    folder: Path,
+    vocabulary: Vocabulary,
+    seed: int,
+    say: Say = print,
+    *,
+    sources: Sequence[Path] = (),
+    bare: bool = False,
 ) -> Prepared:
     """Return the vocabulary, labels and corpora. Prepare them if the folder lacks them.
 
@@ -120,16 +132,19 @@ def prepare(
         seed: seed of the split into training and validation texts.
         say: called with messages, such as the number of skipped texts.
         sources: files that `vocabulary` reads, if any.
+        bare: whether the vocabulary is that of a language model, a `BareText`.
     """
+    files = (FILE,) if bare else (TOKENIZER, CONFIG)
     digests = prepare_once(
         folder,
         settings={**asdict(config), "seed": seed},
         inputs=[path for path in (config.data, config.valid, *sources) if path is not None],
-        outputs=(TOKENIZER, CONFIG, TRAIN, VALID, LABELS),
+        outputs=(*files, TRAIN, VALID, LABELS),
         make=lambda: _make(config, folder, vocabulary, seed, say),
     )
     train, valid = (Corpus.open(folder / name) for name in (TRAIN, VALID))
-    return Prepared(WordPiece.load(folder), read_labels(folder), train, valid, digests)
+    words = BareText.load(folder) if bare else WordPiece.load(folder)
+    return Prepared(words, read_labels(folder), train, valid, digests)
 
 
 def _make(config: Texts, folder: Path, vocabulary: Vocabulary, seed: int, say: Say) -> None:
@@ -158,15 +173,16 @@ def _sides(config: Texts, seed: int, say: Say) -> tuple[list[Example], list[Exam
 
 
 def _encoded(
-    examples: Sequence[Example], numbers: Sequence[int], words: WordPiece, longest: int, report: Report
+    examples: Sequence[Example], numbers: Sequence[int], words: Words, longest: int, report: Report
 ) -> Iterator[Pair]:
     rest = iter(zip(examples, numbers, strict=True))
     while chunk := list(islice(rest, CHUNK)):
         whole = words.encode_bare([example.text for example, _ in chunk])
         for ids, (_, number) in zip(whole, chunk, strict=True):
-            if len(ids) > longest - 2:
+            most = longest - words.added
+            if len(ids) > most:
                 report.add("cut")
-            yield words.join(ids[: longest - 2]).ids, [number]
+            yield words.join(ids[:most]).ids, [number]
 
 
 def _counts(numbers: Sequence[int], labels: Sequence[str]) -> str:
@@ -193,10 +209,10 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneRecipe(Recipe):
-    """Finetune a pretrained BERT as a classifier of labelled texts."""
+    """Finetune a pretrained BERT or GPT as a classifier of labelled texts."""
 
     start: Annotated[Path, tyro.conf.arg(name="from")]
-    """Model to start from: a run of regard (pretrain, classify) or a Hugging Face model directory."""
+    """Model to start from: a run of regard (pretrain, classify, language) or a Hugging Face model directory."""
     layer_decay: float = 1.0
     """Ratio of the learning rate of each layer to that of the layer above it; 1 for equal rates."""
     dropout: float | None = None
@@ -204,7 +220,8 @@ class FinetuneRecipe(Recipe):
     attention_dropout: float = 0.0
     """Dropout of attention weights. The fast kernels do not support it."""
     pool: Literal["first", "mean"] | None = None
-    """Pooling: the first token, [CLS], or the mean of all tokens. By default, that of the pretrained model."""
+    """Pooling of a BERT: the first token, [CLS], or the mean of all tokens. By default, that of the pretrained model.
+    A GPT is read at the last token."""
     training: Training = field(
         default_factory=lambda: Training(
             epochs=3, learning_rate=5e-5, warmup=0.1, schedule="linear", betas=(0.9, 0.999), weight_decay=0.01
@@ -222,7 +239,7 @@ class FinetuneRecipe(Recipe):
 
     @property
     def changes(self) -> dict[str, Any]:
-        """Settings that replace those of the pretrained BERT."""
+        """Settings that replace those of the pretrained model."""
         settings = {"dropout": self.dropout, "attention_dropout": self.attention_dropout, "pool": self.pool}
         return {name: value for name, value in settings.items() if value is not None}
 
@@ -257,17 +274,19 @@ def train(
     training = recipe.training
     settings = checked_settings(recipe, folder, NAME, KINDS)
     sources: list[Path] = []
+    gpt = False
     if isinstance(recipe, FinetuneRecipe):
         model_folder = folder if bert_sizes.has_state(folder) else recipe.start
-        refuse(length_errors(recipe.texts.longest, positions(model_folder)))
+        gpt = is_gpt(model_folder)
+        refuse([*length_errors(recipe.texts.longest, positions(model_folder)), *_pool_errors(recipe, gpt)])
         if not bert_sizes.has_state(folder):  # a resumed run does not need the pretrained model any more
-            names = (TOKENIZER, CONFIG, PLAIN)
+            names = (vocabulary_file(recipe.start).name,) if gpt else (TOKENIZER, CONFIG, PLAIN)
             sources = [recipe.start / name for name in names if (recipe.start / name).is_file()]
     vocabulary = partial(_vocabulary, recipe)
-    prepared = prepare(recipe.texts, folder, vocabulary, training.seed, display.say, sources=sources)
+    prepared = prepare(recipe.texts, folder, vocabulary, training.seed, display.say, sources=sources, bare=gpt)
     torch.manual_seed(training.seed)  # seeds the initial weights
     model = _model(recipe, folder, prepared)
-    digests = {**prepared.digests, **bert_sizes.write_config(folder, model.bert.config)}
+    digests = {**prepared.digests, **_write_config(folder, model)}
     task = Classify(
         Classifier(model, prepared.words, recipe.texts.longest),
         *prepared.batches(recipe.texts.tokens, training.seed),
@@ -285,19 +304,38 @@ def stored(folder: str | os.PathLike[str]) -> FinetuneRecipe | ScratchRecipe:
     return read_recipe(folder, NAME, KINDS, "a text classifier")
 
 
-def _vocabulary(recipe: FinetuneRecipe | ScratchRecipe, texts: Iterable[str]) -> WordPiece:
+def _pool_errors(recipe: FinetuneRecipe, gpt: bool) -> list[str]:
+    if recipe.pool is None or not gpt:
+        return []
+    return [f"classify: pool ({recipe.pool}) must be omitted for a GPT, which is read at the last token."]
+
+
+def _vocabulary(recipe: FinetuneRecipe | ScratchRecipe, texts: Iterable[str]) -> Words:
     """Return the vocabulary of the pretrained model, or learn one from the texts."""
     if isinstance(recipe, FinetuneRecipe):
-        return WordPiece.load(recipe.start)
+        gpt = is_gpt(recipe.start)
+        return BareText(load_vocabulary(vocabulary_file(recipe.start))) if gpt else WordPiece.load(recipe.start)
     return WordPiece.train(texts, recipe.model.vocabulary, lower=recipe.lower)
 
 
-def _model(recipe: FinetuneRecipe | ScratchRecipe, folder: Path, prepared: Prepared) -> SequenceClassifier:
+def _model(
+    recipe: FinetuneRecipe | ScratchRecipe, folder: Path, prepared: Prepared
+) -> SequenceClassifier | LastTokenClassifier:
     if bert_sizes.has_state(folder):  # the state has the weights: the pretrained model is not needed
+        if is_gpt(folder):
+            return LastTokenClassifier(GPT(gpt_config_of(folder)), prepared.labels)
         return SequenceClassifier(Bert(config_of(folder)), prepared.labels)
     if isinstance(recipe, FinetuneRecipe):
-        return bert_sizes.initial_classifier(recipe.start, prepared.labels, **recipe.changes)
+        build = gpt_sizes.initial_classifier if is_gpt(recipe.start) else bert_sizes.initial_classifier
+        return build(recipe.start, prepared.labels, **recipe.changes)
+    assert isinstance(prepared.words, WordPiece), "a vocabulary that was learned from the texts"
     return SequenceClassifier(Bert(recipe.model.config(prepared.words)), prepared.labels)
+
+
+def _write_config(folder: Path, model: SequenceClassifier | LastTokenClassifier) -> dict[str, str]:
+    if isinstance(model, LastTokenClassifier):
+        return gpt_sizes.write_config(folder, model.gpt.config)
+    return bert_sizes.write_config(folder, model.bert.config)
 
 
 @torch.no_grad()

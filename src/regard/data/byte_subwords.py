@@ -1,0 +1,157 @@
+"""Byte-level subwords: a vocabulary that spells any text, including white space, without an unknown token.
+
+Radford et al. 2019 (GPT-2), section 2.2: byte pair encoding over the 256 bytes of UTF-8.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from ..core.files import write_text
+from .subwords import LONGEST_WORD, _threads
+from .vocabulary import check_ids, damaged, read_json
+
+END = "<|endoftext|>"
+"""The only special token: the end of a text."""
+BYTES = 256
+_LONG = re.compile(rf"(\S{{{LONGEST_WORD}}}|[^\S\n]{{{LONGEST_WORD}}})")
+
+
+class ByteSubwords:
+    """A vocabulary of byte-level subwords: text ↔ ids. It has the interface of `Subwords`.
+
+    `decode(encode(text)) == text` for every text: nothing is normalized, and each of the 256 bytes has an id. The name
+    of the special token in a text is plain text. Words begin with their space, as in GPT-2.
+
+    >>> subwords = ByteSubwords.train(["low lower lowest\\n", "new newer newest\\n"] * 9, 270)
+    >>> ids = subwords.encode("  newest 低\\tlow")
+    >>> subwords.pieces(ids)
+    [' ', ' ne', 'west', ' ', '<0xE4>', '<0xBD>', '<0x8E>', '\\t', 'low']
+    >>> subwords.decode(ids), subwords.words(ids)
+    ('  newest 低\\tlow', [0, 0, 0, 1, 1, 1, 1, 2, 2])
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        if not isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel):
+            got = type(tokenizer.pre_tokenizer).__name__
+            raise ValueError(f"subwords: tokenizer must split text as GPT-2 does (ByteLevel); got {got}.")
+        tokenizer.encode_special_tokens = True
+        self._tokenizer = tokenizer
+        self.end = tokenizer.token_to_id(END)
+        """Id of the end of a text."""
+        tokens = (tokenizer.id_to_token(id) or "" for id in range(tokenizer.get_vocab_size()))
+        self._bytes = [b"" if token == END else _bytes_of(token) for token in tokens]
+
+    @classmethod
+    def train(cls, texts: Iterable[str], size: int) -> ByteSubwords:
+        """Learn at most `size` subwords, including the 256 bytes and the special token.
+
+        The same texts give the same result.
+
+        Raises:
+            ValueError: for a size below 257.
+        """
+        if size <= BYTES:
+            raise ValueError(f"subwords: size ({size}) must be at least {BYTES + 1}: the bytes and {END}.")
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=size,
+            special_tokens=[AddedToken(END, special=True, normalized=False)],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        with _threads():  # training time is quadratic in the length of a word, so longer words are cut
+            tokenizer.train_from_iterator((_LONG.sub(r"\1\n", text) for text in texts), trainer)
+        return cls(tokenizer)
+
+    def __len__(self) -> int:
+        return len(self._bytes)
+
+    def __repr__(self) -> str:
+        return f"ByteSubwords({len(self)})"
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of many texts, using all cores."""
+        with _threads():
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of ids. The end of a text is omitted; bytes that are not UTF-8 become �."""
+        return b"".join(self._bytes[id] for id in check_ids(ids, len(self))).decode("utf-8", "replace")
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Return the string of each id, as shown beside a map. Parts of a character are shown as bytes."""
+        return [END if id == self.end else _shown(self._bytes[id]) for id in check_ids(ids, len(self))]
+
+    def words(self, ids: Iterable[int]) -> list[int]:
+        """Return the word number of each id; −1 for the end of a text.
+
+        A word begins with white space. A token that is only white space belongs to the word after it.
+        """
+        numbers, word, at_word_start = [], -1, True
+        for id in check_ids(ids, len(self)):
+            if id == self.end:
+                numbers.append(-1)
+                continue
+            token = self._bytes[id]
+            at_word_start = at_word_start or token[:1].isspace()
+            numbers.append(word + at_word_start)
+            if not token.isspace():
+                word, at_word_start = word + at_word_start, False
+        return numbers
+
+    def save(self, path: str | Path) -> None:
+        """Write the vocabulary to a JSON file in the format of `tokenizers`."""
+        write_text(Path(path), self._tokenizer.to_str(pretty=True) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> ByteSubwords:
+        """Load a file written with `save`.
+
+        Raises:
+            ValueError: if the file is damaged. The message has its path.
+        """
+        config = read_json(Path(path))
+        try:
+            return cls(Tokenizer.from_str(json.dumps(config)))
+        except Exception as error:  # tokenizers raises plain Exception for anything it cannot read
+            raise damaged(Path(path), str(error)) from error
+
+
+def _byte_characters() -> dict[str, int]:
+    """Return the byte that each character of a byte-level token stands for.
+
+    Printable bytes of Latin-1 stand for themselves. The others, in their order, are the characters from U+0100 on.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(BYTES) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(BYTES + n): byte for n, byte in enumerate(others)}
+
+
+_BYTE = _byte_characters()
+
+
+def _bytes_of(token: str) -> bytes:
+    if unknown := [character for character in token if character not in _BYTE]:
+        raise ValueError(f"subwords: token {token!r} must consist of bytes as GPT-2 writes them; got {unknown[0]!r}.")
+    return bytes(_BYTE[character] for character in token)
+
+
+def _shown(token: bytes) -> str:
+    try:
+        return token.decode("utf-8")
+    except UnicodeDecodeError:
+        return "".join(f"<0x{byte:02X}>" for byte in token)

@@ -1,0 +1,99 @@
+"""A language model: a GPT and its vocabulary, from texts to the probabilities of their tokens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..attention import AttentionMap
+from ..data.token_windows import TokenBatch, consecutive_windows
+from ..data.vocabulary import Vocabulary
+from ..layers.cross_entropy import cross_entropy
+from ..models.gpt import GPT
+
+BATCH_TOKENS = 4096
+"""Number of tokens that are scored at a time."""
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A GPT and its vocabulary.
+
+    >>> from ..data import Characters
+    >>> from ..models import GPTConfig
+    >>> letters = Characters.train(["to be or not to be"])
+    >>> language = LanguageModel(GPT(GPTConfig(vocabulary=len(letters), width=8, heads=2, layers=1)).eval(), letters)
+    >>> tuple(language.logits("to be").shape), [m.shape for m in language.maps("to be")]
+    ((5, 11), [(2, 5, 5)])
+    >>> 10 < language.perplexity("not to be") < 12          # without training, about the size of the vocabulary
+    True
+    """
+
+    model: GPT
+    vocabulary: Vocabulary
+
+    @property
+    def context(self) -> int:
+        """Maximum number of tokens that the model reads."""
+        return self.model.config.positions
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @torch.inference_mode()
+    def logits(self, text: str) -> Tensor:
+        """Return the logits of the next token after each token of a text: (T, V).
+
+        Raises:
+            ValueError: if the text is empty or longer than the context.
+        """
+        logits: Tensor = self.model(self._ids(text))[0]  # (T, V)
+        return logits
+
+    @torch.no_grad()
+    def maps(self, text: str) -> list[AttentionMap]:
+        """Return the attention map of each block for a text: (H, T, T), with its tokens along both axes.
+
+        Raises:
+            ValueError: if the text is empty or longer than the context.
+        """
+        ids = self._ids(text)
+        _, maps = self.model.hidden(ids, return_maps=True)
+        tokens = self.vocabulary.pieces(ids[0])
+        return [m.at(0).tokens(query=tokens, key=tokens) for m in maps]
+
+    @torch.inference_mode()
+    def perplexity(self, text: str) -> float:
+        """Return exp(mean of −log p(token | tokens before it)) of a text. The first token is not predicted.
+
+        A text longer than the context is scored in windows side by side: the first tokens of a window have little
+        context.
+
+        Raises:
+            ValueError: if the text has fewer than two tokens.
+        """
+        ids = np.array(self.vocabulary.encode(text), np.int64)
+        if len(ids) < 2:
+            raise ValueError(f"language: text ({text!r}) must have at least 2 tokens; got {len(ids)}.")
+        size = max(1, BATCH_TOKENS // self.context)
+        total = sum(float(self.batch_loss(batch)) for batch in consecutive_windows(ids, self.context, size))
+        return math.exp(total / (len(ids) - 1))
+
+    def batch_loss(self, batch: TokenBatch) -> Tensor:
+        """Return Σ −log p(target) of a batch: ()."""
+        batch = batch.to(self.device)
+        hidden = self.model.hidden(batch.ids).flatten(0, 1)  # (B·T, W)
+        return cross_entropy(hidden, self.model.vocabulary.weight, None, batch.targets.flatten())
+
+    def _ids(self, text: str) -> Tensor:
+        ids = self.vocabulary.encode(text)
+        if not 1 <= len(ids) <= self.context:
+            raise ValueError(
+                f"language: text ({len(ids)} tokens) must have 1 to {self.context} tokens, the context of the model."
+            )
+        return torch.tensor([ids], device=self.device)  # (1, T)
