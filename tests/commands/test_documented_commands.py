@@ -37,6 +37,8 @@ TINY = {
     "pretrain": [*SMALL, *BERT, "--longest", "32"],
     "classify": [*SMALL, *BERT, "--longest", "32"],
     "finetune": ["--steps", "1", "--warmup", "0", "--longest", "32"],
+    "language": [*SMALL, "--heads", "2", "--layers", "1", "--context", "40", "--vocabulary", "characters"],
+    "continue": ["--steps", "1", "--warmup", "0"],
     "images": [*SMALL, "--heads", "2", "--held-out", "0.2", "--crop", "0"],
 }
 
@@ -81,6 +83,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / f"{name}.{language}").write_text(lines, encoding="utf-8")
     write_plain(folder / "reviews.txt", 40)
     write_labelled(folder / "reviews.tsv", 40)
+    for name in ("plays", "more"):
+        write_plain(folder / f"{name}.txt", 40)
     texts = [text for text, _ in labelled(6)]
     (folder / "lines.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     (folder / "corpus.txt.gz").write_bytes(gzip.compress("".join(f"{text}\n" for text in texts).encode()))
@@ -109,6 +113,8 @@ def run(words: list[str]) -> int:
         kind = words[2]
         if kind == "classify":
             kind = "images" if "--images" in words else "finetune" if "--from" in words else "classify"
+        if kind == "language" and "--from" in words:
+            kind = "continue"
         if "…" in words:
             data = ["--train", "train.de", "train.en", "--valid", "val.de", "val.en"]
             words = [word for word in words if word not in ("…", "--train", "--valid")] + data
