@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .options import chunks, read_lines
+from .options import chunks, read_file, read_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _lines(texts: list[str], files: list[Path]) -> Iterator[str]:
     """Yield the texts of the arguments, files or standard input. Raise ValueError if one is empty."""
-    sources: list[tuple[str, Iterable[str]]] = [(f"line {{}} of {path}", _open(path)) for path in files]
+    sources: list[tuple[str, Iterable[str]]] = [(f"line {{}} of {path}", read_file(path, "embed")) for path in files]
     if not files:
         sources = [("TEXT {}", texts)] if texts else [("line {} of the standard input", read_lines(sys.stdin))]
     for name, source in sources:
@@ -79,13 +79,6 @@ def _lines(texts: list[str], files: list[Path]) -> Iterator[str]:
             if not text.strip():
                 raise ValueError(f"{name.format(number)} ({text!r}) must not be empty. Leave it out.")
             yield text
-
-
-def _open(path: Path) -> Iterator[str]:
-    from ..data.open_text import open_text
-
-    with open_text(path, "embed") as file:
-        yield from read_lines(file, str(path))
 
 
 def _embedded(embedder: Embedder, lines: Iterator[str], tokens: int) -> Iterator[tuple[list[str], np.ndarray]]:

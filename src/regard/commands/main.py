@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import classify, data, demo, embed, explain, export, info, train, translate, view
+from . import classify, data, demo, embed, explain, export, generate, info, train, translate, view
 from .options import decode_argument
 
 COMMANDS: dict[str, tuple[Any, str]] = {
@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[Any, str]] = {
     "train": (train, "train a model by a recipe: regard train --help"),
     "translate": (translate, "translate sentences with a trained model"),
     "classify": (classify, "classify texts or images"),
+    "generate": (generate, "continue prompts with a language model"),
     "embed": (embed, "compute sentence embeddings with a Hugging Face BERT"),
     "view": (view, "show attention maps of any size on a web page"),
     "explain": (explain, "draw a flowchart of a mechanism from an actual computation"),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import inspect
 import os
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from gzip import GzipFile
 from io import StringIO
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any, TextIO, get_type_hints
 
 LONGEST_LINE = 2**22
 """Maximum number of bytes in a line of the standard input."""
@@ -59,6 +63,56 @@ def read_texts(options: argparse.Namespace) -> Iterable[str]:
     """Return the texts of the arguments, or the lines of the standard input if there are none."""
     texts: list[str] = options.texts
     return texts or read_lines(sys.stdin)
+
+
+def read_file(path: Path, where: str) -> Iterator[str]:
+    """Yield the lines of a file, plain or gzip. Errors begin with `where`; see `read_lines`."""
+    from ..data.open_text import open_text
+
+    with open_text(path, where) as file:
+        yield from read_lines(file, str(path))
+
+
+def add_settings(parser: argparse.ArgumentParser, kind: Any) -> None:
+    """Add an option for each number of a dataclass. Attribute docstrings become the help texts.
+
+    An option of a field that may be None accepts "none".
+    """
+    hints, texts = get_type_hints(kind), _attribute_docstrings(kind)
+    for item in fields(kind):
+        numeric: Any = float if hints[item.name] is float else int
+        optional = hints[item.name] == int | None
+        parser.add_argument(
+            f"--{item.name.replace('_', '-')}",
+            type=_number_or_none if optional else numeric,
+            default=item.default,
+            metavar="N" if numeric is int else "X",
+            help=f"{texts[item.name]} (default: %(default)s)",
+        )
+
+
+def settings_from(options: argparse.Namespace, kind: Any) -> Any:
+    """Return the dataclass whose fields were added with `add_settings`."""
+    return kind(**{item.name: getattr(options, item.name) for item in fields(kind)})
+
+
+def _number_or_none(text: str) -> int | None:
+    return None if text.lower() == "none" else int(text)
+
+
+_number_or_none.__name__ = "number or none"  # argparse shows it in messages
+
+
+def _attribute_docstrings(kind: type) -> dict[str, str]:
+    """Return the docstring below each attribute of a class, as a help text on one line."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    texts = {}
+    for one, after in zip(body.body, body.body[1:], strict=False):
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(after, ast.Expr):
+            text = " ".join(ast.literal_eval(after.value).split()).removesuffix(".").replace("; None for", "; none for")
+            texts[one.target.id] = text[:1].lower() + text[1:]
+    return texts
 
 
 def chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:

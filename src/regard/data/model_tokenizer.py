@@ -16,6 +16,8 @@ from .vocabulary import check_ids, damaged, read_json
 from .wordpiece import _name
 
 TOKENIZER, CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+VOCABULARY, MERGES = "vocab.json", "merges.txt"
+"""The older files of GPT-2."""
 IDS = ("generation_config.json", "config.json")
 """Files with ids of special tokens, the first with the highest priority."""
 KINDS = ("bos", "eos", "pad")
@@ -136,19 +138,37 @@ class ModelTokenizer:
                 word, at_word_start = word + at_word_start, False
         return numbers
 
-    def save(self, folder: str | Path) -> None:
-        """Write the files of a model directory that `transformers` can open. Other files stay."""
+    def save(self, path: str | Path) -> None:
+        """Write the files of a model directory that `transformers` can open, or a single .json file, as runs have it.
+
+        Other files in the directory stay.
+        """
+        path = Path(path)
+        if path.suffix == ".json":
+            values = {
+                "tokenizer": json.loads(self._tokenizer.to_str()),
+                "special_tokens": self._names,
+                "end_ids": sorted(self.end_ids),
+                "chat_template": self.chat_template,
+            }
+            write_text(path, json.dumps(values, ensure_ascii=False) + "\n")
+        else:
+            self._save_directory(path)
+
+    def _save_directory(self, folder: Path) -> None:
         config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **self.special_tokens}
         if self.chat_template is not None:
             config["chat_template"] = self.chat_template
         ids = {f"{kind}_token_id": id for kind, id in self.special_ids.items()}
-        write_text(Path(folder) / TOKENIZER, self._tokenizer.to_str(pretty=True) + "\n")
+        write_text(folder / TOKENIZER, self._tokenizer.to_str(pretty=True) + "\n")
         for name, values in ((CONFIG, config), (IDS[0], ids)):
-            write_text(Path(folder) / name, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+            write_text(folder / name, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
     @classmethod
-    def load(cls, folder: str | Path) -> ModelTokenizer:
-        """Load the tokenizer of a model directory: `tokenizer.json`, or else `vocab.json` and `merges.txt` of GPT-2.
+    def load(cls, path: str | Path) -> ModelTokenizer:
+        """Load the tokenizer of a model directory, or a .json file written with `save`.
+
+        A directory has `tokenizer.json`, or else the `vocab.json` and `merges.txt` of GPT-2.
 
         Names of special tokens and the chat template come from `tokenizer_config.json`, ids that end a text from
         `generation_config.json` or `config.json`, as far as these files exist.
@@ -156,7 +176,9 @@ class ModelTokenizer:
         Raises:
             ValueError: if there is no tokenizer, or a file is damaged. The message has the path.
         """
-        folder = Path(folder)
+        folder = Path(path)
+        if folder.suffix == ".json":
+            return cls._load_file(folder)
         tokenizer = _read(folder)
         config = _read_if_present(folder / CONFIG)
         names = {kind: name for kind in KINDS if (name := _name(config.get(f"{kind}_token")))}
@@ -171,6 +193,16 @@ class ModelTokenizer:
                 if kind == "eos" and not ends:
                     ends = [id for id in ids if tokenizer.id_to_token(id) is not None]
         return cls(tokenizer, names, end_ids=ends, chat_template=_template(folder, config))
+
+    @classmethod
+    def _load_file(cls, path: Path) -> ModelTokenizer:
+        values = read_json(path)
+        try:
+            tokenizer = Tokenizer.from_str(json.dumps(values["tokenizer"]))
+            options = {"end_ids": values["end_ids"], "chat_template": values["chat_template"]}
+            return cls(tokenizer, values["special_tokens"], **options)
+        except Exception as error:  # tokenizers raises plain exceptions
+            raise damaged(path, f"{type(error).__name__}: {error}") from error
 
     def _piece(self, id: int) -> str:
         token = self._tokenizer.id_to_token(id) or ""
@@ -193,9 +225,9 @@ def _read(folder: Path) -> Tokenizer:
             return Tokenizer.from_str(json.dumps(config))
         except Exception as error:  # tokenizers raises plain Exception for anything it cannot read
             raise damaged(folder / TOKENIZER, str(error)) from error
-    tokens, merges = folder / "vocab.json", folder / "merges.txt"
+    tokens, merges = folder / VOCABULARY, folder / MERGES
     if not (tokens.is_file() and merges.is_file()):
-        raise ValueError(f"tokenizer: folder ({folder}) must hold {TOKENIZER}, or vocab.json and merges.txt.")
+        raise ValueError(f"tokenizer: folder ({folder}) must hold {TOKENIZER}, or {VOCABULARY} and {MERGES}.")
     lines = [
         line for line in merges.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#version")
     ]

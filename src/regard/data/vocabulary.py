@@ -41,18 +41,26 @@ class Vocabulary(Protocol):
 
 
 def load_vocabulary(path: str | Path) -> Vocabulary:
-    """Load a vocabulary of any kind: `Characters`, `Subwords` or `ByteSubwords`.
+    """Load a vocabulary of any kind: `Characters`, `Subwords`, `ByteSubwords` or `ModelTokenizer`.
+
+    The tokenizer of a model directory is given by its file `tokenizer.json` or `vocab.json`.
 
     Raises:
         ValueError: if the file is damaged. The message has its path.
     """
     from .byte_subwords import ByteSubwords
     from .characters import Characters
+    from .model_tokenizer import TOKENIZER, VOCABULARY, ModelTokenizer
     from .subwords import Subwords
 
-    config = read_json(Path(path))
+    path = Path(path)
+    if path.name in (TOKENIZER, VOCABULARY):
+        return ModelTokenizer.load(path.parent)
+    config = read_json(path)
     if "characters" in config:
         return Characters.load(path)
+    if "tokenizer" in config:
+        return ModelTokenizer.load(path)
     splitter = config.get("pre_tokenizer")
     byte_level = isinstance(splitter, dict) and splitter.get("type") == "ByteLevel"
     return ByteSubwords.load(path) if byte_level else Subwords.load(path)

@@ -29,11 +29,18 @@ class Cache:
 
     With gradients enabled, appending copies instead, because the backward pass needs the old tensors unchanged.
 
+    Batch entries may have different lengths after `truncate(lengths)`. Appending then adds to the end of each entry,
+    and the positions of an entry from its length on hold nothing valid: mask them with `causal_offset=cache.start`.
+
     >>> cache = Cache()
     >>> for step in range(3):
     ...     key, value = cache.append(torch.randn(2, 4, 1, 8), torch.randn(2, 4, 1, 8))
     >>> tuple(key.shape), cache.length
     ((2, 4, 3, 8), 3)
+    >>> cache.truncate(torch.tensor([3, 1]))
+    >>> key, value = cache.append(torch.randn(2, 4, 1, 8), torch.randn(2, 4, 1, 8))
+    >>> cache.length, cache.start
+    (4, tensor([4, 2]))
     """
 
     def __init__(self, capacity: int = 64) -> None:
@@ -41,11 +48,18 @@ class Cache:
             raise ValueError(f"cache: capacity ({capacity}) must be at least 1, the positions allocated at first.")
         self.capacity = capacity
         self.length = 0
-        """Number of cached positions."""
+        """Number of cached positions; of the longest batch entry, if they differ."""
+        self.lengths: Tensor | None = None
+        """(B,): number of cached positions of each batch entry; None if all have `length`."""
         self.complete = False
         """Whether the cache holds the keys of a cross-attention, which do not grow."""
         self._key: Tensor | None = None
         self._value: Tensor | None = None
+
+    @property
+    def start(self) -> int | Tensor:
+        """The position of the next token: a number, or (B,) if the lengths of batch entries differ."""
+        return self.length if self.lengths is None else self.lengths
 
     @property
     def held(self) -> Pair:
@@ -60,12 +74,35 @@ class Cache:
                 "cache: append must not follow once: it holds the keys of a cross-attention. Use a separate cache for "
                 "self-attention."
             )
+        count = key.shape[-2]
         self._check("key", key, self._key)
         self._check("value", value, self._value)
-        self._key = self._extend(self._key, key)
-        self._value = self._extend(self._value, value)
-        self.length += key.shape[-2]
+        extend = self._extend if self.lengths is None else self._extend_each
+        self._key, self._value = extend(self._key, key, count), extend(self._value, value, count)
+        self.length += count
+        if self.lengths is not None:
+            self.lengths = self.lengths + count
         return self.held
+
+    def truncate(self, lengths: int | Tensor) -> None:
+        """Keep the first positions only: of all batch entries, or as many as (B,) says for each.
+
+        The memory is kept and overwritten by the next steps.
+
+        Raises:
+            ValueError: if a length is negative or above the cached one, or for the cache of a cross-attention.
+        """
+        wrong = torch.as_tensor((lengths < 0) | (lengths > self.start))
+        if self.complete or bool(wrong.any()):
+            raise ValueError(
+                f"cache: lengths ({_listed(lengths)}) must lie in 0…{_listed(self.start)}, the cached positions of a "
+                f"self-attention{'; got the cache of a cross-attention' if self.complete else ''}."
+            )
+        self._set_lengths(lengths)
+
+    def _set_lengths(self, lengths: int | Tensor) -> None:
+        least, most = (lengths, lengths) if isinstance(lengths, int) else map(int, lengths.aminmax())
+        self.length, self.lengths = most, None if isinstance(lengths, int) or least == most else lengths.clone()
 
     def once(self, compute: Callable[[], Pair], length: int) -> Pair:
         """Return constant keys and values. They are computed at the first step; `length` must stay the same."""
@@ -89,6 +126,8 @@ class Cache:
                 f"cache: index ({shape(index)}) must be whole numbers, one per new batch entry; got "
                 f"{dtype(index)} for keys {shape(self._key)}."
             )
+        if self.lengths is not None and len(index):
+            self._set_lengths(self.lengths.index_select(0, index))
         self._key = self._select(self._key, index)  # (B', H, capacity, D)
         self._value = self._select(self._value, index)  # (B', H, capacity, D)
 
@@ -104,9 +143,9 @@ class Cache:
         torch.index_select(present.transpose(-3, -2), 0, index, out=by_position)
         return selected
 
-    def _extend(self, held: Tensor | None, new: Tensor) -> Tensor:
+    def _extend(self, held: Tensor | None, new: Tensor, count: int) -> Tensor:
         """Return (B, H, capacity, D) with the new positions written after the first `length`."""
-        start, end = self.length, self.length + new.shape[-2]
+        start, end = self.length, self.length + count
         if torch.is_grad_enabled():
             return new if held is None else torch.cat((held[..., :start, :], new), -2)
         if held is None or end > held.shape[-2] or _is_read_only(held):
@@ -118,16 +157,35 @@ class Cache:
         held[..., start:end, :] = new
         return held
 
+    def _extend_each(self, held: Tensor | None, new: Tensor, count: int) -> Tensor:
+        """Like `_extend`, with the new positions written after the last one of each batch entry."""
+        assert held is not None and self.lengths is not None
+        end = self.length + count
+        copied = torch.is_grad_enabled()
+        if copied or end > held.shape[-2] or _is_read_only(held):
+            grown = _allocate(held.shape, end if copied else max(self.capacity, 2 * end), new)
+            grown[..., : self.length, :] = held[..., : self.length, :]
+            held = grown
+        rows = torch.arange(len(held), device=held.device)[:, None]  # (B, 1)
+        positions = self.lengths[:, None] + torch.arange(count, device=held.device)  # (B, t)
+        held.transpose(-3, -2)[rows, positions] = new.transpose(-3, -2)  # (B, t, H, D)
+        return held
+
     def _check(self, name: str, new: Tensor, held: Tensor | None) -> None:
         if held is None:
             return
-        fits = new.shape[:-2] == held.shape[:-2] and new.shape[-1] == held.shape[-1]
-        if not fits or new.dtype != held.dtype:
-            sizes = (*held.shape[:-2], self.length, held.shape[-1])
+        *lead, _, width = held.shape
+        *new_lead, _, new_width = new.shape
+        if new_lead != lead or new_width != width or new.dtype != held.dtype:
+            sizes = (*lead, self.length, width)
             raise ValueError(
                 f"cache: {name} ({shape(new)}, {dtype(new)}) must continue the cached tensor "
                 f"({shape_of(sizes)}, {dtype(held)}). After beam search changes the batch, call reorder(index)."
             )
+
+
+def _listed(lengths: int | Tensor) -> str:
+    return str(lengths if isinstance(lengths, int) else lengths.tolist())
 
 
 def _allocate(sizes: Sequence[int], capacity: int, like: Tensor) -> Tensor:

@@ -137,7 +137,7 @@ class MultiHeadAttention(nn.Module):
             require_none("multihead", attn_mask=attn_mask, lengths=lengths, offset=offset, cache=cache)
             return self._packed(query, key, value, packed, is_causal, return_map)
         is_self_attention = key is None
-        cached = cache.length if is_self_attention and cache is not None else 0
+        cached = cache.start if is_self_attention and cache is not None else 0
         start = cached if offset is None else offset
         q = self.query(query)
         if key is None:
@@ -154,8 +154,9 @@ class MultiHeadAttention(nn.Module):
             v,
             attn_mask,
             dropout_p=self.dropout if self.training else 0.0,
-            # the newest position may attend to all keys: no mask is needed when decoding step by step
-            is_causal=is_causal and not (is_self_attention and query.shape[-2] == 1),
+            # the newest position may attend to all keys: no mask is needed when decoding step by step, unless the
+            # lengths of batch entries differ
+            is_causal=is_causal and not (is_self_attention and query.shape[-2] == 1 and isinstance(cached, int)),
             enable_gqa=self.kv_heads != self.heads,
             similarity=resolve_similarity(self.similarity),
             causal_offset=cached if is_self_attention else start,

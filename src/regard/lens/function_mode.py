@@ -20,6 +20,8 @@ from .recorders import RECORDERS
 if TYPE_CHECKING:
     from .watch import Watch
 
+is_compiling = torch.compiler.is_compiling
+
 
 class _Mode(TorchFunctionMode):
     """Calls every function unchanged, and reports attention functions and in-place functions to the observer."""
@@ -29,41 +31,54 @@ class _Mode(TorchFunctionMode):
         self._observer = weakref.ref(observer)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if torch.compiler.is_compiling():  # checked first: torch.compile traces the following code
-            return func(*args, **kwargs)
-        ignored = func in _ignored and "out" not in kwargs and func not in RECORDERS
-        observer = None if ignored else self._observer()
+        if is_compiling():  # checked first: torch.compile traces the following code
+            return func(*args, **(kwargs or {}))
+        if func in _ignored and func not in RECORDERS:  # nearly all calls: nothing else may happen for these
+            if not kwargs:
+                return func(*args)
+            if "out" not in kwargs:
+                return func(*args, **kwargs)
+        observer, kwargs = self._observer(), kwargs or {}
         if observer is None:
             return func(*args, **kwargs)
-        recorder = _before_call(observer, func, args, kwargs, sys._getframe(1))
-        result = func(*args, **kwargs)
+        recorder = RECORDERS.get(func)
         if recorder is not None:
+            result = func(*args, **kwargs)
             observer.record_call(recorder, args, kwargs, sys._getframe(1))
+            return result
+        written = _before_call(observer, func, args, kwargs, sys._getframe(1))
+        result = func(*args, **kwargs)
+        if written:
+            observer.after_write()
         return result
 
 
-def _before_call(observer: Watch, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-    """Return the recorder of `func` if it is an attention function. Report tensors that it is about to overwrite."""
+def _before_call(observer: Watch, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> bool:
+    """Report tensors that a function is about to overwrite. Return whether `after_write` must follow."""
     try:
         if func is Tensor.dim:
             flex = flex_call(frame)
             if flex is not None:
                 observer.record_call(flex_attention, (), flex, frame)
-            return None
-        recorder = RECORDERS.get(func)
-        if recorder is not None:
-            return recorder
+            return False
         if _writes(func) or "out" in kwargs:
-            targets = [kwargs.get("out"), *args[:1]]
-            observer.before_write(
+            targets = [kwargs.get("out"), *(_assigned(*args) if func is Tensor.__setitem__ else args[:1])]
+            return observer.before_write(
                 x for target in targets for x in (target if isinstance(target, list | tuple) else [target])
             )
-        elif len(_ignored) < MAX_IGNORED:
+        if len(_ignored) < MAX_IGNORED:
             _ignored.add(func)
     except Exception as error:
         observer.add_missed(error)
-    return None
+    return False
+
+
+def _assigned(x: Tensor, index: Any, value: Any) -> list[Tensor]:
+    """Return the part of `x` that `x[index] = value` overwrites, or `x` if it is not a view."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if all(isinstance(part, slice) or part is Ellipsis for part in parts):
+        return [x.detach()[index]]
+    return [x]
 
 
 MAX_IGNORED = 4096

@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 from ..attention.masks import OPEN, Mask
 from ..attention.request import Request
 from ..attention.similarity import Additive, Dot, Similarity
-from .recorded_call import copy_if_in, storage_pointer
+from .recorded_call import compact, copy_if_in, storage_pointer
 
 ROWS = 256
 """Number of mask rows examined at a time."""
@@ -147,7 +147,7 @@ class Steps:
         """Return one request for all steps."""
         k = torch.cat([*self.dropped, self.last.k], -2) if self.dropped else self.last.k  # (B, Hk, Tk, D)
         q = torch.cat([step.q for step in self.steps], -2)  # (B, H, Tq, D)
-        return replace(self.last, q=q, k=k, mask=_mask(self.steps, k.shape[-2], k.device))
+        return compact(replace(self.last, q=q, k=k, mask=_mask(self.steps, k.shape[-2], k.device)))
 
 
 class MaskCopies:

@@ -96,6 +96,14 @@ class Call:
         self._map: AttentionMap | None = None
         self._kind: Kind | None = None
 
+    def update_versions(self) -> None:
+        """Record the current tensor versions, after a write that did not reach these tensors."""
+        self._versions = [(x, version(x)) for x, _ in self._versions]
+
+    def is_apart_from(self, written: Tensor, storage: int) -> bool:
+        """Return whether the tensors in this storage certainly do not overlap `written`, a view of it."""
+        return all(is_apart(x, written) for x in self.tensors() if storage_pointer(x) == storage)
+
     def tensors(self) -> Iterator[Tensor]:
         """Yield all referenced tensors."""
         yield from self.source.tensors()
@@ -206,6 +214,37 @@ def _compact(x: Tensor) -> Tensor:
     if x.is_meta or 0 in x.stride() or x.nbytes >= MIN_STORAGE_FRACTION * x.untyped_storage().nbytes():
         return x
     return x.clone(memory_format=torch.contiguous_format)
+
+
+def is_apart(one: Tensor, other: Tensor) -> bool:
+    """Return whether two views of a storage are certainly disjoint: slices of one tensor along a single dimension.
+
+    >>> cache = torch.zeros(2, 8, 3)
+    >>> is_apart(cache[:, :5], cache[:, 5:6]), is_apart(cache[:, :5], cache[:, 4:5])
+    (True, False)
+    """
+    if one.stride() != other.stride() or one.dtype != other.dtype:
+        return False
+    shift = other.storage_offset() - one.storage_offset()
+    for dim, step in enumerate(one.stride()):
+        distance = shift // step if step and shift % step == 0 else 0
+        if distance and (distance >= one.shape[dim] or -distance >= other.shape[dim]):
+            sizes = [max(a, b) for a, b in zip(one.shape, other.shape, strict=True)]
+            sizes[dim] = max(one.shape[dim], other.shape[dim]) + abs(distance)
+            if _unique_addresses(sizes, one.stride()):
+                return True
+    return False
+
+
+def _unique_addresses(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Return whether no two indices of a tensor have the same address."""
+    reach = 0  # largest address of the dimensions with smaller strides
+    for step, size in sorted(zip(strides, sizes, strict=True)):
+        if size > 1:
+            if step <= reach:
+                return False
+            reach += (size - 1) * step
+    return True
 
 
 def storage_pointer(x: Tensor) -> int:

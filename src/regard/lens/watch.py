@@ -92,6 +92,7 @@ class Watch:
         self._latest: dict[str, weakref.ref[Call]] = {}
         self._calls_by_storage: dict[int, list[weakref.ref[Call]]] = {}
         self._unresolved: list[weakref.ref[Call]] = []
+        self._unaffected: list[Call] = []
         self._masks = MaskCopies()
         self._mode = _Mode(self)
         keep_freed(MAX_FREED_BLOCK)
@@ -150,12 +151,17 @@ class Watch:
 
     def _add(self, name: str, module: nn.Module, record: Record, grad_enabled: bool) -> None:
         source, storage = record.source, None
+        before = self._latest.get(name, lambda: None)()
         if isinstance(source, StoredRequest):
             storage = storage_reference(source.value.k)
+            whole = self._heads is None and not self._keep.enabled
+            # keys in the memory of the previous step need neither be copied nor compared
+            if whole and before is not None and self._continues(before, record, storage):
+                self._track(before)
+                return
             source = StoredRequest(self._keep(compact(_select_heads(source.value, self._heads))))
         elif self._heads is not None or self._keep.enabled or _distributed():
             source = StoredRequest(self._keep(_select_heads(source.request(), self._heads)))
-        before = self._latest.get(name, lambda: None)()
         record = replace(record, source=source)
         if before is not None and self._continues(before, record, storage):
             self._track(before)
@@ -189,13 +195,30 @@ class Watch:
             if not any(reference() is call for reference in calls):
                 calls.append(weakref.ref(call))
 
-    def before_write(self, targets: Iterable[Any]) -> None:
-        """Copy recorded tensors that share a storage with `targets`, which are about to be overwritten."""
+    def before_write(self, targets: Iterable[Any]) -> bool:
+        """Copy recorded tensors that `targets`, which are about to be overwritten, overlap in memory.
+
+        Returns:
+            Whether `after_write` must be called, because a recorded tensor is in a storage that is written elsewhere.
+        """
+        self._unaffected = []
         for x in targets:
             if isinstance(x, Tensor):
-                for reference in self._calls_by_storage.pop(storage_pointer(x), ()):
-                    if (call := reference()) is not None:
-                        self._try(call, partial(self._copy_storage, call, storage_pointer(x)))
+                storage = storage_pointer(x)
+                for reference in self._calls_by_storage.pop(storage, ()):
+                    if (call := reference()) is None:
+                        continue
+                    if call.intact and call.is_apart_from(x, storage):
+                        self._calls_by_storage.setdefault(storage, []).append(reference)
+                        self._unaffected.append(call)
+                    else:
+                        self._try(call, partial(self._copy_storage, call, storage))
+        return bool(self._unaffected)
+
+    def after_write(self) -> None:
+        """Accept the new versions of tensors whose storage was written to, but not in their part of it."""
+        for call in self._unaffected:
+            call.update_versions()
 
     def _copy_storage(self, call: Call, storage: int) -> None:
         call.copy_storage(storage)

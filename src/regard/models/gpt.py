@@ -30,6 +30,7 @@ from ..layers.stack import BatchLayout, run_encoder
 from .bert import ACTIVATIONS
 from .bounds import out_of_bounds, too_large, uneven_heads, unknown_name
 from .encoder_decoder import check_ids
+from .token_decoder import CachedState
 
 NORMS = ("layer", "rms")
 POSITIONS = ("learned", "rotary")
@@ -228,22 +229,58 @@ class GPT(nn.Module):
     ) -> Any:
         """Return the input of the output layer, (B, T, W), zero in padding; or (hidden, maps). See `forward`."""
         lengths = None if lengths is None else torch.as_tensor(lengths, device=ids.device)
-        start = caches[0].length if caches else 0
-        self._check(ids, lengths, caches, start)
+        start = caches[0].start if caches else 0
+        self._check(ids, lengths, caches, caches[0].length if caches else 0)
         layout = BatchLayout.of(ids, lengths)
         x = self.embed(layout.pack(ids), layout.positions, start)  # (B, T, W) or (N, W)
         x, maps = run_encoder(self.blocks, x, layout, is_causal=True, caches=caches, return_maps=return_maps)
         x = layout.unpack(self.norm(x))  # (B, T, W)
         return (x, maps) if return_maps else x
 
-    def embed(self, ids: Tensor, positions: Tensor | None = None, start: int = 0) -> Tensor:
-        """Return the input of the first block: (…, T) → (…, T, W). positions (T,) default to start, start + 1, …."""
+    def embed(self, ids: Tensor, positions: Tensor | None = None, start: int | Tensor = 0) -> Tensor:
+        """Return the input of the first block: (…, T) → (…, T, W).
+
+        positions (T,) default to start, start + 1, …; start may be one number for each of B texts (B,).
+        """
         x = self.tokens(ids)
         if self.positions is not None:
-            end = start + ids.shape[-1]
+            if positions is None and isinstance(start, Tensor):
+                positions = start[:, None] + torch.arange(ids.shape[-1], device=ids.device)  # (B, T)
             with trace_step("position"):
-                x = x + (self.positions.weight[start:end] if positions is None else self.positions(positions))
+                if positions is None:
+                    x = x + self.positions.weight[start : start + ids.shape[-1]]
+                else:
+                    x = x + self.positions(positions)
         return self.dropout(x)
+
+    @property
+    def longest(self) -> int | None:
+        """Maximum number of tokens of a text; None for a window with rotary positions, where any length works."""
+        return None if self.positions is None and self.config.window is not None else self.config.positions
+
+    def begin(self, ids: Tensor, lengths: Tensor | None = None, *, capacity: int = 64) -> tuple[CachedState, Tensor]:
+        """Read prompts and return the state for `step` and the logits of the first new token, (B, V).
+
+        Args:
+            ids: (B, T), padded on the right.
+            lengths: (B,), number of ids of each prompt, from 1 to T; None for T. No token attends to a later one, so
+                padding does not change the result.
+            capacity: number of tokens to allocate memory for at first.
+        """
+        device = self.tokens.weight.device
+        ids, state = ids.to(device), CachedState(self.caches(capacity))
+        hidden = self.hidden(ids, caches=state.caches)  # (B, T, W)
+        if lengths is None:
+            return state, self.vocabulary(hidden[:, -1])  # (B, V)
+        lengths = lengths.to(device)
+        state.truncate(lengths)
+        return state, self.vocabulary(hidden[torch.arange(len(ids), device=device), lengths - 1])  # (B, V)
+
+    def step(self, tokens: Tensor, state: CachedState) -> Tensor:
+        """Read the next token (B,) of each text, and return the logits of the one after it, (B, V)."""
+        hidden = self.hidden(tokens[:, None].to(self.tokens.weight.device), caches=state.caches)  # (B, 1, W)
+        logits: Tensor = self.vocabulary(hidden[:, 0])  # (B, V)
+        return logits
 
     def caches(self, capacity: int = 64) -> list[Cache]:
         """Return empty caches, one per block, for decoding step by step, with memory for `capacity` tokens at first."""
@@ -267,9 +304,9 @@ class GPT(nn.Module):
                 f"gpt: caches ({len(caches)}) must be {len(self.blocks)}, one per block, and come without lengths; got "
                 f"{got}. Use model.caches()."
             )
-        if start + ids.shape[1] > self.config.positions:
+        if self.longest is not None and start + ids.shape[1] > self.longest:
             raise ValueError(
-                f"gpt: ids ({shape(ids)}) must end within positions ({self.config.positions}); got {start} cached "
+                f"gpt: ids ({shape(ids)}) must end within positions ({self.longest}); got {start} cached "
                 "tokens before them. Shorten the text, or use a model with a longer context."
             )
         if torch.compiler.is_compiling() or not ids.numel():

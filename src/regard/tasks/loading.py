@@ -18,14 +18,17 @@ from ..core.settings import from_json, from_values
 from ..data import load_vocabulary
 from ..data.bare_text import FILE, BareText
 from ..data.image_batches import Normal, Shape
+from ..data.model_tokenizer import VOCABULARY
 from ..data.wordpiece import TOKENIZER, WordPiece
 from ..models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
 from ..models.bert import Bert, BertConfig
 from ..models.bert_heads import MaskedTokens, Pretraining, SequenceClassifier
 from ..models.cnn import CNN, CNNConfig
+from ..models.gguf_files import load_gguf
 from ..models.gpt import GPT, GPTConfig
 from ..models.gpt_heads import LastTokenClassifier
 from ..models.huggingface_bert import config_from, load_bert
+from ..models.huggingface_gpt import load_gpt
 from ..models.huggingface_vit import labels_of, load_vit, scale_of
 from ..models.vit import ViT, ViTConfig
 from ..models.weights import load_weights
@@ -70,16 +73,16 @@ def load_translator(folder: str | os.PathLike[str]) -> Translator:
 
 
 def load_language_model(folder: str | os.PathLike[str]) -> LanguageModel:
-    """Load the best model of a run of `regard train language`, or the GPT of a Hugging Face directory.
+    """Load the best model of a run of `regard train language`, the GPT of a Hugging Face directory, or a .gguf file.
 
     Raises:
         ValueError: if the folder holds no model, or a damaged one; the message names the file.
     """
     folder = Path(folder)
+    if folder.suffix == ".gguf":
+        return LanguageModel(*load_gguf(folder))
     if not is_run(folder):
-        from ..models.huggingface_gpt import load_gpt  # type: ignore[import-untyped, unused-ignore]
-
-        return LanguageModel(load_gpt(folder).eval(), load_vocabulary(vocabulary_file(folder)))
+        return LanguageModel(load_gpt(folder), load_vocabulary(vocabulary_file(folder)))
     read_recipe_config(folder, "language", LANGUAGE_MODELS, "a language model")
     weights = read_weights(folder)  # first, because it verifies the files that are read below
     model = _with_weights(GPT(gpt_config_of(folder)), weights, folder)
@@ -199,7 +202,9 @@ def gpt_positions(folder: Path) -> int:
 
 def vocabulary_file(folder: Path) -> Path:
     """Return the vocabulary of a language model: of a run, or the tokenizer of a Hugging Face directory."""
-    return folder / (FILE if is_run(folder) else TOKENIZER)
+    if is_run(folder):
+        return folder / FILE
+    return folder / (VOCABULARY if (folder / VOCABULARY).exists() and not (folder / TOKENIZER).exists() else TOKENIZER)
 
 
 def positions(folder: Path) -> int:

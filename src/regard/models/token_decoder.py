@@ -1,0 +1,52 @@
+"""The interface of language models that generate token by token, and their state between two steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from torch import Tensor
+
+from ..layers.cache import Cache
+
+
+class DecoderState(Protocol):
+    """What a decoder keeps between two steps, for B texts."""
+
+    def reorder(self, index: Tensor) -> None:
+        """Continue with the texts `index` (B',), in that order."""
+
+    def truncate(self, lengths: int | Tensor) -> None:
+        """Go back to the first tokens: of all texts, or as many as (B,) says for each."""
+
+
+State = TypeVar("State", bound=DecoderState)
+
+
+class Decoder(Protocol[State]):
+    """A language model that reads one token per text and step. `GPT` is one."""
+
+    @property
+    def longest(self) -> int | None:
+        """Maximum number of tokens that it can read; None if there is no limit."""
+
+    def begin(self, ids: Tensor, lengths: Tensor | None = None, *, capacity: int = 64) -> tuple[State, Tensor]:
+        """Read prompts (B, T), padded on the right, of lengths (B,). Return a state and the next logits (B, V)."""
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """Read the next token (B,) of each text, and return the logits of the one after it, (B, V)."""
+
+
+@dataclass(frozen=True)
+class CachedState:
+    """The caches of all blocks of a model: a `DecoderState`."""
+
+    caches: list[Cache]
+
+    def reorder(self, index: Tensor) -> None:
+        for cache in self.caches:
+            cache.reorder(index)
+
+    def truncate(self, lengths: int | Tensor) -> None:
+        for cache in self.caches:
+            cache.truncate(lengths)

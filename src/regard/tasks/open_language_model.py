@@ -1,0 +1,25 @@
+"""Open a language model for generation."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .loading import load_language_model
+from .text_generation import TextGenerator
+
+
+def open_language_model(path: str | os.PathLike[str]) -> TextGenerator:
+    """Open the language model of a run, of a Hugging Face directory or of a .gguf file.
+
+    Raises:
+        ValueError: if there is no language model. The message has the path.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(
+            f"generate: model ({path}) must exist. Give the folder of a run of `regard train language`, a Hugging Face "
+            "directory of a GPT-2 or Llama model, or a .gguf file."
+        )
+    language = load_language_model(path)
+    return TextGenerator(language.model, language.vocabulary)
