@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.explain import MECHANISMS, Chart, draw, explain
-from regard.explain.mechanisms import translator
+from regard.explain.recorded_models import translator
 from regard.models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
 
 

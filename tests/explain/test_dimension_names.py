@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.explain import Chart, draw, explain
-from regard.explain.mechanisms import Explained, classifier, image, translator
+from regard.explain.recorded_models import Explained, classifier, image, translator
 from regard.models import (
     Bert,
     BertConfig,

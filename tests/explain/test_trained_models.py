@@ -13,7 +13,7 @@ import torch
 
 from regard.commands.main import main
 from regard.explain import draw
-from regard.explain.mechanisms import image
+from regard.explain.recorded_models import image
 from regard.explain.trained_models import explain_run, load, mechanism_of
 from regard.models.vit import ViT, ViTConfig
 from tests.page import runs

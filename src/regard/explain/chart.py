@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .box_names import INPUTS, MODULES, Name, name_of
-from .mechanisms import Explained
+from .recorded_models import Explained
 from .recording import Frame, Operation, Recording, TensorView
 
 MAX_CODE = 32766

@@ -14,7 +14,7 @@ from ..tasks.loading import load_image_classifier, load_text_classifier, load_tr
 from ..tasks.run_files import read_config
 from ..tasks.text_classifier import Classifier
 from ..tasks.translator import Translator
-from .mechanisms import LONGEST, Explained, classifier, image, translator
+from .recorded_models import LONGEST, Explained, classifier, image, translator
 
 Run = Translator | Classifier | ImageClassifier
 
