@@ -17,8 +17,10 @@ from ..data import EOS
 from ..data.scripts import split_words
 from ..layers import EncoderBlock, FeedForward, MultiHeadAttention
 from ..models import (
+    GPT,
     Bert,
     BertConfig,
+    GPTConfig,
     Seq2Seq,
     Seq2SeqConfig,
     SequenceClassifier,
@@ -28,10 +30,12 @@ from ..models import (
     ViTConfig,
 )
 from .operation_recorder import Recorder
-from .recorded_models import LONGEST, Explained, Namer, classifier, image, translator
+from .recorded_models import LONGEST, Explained, Namer, classifier, image, language_model, translator
 
 SEED = 0
 DEFAULT_TEXT = "the cat sat on it"
+END_OF_TEXT = "<|endoftext|>"
+"""The token between two texts in the vocabulary of GPT-2."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,15 @@ def bert(text: str | None) -> Explained:
     return classifier(_randomize(SequenceClassifier(Bert(config), 3)), ids, words, "BERT")
 
 
+def gpt(text: str | None) -> Explained:
+    torch.manual_seed(SEED)
+    words = words_of(text)
+    names = list(dict.fromkeys([*words, *words_of(None), END_OF_TEXT]))  # enough words for every prediction
+    config = GPTConfig(len(names), width=8, heads=2, hidden=12, layers=2, positions=32)
+    model = _randomize(GPT(config))
+    return language_model(model, [names.index(word) for word in words], _namer(names), "GPT")
+
+
 def vit(text: str | None) -> Explained:
     if text is not None:
         raise ValueError(f"explain: text ({text!r}) must be omitted: vit processes an image, not a text.")
@@ -214,6 +227,7 @@ MECHANISMS: dict[str, Mechanism] = {
         Mechanism("encoder-block", encoder_block, DEFAULT_TEXT),
         Mechanism("transformer", transformer, DEFAULT_TEXT),
         Mechanism("bert", bert, DEFAULT_TEXT),
+        Mechanism("gpt", gpt, DEFAULT_TEXT),
         Mechanism("vit", vit),
     )
 }

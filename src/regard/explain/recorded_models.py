@@ -1,4 +1,4 @@
-"""Record a model on one input: a translator, or a classifier of texts or images.
+"""Record a model on one input: a translator, a classifier of texts or images, or a language model.
 
 The models may be trained (`trained_models`) or the small random ones of `mechanisms`.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..data import BOS, EOS
-from ..models import Seq2SeqConfig, SequenceClassifier, ViT, greedy
+from ..models import GPT, Seq2SeqConfig, SequenceClassifier, ViT, greedy
 from .operation_recorder import Recorder
 
 Namer = Callable[[Iterable[int]], list[str]]
@@ -21,6 +21,8 @@ STEPS = 4
 """Number of steps of a decoder with random weights, which does not learn to stop."""
 LONGEST = 24
 """Maximum number of input or output tokens in a chart."""
+LIKELIEST = 5
+"""Number of predictions of a language model that are named."""
 
 
 @dataclass
@@ -84,6 +86,32 @@ def classifier(model: SequenceClassifier, ids: Sequence[int], tokens: Sequence[s
     return Explained(title, recorder, output, {"T": list(tokens), "K": labels}, open=("BERT",))
 
 
+def language_model(model: GPT, ids: Sequence[int], pieces: Namer, title: str) -> Explained:
+    """Record a GPT that predicts the token after a text: the five likeliest, with their probabilities.
+
+    Args:
+        pieces: function that returns the names of ids.
+    """
+    inputs, config = torch.tensor([[*ids]]), model.config
+    head_width, kv_heads = config.width // config.heads, config.kv_heads or config.heads
+    sizes = {"T": len(ids), "H": config.heads, "W": config.width, "D": head_width}
+    sizes |= {"F": config.inner_width, "V": config.vocabulary}
+    sizes |= {"N": config.positions} if config.position == "learned" else {"D/2": head_width // 2}
+    sizes |= {"Hk": kv_heads} if kv_heads != config.heads else {}
+    recorder = Recorder(model, {"ids": (inputs, "B T")}, sizes)
+    with recorder.recording():
+        logits = model(inputs)  # (B, T, V)
+        with recorder.frame("stage", "next token"):
+            probabilities = logits[:, -1].softmax(-1)  # (B, V)
+        with recorder.frame("stage", "likeliest tokens"):
+            likeliest, best = probabilities.topk(min(LIKELIEST, config.vocabulary))  # (B, K) each
+        recorder.output(likeliest)
+    tokens = {"T": _visible(pieces(ids)), "K": _visible(pieces(best[0].tolist()))}
+    tokens |= {"V": _visible(pieces(range(config.vocabulary)))} if config.vocabulary <= LONGEST else {}
+    opened = ("causal block 1", "attention and residual", "masked multi-head attention", "attention")
+    return Explained(title, recorder, likeliest, tokens, open=(*opened, "feed-forward and residual"))
+
+
 def image(model: ViT, pixels: Tensor, labels: Sequence[str], title: str) -> Explained:
     """Record a Vision Transformer on an image, (1, C, height, width)."""
     config = model.config
@@ -96,6 +124,15 @@ def image(model: ViT, pixels: Tensor, labels: Sequence[str], title: str) -> Expl
     with recorder.recording():
         output = recorder.output(model(pixels))
     return Explained(title, recorder, output, {"T": every, "P": tokens, "K": list(labels)})
+
+
+def _visible(tokens: Iterable[str]) -> list[str]:
+    """Show spaces and line ends, which are part of the tokens of a language model.
+
+    >>> _visible([" cat", "\\n"])
+    ['␣cat', '⏎']
+    """
+    return [token.replace(" ", "␣").replace("\n", "⏎") for token in tokens]
 
 
 def _sizes(config: Any, source: int) -> dict[str, int]:

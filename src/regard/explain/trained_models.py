@@ -1,26 +1,39 @@
-"""Charts of trained models: translators, text classifiers and image classifiers."""
+"""Charts of trained models: translators, text classifiers, image classifiers and language models."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from ..data import EOS
 from ..data.image_files import decode
-from ..models import Seq2Seq, SequenceClassifier, Transformer, ViT
+from ..data.vocabulary import Vocabulary
+from ..models import GPT, Seq2Seq, SequenceClassifier, Transformer, ViT
 from ..tasks.image_classifier import ImageClassifier
 from ..tasks.loading import load_image_classifier, load_text_classifier, load_translator
 from ..tasks.run_files import read_config
 from ..tasks.text_classifier import Classifier
 from ..tasks.translator import Translator
-from .recorded_models import LONGEST, Explained, classifier, image, translator
+from .recorded_models import LONGEST, Explained, classifier, image, language_model, translator
 
-Run = Translator | Classifier | ImageClassifier
+
+class LanguageRun(Protocol):
+    """A GPT and its vocabulary."""
+
+    @property
+    def model(self) -> GPT: ...
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+
+Run = Translator | Classifier | ImageClassifier | LanguageRun
 
 
 def load(folder: str | os.PathLike[str]) -> Run:
-    """Load the model of a run, or a BERT or ViT from a Hugging Face directory.
+    """Load the model of a run, or a BERT, GPT or ViT from a Hugging Face directory.
 
     Raises:
         ValueError: if the folder has no such model.
@@ -36,13 +49,26 @@ def load(folder: str | os.PathLike[str]) -> Run:
         "bert": load_text_classifier,
         "images": load_image_classifier,
         "vit": load_image_classifier,
+        **dict.fromkeys(("language", *GPT_TYPES), load_language),
     }
     if kind not in loaders:
         raise ValueError(
-            f"explain: RUN ({folder}) must be a run of translate, classify or images, or a directory of a BERT or ViT; "
-            f"got {kind or 'none of them'}. Pass a folder written by regard train."
+            f"explain: RUN ({folder}) must be a run of translate, classify, images or language, or a directory of a "
+            f"BERT, GPT or ViT; got {kind or 'none of them'}. Pass a folder written by regard train."
         )
     return loaders[kind](folder)
+
+
+GPT_TYPES = ("gpt2", "llama", "qwen2", "mistral")
+"""Values of model_type in the config.json of a Hugging Face directory that are read as a `GPT`."""
+
+
+def load_language(folder: Path) -> LanguageRun:
+    """Load the language model of a run or of a Hugging Face directory."""
+    from ..tasks.loading import load_language_model  # type: ignore[attr-defined]
+
+    run: LanguageRun = load_language_model(folder)
+    return run
 
 
 def mechanism_of(run: Run) -> str:
@@ -54,6 +80,8 @@ def mechanism_of(run: Run) -> str:
         return "encoder-decoder" if model.config.context == "fixed" else "bahdanau"
     if isinstance(model, SequenceClassifier):
         return "bert"
+    if isinstance(model, GPT):
+        return "gpt"
     if isinstance(model, ViT):
         return "vit"
     raise ValueError(
@@ -84,6 +112,10 @@ def explain_run(run: Run, text: str | None, picture: Path | None, title: str) ->
         ids = run.words.encode(text, longest=run.longest).ids
         _check_length(len(ids))
         return classifier(run.model, ids, run.words.pieces(ids), title)
+    if not isinstance(run, Translator):
+        ids = run.vocabulary.encode(text)
+        _check_length(len(ids))
+        return language_model(run.model, ids, run.vocabulary.pieces, title)
     _check_length(len(run.source.encode(text)) + 1)
     ((best,),) = run.translate([text], size=5, n_best=1, longest=LONGEST - 1)
     return translator(run.model, best.read, [*best.written, EOS], run.source.pieces, run.target.pieces, title)
