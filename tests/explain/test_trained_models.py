@@ -98,7 +98,7 @@ def test_a_language_model(
     with torch.no_grad():
         probabilities, best = model(torch.tensor([letters.encode("to be")]))[0, -1].softmax(-1).topk(5)
     assert torch.allclose(probabilities, actual.output[0], atol=1e-6)
-    assert actual.tokens["K"] == [piece.replace(" ", "␣") for piece in letters.pieces(best.tolist())]
+    assert actual.tokens["K"] == [token.replace(" ", "␣") for token in letters.pieces(best.tolist())]
     assert actual.tokens["T"] == ["t", "o", "␣", "b", "e"] and actual.title == "plays"
     assert "must be run on a text. Pass --text TEXT" in fails("gpt", "--run", tmp_path)
     assert "text (28 tokens) must have at most 24" in fails("gpt", "--run", tmp_path, "--text", "to be " * 4 + "to b")
