@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from regard.explain import MECHANISMS, Chart, draw, explain
-from regard.explain.mechanisms import translator
-from regard.models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
+from regard.explain.recorded_models import language_model, translator
+from regard.models import GPT, GPTConfig, Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
 
 
 def boxes(chart: Chart, step: int | None = None) -> dict[str, str]:
@@ -80,6 +80,7 @@ def test_default_groups_are_open() -> None:
         return {node.name["en"] for node in explain(name).nodes if node.open}
 
     assert "BERT" in opened("bert") and not {"encoder block 1"} & opened("bert")
+    assert "causal block 1" in opened("gpt") and "causal block 2" not in opened("gpt")
     assert "decoder block 1" in opened("transformer") and "decoder block 2" not in opened("transformer")
 
 
@@ -121,6 +122,49 @@ def test_blocks_open_to_their_parts() -> None:
     assert result["BERT > encoder block 1 > feed-forward and residual > feed-forward > widen"] == "B T F"
     assert result["BERT > encoder block 1 > feed-forward and residual > normalisation"] == "B T W"
     assert result["classes"] == result["output"] == "B K"
+
+
+def test_a_language_model_predicts_the_next_token() -> None:
+    chart = explain("gpt", "the cat")
+    result = boxes(chart)
+    attention = "causal block 2 > attention and residual > masked multi-head attention"
+    assert result[f"{attention} > attention > mask"] == result[f"{attention} > attention > weighting"] == "B H T T"
+    assert result[f"{attention} > join the heads"] == "B T W"
+    assert result["causal block 1 > feed-forward and residual > feed-forward > widen"] == "B T F"
+    assert result["normalisation"] == "B T W" and result["logits"] == "B T V"
+    assert result["probabilities"] == "B V" and result["likeliest next tokens"] == result["output"] == "B K"
+    by_name = {node.name["en"]: chart.values[node.value].values[0, 0] for node in chart.nodes}
+    probabilities, likeliest = by_name["probabilities"], by_name["output"]
+    assert probabilities.sum().item() == pytest.approx(1)
+    assert [chart.tokens["V"][int(index)] for index in probabilities.topk(5).indices] == chart.tokens["K"]
+    assert torch.equal(likeliest, probabilities.topk(5).values)
+    assert (by_name["mask"] == -torch.inf).tolist() == [False, True]  # the first token does not attend to the second
+
+
+def names_and_equations(config: GPTConfig) -> dict[str, str]:
+    torch.manual_seed(0)
+    chart = draw(language_model(GPT(config).eval(), [1, 2, 3], lambda ids: [*map(str, ids)], ""))
+    return {node.name["en"]: node.equation for node in chart.nodes}
+
+
+def test_the_parts_of_llama_have_their_names_and_equations() -> None:
+    llama = names_and_equations(GPTConfig.llama(vocabulary=9, width=8, heads=2, layers=1))
+    assert llama["rotary position"] == "(a·cos pθ − b·sin pθ, b·cos pθ + a·sin pθ)" and "position" not in llama
+    assert llama["RMS normalisation"] == "x / √(mean x²) · g" and "normalisation" not in llama
+    assert llama["gated feed-forward"] == "y = W₂ · (activation(g) ⊙ h)" and llama["gate"] == "g = x·Wgᵀ"
+    assert llama["widen"] == "h = x·W₁ᵀ" and llama["narrow"] == "y = (activation(g) ⊙ h)·W₂ᵀ"
+    assert llama["queries"] == "q = x·Wqᵀ" and llama["silu"] == "y = x·σ(x)"
+    qwen = names_and_equations(GPTConfig.llama(vocabulary=9, width=8, heads=2, layers=1, bias="qkv"))
+    assert qwen["queries"] == "q = x·Wqᵀ + b" and qwen["join the heads"] == "y = heads·Woᵀ"
+
+
+def test_the_parts_of_gpt_2_have_their_names_and_equations() -> None:
+    gpt = names_and_equations(GPTConfig(vocabulary=9, width=8, heads=2, layers=1))
+    assert gpt["position"] == "x + table[position]" and gpt["normalisation"] == "(x − mean)/σ · g + b"
+    assert gpt["feed-forward"] == "W₂ · activation(W₁·x + b₁) + b₂"
+    assert gpt["widen"] == "h = x·W₁ᵀ + b₁" and gpt["narrow"] == "y = h·W₂ᵀ + b₂"
+    bare = names_and_equations(GPTConfig(vocabulary=9, width=8, heads=2, layers=1, bias="none"))
+    assert bare["feed-forward"] == "W₂ · activation(W₁·x)" and bare["widen"] == "h = x·W₁ᵀ"
 
 
 def test_the_last_block_of_a_vision_transformer_is_a_block_too() -> None:
@@ -241,7 +285,7 @@ def test_no_letter_is_both_a_size_and_a_matrix() -> None:
 
 
 @pytest.mark.parametrize(
-    "mechanism", ["scaled-dot", "hard", "additive", "multi-head", "bahdanau", "transformer", "vit"]
+    "mechanism", ["scaled-dot", "hard", "additive", "multi-head", "bahdanau", "transformer", "gpt", "vit"]
 )
 def test_weights_are_scaled_from_zero_to_one(mechanism: str) -> None:
     """Otherwise equal weights of 0.1 would have the strongest colour."""

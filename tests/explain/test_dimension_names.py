@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from regard.explain import Chart, draw, explain
-from regard.explain.mechanisms import Explained, classifier, image, translator
+from regard.explain.recorded_models import Explained, classifier, image, language_model, translator
 from regard.models import (
+    GPT,
     Bert,
     BertConfig,
+    GPTConfig,
     Seq2Seq,
     Seq2SeqConfig,
     SequenceClassifier,
@@ -38,7 +40,7 @@ def letters(chart: Chart) -> list[tuple[str, str]]:
     ]
 
 
-POSITIONS = ("position", "mask", "positions", "equal?")
+POSITIONS = ("position", "rotary position", "mask", "positions", "equal?")
 """Boxes computed from `arange(n)`, of which only the size is known: they may have a number instead of a letter."""
 
 
@@ -81,6 +83,10 @@ def vit(classes: int, side: int, **settings: Any) -> Explained:
     return image(model, torch.zeros(1, 1, side, side), names(range(classes)), "ViT")
 
 
+def gpt(length: int, config: GPTConfig) -> Explained:
+    return language_model(GPT(config).eval(), range(length), names, "GPT")
+
+
 RECURRENT = {"width": 5, "hidden": 7, "encoder_hidden": 11}
 CASES: dict[str, tuple[Callable[[], Explained], Callable[[], Explained]]] = {
     **{
@@ -108,6 +114,30 @@ CASES: dict[str, tuple[Callable[[], Explained], Callable[[], Explained]]] = {
         lambda: bert(23, 8, 5, width=10, heads=2, hidden=13, positions=32),
         lambda: bert(8, 8, 8, width=8, heads=2, hidden=8, positions=8),
     ),
+    "gpt": (
+        lambda: gpt(8, GPTConfig(23, width=10, heads=2, hidden=13, layers=1, positions=32)),
+        lambda: gpt(8, GPTConfig(8, width=8, heads=2, hidden=8, layers=1, positions=8)),
+    ),
+    "gpt, as many tokens as predictions": (
+        lambda: gpt(8, GPTConfig(23, width=10, heads=2, hidden=13, layers=1, positions=32)),
+        lambda: gpt(5, GPTConfig(5, width=10, heads=2, hidden=5, layers=1, positions=5)),
+    ),
+    "llama": (
+        lambda: gpt(9, GPTConfig.llama(vocabulary=23, width=12, heads=2, hidden=13, layers=1)),
+        lambda: gpt(8, GPTConfig.llama(vocabulary=8, width=8, heads=2, hidden=8, layers=1)),
+    ),
+    "llama, length of half a head": (
+        lambda: gpt(9, GPTConfig.llama(vocabulary=23, width=12, heads=2, hidden=13, layers=1)),
+        lambda: gpt(3, GPTConfig.llama(vocabulary=6, width=12, heads=2, hidden=3, layers=1)),
+    ),
+    "llama, grouped heads": (
+        lambda: gpt(9, GPTConfig.llama(vocabulary=23, width=24, heads=4, kv_heads=2, hidden=13, layers=1)),
+        lambda: gpt(4, GPTConfig.llama(vocabulary=16, width=16, heads=4, kv_heads=2, hidden=4, layers=1)),
+    ),
+    "llama, one key head": (
+        lambda: gpt(9, GPTConfig.llama(vocabulary=23, width=24, heads=4, kv_heads=1, hidden=13, layers=1)),
+        lambda: gpt(4, GPTConfig.llama(vocabulary=4, width=16, heads=4, kv_heads=1, hidden=16, layers=1)),
+    ),
     "vit": (
         lambda: vit(5, 12, patch=4, width=14, heads=2, hidden=17),
         lambda: vit(10, 12, patch=4, width=10, heads=2, hidden=10),
@@ -120,6 +150,25 @@ def test_letters_do_not_depend_on_sizes(name: str) -> None:
     torch.manual_seed(0)
     different, equal = (letters(draw(run())) for run in CASES[name])
     assert differences(different, equal) == []
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith(("gpt", "llama"))])
+def test_letters_of_the_factors_do_not_depend_on_sizes(name: str) -> None:
+    """Key heads are repeated for the query heads that share them: B H D T, whatever the sizes."""
+    torch.manual_seed(0)
+    for run in CASES[name]:
+        chart = draw(run())
+        factors = {
+            node.name["en"]: [" ".join(chart.values[one.value].letters) for one in node.operands]
+            for node in chart.nodes
+        }
+        keys = "Hk·D W" if "head" in name and "half" not in name else "W W"
+        assert factors["keys"][:2] == ["B T W", keys] and factors["queries"][:2] == ["B T W", "W W"]
+        assert factors["product"] == ["B H T D", "B H D T"]
+        assert factors["weighted sum"] == ["B H T T", "B H T D"]
+        assert factors["widen"][:2] == ["B T W", "F W"] and factors["narrow"][:2] == ["B T F", "W F"]
+        assert factors["logits"] == ["B T W", "V W"]
+        assert factors["probabilities"] == factors["likeliest next tokens"] == ["B V"]
 
 
 @pytest.mark.parametrize("count", [3, 4, 6])

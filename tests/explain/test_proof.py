@@ -130,6 +130,8 @@ def test_the_values_match_the_fast_path(name: str) -> None:
             return  # there is no model: `attend` itself is compared by the tests of the operator
         else:
             fast = model(next(iter(tensors.values())), **({"is_causal": True} if name == "masked" else {}))
+        if name == "gpt":
+            fast = fast[:, -1].softmax(-1).topk(5).values
     assert torch.allclose(fast, actual.output, rtol=1e-4, atol=2e-5)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from regard.explain import draw, explain
-from regard.explain.mechanisms import translator
+from regard.explain.recorded_models import translator
 from regard.explain.recurrent_steps import recurrence
 from regard.models import Seq2Seq, Seq2SeqConfig
 

@@ -12,10 +12,13 @@ import pytest
 import torch
 
 from regard.commands.main import main
-from regard.explain import draw
-from regard.explain.mechanisms import image
+from regard.data import Characters
+from regard.explain import draw, trained_models
+from regard.explain.recorded_models import image
 from regard.explain.trained_models import explain_run, load, mechanism_of
+from regard.models import GPT, GPTConfig
 from regard.models.vit import ViT, ViTConfig
+from regard.tasks.loading import GPT_TYPES
 from tests.page import runs
 
 Fails = Callable[..., str]
@@ -73,6 +76,37 @@ def test_an_image_classifier(image_run: tuple[Path, Path], fails: Fails) -> None
     assert "config.json) must be an image" in fails("vit", "--run", folder, "--image", folder / "config.json")
 
 
+@pytest.mark.parametrize("config", [{"recipe": "language"}, *({"model_type": name} for name in GPT_TYPES)])
+def test_a_language_model(
+    config: dict[str, str], tmp_path: Path, fails: Fails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run, or a Hugging Face directory: `load_language_model` reads both."""
+    torch.manual_seed(0)
+    letters = Characters.train(["to be or not to be"])
+    model = GPT(GPTConfig.llama(vocabulary=len(letters), width=8, heads=2, layers=1)).eval()
+    asked: list[Path] = []
+
+    def load_language_model(folder: Path) -> SimpleNamespace:
+        asked.append(folder)
+        return SimpleNamespace(model=model, vocabulary=letters)
+
+    monkeypatch.setattr(trained_models, "load_language_model", load_language_model)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    run = load(tmp_path)
+    assert asked == [tmp_path] and mechanism_of(run) == "gpt"
+    actual = explain_run(run, "to be", None, "plays")
+    with torch.no_grad():
+        probabilities, best = model(torch.tensor([letters.encode("to be")]))[0, -1].softmax(-1).topk(5)
+    assert torch.allclose(probabilities, actual.output[0], atol=1e-6)
+    assert actual.tokens["K"] == [token.replace(" ", "␣") for token in letters.pieces(best.tolist())]
+    assert actual.tokens["T"] == ["t", "o", "␣", "b", "e"] and actual.title == "plays"
+    assert "must be run on a text. Pass --text TEXT" in fails("gpt", "--run", tmp_path)
+    assert "text (28 tokens) must have at most 24" in fails("gpt", "--run", tmp_path, "--text", "to be " * 4 + "to b")
+    assert f"mechanism (bert) must be that of the run; {tmp_path} holds gpt" in fails(
+        "bert", "--run", tmp_path, "--text", "to"
+    )
+
+
 def test_a_folder_without_a_model(tmp_path: Path, fails: Fails) -> None:
     missing = tmp_path / "none"
     assert f"RUN ({missing}) must be a folder with a trained model; it does not exist" in fails(
@@ -80,7 +114,10 @@ def test_a_folder_without_a_model(tmp_path: Path, fails: Fails) -> None:
     )
     (tmp_path / "config.json").write_text(json.dumps({"recipe": "pretrain"}))
     message = fails("bert", "--run", tmp_path)
-    assert f"RUN ({tmp_path}) must be a run of translate, classify or images" in message and "got pretrain" in message
+    assert (
+        f"RUN ({tmp_path}) must be a run of translate, classify, images or language" in message
+        and "got pretrain" in message
+    )
 
 
 def test_a_model_without_attention() -> None:

@@ -56,6 +56,21 @@ def test_ids_are_beside_their_tokens_and_titles_fit(visit: Open) -> None:
     assert page.locator(".header text", has_text="then blocks").count() == 1  # the equation of BERT, not cut
 
 
+def test_predictions_are_named_with_their_values(visit: Open) -> None:
+    """The next tokens of a language model with their probabilities, highest first; the classes of a classifier."""
+    chart = explain("gpt")
+    page = visit("capture/explain.html#gpt")
+    drawn(page)
+    output = chart.values[chart.nodes[-1].value].values[0, 0]
+    probabilities = [f"{value:.2f}" for value in output.tolist()]
+    texts = page.locator(".box.output text").all_text_contents()
+    assert texts == ["output", *chart.tokens["K"], *probabilities, "B K", "1×5"]
+    page = visit("capture/explain.html#bert")
+    drawn(page)
+    texts = page.locator(".box.output text").all_text_contents()
+    assert texts[:4] == ["output", "LABEL_0", "LABEL_1", "LABEL_2"] and texts[-2:] == ["B K", "1×3"] and len(texts) == 9
+
+
 def test_the_first_box_is_visible_on_a_phone(visit: Open) -> None:
     page = visit("capture/explain.html#transformer", viewport={"width": 390, "height": 844})
     drawn(page)

@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 from bench import kills
 from regard.commands.main import main
 from regard.data import ByteSubwords, Characters, Corpus
-from regard.models import GPT, GPTConfig
+from regard.data.model_tokenizer import ModelTokenizer
+from regard.models import GPT, GPTConfig, save_gpt
+from regard.models.sampling import Sampling
 from regard.tasks import loading
 from regard.tasks.loading import load_language_model, load_text_classifier
 from regard.training.recipes.train_language_model import Text, prepare
@@ -97,16 +100,12 @@ def test_continuing_a_run_starts_from_its_weights() -> None:
     assert run("second", "--steps", "4") == 0, "a started run does not need the first any more"
 
 
-def test_a_hugging_face_directory_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader of Hugging Face weights is replaced: only what the recipe does with them is tested."""
+def test_a_hugging_face_directory_is_continued(capsys: pytest.CaptureFixture[str]) -> None:
     subwords = ByteSubwords.train([TEXT], 280)
     model = GPT(GPTConfig(vocabulary=len(subwords), width=16, heads=2, layers=1, positions=20))
     Path("gpt2").mkdir()
-    subwords.save("gpt2/tokenizer.json")
-    Path("gpt2/config.json").write_text(json.dumps({"model_type": "gpt2", "n_positions": 20}))
-    module = type(sys)("regard.models.huggingface_gpt")
-    module.load_gpt = lambda folder: model  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "regard.models.huggingface_gpt", module)
+    save_gpt(model, "gpt2")
+    ModelTokenizer(Tokenizer.from_str(_saved(subwords))).save("gpt2")
     words = ["--train", "text.txt", "--from", "gpt2", "--steps", "2", "--warmup", "1", "--batch", "2"]
     assert run("run", *words, "--dropout", "0.2") == 0
     language = load_language_model("run")
@@ -127,6 +126,16 @@ def test_a_hugging_face_directory_is_continued(monkeypatch: pytest.MonkeyPatch) 
         "1",
     ]
     assert main(command) == 0
+    for folder in ("gpt2", "run"):
+        capsys.readouterr()
+        assert main(["generate", folder, "the ", "--tokens", "3", "--temperature", "0"]) == 0
+        expected = load_language_model(folder).generate("the ", Sampling(temperature=0), max_new_tokens=3)
+        assert capsys.readouterr().out == expected[0].text + "\n"
+
+
+def _saved(subwords: ByteSubwords) -> str:
+    subwords.save("subwords.json")
+    return Path("subwords.json").read_text(encoding="utf-8")
 
 
 def test_a_classifier_on_a_language_model(capsys: pytest.CaptureFixture[str]) -> None:

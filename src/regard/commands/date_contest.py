@@ -22,7 +22,7 @@ from rich.table import Table
 from ..core.files import write_text
 from ..core.process import single_threaded_operations
 from ..data.dates import dates
-from ..explain.mechanisms import LONGEST as EXPLAINED
+from ..explain.recorded_models import LONGEST as EXPLAINED
 from ..models import Seq2SeqConfig
 from ..pictures import terminal
 from ..pictures.html_report import Curve, Example, Page

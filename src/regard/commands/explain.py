@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 NAMES = (
     *("encoder-decoder", "bahdanau", "dot", "scaled-dot", "cosine", "bilinear", "additive", "mlp", "soft", "hard"),
-    *("self-attention", "masked", "multi-head", "encoder-block", "transformer", "bert", "vit"),
+    *("self-attention", "masked", "multi-head", "encoder-block", "transformer", "bert", "gpt", "vit"),
 )
 """Listed here so that the command line does not have to import PyTorch."""
 

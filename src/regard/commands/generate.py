@@ -11,6 +11,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from torch import nn
+
 from ..core.settings import refuse
 from ..models.sampling import Sampling
 from .options import add_settings, chunks, numbered, read_file, read_texts, settings_from
@@ -111,6 +113,7 @@ def _continue_one(
     from ..lens.watch import watch
 
     watched = options.watch or options.plot
+    assert isinstance(generator.model, nn.Module), "runs and directories hold modules"
     steps = generator.stream(prompt, runners_up=options.runners_up, **settings)
     collected: list[TextChunk] = []
     with watch(generator.model) if watched else nullcontext() as seen:

@@ -1,7 +1,8 @@
 """Flowcharts of attention mechanisms, recorded from a real run with its values."""
 
 from .chart import Chart, draw
-from .mechanisms import MECHANISMS, Explained
+from .mechanisms import MECHANISMS
+from .recorded_models import Explained
 
 __all__ = ["MECHANISMS", "Chart", "Explained", "draw", "explain"]
 

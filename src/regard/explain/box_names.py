@@ -62,6 +62,7 @@ CALLS: dict[str, Name] = {
     "amax": Name("largest", "最大值", "y = max x", "row"),
     "argmax": Name("index of the largest", "最大值的位置", "y = argmax x", "row"),
     "layer_norm": Name("normalisation", "层归一化", "y = (x − mean)/σ · g + b", "row"),
+    "rms_norm": Name("RMS normalisation", "RMS 归一化", "y = x / √(mean x²) · g", "row"),
     "embedding": Name("embedding", "词嵌入", "y = table[id]", "lookup"),
     "cat": Name("side by side", "拼接", "[x; y]"),
     "stack": Name("stack", "堆叠", "[x, y]"),
@@ -111,6 +112,8 @@ STAGES: dict[str, Name] = {
     "pack": Name("pack", "打包", "sentences without their padding"),
     "unpack": Name("unpack", "解包", "sentences with their padding"),
     "encoder": Name("encoder", "编码器", "h₁ … h_Ts = encode(x₁ … x_Ts)"),
+    "next token": Name("probabilities", "概率", "p = softmax(logits[T])"),
+    "likeliest tokens": Name("likeliest next tokens", "最可能的下一个词元", "p₁ ≥ p₂ ≥ …"),
     "begin": Name("before the first step", "第一步之前", "s₀ and values shared by all steps"),
     "step": Name("step", "第几步", ""),
 }
@@ -127,20 +130,31 @@ MODULES: dict[str, Name] = {
     "EncoderBlock": Name("encoder block", "编码器块", "attention, then feed-forward"),
     "DecoderBlock": Name("decoder block", "解码器块", "attention, cross-attention, feed-forward"),
     "FeedForward": Name("feed-forward", "前馈", "W₂ · activation(W₁·x + b₁) + b₂"),
+    "GatedFeedForward": Name("gated feed-forward", "门控前馈", "y = W₂ · (activation(g) ⊙ h) + b₂"),
     "SinusoidalPosition": Name("position", "位置编码", "x + sines and cosines of the position"),
     "LearnedPosition": Name("position", "位置编码", "x + table[position]"),
+    "RotaryPosition": Name("rotary position", "旋转位置编码", "(a·cos pθ − b·sin pθ, b·cos pθ + a·sin pθ)"),
     "LayerNorm": Name("normalisation", "层归一化", "(x − mean)/σ · g + b"),
+    "RMSNorm": Name("RMS normalisation", "RMS 归一化", "x / √(mean x²) · g"),
     "Bert": Name("BERT", "BERT", "x₀ = norm(token + segment + position), then blocks"),
 }
 """Modules, by class name."""
+
+CAUSAL: dict[str, Name] = {
+    "EncoderBlock": Name("causal block", "因果块", "masked attention, then feed-forward"),
+    "MultiHeadAttention": Name("masked multi-head attention", "掩码多头注意力", "Wo · concat(head₁ … head_H)"),
+}
+"""Modules called with is_causal, by class name."""
 
 PARTS: dict[str, Name] = {
     "query": Name("queries", "查询", "q = x·Wqᵀ + b"),
     "key": Name("keys", "键", "k = x·Wkᵀ + b"),
     "value": Name("values", "值", "v = x·Wvᵀ + b"),
     "out": Name("join the heads", "合并各头", "y = heads·Woᵀ + b"),
+    "gate": Name("gate", "门", "g = x·Wgᵀ + b"),
     "up": Name("widen", "升维", "h = x·W₁ᵀ + b₁"),
     "down": Name("narrow", "降维", "y = h·W₂ᵀ + b₂"),
+    "GatedFeedForward.down": Name("narrow", "降维", "y = (activation(g) ⊙ h)·W₂ᵀ + b₂"),
     "mix": Name("mix", "混合", "W·[c; s; y] + b"),
     "vocabulary": Name("logits", "词表得分", "logits = hidden·Wᵀ"),
     "initial": Name("first state", "初始状态", "W·summary + b"),
@@ -150,7 +164,6 @@ PARTS: dict[str, Name] = {
     "pooler": Name("pooler", "池化", "W·x[0] + b"),
     "classifier": Name("classes", "类别得分", "logits = W·x + b"),
     "classes": Name("classes", "类别得分", "logits = W·pooled + b"),
-    **dict.fromkeys(("norm", "encoder_norm", "decoder_norm"), MODULES["LayerNorm"]),
     "around_attention": Name("attention and residual", "注意力与残差", "x + attention(x)"),
     "around_cross_attention": Name(
         "cross-attention and residual", "交叉注意力与残差", "x + cross-attention(x, memory)"
@@ -158,7 +171,7 @@ PARTS: dict[str, Name] = {
     "around_feedforward": Name("feed-forward and residual", "前馈与残差", "x + feed-forward(x)"),
     "cross_attention": Name("cross-attention", "交叉注意力", "Wo · concat(head₁ … head_H)"),
 }
-"""Modules, by attribute name."""
+"""Modules, by attribute name, or by class of the parent module and attribute name."""
 
 INPUTS = {
     "source": "源句",
@@ -209,12 +222,26 @@ def _module_name(frame: Frame) -> Name:
         part = PARTS[attribute]
         inner = part.equation.replace("(x", "(norm(x)") if first else f"norm({part.equation})"
         return part._replace(equation=inner)
-    name = PARTS.get(attribute) if kind not in ("RecurrentEncoder", "GRU", "LSTM") else None
-    name = name or MODULES.get(kind) or Name(attribute.replace("_", " "), attribute.replace("_", " "))
+    around = "" if frame.parent is None else type(frame.parent.of).__name__
+    part_name = PARTS.get(f"{around}.{attribute}") or PARTS.get(attribute)
+    class_name = (CAUSAL.get(kind) if frame.causal else None) or MODULES.get(kind)
+    name = class_name if kind in ("RecurrentEncoder", "GRU", "LSTM") else part_name or class_name
+    name = name or Name(attribute.replace("_", " "), attribute.replace("_", " "))
+    if getattr(getattr(frame.of, "up", None), "bias", True) is None:
+        name = name._replace(equation=without_bias(name.equation))
     if attribute.isdecimal():
         number = int(attribute) + 1
         return name._replace(en=f"{name.en} {number}", zh=f"{name.zh} {number}")
     return name
+
+
+def without_bias(equation: str) -> str:
+    """Return the equation of a linear layer, or of a feed-forward layer, without biases.
+
+    >>> without_bias("W₂ · activation(W₁·x + b₁) + b₂")
+    'W₂ · activation(W₁·x)'
+    """
+    return re.sub(r" \+ b[₁₂]?(?=\)|$)", "", equation)
 
 
 def _equation(similarity: Any) -> str:

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .box_names import INPUTS, MODULES, Name, name_of
-from .mechanisms import Explained
+from .box_names import INPUTS, MODULES, Name, name_of, without_bias
+from .recorded_models import Explained
 from .recording import Frame, Operation, Recording, TensorView
 
 MAX_CODE = 32766
@@ -240,7 +240,7 @@ class _Drawing:
                 group_name.en, group_name.zh, group_name.equation or name.equation, name.rule or group_name.rule
             )
         if name.rule == "linear" and len(frame.inputs) == 2:
-            name = name._replace(equation=name.equation.removesuffix(" + b"))
+            name = name._replace(equation=without_bias(name.equation))
         node = self._node("box", name, parent, frame)
         for operation in by_frame[frame.number]:
             node.operations.append(operation.number)

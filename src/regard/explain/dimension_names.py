@@ -1,7 +1,7 @@
 """Letters of the glossary for every dimension, propagated from inputs and weights through each operation.
 
-    B batch   H heads   T tokens (Tq, Tk queries and keys; Ts source)   W width   D width of a head   F feed-forward
-    S state of the decoder   C of the encoder   V vocabulary   P patches   K classes
+    B batch   H heads (Hk of keys)   T tokens (Tq, Tk queries and keys; Ts source)   W width   D width of a head
+    F feed-forward   S state of the decoder   C of the encoder   V vocabulary   P patches   K classes or predictions
 
 A dimension is a product of letters: W = H·D if the heads are concatenated. Reshaping redistributes the letters, so they
 are correct even if two sizes are equal. A dimension that no rule covers is looked up by its size. If several letters
@@ -47,6 +47,8 @@ class Letters:
         above, _, attribute = owner.rpartition(".")
         around = type(model.get_submodule(above)).__name__
         named = WEIGHTS.get((around, f"{attribute}.{own}")) or WEIGHTS.get((around, attribute), "")
+        if around == "MultiHeadAttention" and attribute in ("key", "value") and "Hk" in self._sizes:
+            named = "Hk·D W"  # grouped heads
         letters = named.split()[: tensor.ndim]
         for index, letter in enumerate(letters):  # n·S: one state for each gate of the cell
             if letter.startswith("n·") and (one := self._sizes.get(letter[2:])):
@@ -97,9 +99,11 @@ class Letters:
         return (self._atom(size),)
 
     def _part(self, dim: Dim, size: int) -> Dim:
-        """Return a part of a dimension: S or 2·S of 3·S, the concatenated gates of a state."""
+        """Return a part of a dimension: S or 2·S of 3·S, the concatenated gates of a state; D/2, a half of D."""
         letter = _repeated_letter(dim)
         one = self._sizes.get(letter, 0)
+        if letter == "D" and one == 2 * size:  # rotary positions rotate pairs
+            return (("D/2", size),)
         if not one or not size or size % one:
             return self._size(size)
         return ((letter if size == one else f"{size // one}·{letter}", size),)
@@ -131,11 +135,21 @@ class Letters:
             case "select" | "unbind":
                 return _without(first, at)
             case (
-                "slice" | "split" | "split_with_sizes" | "native_layer_norm" | "_softmax" | "clone" | "detach" | "alias"
+                "slice"
+                | "split"
+                | "split_with_sizes"
+                | "native_layer_norm"
+                | "_fused_rms_norm"
+                | "_softmax"
+                | "clone"
+                | "detach"
+                | "alias"
             ):
                 return first[: out.ndim]
             case "mm" | "bmm" | "addmm" | "baddbmm":
                 return (*inputs[-2][:-1], inputs[-1][-1])
+            case "topk":
+                return (*first[:-1], (("K", out.shape[-1]),))
             case "mv":
                 return first[:-1]
             case "embedding":
@@ -166,8 +180,9 @@ class Letters:
         return tuple(dims)
 
     def _merge(self, dim: Dim) -> Dim:
-        """Merge letters: H·D to W, and rows times columns of patches to P."""
-        letter = JOINED.get(tuple(letter for letter, _ in dim))
+        """Merge letters: H·D to W, rows times columns of patches to P, and key heads repeated for query heads to H."""
+        repeated = len(dim) == 2 and dim[0][0] == "Hk" and dim[1][0] != "D"
+        letter = "H" if repeated else JOINED.get(tuple(letter for letter, _ in dim))
         if letter is not None and self._sizes.get(letter) == _size_of(dim):
             return ((letter, _size_of(dim)),)
         return self._size(_size_of(dim)) if len(dim) > 1 and all(name.isdecimal() for name, _ in dim) else dim
@@ -211,12 +226,12 @@ class Letters:
 
 
 def _unique(sizes: Mapping[str, int]) -> dict[int, str]:
-    """Map sizes that only one letter has to that letter. H and D are omitted: they result from splitting W.
+    """Map sizes that only one letter has to that letter. H, Hk and D are omitted: they result from splitting W.
 
     >>> _unique({"T": 5, "W": 8, "F": 8, "H": 2})
     {5: 'T'}
     """
-    letters = [letter for letter in sizes if letter not in ("H", "D")]
+    letters = [letter for letter in sizes if letter not in ("H", "Hk", "D")]
     named = [sizes[letter] for letter in letters]
     return {sizes[letter]: letter for letter in letters if named.count(sizes[letter]) == 1}
 
@@ -257,14 +272,18 @@ JOINED: dict[tuple[str, ...], str] = {("H", "D"): "W", ("Yp", "Xp"): "P", ("2", 
 """Letters of products: concatenated heads, rows and columns of patches (Y = Yp·p, X = Xp·p), encoder directions."""
 
 
-CONCATENATED: dict[tuple[str, ...], str] = {("E", "E"): "C", ("1", "P"): "T"}
-"""Letters of concatenations: the states of both encoder directions, and the class token before the patches."""
+CONCATENATED: dict[tuple[str, ...], str] = {("E", "E"): "C", ("1", "P"): "T", ("D/2", "D/2"): "D"}
+"""Letters of concatenations: the states of both encoder directions, the class token before the patches, and the
+rotated halves of a head."""
 
 
 WEIGHTS: dict[tuple[str, str], str] = {
     **{("MultiHeadAttention", name): "W W" for name in ("query", "key", "value", "out")},
     ("FeedForward", "up"): "F W",
     ("FeedForward", "down"): "W F",
+    ("GatedFeedForward", "gate"): "F W",
+    ("GatedFeedForward", "up"): "F W",
+    ("GatedFeedForward", "down"): "W F",
     ("Residual", "norm"): "W",
     ("Seq2Seq", "source"): "Vs W",
     ("Seq2Seq", "target"): "V W",
@@ -285,6 +304,10 @@ WEIGHTS: dict[tuple[str, str], str] = {
     ("Bert", "norm"): "W",
     ("Bert", "pooler"): "W W",
     ("SequenceClassifier", "classes"): "K W",
+    ("GPT", "tokens"): "V W",
+    ("GPT", "positions"): "N W",
+    ("GPT", "norm"): "W",
+    ("GPT", "vocabulary"): "V W",
     ("ViT", ".first"): "W",
     ("ViT", ".positions"): "T W",
     ("ViT", "patches"): "W C p p",

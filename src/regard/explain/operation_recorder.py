@@ -91,7 +91,7 @@ class Recorder:
             stack.callback(set_listener, before)
             for module in self._names:
                 if module is not self._model:
-                    stack.callback(module.register_forward_pre_hook(self._enter).remove)
+                    stack.callback(module.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
                     stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
             stack.enter_context(torch.no_grad())
             stack.enter_context(_Operations(self))
@@ -119,9 +119,9 @@ class Recorder:
         self._stack.append(frame)
         return frame
 
-    def _enter(self, module: nn.Module, _: Any) -> None:
+    def _enter(self, module: nn.Module, _: Any, options: dict[str, Any]) -> None:
         if threading.get_ident() == self._thread:
-            self._open("module", self._name(module), module)
+            self._open("module", self._name(module), module).causal = bool(options.get("is_causal"))
 
     def _name(self, module: nn.Module) -> str:
         """Return the name of a module. In a decoder step, a shared embedding has its last name, that of the target."""

@@ -38,6 +38,8 @@ class Frame:
     """Output tensors of a call, or the first output of a module."""
     numbers: tuple[float, ...] = ()
     """Numeric arguments of a call."""
+    causal: bool = False
+    """Whether a module was called with is_causal."""
     time: int | None = None
 
 

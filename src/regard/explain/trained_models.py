@@ -1,4 +1,4 @@
-"""Charts of trained models: translators, text classifiers and image classifiers."""
+"""Charts of trained models: translators, text classifiers, image classifiers and language models."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ from pathlib import Path
 
 from ..data import EOS
 from ..data.image_files import decode
-from ..models import LastTokenClassifier, Seq2Seq, SequenceClassifier, Transformer, ViT
+from ..models import GPT, LastTokenClassifier, Seq2Seq, SequenceClassifier, Transformer, ViT
 from ..tasks.image_classifier import ImageClassifier
-from ..tasks.loading import load_image_classifier, load_text_classifier, load_translator
+from ..tasks.language_model import LanguageModel
+from ..tasks.loading import (
+    GPT_TYPES,
+    load_image_classifier,
+    load_language_model,
+    load_text_classifier,
+    load_translator,
+)
 from ..tasks.run_files import read_config
 from ..tasks.text_classifier import Classifier
 from ..tasks.translator import Translator
-from .mechanisms import LONGEST, Explained, classifier, image, translator
+from .recorded_models import LONGEST, Explained, classifier, image, language_model, translator
 
-Run = Translator | Classifier | ImageClassifier
+Run = Translator | Classifier | ImageClassifier | LanguageModel
 
 
 def load(folder: str | os.PathLike[str]) -> Run:
-    """Load the model of a run, or a BERT or ViT from a Hugging Face directory.
+    """Load the model of a run, or a BERT, GPT or ViT from a Hugging Face directory.
 
     Raises:
         ValueError: if the folder has no such model.
@@ -36,11 +43,12 @@ def load(folder: str | os.PathLike[str]) -> Run:
         "bert": load_text_classifier,
         "images": load_image_classifier,
         "vit": load_image_classifier,
+        **dict.fromkeys(("language", *GPT_TYPES), load_language_model),
     }
     if kind not in loaders:
         raise ValueError(
-            f"explain: RUN ({folder}) must be a run of translate, classify or images, or a directory of a BERT or ViT; "
-            f"got {kind or 'none of them'}. Pass a folder written by regard train."
+            f"explain: RUN ({folder}) must be a run of translate, classify, images or language, or a directory of a "
+            f"BERT, GPT or ViT; got {kind or 'none of them'}. Pass a folder written by regard train."
         )
     return loaders[kind](folder)
 
@@ -54,6 +62,8 @@ def mechanism_of(run: Run) -> str:
         return "encoder-decoder" if model.config.context == "fixed" else "bahdanau"
     if isinstance(model, SequenceClassifier):
         return "bert"
+    if isinstance(model, GPT):
+        return "gpt"
     if isinstance(model, ViT):
         return "vit"
     if isinstance(model, LastTokenClassifier):
@@ -87,6 +97,10 @@ def explain_run(run: Run, text: str | None, picture: Path | None, title: str) ->
         ids = run.words.encode(text, longest=run.longest).ids
         _check_length(len(ids))
         return classifier(run.model, ids, run.words.pieces(ids), title)
+    if not isinstance(run, Translator):
+        ids = run.vocabulary.encode(text)
+        _check_length(len(ids))
+        return language_model(run.model, ids, run.vocabulary.pieces, title)
     _check_length(len(run.source.encode(text)) + 1)
     ((best,),) = run.translate([text], size=5, n_best=1, longest=LONGEST - 1)
     return translator(run.model, best.read, [*best.written, EOS], run.source.pieces, run.target.pieces, title)

@@ -255,12 +255,13 @@ class TokenSteps(Generic[State]):
         values = (chosen, scores, best.indices.gather(1, order), best.values.gather(1, order).exp())
         fills = (NOTHING, 0.0, NOTHING, 0.0)
         rows = torch.tensor(self._rows, device=chosen.device)
-        columns = []
+        columns: list[Tensor] = []
         for value, fill in zip(values, fills, strict=True):
             column = value.new_full((len(self.prompts), *value.shape[1:]), fill)  # (B,) or (B, K)
             column[rows] = value
             columns.append(column)
-        return TokenStep(*columns, tuple(self.reasons))
+        tokens, log_probabilities, runners_up, probabilities = columns
+        return TokenStep(tokens, log_probabilities, runners_up, probabilities, tuple(self.reasons))
 
     def _errors(self) -> list[str]:
         problems, longest = [], self.decoder.longest

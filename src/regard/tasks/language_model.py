@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,8 @@ from ..data.token_windows import TokenBatch, consecutive_windows
 from ..data.vocabulary import Vocabulary
 from ..layers.cross_entropy import cross_entropy
 from ..models.gpt import GPT
+from ..models.sampling import Sampling
+from .text_generation import Generation, TextGenerator, TextSteps
 
 BATCH_TOKENS = 4096
 """Number of tokens that are scored at a time."""
@@ -29,6 +32,9 @@ class LanguageModel:
     >>> language = LanguageModel(GPT(GPTConfig(vocabulary=len(letters), width=8, heads=2, layers=1)).eval(), letters)
     >>> tuple(language.logits("to be").shape), [m.shape for m in language.maps("to be")]
     ((5, 11), [(2, 5, 5)])
+    >>> [one.text] = language.generate("to ", Sampling(temperature=0), max_new_tokens=4)
+    >>> len(one.text), "".join(chunk.text for chunk in language.stream("to ", max_new_tokens=4)) != ""
+    (4, True)
     >>> 10 < language.perplexity("not to be") < 12          # without training, about the size of the vocabulary
     True
     """
@@ -83,6 +89,35 @@ class LanguageModel:
         size = max(1, BATCH_TOKENS // self.context)
         total = sum(float(self.batch_loss(batch)) for batch in consecutive_windows(ids, self.context, size))
         return math.exp(total / (len(ids) - 1))
+
+    def generate(
+        self,
+        prompts: str | Sequence[str],
+        sampling: Sampling | None = None,
+        *,
+        max_new_tokens: int = 128,
+        stop: Sequence[str] = (),
+        chat: bool = False,
+    ) -> list[Generation]:
+        """Generate the text that follows each prompt, in one batch. See `TextGenerator.generate`."""
+        return TextGenerator(self.model, self.vocabulary).generate(
+            prompts, sampling, max_new_tokens=max_new_tokens, stop=stop, chat=chat
+        )
+
+    def stream(
+        self,
+        prompt: str,
+        sampling: Sampling | None = None,
+        *,
+        max_new_tokens: int = 128,
+        stop: Sequence[str] = (),
+        runners_up: int = 0,
+        chat: bool = False,
+    ) -> TextSteps:
+        """Generate the text that follows one prompt token by token. See `TextGenerator.stream`."""
+        return TextGenerator(self.model, self.vocabulary).stream(
+            prompt, sampling, max_new_tokens=max_new_tokens, stop=stop, runners_up=runners_up, chat=chat
+        )
 
     def batch_loss(self, batch: TokenBatch) -> Tensor:
         """Return Σ −log p(target) of a batch: ()."""

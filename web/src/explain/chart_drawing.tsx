@@ -104,14 +104,20 @@ function drawShown(one: Shown, index: number, box: Box, bottom: number, theme: T
   const { ink, soft } = COLOURS[theme];
   const { area, grid } = one;
   const [width, height] = sizeOf(area);
-  const anchored = (anchor: "end" | "middle"): TextAttributes => ({ "text-anchor": anchor, "font-family": MONO });
+  const anchored = (anchor: "start" | "middle" | "end"): TextAttributes => ({
+    "text-anchor": anchor,
+    "font-family": MONO,
+  });
   const token = (word: string, row: number): VNode =>
     text(word, area.x - 5, area.y + (row + 0.5) * area.cell + 3, SIZE.token, ink, anchored("end"));
+  const number = (value: string, row: number): VNode =>
+    text(value, area.x + width + 5, area.y + (row + 0.5) * area.cell + 3, SIZE.token, soft, anchored("start"));
   const caption = (line: string, row: number): VNode =>
     text(line, one.middle, bottom + (row + 1) * (CAPTION + 2.5), CAPTION, row ? soft : ink, anchored("middle"));
   return [
     drawCells(grid, area, theme),
     one.tokens.slice(0, area.rows).map(token),
+    one.numbers.slice(0, area.rows).map(number),
     one.sign && drawSign(one, box, soft),
     captions(grid, turned(one)).map(caption),
     <rect class="cover" x={area.x} y={area.y} width={width} height={height} fill="transparent" data-shown={index} />,

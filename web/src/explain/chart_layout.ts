@@ -6,6 +6,7 @@ import type { Language } from "../shared/translations.ts";
 import { type Chart, type Grid, type Id, type Node, type Seen, gridOf } from "./chart_model.ts";
 import { CAPTION, type Frame, captionWidth, frame, sizeOf } from "./value_picture.ts";
 import { width } from "./svg_text.ts";
+import { short } from "./value_text.ts";
 
 export const SIZE = { title: 13, equation: 10.5, token: 9.5 };
 const PAD = 12;
@@ -20,7 +21,10 @@ export interface Shown {
   operand: number | null;
   /** The operator before it: · + = → */
   sign: string;
+  /** Labels to the left of the rows. */
   tokens: string[];
+  /** Values to the right of the rows. */
+  numbers: string[];
   middle: number;
 }
 
@@ -46,14 +50,22 @@ export function turned(one: Pick<Shown, "area" | "tokens">): boolean {
   return one.area.turned && !one.tokens.length;
 }
 
+/** The labels of an input, or of predictions: the tokens or classes, and the values of predictions. */
+function labelsOf(chart: Chart, node: Node, result: Grid): Pick<Shown, "tokens" | "numbers"> & { turned: boolean } {
+  const letter = (back: number): string => result.value.letters.at(-back) ?? "";
+  const predicted = node.kind === "output" && letter(1) === "K" && result.rows === 1 && result.whole;
+  if (node.kind !== "input" && !predicted) return { turned: false, tokens: [], numbers: [] };
+  const turned = result.rows === 1 && letter(1) in chart.tokens; // a column, with a token beside each cell
+  const tokens = chart.tokens[letter(turned ? 1 : 2)] ?? [];
+  return { turned, tokens, numbers: predicted ? tokens.map((_, index) => short(result.at(0, 0, index))) : [] };
+}
+
 /** The pictures of a box: its operands, if cells can be traced to them, and its result. */
 function picturesOf(chart: Chart, node: Node): Omit<Shown, "middle">[] {
   if (node.value === null) return [];
   const result = gridOf(chart, node.value);
   const grids = node.operands.map((operand) => gridOf(chart, operand.value));
-  const { letters } = result.value;
-  const turned = node.kind === "input" && result.rows === 1 && (letters.at(-1) ?? "") in chart.tokens; // ids are drawn in a column beside their tokens
-  const tokens = node.kind === "input" ? (chart.tokens[letters.at(turned ? -1 : -2) ?? ""] ?? []) : [];
+  const { turned, tokens, numbers } = labelsOf(chart, node, result);
   const image = node.kind === "input" && result.value.shape.length === 4;
   const cell = tokens.length ? 11 : image && result.columns > 12 ? 4 : CELL;
   const most = tokens.length ? { rows: TOKENS, columns: 12 } : image ? { rows: 32, columns: 32 } : undefined;
@@ -63,6 +75,7 @@ function picturesOf(chart: Chart, node: Node): Omit<Shown, "middle">[] {
     operand: null,
     sign,
     tokens,
+    numbers,
   });
   const input = (operand: number, sign = "", turned = false): Omit<Shown, "middle"> => ({
     grid: grids[operand]!,
@@ -70,6 +83,7 @@ function picturesOf(chart: Chart, node: Node): Omit<Shown, "middle">[] {
     operand,
     sign,
     tokens: [],
+    numbers: [],
   });
   const sameSize = (grid: Grid | undefined): boolean =>
     grid !== undefined && grid.rows === result.rows && grid.columns === result.columns;
@@ -80,6 +94,10 @@ function picturesOf(chart: Chart, node: Node): Omit<Shown, "middle">[] {
   if (node.kind === "box" && node.rule === "same" && sign && grids.length === 2 && grids.every(sameSize))
     return [input(0), input(1, sign), output("=")];
   return [output("")];
+}
+
+function labelWidth(texts: readonly string[]): number {
+  return texts.length ? Math.max(...texts.map((text) => width(text, SIZE.token, true))) + 6 : 0;
 }
 
 function boxOf(chart: Chart, node: Node, open: boolean, language: Language): Box {
@@ -95,12 +113,11 @@ function boxOf(chart: Chart, node: Node, open: boolean, language: Language): Box
   const top = equation ? 46 : 28;
   for (const one of picturesOf(chart, node)) {
     const [across, down] = sizeOf(one.area);
-    const labels = one.tokens.length
-      ? Math.max(...one.tokens.slice(0, one.area.rows).map((token) => width(token, SIZE.token, true))) + 6
-      : 0;
+    const labels = labelWidth(one.tokens.slice(0, one.area.rows));
+    const numbers = labelWidth(one.numbers.slice(0, one.area.rows));
     if (one.sign) x += 20;
-    const space = Math.max(across + labels, captionWidth(one.grid, turned(one)));
-    one.area.x = x + (space - across - labels) / 2 + labels;
+    const space = Math.max(labels + across + numbers, captionWidth(one.grid, turned(one)));
+    one.area.x = x + (space - labels - across - numbers) / 2 + labels;
     one.area.y = top;
     box.pictures.push({ ...one, middle: x + space / 2 });
     x += space;
