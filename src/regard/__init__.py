@@ -54,7 +54,7 @@ class _Registration(MetaPathFinder):
             execute(module)
             self.register()
 
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # wraps the loader of one module
         return spec
 
     @staticmethod

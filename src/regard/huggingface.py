@@ -66,12 +66,12 @@ def mask(config: Any = None, allow_is_causal_skip: bool = True, **options: Any) 
         if allowed is None or make is eager_mask:
             result = make(**options, allow_is_causal_skip=False)
             assert result is not None
-            result._regard_meaning = Meaning(result._version, allowed)  # type: ignore[attr-defined]
+            result._regard_meaning = Meaning(result._version, allowed)  # type: ignore[attr-defined]  # an attribute of our own on a tensor
             return result
         return allowed
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch's decorator has no types
 def takes_boolean(config: type) -> bool:
     """Return whether all model classes of a config support boolean masks and call the attention interface."""
     if config not in _boolean:
@@ -251,7 +251,7 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, mask)
     method = getattr(PreTrainedModel, "get_correct_attn_implementation", None)
     if method is not None and not hasattr(method, "__wrapped__"):
-        PreTrainedModel.get_correct_attn_implementation = _checked(method)  # type: ignore[method-assign]
+        PreTrainedModel.get_correct_attn_implementation = _checked(method)  # type: ignore[method-assign]  # wraps a method of transformers
 
 
 register()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .epoch_batches import EpochBatches, TensorBatch, generator
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Images:
     (Images(3 of 28×28, grey, 2 classes), (2, 1, 28, 28), [1, 0, 1])
     """
 
-    def __init__(self, pixels: Any, labels: Any, classes: Sequence[str] | None = None) -> None:
+    def __init__(self, pixels: ArrayLike, labels: ArrayLike, classes: Sequence[str] | None = None) -> None:
         pixels, label_array = np.asarray(pixels), np.asarray(labels)
         if pixels.ndim == 3:
             pixels = pixels[..., None]
@@ -77,12 +80,12 @@ class Images:
         size = f"{self.shape.height}×{self.shape.width}"
         return f"{type(self).__name__}({len(self):,} of {size}, {colour}, {len(self.classes)} classes)"
 
-    def take(self, indices: Any) -> Tensor:
+    def take(self, indices: ArrayLike) -> Tensor:
         """Return the images at `indices`: (B, C, H, W), uint8."""
         assert self._pixels is not None
         return self._pixels[torch.as_tensor(np.asarray(indices, np.int64))]
 
-    def subset(self, indices: Any) -> Images:
+    def subset(self, indices: ArrayLike) -> Images:
         """Return the images at `indices` as a new `Images` with the same classes."""
         pixels = self.take(indices).numpy().transpose(0, 2, 3, 1)
         return Images(pixels, self.labels[torch.as_tensor(np.asarray(indices, np.int64))].numpy(), self.classes)

@@ -13,7 +13,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,13 @@ from torch import Tensor
 from ..core.files import visible_files
 from ..core.messages import few
 from .image_batches import Images, Shape
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+    from PIL.Image import Image
+
+ImageInput: TypeAlias = "str | Path | Image | NDArray[np.uint8]"
+"""An image: a file, a Pillow image, or an array (H, W) or (H, W, C) of bytes."""
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 PARTS = {"train": ("train",), "test": ("t10k", "test", "valid", "val")}
@@ -77,7 +84,8 @@ class Folder(Images):
         bytes_each = self.shape.height * self.shape.width * self.shape.channels
         self._cache: dict[int, Tensor] | None = {} if bytes_each * len(self.files) <= MAX_CACHED_BYTES else None
 
-    def take(self, indices: Any) -> Tensor:
+    def take(self, indices: ArrayLike) -> Tensor:
+        """Return the images at `indices`: (B, C, H, W), uint8. They are read from their files."""
         positions = [int(index) for index in np.asarray(indices, np.int64)]
         if not positions:
             return torch.empty(0, self.shape.channels, self.shape.height, self.shape.width, dtype=torch.uint8)
@@ -91,7 +99,7 @@ class Folder(Images):
         return self._cache[index]
 
 
-def decode(image: Any, shape: Shape) -> Tensor:
+def decode(image: ImageInput, shape: Shape) -> Tensor:
     """Decode an image to (C, H, W) bytes of the given shape.
 
     image: a path, a Pillow image, or an array (H, W) or (H, W, C) of bytes.

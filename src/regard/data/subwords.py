@@ -182,7 +182,8 @@ def train_on_words(model: models.Model, trainer: trainers.Trainer, counted: Coun
     """Train a model of `tokenizers` on counted words. They are not normalized or split again."""
     bare = Tokenizer(model)
     bare.train_from_iterator((word for word in sorted(counted) for _ in range(counted[word])), trainer)
-    return bare.model
+    result: models.Model = bare.model
+    return result
 
 
 def most_frequent_characters(counted: Counter[str], limit: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from ..core.json_files import read_json_object
 
@@ -52,7 +52,7 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
     return Characters.load(path) if "characters" in read_json(Path(path)) else Subwords.load(path)
 
 
-def read_json(path: Path) -> dict:
+def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file."""
     return read_json_object(path, "a vocabulary in JSON", "Train it again.", where="vocabulary")
 

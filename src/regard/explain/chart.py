@@ -105,7 +105,7 @@ class Chart:
         if node.parent is not None:
             self._open_to(self.nodes[node.parent])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the chart as JSON-compatible values."""
         return {
             "title": self.title,

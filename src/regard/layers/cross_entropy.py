@@ -32,7 +32,8 @@ def cross_entropy(
     if hidden.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         logits = F.linear(hidden, weight, bias)  # (N, V): PyTorch's own kernel is fast on other devices
         return F.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=smoothing)
-    return _CrossEntropy.apply(hidden, weight, bias, labels, smoothing)
+    result: Tensor = _CrossEntropy.apply(hidden, weight, bias, labels, smoothing)  # type: ignore[no-untyped-call]  # torch declares no types
+    return result
 
 
 class _CrossEntropy(torch.autograd.Function):

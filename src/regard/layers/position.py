@@ -11,20 +11,21 @@ dtype does not reduce their precision, and checkpoints do not contain them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from ..core.messages import check_sizes
 from ..core.tensors import dtype, shape
+from ..core.typed_call import same_type
 
 Layout: TypeAlias = Literal["interleaved", "halves"]
 Offset: TypeAlias = int | Tensor
 
 _LAYOUTS: dict[str, tuple[Callable[[Tensor], tuple[Tensor, Tensor]], Callable[[Tensor, Tensor], Tensor]]] = {
     "interleaved": (lambda x: (x[..., 0::2], x[..., 1::2]), lambda a, b: torch.stack((a, b), -1).flatten(-2)),
-    "halves": (lambda x: x.tensor_split(2, -1), lambda a, b: torch.cat((a, b), -1)),  # type: ignore[dict-item, return-value]
+    "halves": (lambda x: x.tensor_split(2, -1), lambda a, b: torch.cat((a, b), -1)),  # type: ignore[dict-item, return-value]  # two parts of a split into two
 }
 """Functions that split a vector of width W into W/2 pairs, and that join the pairs again."""
 
@@ -70,6 +71,11 @@ class SinusoidalPosition(nn.Module):
         position = _positions("sinusoidal position", x, offset)  # (T,) or (B, …, T)
         return x + sinusoids(position, self.width, base=self.base, layout=self.layout).to(x.dtype)
 
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
+
     def extra_repr(self) -> str:
         return f"{self.width}, base={self.base:g}, layout={self.layout!r}"
 
@@ -112,6 +118,11 @@ class LearnedPosition(nn.Module):
             highest = int(offset.max())
             self._check_range(highest, highest + x.shape[-2])
         return x + self.weight[position.clamp(min=0)].to(x.dtype)  # (B, …, T, W)
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
     def _check_range(self, offset: int, end: int) -> None:
         if end > self.length:
@@ -163,6 +174,11 @@ class RotaryPosition(nn.Module):
         a, b = split(x[..., :rotated])  # each (*lead, T, R/2)
         y = join(a * cos - b * sin, b * cos + a * sin).to(x.dtype)  # (*lead, T, R)
         return y if rotated == x.shape[-1] else torch.cat((y, x[..., rotated:]), -1)  # (*lead, T, D)
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
     def extra_repr(self) -> str:
         return f"base={self.base:g}, layout={self.layout!r}, fraction={self.fraction:g}"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import Tensor
@@ -64,6 +64,13 @@ class Profile:
 
     def _repr_html_(self) -> str:
         return self.draw()._repr_html_()
+
+
+class ProfileOptions(TypedDict, total=False):
+    """Keyword arguments of `profile`."""
+
+    batch: int
+    path: str | os.PathLike[str] | None
 
 
 def profile(

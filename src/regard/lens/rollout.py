@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 from ..attention.attention_map import AttentionMap
 from ..core.tensors import shape_of
+
+
+class RolloutOptions(TypedDict, total=False):
+    """Keyword arguments of `Seen.rollout`."""
+
+    residual: float
+    heads: str | int | Sequence[int]
 
 
 @dataclass(frozen=True)

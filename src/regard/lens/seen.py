@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -15,10 +15,16 @@ from ..attention.attention_map import AttentionMap
 from .recorded_call import KINDS, Call, Kind
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from PIL.Image import Image
+
+    from ..pictures.alignment_matrix import AlignmentOptions
     from ..pictures.figure import Picture
-    from .head_profile import Profile
+    from ..pictures.head_grid import GridOptions
+    from ..pictures.link_diagram import LinkOptions
+    from .head_profile import Profile, ProfileOptions
     from .patch_weights import Patches, Query
-    from .rollout import Rollout
+    from .rollout import Rollout, RolloutOptions
 
 Layers: TypeAlias = int | str | Iterable[int | str] | None
 """Attention modules: indices in the order of their first call, names, or patterns such as "decoder.*"."""
@@ -207,7 +213,7 @@ class Seen:
         return self._image
 
     @image.setter
-    def image(self, image: Any) -> None:
+    def image(self, image: Tensor | ArrayLike | Image | None) -> None:
         pixels = None if image is None else torch.as_tensor(_array(image))
         if pixels is not None and (pixels.ndim != 3 or pixels.shape[-1] != 3 or pixels.dtype != torch.uint8):
             raise ValueError(
@@ -242,7 +248,7 @@ class Seen:
 
     # Pictures: their modules, and matplotlib with them, are imported on first use.
 
-    def grid(self, path: str | Path | None = None, *, layers: Layers = None, **options: Any) -> Picture:
+    def grid(self, path: str | Path | None = None, *, layers: Layers = None, **options: Unpack[GridOptions]) -> Picture:
         """Draw layers × heads as thumbnails; `layers` as in `filter`. Options: `regard.pictures.head_grid.grid`."""
         from ..pictures.figure import check_path
         from ..pictures.head_grid import grid
@@ -256,7 +262,7 @@ class Seen:
             raise ValueError(f"grid: layers ({layers!r}) must select some of the {len(self)} recorded layers: {few}.")
         return grid(subset.items(), path, **options)
 
-    def profile(self, **options: Any) -> Profile:
+    def profile(self, **options: Unpack[ProfileOptions]) -> Profile:
         """Compute five statistics of every head. See `regard.lens.head_profile.profile`."""
         from .head_profile import profile
 
@@ -264,13 +270,13 @@ class Seen:
             raise ValueError(NO_MAPS)
         return profile(self.items(), **options)
 
-    def links(self, layer: int | str = -1, **options: Any) -> Picture:
+    def links(self, layer: int | str = -1, **options: Unpack[LinkOptions]) -> Picture:
         """Draw the strongest links of a span of tokens as lines. Options: `regard.pictures.link_diagram.links`."""
         from ..pictures.link_diagram import links
 
         return links(self[layer], **options)
 
-    def alignment(self, layer: int | str = -1, **options: Any) -> Picture:
+    def alignment(self, layer: int | str = -1, **options: Unpack[AlignmentOptions]) -> Picture:
         """Draw one layer as words × words. Options: `regard.pictures.alignment_matrix.alignment`."""
         from ..pictures.alignment_matrix import alignment
 
@@ -283,7 +289,7 @@ class Seen:
         query: Query = None,
         rollout: bool = False,
         batch: int = 0,
-        **options: Any,
+        **options: Unpack[RolloutOptions],
     ) -> tuple[Tensor, tuple[int, int] | None]:
         """Return the weights on the image patches, (rows, columns), and the query patch. Arguments as in `overlay`."""
         from .patch_weights import patch_weights
@@ -305,7 +311,7 @@ class Seen:
         rollout: bool = False,
         batch: int = 0,
         title: str | None = None,
-        **options: Any,
+        **options: Unpack[RolloutOptions],
     ) -> Picture:
         """Draw the input image beside itself with the attention of one query overlaid.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -74,13 +74,30 @@ _OTHERS = ("*position_ids", "cls.*", "classifier.*", "qa_outputs.*", "pooler.*",
 
 
 @overload
-def load_bert(folder: str | Path, head: None = None, *, fresh: bool = False, **changes: Any) -> nn.Module: ...
+def load_bert(
+    folder: str | Path,
+    head: None = None,
+    *,
+    fresh: bool = False,
+    classes: int | Sequence[str] | None = None,
+    **changes: int | float | str | None,
+) -> nn.Module: ...
 @overload
 def load_bert(
-    folder: str | Path, head: type[Head], *, fresh: bool = False, classes: Any = None, **changes: Any
+    folder: str | Path,
+    head: type[Head],
+    *,
+    fresh: bool = False,
+    classes: int | Sequence[str] | None = None,
+    **changes: int | float | str | None,
 ) -> Head: ...
 def load_bert(
-    folder: str | Path, head: Any = None, *, fresh: bool = False, classes: Any = None, **changes: Any
+    folder: str | Path,
+    head: type[nn.Module] | None = None,
+    *,
+    fresh: bool = False,
+    classes: int | Sequence[str] | None = None,
+    **changes: int | float | str | None,
 ) -> nn.Module:
     """Load a BERT from a model directory, in evaluation mode.
 
@@ -97,7 +114,8 @@ def load_bert(
         ValueError: for an unsupported config and for tensors that do not fit. The message lists all problems.
     """
     stored = read_config(folder)
-    config = replace(config_from(stored, folder), **changes)
+    settings: dict[str, Any] = changes
+    config = replace(config_from(stored, folder), **settings)
     head = _head(stored, folder) if head is None else head
     if head is not SentenceEmbedder and head not in ARCHITECTURES.values():
         raise ValueError(f"bert: head ({head!r}) must be a class of regard.models that holds a BERT.")

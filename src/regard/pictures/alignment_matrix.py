@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TypedDict
 
 from ..attention.attention_map import AttentionMap
 from ..attention.word_weights import spell, word_weights
@@ -11,6 +12,16 @@ from .figure import Picture, check_path, save
 
 MAX_WORDS = 400
 """Maximum number of words along an axis, for readability."""
+
+
+class AlignmentOptions(TypedDict, total=False):
+    """Keyword arguments of `alignment`."""
+
+    path: str | os.PathLike[str] | None
+    head: int | str
+    batch: int
+    title: str
+    annotate: bool | None
 
 
 def alignment(

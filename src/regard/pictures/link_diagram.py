@@ -12,7 +12,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import matplotlib
 import numpy as np
@@ -61,6 +61,17 @@ def strongest(
         for weight, key in zip(weights_, keys_, strict=True)
         if weight > 0
     ]
+
+
+class LinkOptions(TypedDict, total=False):
+    """Keyword arguments of `links`."""
+
+    query: slice | int
+    head: int | str
+    batch: int
+    top: int
+    path: str | os.PathLike[str] | None
+    title: str
 
 
 def links(

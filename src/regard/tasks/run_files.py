@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.digests import Damaged, file_digest, json_digest
-from ..core.json_files import read_json_object
+from ..core.json_files import JSON, read_json_object
 from ..core.messages import few
 from ..core.tensor_files import read_tensors_and_metadata
 from ..models.weights import load_weights
@@ -44,7 +44,7 @@ LIMITS = ("steps", "epochs", "minutes")
 CONFIG = "config.json"
 
 
-def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
+def read_config(folder: str | os.PathLike[str]) -> dict[str, JSON]:
     """Read the settings of a run and verify their digest."""
     path = Path(folder) / "config.json"
     config = read_json_object(path, "the settings of a run", "Give another folder.", where="training")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..data.epoch_batches import EpochBatches
+
+BatchType = TypeVar("BatchType", bound=Sized)
+"""The batches of a task. A batch has a length, the number of its entries."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Loss:
     """Means over the batch to log, such as the share of padding."""
 
 
-class Task(ABC):
+class Task(ABC, Generic[BatchType]):
     """Base class of every task.
 
     A subclass sets `model`, `goal` and `train`, and defines `batch_loss` and `evaluate`. Without a `train` it overrides
@@ -36,16 +39,17 @@ class Task(ABC):
     model: nn.Module
     goal: tuple[str, str]
     """The metric of `evaluate` that selects the best weights, and its direction: ("bleu", "max") or ("loss", "min")."""
-    train: EpochBatches[Any]
+    train: EpochBatches[BatchType]
     """Batches to train on."""
     rates: Mapping[str, float] | None = None
     """Factors of the learning rate by parameter name; 1 for parameters that are not listed."""
 
     @property
     def device(self) -> torch.device:
+        """The device of the model."""
         return next(self.model.parameters()).device
 
-    def batches(self, epoch: int, *, start: int, rank: int, world: int) -> Iterator[Any]:
+    def batches(self, epoch: int, *, start: int, rank: int, world: int) -> Iterator[BatchType]:
         """Iterate over the batches of an epoch from index `start`. A process gets entries rank::world of each batch.
 
         The batches depend only on the arguments and the task's seed, which makes resuming exact.
@@ -56,14 +60,14 @@ class Task(ABC):
         """Return the number of batches in an epoch."""
         return self.train.count(epoch)
 
-    def loss(self, batch: Any) -> Loss:
+    def loss(self, batch: BatchType) -> Loss:
         """Return the loss of this process's share of a batch; an empty share has loss 0 and gradients of zero."""
         if not len(batch):
             return Loss(torch.stack([p.sum() for p in self.model.parameters()]).sum() * 0.0, 0)
         return self.batch_loss(batch)
 
     @abstractmethod
-    def batch_loss(self, batch: Any) -> Loss:
+    def batch_loss(self, batch: BatchType) -> Loss:
         """Return the loss of a batch with at least one entry. `model` is never wrapped: any method may be called."""
 
     @abstractmethod
@@ -74,5 +78,5 @@ class Task(ABC):
         """Return a few inputs, the model's outputs, and references."""
         return []
 
-    def save(self, folder: Path) -> None:  # noqa: B027 (most tasks have nothing to write)
+    def save(self, folder: Path) -> None:
         """Write what the model needs besides its weights, such as the vocabulary."""

@@ -16,7 +16,7 @@ from .text_classifier import Classifier
 SAMPLES = 8
 
 
-class Classify(Task):
+class Classify(Task[TextBatch]):
     """Task of training a text classifier: `training.fit(Classify(…), …)`.
 
         loss = 1/B Σ_b −log p(label_b | text_b)

@@ -22,7 +22,7 @@ EVALUATION = "evaluation.json"
 """File in the folder of a run with the BLEU tokenizer and the signatures of the scores."""
 
 
-class Translate(Task):
+class Translate(Task[Batch]):
     """Task of training a translator: `training.fit(Translate(…), …)`.
 
     Args:

@@ -98,16 +98,30 @@ class Translator:
         self, texts: Sequence[str], *, return_maps: Literal[False] = ..., **options: Unpack[SearchOptions]
     ) -> list[list[Translation]]: ...
     @overload
-    def translate(  # type: ignore[overload-overlap]
+    def translate(  # type: ignore[overload-overlap]  # a string is a sequence of strings, too
         self, texts: str, *, return_maps: Literal[True], **options: Unpack[SearchOptions]
     ) -> tuple[list[Translation], list[AttentionMap]]: ...
     @overload
     def translate(
         self, texts: Sequence[str], *, return_maps: Literal[True], **options: Unpack[SearchOptions]
     ) -> tuple[list[list[Translation]], list[list[AttentionMap]]]: ...
+    @overload
+    def translate(
+        self, texts: str | Sequence[str], *, return_maps: bool, **options: Unpack[SearchOptions]
+    ) -> (
+        list[Translation]
+        | list[list[Translation]]
+        | tuple[list[Translation], list[AttentionMap]]
+        | tuple[list[list[Translation]], list[list[AttentionMap]]]
+    ): ...
     def translate(
         self, texts: str | Sequence[str], *, return_maps: bool = False, **options: Unpack[SearchOptions]
-    ) -> Any:
+    ) -> (
+        list[Translation]
+        | list[list[Translation]]
+        | tuple[list[Translation], list[AttentionMap]]
+        | tuple[list[list[Translation]], list[list[AttentionMap]]]
+    ):
         """Return the n best translations of each text, best first. For a single string, return its translations.
 
         Args:

@@ -19,10 +19,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from ..core.process import keep_freed
-from ..tasks.task import Task
+from ..tasks.task import BatchType, Task
 from .config import Training, device_of
 from .distributed import group
 from .logbook import Hook, Logbook, Outcome, evaluation_due, reached
@@ -32,11 +31,11 @@ from .signals import Signals
 
 
 def fit(
-    task: Task,
+    task: Task[BatchType],
     config: Training,
     folder: str | Path,
     *,
-    recipe: Mapping[str, Any] | None = None,
+    recipe: Mapping[str, object] | None = None,
     digests: Mapping[str, str] | None = None,
     hooks: Sequence[Hook] = (),
     display: Display | None = None,
