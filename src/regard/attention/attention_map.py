@@ -438,10 +438,16 @@ class AttentionMap(TensorLike):
     def show(self, **options: Unpack[HeatmapOptions]) -> None:
         """Show an image in a notebook, a window or the terminal. Options: see `regard.pictures.heatmap.draw`.
 
-        >>> import regard
+        >>> import matplotlib, regard
+        >>> matplotlib.use("agg")                                     # no window, so it prints
         >>> x = torch.eye(2)
-        >>> _, m = regard.attend(x, x, x, return_map=True)
-        >>> m.show(title="two tokens")                                # doctest: +SKIP
+        >>> _, m = regard.attend(x, x, x, scale=9.0, return_map=True)
+        >>> m.show(title="two tokens")                                # doctest: +NORMALIZE_WHITESPACE
+        two tokens
+                0       1
+        0  █ 1.00    0.00
+        1    0.00  █ 1.00
+        0  ░▒▓█ 1
         """
         assert pictures is not None
         pictures().show(self, **options)

@@ -141,7 +141,7 @@ class TensorLike:
     def to(self, dtype: torch.dtype, /, *, non_blocking: bool = False, copy: bool = False) -> Self | Tensor: ...
     @overload
     def to(self, *args: object, **kwargs: object) -> Self | Tensor: ...
-    def to(self, *args: Any, **kwargs: Any) -> Self | Tensor:
+    def to(self, *args: object, **kwargs: object) -> Self | Tensor:
         """Return a map for another device, or a dense tensor for another dtype.
 
         >>> import regard
@@ -149,9 +149,12 @@ class TensorLike:
         >>> m.to(torch.float64).dtype, m.to("cpu") is m
         (torch.float64, True)
         """
-        device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
+        parse: Any = torch._C._nn._parse_to
+        device, dtype, _, _ = parse(*args, **kwargs)
         if dtype is not None and dtype != self.dtype:
-            return self.dense().to(*args, **kwargs)
+            convert: Any = self.dense().to
+            converted: Tensor = convert(*args, **kwargs)
+            return converted
         if device is None or torch.device(device) == self.device:
             return self
         mask = self.request.mask

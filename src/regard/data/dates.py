@@ -31,6 +31,8 @@ LOCALES = (
     *("en_US", "en_GB", "de", "fr", "es", "it", "pt_BR", "nl", "sv", "da", "nb", "fi", "et", "pl", "cs", "sk", "hu"),
     *("ro", "tr", "el", "ru", "uk", "bg", "id", "vi", "ja", "zh", "ko"),
 )
+
+__all__ = ["dates"]
 FORMATS = ("short", "medium", "long", "full")
 SKELETONS = ("yMd", "yMEd", "yMMMd", "yMMMEd", "yMMMMd", "yMMMMEEEEd")
 HELD_OUT = 1000

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shape:
-    """Target size of images. 0 stands for the size of the first image."""
+    """Target size of images. 0 stands for the size of the first image.
+
+    >>> Shape(32, 32)
+    Shape(height=32, width=32, channels=0)
+    """
 
     height: int = 0
     width: int = 0
@@ -45,6 +49,9 @@ class Images:
     >>> images = Images(np.zeros((3, 28, 28), np.uint8), [1, 0, 1], ["cat", "dog"])
     >>> images, tuple(images.take([2, 0]).shape), images.labels.tolist()
     (Images(3 of 28×28, grey, 2 classes), (2, 1, 28, 28), [1, 0, 1])
+
+    >>> images.subset([0, 2]).labels.tolist()
+    [1, 1]
     """
 
     def __init__(self, pixels: ArrayLike, labels: ArrayLike, classes: Sequence[str] | None = None) -> None:
@@ -93,7 +100,11 @@ class Images:
 
 @dataclass(frozen=True)
 class ImageBatch(TensorBatch):
-    """A batch of images."""
+    """A batch of images.
+
+    >>> ImageBatch(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([1, 0]), torch.tensor([7, 3])).labels
+    tensor([1, 0])
+    """
 
     images: Tensor
     """(B, C, H, W) uint8."""
@@ -115,6 +126,9 @@ class ImageBatches(EpochBatches[ImageBatch]):
     ([4, 4, 2], 3)
     >>> next(batches.epoch(0, start=2)).indices.tolist() == batches.order(0)[8:].tolist()
     True
+
+    >>> [len(indices) for indices in batches.plan(0)], batches.count(0)
+    ([4, 4, 2], 3)
     """
 
     def __init__(self, images: Images, size: int, *, seed: int = 0, shuffle: bool = True) -> None:
@@ -140,6 +154,7 @@ class ImageBatches(EpochBatches[ImageBatch]):
         return [order[start : start + self.size] for start in range(0, len(order), self.size)]
 
     def count(self, epoch: int) -> int:
+        """Return the number of batches of an epoch."""
         return len(self)
 
     def batch(self, indices: np.ndarray) -> ImageBatch:

@@ -58,6 +58,16 @@ class Folder(Images):
 
     Raises:
         ValueError: if the folder has no images, or for files that are not images. The message lists their paths.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> root = Path(tempfile.mkdtemp())
+    >>> for name, shade in (("dark", 20), ("light", 240)):
+    ...     (root / name).mkdir()
+    ...     Image.new("L", (4, 4), shade).save(root / name / "1.png")
+    >>> images = Folder(root)
+    >>> images, images.take([1]).unique().tolist(), images.subset([1]).labels.tolist()
+    (Folder(2 of 4×4, grey, 2 classes), [240], [1])
     """
 
     def __init__(self, path: str | Path, shape: Shape = ANY, classes: Sequence[str] | None = None) -> None:
@@ -157,6 +167,12 @@ def read_images(
     `train` and `test` (or `val`) subfolders, a folder of classes, which is the training part, or an .npz file of arrays
     (`images` and `labels`, or `x_train`, `y_train`, `x_test`, `y_test`).
     shape: target size; each 0 is taken from the first image. classes: class names in the order of their labels.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "digits.npz"
+    >>> np.savez(path, images=np.zeros((5, 8, 8), np.uint8), labels=np.arange(5) % 2)
+    >>> read_images(path), read_images(path, "test")
+    (Images(5 of 8×8, grey, 2 classes), None)
     """
     path = Path(path)
     if path.suffix == ".npz" and path.is_file():

@@ -54,6 +54,14 @@ class Subwords:
     (['▁ne', 'west', '▁low'], [0, 0, 1])
     >>> subwords.decode([BOS, *ids, EOS, PAD])
     'newest low'
+
+    >>> subwords.encode_all(["newest low"]) == [ids]
+    True
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/subwords.json"
+    >>> subwords.save(path)
+    >>> Subwords.load(path).encode("newest low") == ids
+    True
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -1,9 +1,16 @@
 """Flowcharts of attention mechanisms, recorded from a real run with its values."""
 
 from .chart import Chart, draw
-from .mechanisms import MECHANISMS, Explained
+from .mechanisms import MECHANISMS, Explained, Mechanism
 
-__all__ = ["MECHANISMS", "Chart", "Explained", "draw", "explain"]
+__all__ = [
+    "MECHANISMS",
+    "Chart",
+    "Explained",
+    "Mechanism",
+    "draw",
+    "explain",
+]
 
 
 def explain(mechanism: str, text: str | None = None) -> Chart:

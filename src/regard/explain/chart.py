@@ -66,6 +66,12 @@ class Chart:
     >>> chart = explain("scaled-dot")
     >>> [node.name["en"] for node in chart.nodes if node.kind == "box"]
     ['times', 'product', 'weighting', 'weighted sum']
+
+    >>> chart.unfold(["none"])
+    >>> any(node.open for node in chart.nodes)
+    False
+    >>> sorted(chart.to_dict())
+    ['edges', 'nodes', 'steps', 'title', 'tokens', 'values', 'written']
     """
 
     title: str
@@ -119,7 +125,12 @@ class Chart:
 
 
 def draw(explained: Explained) -> Chart:
-    """Create the chart of a recorded run."""
+    """Create the chart of a recorded run.
+
+    >>> from regard.explain import MECHANISMS
+    >>> draw(MECHANISMS["scaled-dot"].explain(None)).title
+    'scaled dot attention'
+    """
     return _Drawing(explained).chart()
 
 

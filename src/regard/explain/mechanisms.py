@@ -42,7 +42,12 @@ DEFAULT_TEXT = "the cat sat on it"
 
 @dataclass
 class Explained:
-    """A recorded run with the labels of its dimensions."""
+    """A recorded run with the labels of its dimensions.
+
+    >>> explained = MECHANISMS["scaled-dot"].explain(None)
+    >>> explained.title, explained.tokens["Tk"]
+    ('scaled dot attention', ['the', 'cat', 'sat', 'on', 'it'])
+    """
 
     title: str
     recorder: Recorder
@@ -58,7 +63,11 @@ class Explained:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A mechanism with a chart."""
+    """A mechanism with a chart.
+
+    >>> MECHANISMS["scaled-dot"].explain("注意力").tokens["Tk"]
+    ['注', '意', '力']
+    """
 
     name: str
     explain: Callable[[str | None], Explained]

@@ -28,6 +28,16 @@ class Profile:
     """Five statistics of each head, by name: `profile["entropy"]` is (layers, heads).
 
     Heads that a layer does not have are NaN.
+
+    >>> import regard, tempfile
+    >>> x = torch.zeros(2, 8, 4)                                        # (heads, Tq, D): all keys are equal
+    >>> _, m = regard.attend(x, x, x, return_map=True)
+    >>> result = profile([("layer 0", m)])
+    >>> list(result), result["entropy"].exp().round(decimals=3).tolist()
+    (['entropy', 'distance', 'first', 'previous', 'same'], [[8.0, 8.0]])
+    >>> picture = result.draw(title="one layer")
+    >>> result.save(tempfile.mkdtemp() + "/profile.png").name
+    'profile.png'
     """
 
     names: Sequence[str]

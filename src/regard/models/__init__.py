@@ -5,9 +5,11 @@ from .beam_search import Hypothesis, beam, greedy
 from .bert import Bert, BertConfig
 from .bert_heads import MaskedTokens, NextSentence, Pretraining, SentenceEmbedder, SequenceClassifier, TokenClassifier
 from .cnn import CNN, CNNConfig
+from .ctranslate2_export import to_ctranslate2
 from .decoder_context import AttentiveContext, FixedContext
 from .encoder_decoder import EncoderDecoder, Memory
 from .huggingface_bert import load_bert, save_bert
+from .huggingface_vit import load_vit, save_vit
 from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .transformer import Transformer, TransformerConfig
 from .vit import ViT, ViTConfig
@@ -41,5 +43,8 @@ __all__ = [
     "beam",
     "greedy",
     "load_bert",
+    "load_vit",
     "save_bert",
+    "save_vit",
+    "to_ctranslate2",
 ]

@@ -112,6 +112,15 @@ def load_bert(
 
     Raises:
         ValueError: for an unsupported config and for tensors that do not fit. The message lists all problems.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> bert = Bert(BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2))
+    >>> save_bert(SequenceClassifier(bert, ["bad", "good"]), folder)
+    >>> load_bert(folder, SequenceClassifier).labels
+    ('bad', 'good')
+    >>> load_bert(folder, Bert, attention_dropout=0.2).config.attention_dropout
+    0.2
     """
     stored = read_config(folder)
     settings: dict[str, Any] = changes
@@ -143,6 +152,13 @@ def save_bert(model: nn.Module, folder: str | Path) -> None:
 
     Raises:
         ValueError: if `transformers` has no counterpart: another class, or a pooler that reads the mean.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> bert = Bert(BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2))
+    >>> save_bert(SequenceClassifier(bert, ["bad", "good"]), folder)
+    >>> sorted(path.name for path in Path(folder).iterdir())
+    ['config.json', 'model.safetensors']
     """
     inner = model.bert if isinstance(model, SentenceEmbedder) else model
     architecture = {kind: name for name, kind in ARCHITECTURES.items()}.get(type(inner))

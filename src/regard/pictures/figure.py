@@ -18,7 +18,14 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 class Picture(Figure):
-    """A figure that a notebook displays without pyplot."""
+    """A figure that a notebook displays without pyplot.
+
+    >>> import tempfile
+    >>> picture = Picture.of_pixels(300, 200)
+    >>> axes = picture.add_axes_at(50, 40, 200, 120, xlabel="key")
+    >>> picture.save(tempfile.mkdtemp() + "/empty.svg").name
+    'empty.svg'
+    """
 
     pixels: tuple[int, int]
 

