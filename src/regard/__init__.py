@@ -9,10 +9,21 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .attention import Additive, AttentionMap, Bilinear, attend, attend_packed, masks
 from .attention import attention_map as _map
+from .core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from .lens.captures import load_capture
+    from .lens.watch import watch
+    from .pictures.heatmap import show_heatmaps
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {"load_capture": ".lens.captures", "show_heatmaps": ".pictures.heatmap", "watch": ".lens.watch"},
+    )
 
 __version__ = "0.2.0"
 __all__ = [
@@ -54,7 +65,7 @@ class _Registration(MetaPathFinder):
             execute(module)
             self.register()
 
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # wraps the loader of one module
         return spec
 
     @staticmethod
@@ -67,17 +78,3 @@ if _Registration.AWAITED in sys.modules:
     _Registration.register()
 else:
     sys.meta_path.insert(0, _Registration())
-
-
-def __getattr__(name: str) -> Any:
-    if name == "show_heatmaps":
-        return _pictures().show_heatmaps
-    if name == "watch":
-        from .lens.watch import watch
-
-        return watch
-    if name == "load_capture":
-        from .lens.captures import load_capture
-
-        return load_capture
-    raise AttributeError(f"module 'regard' has no attribute {name!r}")

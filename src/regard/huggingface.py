@@ -30,6 +30,8 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 from .attention import AttentionMap, attend, masks
 from .attention.sink import attend_with_sink
 
+__all__ = ["attention", "mask"]
+
 NAME = "regard"
 
 REFUSED = {
@@ -50,11 +52,15 @@ class Meaning(NamedTuple):
     """Equivalent boolean mask, or None if the mask is purely causal."""
 
 
-def mask(config: Any = None, allow_is_causal_skip: bool = True, **options: Any) -> Tensor | None:
+def mask(config: object = None, allow_is_causal_skip: bool = True, **arguments: object) -> Tensor | None:
     """Return a mask (B, 1, Tq, Tk) of the type that models of `config` expect, with its `Meaning` attached.
 
     If the mask reaches `attention` unchanged, its meaning is used instead.
+
+    >>> (mask(batch_size=1, q_length=2, kv_length=2) == 0).int().tolist()      # causal; other values are −∞
+    [[[[1, 0], [1, 1]]]]
     """
+    options: dict[str, Any] = arguments
     make = sdpa_mask if takes_boolean(type(config)) else eager_mask
     if torch.compiler.is_compiling():
         return make(**options, allow_is_causal_skip=False)
@@ -66,12 +72,12 @@ def mask(config: Any = None, allow_is_causal_skip: bool = True, **options: Any) 
         if allowed is None or make is eager_mask:
             result = make(**options, allow_is_causal_skip=False)
             assert result is not None
-            result._regard_meaning = Meaning(result._version, allowed)  # type: ignore[attr-defined]
+            result._regard_meaning = Meaning(result._version, allowed)  # type: ignore[attr-defined]  # an attribute of our own on a tensor
             return result
         return allowed
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch's decorator has no types
 def takes_boolean(config: type) -> bool:
     """Return whether all model classes of a config support boolean masks and call the attention interface."""
     if config not in _boolean:
@@ -106,11 +112,16 @@ def attention(
     softcap: float | None = None,
     position_bias: Tensor | None = None,
     s_aux: Tensor | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> tuple[Tensor, AttentionMap | None]:
     """Compute attention for transformers: query (B, H, Tq, D) → context (B, Tq, H, Dv) and its map (B, H, Tq, Tk).
 
     Only the mask determines which keys are visible. As with "eager", `is_causal` and `sliding_window` are ignored.
+
+    >>> x = torch.randn(1, 2, 5, 4)
+    >>> context, m = attention(nn.Identity(), x, x, x)
+    >>> tuple(context.shape), m.shape
+    ((1, 5, 2, 4), (1, 2, 5, 5))
     """
     _check(module, kwargs)
     _note_call()
@@ -251,7 +262,7 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, mask)
     method = getattr(PreTrainedModel, "get_correct_attn_implementation", None)
     if method is not None and not hasattr(method, "__wrapped__"):
-        PreTrainedModel.get_correct_attn_implementation = _checked(method)  # type: ignore[method-assign]
+        PreTrainedModel.get_correct_attn_implementation = _checked(method)  # type: ignore[method-assign]  # wraps a method of transformers
 
 
 register()

@@ -6,8 +6,18 @@ from .attend import attend
 from .attention_map import AttentionMap
 from .packed import attend_packed
 from .packed_maps import PackedMaps
-from .similarity import Additive, Bilinear
+from .similarity import Additive, Bilinear, ScoreFunction, SimilarityArgument
 
-__all__ = ["Additive", "AttentionMap", "Bilinear", "PackedMaps", "attend", "attend_packed", "masks"]
+__all__ = [
+    "Additive",
+    "AttentionMap",
+    "Bilinear",
+    "PackedMaps",
+    "ScoreFunction",
+    "SimilarityArgument",
+    "attend",
+    "attend_packed",
+    "masks",
+]
 
 warm_up()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, overload
 
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
@@ -14,10 +14,12 @@ from .backends import Backend, choose
 from .native import backend as native
 from .nonfinite import serve_without_nonfinite
 from .request import Request, Weighting, outside_autocast
+from .similarity import SimilarityArgument
 from .statistic import Statistic
 from .tensor_types import is_causal_bias
 
 
+@overload
 def attend(
     query: Tensor,
     key: Tensor,
@@ -28,7 +30,66 @@ def attend(
     scale: float | None = None,
     enable_gqa: bool = False,
     *,
-    similarity: Any = "scaled_dot",
+    similarity: SimilarityArgument = "scaled_dot",
+    weighting: Weighting = "softmax",
+    softcap: float | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    causal_offset: int | Tensor | Sequence[int] = 0,
+    lengths: int | Tensor | Sequence[int] | None = None,
+    return_map: Literal[False] = False,
+    backend: str = "auto",
+) -> Tensor: ...
+@overload
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    similarity: SimilarityArgument = "scaled_dot",
+    weighting: Weighting = "softmax",
+    softcap: float | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    causal_offset: int | Tensor | Sequence[int] = 0,
+    lengths: int | Tensor | Sequence[int] | None = None,
+    return_map: Literal[True],
+    backend: str = "auto",
+) -> tuple[Tensor, AttentionMap]: ...
+@overload
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    similarity: SimilarityArgument = "scaled_dot",
+    weighting: Weighting = "softmax",
+    softcap: float | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    causal_offset: int | Tensor | Sequence[int] = 0,
+    lengths: int | Tensor | Sequence[int] | None = None,
+    return_map: bool,
+    backend: str = "auto",
+) -> Tensor | tuple[Tensor, AttentionMap]: ...
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    similarity: SimilarityArgument = "scaled_dot",
     weighting: Weighting = "softmax",
     softcap: float | None = None,
     window: tuple[int | None, int | None] | None = None,
@@ -36,7 +97,7 @@ def attend(
     lengths: int | Tensor | Sequence[int] | None = None,
     return_map: bool = False,
     backend: str = "auto",
-) -> Any:
+) -> Tensor | tuple[Tensor, AttentionMap]:
     """Compute attention: compare queries with keys, normalise the scores, and sum the weighted values.
 
         scores  = softcap(similarity(query, key))           (*lead, Tq, Tk), never stored
@@ -82,7 +143,7 @@ def attend(
     >>> [[f"{w:.2f}" for w in row] for row in m.dense().tolist()]
     [['0.64', '0.00', '0.36']]
     """
-    options = {
+    options: dict[str, Any] = {
         "similarity": similarity,
         "weighting": weighting,
         "softcap": softcap,
@@ -95,7 +156,8 @@ def attend(
     overriding = (query, key, value, None if is_causal_bias(attn_mask) else attn_mask)
     if has_torch_function_variadic(*overriding):  # a subclass, or a mode such as the one of `regard.watch`
         options.update(return_map=return_map, backend=backend)
-        return handle_torch_function(attend, overriding, *arguments, **options)
+        overridden: Callable[..., Tensor | tuple[Tensor, AttentionMap]] = handle_torch_function
+        return overridden(attend, overriding, *arguments, **options)
     request = Request.of(*arguments, **options)
     chosen = choose(request, backend).backend
     if autocast_dtype(request.device) is None:
@@ -104,7 +166,11 @@ def attend(
         return serve(request, chosen, return_map)
 
 
-def serve(request: Request, backend: Backend, return_map: bool) -> Any:
+@overload
+def serve(request: Request, backend: Backend, return_map: Literal[False]) -> Tensor: ...
+@overload
+def serve(request: Request, backend: Backend, return_map: bool) -> Tensor | tuple[Tensor, AttentionMap]: ...
+def serve(request: Request, backend: Backend, return_map: bool) -> Tensor | tuple[Tensor, AttentionMap]:
     """Compute a validated request with one backend."""
     statistic: Statistic | Tensor | None = None
     if request.q.is_meta:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -14,14 +14,18 @@ from torch import Tensor
 from ..core.tensors import broadcasts, shape_of
 from . import streamed_views
 from .cells import Cells
-from .indexing import Lookup, span
+from .indexing import Lookup, MapIndex, span
 from .masks import Span
 from .native import views as native_views
+from .picture_options import HeatmapOptions
 from .request import Index, Request, take_lead
 from .row_bands import Progress, RowBands, views_of
 from .statistic import Statistic, large_rows, with_large_rows
 from .streamed_views import Reduce
 from .tensor_like import TensorLike
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 DENSE_LIMIT = 2**30
 """Largest result of indexing, and of `dense` by default, in bytes."""
@@ -66,6 +70,12 @@ class AttentionMap(TensorLike):
 
         `same_scores`: the scores from which the backend computed its statistic are bit-identical to those of native
         views.
+
+        >>> import regard
+        >>> x = torch.eye(3)
+        >>> _, m = regard.attend(x, x, x, scale=9.0, return_map=True)
+        >>> torch.equal(AttentionMap.of(m.request, None, same_scores=False).dense(), m.dense())
+        True
         """
         result = cls(request)
         result.backend_statistic, result._same_scores = (
@@ -76,7 +86,14 @@ class AttentionMap(TensorLike):
 
     @property
     def statistic(self) -> Statistic:
-        """Row statistics that turn scores into weights, (*lead, Tq). Computed on first use, unless the backend did."""
+        """Row statistics that turn scores into weights, (*lead, Tq). Computed on first use, unless the backend did.
+
+        >>> import regard
+        >>> x = torch.eye(3)
+        >>> _, m = regard.attend(x, x, x, scale=9.0, return_map=True)
+        >>> m.statistic.highest.tolist()
+        [9.0, 9.0, 9.0]
+        """
         if self._statistic is None:
             with torch.no_grad():
                 self._statistic = self._compute_statistic()
@@ -96,19 +113,40 @@ class AttentionMap(TensorLike):
 
     @property
     def known(self) -> Statistic | None:
-        """The statistic, or None if it would have to be computed from all scores."""
+        """The statistic, or None if it would have to be computed from all scores.
+
+        >>> import regard
+        >>> x = torch.eye(3)
+        >>> _, m = regard.attend(x, x, x, scale=9.0, return_map=True)
+        >>> AttentionMap(m.request).known is None, AttentionMap(m.request, m.statistic).known is m.statistic
+        (True, False)
+        """
         return None if self._statistic is None and self.backend_statistic is None else self.statistic
 
     @property
     def views(self) -> ModuleType:
-        """The module that computes views of the whole map."""
+        """The module that computes views of the whole map: native kernels, or streaming if they cannot.
+
+        >>> import regard
+        >>> x = torch.eye(3)
+        >>> _, m = regard.attend(x, x, x, scale=9.0, return_map=True)
+        >>> torch.equal(m.views.entropy(m.request, m.statistic), m.entropy())
+        True
+        """
         if self._views is None:
             self._views = views_of(self.request, self.statistic)
         return self._views
 
     @property
     def bands(self) -> RowBands:
-        """The rows in bands, for computations that can be cancelled and resumed."""
+        """The rows in bands, for computations that can be cancelled and resumed.
+
+        >>> import regard
+        >>> x = torch.eye(3)
+        >>> _, m = regard.attend(x, x, x, scale=9.0, return_map=True)
+        >>> AttentionMap(m.request).bands.computed                    # the fraction of rows that are known
+        0.0
+        """
         if self._bands is None:
             self._bands = RowBands(self.request, self.known)
         return self._bands
@@ -123,14 +161,37 @@ class AttentionMap(TensorLike):
 
     @property
     def ndim(self) -> int:
+        """Number of dimensions.
+
+        >>> import regard
+        >>> x = torch.eye(3)
+        >>> _, m = regard.attend(x, x, x, scale=9.0, return_map=True)
+        >>> m.ndim, m.dtype, m.device, m.nbytes
+        (2, torch.float32, device(type='cpu'), 36)
+        """
         return len(self.shape)
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of the weights: float64 for float64 queries, else float32. See `ndim` for an example.
+
+        >>> import regard
+        >>> half = torch.eye(3, dtype=torch.bfloat16)
+        >>> regard.attend(half, half, half, return_map=True)[1].dtype
+        torch.float32
+        """
         return self.request.wide
 
     @property
     def device(self) -> torch.device:
+        """The device of queries and keys, on which weights are computed.
+
+        >>> import regard
+        >>> x = torch.eye(3)
+        >>> _, m = regard.attend(x, x, x, scale=9.0, return_map=True)
+        >>> m.device
+        device(type='cpu')
+        """
         return self.request.device
 
     def __len__(self) -> int:
@@ -143,10 +204,16 @@ class AttentionMap(TensorLike):
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of the dense weights."""
+        """Size in bytes of the dense weights.
+
+        >>> import regard
+        >>> x = torch.zeros(100_000, 8)
+        >>> AttentionMap(regard.attend(x[:1], x, x, return_map=True)[1].request).nbytes
+        400000
+        """
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def __getitem__(self, index: Any) -> Tensor:
+    def __getitem__(self, index: MapIndex) -> Tensor:
         """Return exact weights, like indexing the dense tensor.
 
         Supports integers, slices, `...` and at most one list or tensor.
@@ -156,7 +223,14 @@ class AttentionMap(TensorLike):
         return self._weights_at(lookup, size, DENSE_LIMIT)
 
     def dense(self, limit: int = DENSE_LIMIT) -> Tensor:
-        """Return all weights, (*lead, Tq, Tk). Raises ValueError if they take more than `limit` bytes."""
+        """Return all weights, (*lead, Tq, Tk). Raises ValueError if they take more than `limit` bytes.
+
+        >>> import regard
+        >>> x = torch.zeros(2, 4)
+        >>> regard.attend(x, x, x, return_map=True)[1].dense()
+        tensor([[0.5000, 0.5000],
+                [0.5000, 0.5000]])
+        """
         return self._weights_at(Lookup.of((), self.shape), self.nbytes, limit)
 
     @torch.no_grad()
@@ -184,7 +258,14 @@ class AttentionMap(TensorLike):
         return request, known.map(lambda x: take_lead(x, lead)[..., rows])
 
     def at(self, *entry: int) -> AttentionMap:
-        """Return the lazy map of one entry of the first leading dimensions: `m.at(0, 3)` is batch 0, head 3."""
+        """Return the lazy map of one entry of the first leading dimensions: `m.at(0, 3)` is batch 0, head 3.
+
+        >>> import regard
+        >>> x = torch.randn(2, 8, 5, 4)
+        >>> _, m = regard.attend(x, x, x, return_map=True)
+        >>> m.at(0).shape, m.at(0, 3).shape
+        ((8, 5, 5), (5, 5))
+        """
         lead = self.request.lead
         if not self.request.separable:
             raise ValueError(
@@ -202,6 +283,12 @@ class AttentionMap(TensorLike):
         """Return the largest weights of each query and their key indices, (*lead, Tq, count), in descending order.
 
         `count` is clamped to Tk. If a query may attend to fewer keys, the remaining values are 0 and indices −1.
+
+        >>> import regard
+        >>> x = torch.eye(3)
+        >>> _, m = regard.attend(x, x, x, scale=9.0, is_causal=True, return_map=True)
+        >>> m.top(2).indices.tolist()
+        [[0, -1], [1, 0], [2, 0]]
         """
         if count < 1:
             raise ValueError(f"map: top (count {count}) must be at least 1.")
@@ -210,13 +297,29 @@ class AttentionMap(TensorLike):
 
     @torch.no_grad()
     def entropy(self) -> Tensor:
-        """Return the entropy −Σ w·log w of each query in nats, (*lead, Tq): 0 for one key, log n for n equal ones."""
-        return self.views.entropy(self.request, self.statistic)
+        """Return the entropy −Σ w·log w of each query in nats, (*lead, Tq): 0 for one key, log n for n equal ones.
+
+        >>> import regard
+        >>> x = torch.zeros(3, 4)
+        >>> _, m = regard.attend(x, x, x, is_causal=True, return_map=True)
+        >>> [round(n, 3) for n in m.entropy().exp().tolist()]         # the effective number of keys
+        [1.0, 2.0, 3.0]
+        """
+        entropy: Tensor = self.views.entropy(self.request, self.statistic)
+        return entropy
 
     @torch.no_grad()
     def received(self) -> Tensor:
-        """Return the total weight that each key receives: the column sums, (*lead, Tk)."""
-        return self.views.received(self.request, self.statistic)
+        """Return the total weight that each key receives: the column sums, (*lead, Tk).
+
+        >>> import regard
+        >>> x = torch.zeros(2, 4)
+        >>> _, m = regard.attend(x, x, x, is_causal=True, return_map=True)
+        >>> m.received()
+        tensor([1.5000, 0.5000])
+        """
+        received: Tensor = self.views.received(self.request, self.statistic)
+        return received
 
     def pool(self, rows: int, cols: int, reduce: Reduce = "max") -> Tensor:
         """Return an image of the whole map, (*lead, rows, cols).
@@ -227,6 +330,13 @@ class AttentionMap(TensorLike):
         "max" takes the largest weight of a cell, so that a single strong link stays visible. "mean" divides by the
         number of pairs in the cell; masked pairs count as 0. The cells of "sum" add up to the number of queries that
         attend to any key, if the image is no larger than the map.
+
+        >>> import regard
+        >>> x = torch.zeros(4, 8)
+        >>> _, m = regard.attend(x, x, x, is_causal=True, return_map=True)
+        >>> m.pool(2, 2)
+        tensor([[1.0000, 0.0000],
+                [0.3333, 0.3333]])
         """
         return self.tile((0, self.shape[-2]), (0, self.shape[-1]), (rows, cols), reduce)
 
@@ -243,6 +353,13 @@ class AttentionMap(TensorLike):
 
         With `progress`, the image is computed in bands of rows. `progress` can cancel between two bands by raising an
         exception. The next call resumes, because the statistic of finished bands is kept.
+
+        >>> import regard
+        >>> x = torch.zeros(4, 8)
+        >>> _, m = regard.attend(x, x, x, is_causal=True, return_map=True)
+        >>> m.tile((0, 2), (0, 4), out=(2, 2), reduce="sum")
+        tensor([[1., 0.],
+                [1., 0.]])
         """
         if reduce not in ("max", "mean", "sum"):
             raise ValueError(f"map: reduce ({reduce!r}) must be one of max, mean, sum.")
@@ -255,30 +372,31 @@ class AttentionMap(TensorLike):
             picture = self.bands.picture([rows_], [cols_], reduce, progress)
             return col_cells.enlarge(row_cells.enlarge(picture, -2), -1)
         if self.known is not None or row_cells.entries == self.shape[-2]:
-            return self.views.pool(self.request, self.statistic, row_cells, col_cells, reduce)
-        request, statistic = self._rows(self.request, (), row_cells.region)
-        return views_of(request, statistic).pool(
-            request, statistic, Cells(0, row_cells.entries, row_cells.wanted), col_cells, reduce
-        )
+            request, statistic, views = self.request, self.statistic, self.views
+        else:
+            request, statistic = self._rows(self.request, (), row_cells.region)
+            views, row_cells = views_of(request, statistic), Cells(0, row_cells.entries, row_cells.wanted)
+        pooled: Tensor = views.pool(request, statistic, row_cells, col_cells, reduce)
+        return pooled
 
     @torch.no_grad()
-    def __matmul__(self, x: Any) -> Tensor:
+    def __matmul__(self, x: Tensor | ArrayLike) -> Tensor:
         """Return weights · x for x (*lead, Tk, E) or (Tk,). Streamed, without a gradient."""
-        x = self._factor(x, -2, self.shape[-1])
-        if x.ndim == 1:
-            return self.views.matmul(self.request, self.statistic, x.unsqueeze(-1)).squeeze(-1)
-        return self.views.matmul(self.request, self.statistic, x)
+        factor = self._factor(x, -2, self.shape[-1])
+        columns = factor.unsqueeze(-1) if factor.ndim == 1 else factor  # (*lead, Tk, E)
+        product: Tensor = self.views.matmul(self.request, self.statistic, columns)  # (*lead, Tq, E)
+        return product.squeeze(-1) if factor.ndim == 1 else product
 
     @torch.no_grad()
-    def __rmatmul__(self, x: Any) -> Tensor:
+    def __rmatmul__(self, x: Tensor | ArrayLike) -> Tensor:
         """Return x · weights for x (*lead, E, Tq) or (Tq,). Streamed, without a gradient."""
-        x = self._factor(x, -1, self.shape[-2])
-        if x.ndim == 1:
-            return self.views.rmatmul(self.request, self.statistic, x.unsqueeze(0)).squeeze(-2)
-        return self.views.rmatmul(self.request, self.statistic, x)
+        factor = self._factor(x, -1, self.shape[-2])
+        rows = factor.unsqueeze(0) if factor.ndim == 1 else factor  # (*lead, E, Tq)
+        product: Tensor = self.views.rmatmul(self.request, self.statistic, rows)  # (*lead, E, Tk)
+        return product.squeeze(-2) if factor.ndim == 1 else product
 
-    def _factor(self, x: Any, dim: int, size: int) -> Tensor:
-        x = torch.as_tensor(x, dtype=self.dtype, device=self.device)
+    def _factor(self, factor: Tensor | ArrayLike, dim: int, size: int) -> Tensor:
+        x = torch.as_tensor(factor, dtype=self.dtype, device=self.device)
         fits = x.ndim >= 1 and x.shape[-1 if x.ndim == 1 else dim] == size
         if not fits or not broadcasts(x.shape[:-2], self.request.lead):
             raise ValueError(
@@ -288,7 +406,14 @@ class AttentionMap(TensorLike):
         return x
 
     def tokens(self, query: Sequence[str] | None = None, key: Sequence[str] | None = None) -> AttentionMap:
-        """Set the labels of queries and keys for plots, and return the map itself."""
+        """Set the labels of queries and keys for plots, and return the map itself.
+
+        >>> import regard
+        >>> x = torch.eye(2)
+        >>> _, m = regard.attend(x, x, x, return_map=True)
+        >>> m.tokens(query=["le", "chat"], key=["the", "cat"]).query_tokens
+        ['le', 'chat']
+        """
         for name, labels, size in (("query", query, self.shape[-2]), ("key", key, self.shape[-1])):
             if labels is not None and len(labels) != size:
                 raise ValueError(f"map: tokens ({name}, {len(labels)}) must be {size}, one each; got {len(labels)}.")
@@ -296,20 +421,42 @@ class AttentionMap(TensorLike):
         self.key_tokens = None if key is None else [str(token) for token in key]
         return self
 
-    def save(self, path: str | Path, **options: Any) -> Path:
-        """Save an image; the file extension selects the format. Options: see `regard.pictures.heatmap.draw`."""
-        assert pictures is not None
-        return pictures().save(self, path, **options)
+    def save(self, path: str | Path, **options: Unpack[HeatmapOptions]) -> Path:
+        """Save an image; the file extension selects the format. Options: see `regard.pictures.heatmap.draw`.
 
-    def show(self, **options: Any) -> Any:
-        """Show an image in a notebook, a window or the terminal. Options: see `regard.pictures.heatmap.draw`."""
+        >>> import regard, tempfile
+        >>> x = torch.randn(2, 3, 5, 4)
+        >>> _, m = regard.attend(x, x, x, return_map=True)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     m.save(f"{folder}/map.png", batch=0, heads=[0, 2], scale="log").name
+        'map.png'
+        """
         assert pictures is not None
-        return pictures().show(self, **options)
+        saved: Path = pictures().save(self, path, **options)
+        return saved
+
+    def show(self, **options: Unpack[HeatmapOptions]) -> None:
+        """Show an image in a notebook, a window or the terminal. Options: see `regard.pictures.heatmap.draw`.
+
+        >>> import matplotlib, regard
+        >>> matplotlib.use("agg")                                     # no window, so it prints
+        >>> x = torch.eye(2)
+        >>> _, m = regard.attend(x, x, x, scale=9.0, return_map=True)
+        >>> m.show(title="two tokens")                                # doctest: +NORMALIZE_WHITESPACE
+        two tokens
+                0       1
+        0  █ 1.00    0.00
+        1    0.00  █ 1.00
+        0  ░▒▓█ 1
+        """
+        assert pictures is not None
+        pictures().show(self, **options)
 
     def _repr_html_(self) -> str:
         """Return the notebook representation: the shape and a small pooled image."""
         assert pictures is not None
-        return pictures().html(self)
+        html: str = pictures().html(self)
+        return html
 
 
 def _cells(name: str, region: tuple[int, int] | slice, size: int, wanted: int) -> Cells:

@@ -45,12 +45,12 @@ def refusal(request: Request) -> str | None:
     return unsupported_derivative(request)
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's decorator has no types
 def context(request: Request) -> tuple[Tensor, Statistic]:
     """Return the context and the statistic of its rows."""
     request = request.reduced()
     seed = int(torch.randint(2**62, ())) if request.dropout_p else 0
-    out, highest, total, best = _Blocked.apply(request, seed, *request.tensors)
+    out, highest, total, best = _Blocked.apply(request, seed, *request.tensors)  # type: ignore[no-untyped-call]  # torch declares no types
     return out, Statistic.hard(best, request.wide) if request.hard else Statistic(highest, total)
 
 

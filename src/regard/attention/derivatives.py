@@ -190,5 +190,5 @@ def with_higher_order(context: Tensor, request: Request) -> Tensor:
     if not context.requires_grad or torch.compiler.is_compiling() or transformed():
         return context
     rest = (request.similarity, request.mask, request.softcap, request.groups, request.lead)
-    result: Tensor = HigherOrder.apply(context, *request.tensors, rest)
+    result: Tensor = HigherOrder.apply(context, *request.tensors, rest)  # type: ignore[no-untyped-call]  # torch declares no types
     return result

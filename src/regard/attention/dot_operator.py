@@ -74,13 +74,13 @@ def request_of(
     return Request.of_parts(q, k, v, Dot(scale), lead=lead, mask=mask, softcap=softcap, groups=groups)
 
 
-@torch.library.register_fake("regard::dot")
+@torch.library.register_fake("regard::dot")  # type: ignore[untyped-decorator]  # torch's decorator has no types
 def _(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, Tensor]:
     wide = torch.float32
     return q.new_empty(*q.shape[:-1], v.shape[-1], dtype=wide), q.new_empty(2, *q.shape[:-1], dtype=wide)
 
 
-@torch.library.register_fake("regard::dot_backward")
+@torch.library.register_fake("regard::dot_backward")  # type: ignore[untyped-decorator]  # torch's decorator has no types
 def _(
     grad: Tensor, context: Tensor, softmax: Tensor, q: Tensor, k: Tensor, v: Tensor, *plan: Any
 ) -> tuple[Tensor, ...]:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import EllipsisType
+from typing import SupportsIndex, TypeAlias
 
 import torch
 from torch import Tensor
 
 from .masks import Span
 from .request import Index
+
+IndexPart: TypeAlias = SupportsIndex | slice | EllipsisType | Sequence[int] | Sequence[bool] | Tensor
+MapIndex: TypeAlias = IndexPart | tuple[IndexPart, ...]
+"""What a map may be indexed with: integers, slices, `...`, and at most one list or tensor."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,7 @@ class Lookup:
     cols: Index
 
     @classmethod
-    def of(cls, index: Any, shape: Sequence[int]) -> Lookup:
+    def of(cls, index: MapIndex, shape: Sequence[int]) -> Lookup:
         """Parse an index. Raises IndexError where a tensor would, and for an index that maps do not support."""
         parts = list(index) if isinstance(index, tuple) else [index]
         ellipses = [position for position, part in enumerate(parts) if part is Ellipsis]
@@ -65,7 +70,7 @@ def _size(part: Index, whole: int) -> int | None:
     return len(part) if isinstance(part, Tensor) else len(range(*part.indices(whole)))
 
 
-def _parse(part: Any, size: int, dim: int) -> Index:
+def _parse(part: IndexPart, size: int, dim: int) -> Index:
     if isinstance(part, slice):
         start, stop, step = part.indices(size)
         if step < 1:
@@ -76,7 +81,7 @@ def _parse(part: Any, size: int, dim: int) -> Index:
     if isinstance(part, (list, range)) or getattr(part, "ndim", 0) > 0:
         return _parse_tensor(torch.as_tensor(list(part) if isinstance(part, range) else part), size, dim)
     try:
-        number = operator.index(part)
+        number = operator.index(part)  # type: ignore[arg-type]  # raises TypeError for anything else
     except TypeError:
         raise IndexError(
             f"map: index {part!r} of dimension {dim} must be a whole number, slice, ..., list or 1-D tensor."

@@ -25,6 +25,8 @@ from torch import Tensor
 from ..core.tensors import transformed
 from .tensor_types import causal_bias_offset, is_causal_bias, require_supported
 
+__all__ = ["causal", "from_ignore", "from_ones", "merge", "over_keys", "padding", "sliding"]
+
 Span = slice | Tensor
 """Rows or columns: a slice with start and stop, or a tensor of indices."""
 

@@ -8,7 +8,8 @@ f g h i
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -25,9 +26,11 @@ from .packed_layout import token_positions as token_positions
 from .packed_maps import PackedMaps
 from .packed_operator import packed_through_operator, traceable
 from .request import Request, Weighting, outside_autocast
+from .similarity import SimilarityArgument
 from .tensor_types import require_supported
 
 
+@overload
 def attend_packed(
     query: Tensor,
     key: Tensor,
@@ -38,7 +41,66 @@ def attend_packed(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-    similarity: Any = "scaled_dot",
+    similarity: SimilarityArgument = "scaled_dot",
+    weighting: Weighting = "softmax",
+    softcap: float | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    dropout_p: float = 0.0,
+    causal_offset: int | Lengths = 0,
+    return_maps: Literal[False] = False,
+    backend: str = "auto",
+) -> Tensor: ...
+@overload
+def attend_packed(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Lengths,
+    key_lengths: Lengths | None = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    similarity: SimilarityArgument = "scaled_dot",
+    weighting: Weighting = "softmax",
+    softcap: float | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    dropout_p: float = 0.0,
+    causal_offset: int | Lengths = 0,
+    return_maps: Literal[True],
+    backend: str = "auto",
+) -> tuple[Tensor, PackedMaps]: ...
+@overload
+def attend_packed(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Lengths,
+    key_lengths: Lengths | None = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    similarity: SimilarityArgument = "scaled_dot",
+    weighting: Weighting = "softmax",
+    softcap: float | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    dropout_p: float = 0.0,
+    causal_offset: int | Lengths = 0,
+    return_maps: bool,
+    backend: str = "auto",
+) -> Tensor | tuple[Tensor, PackedMaps]: ...
+def attend_packed(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Lengths,
+    key_lengths: Lengths | None = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    similarity: SimilarityArgument = "scaled_dot",
     weighting: Weighting = "softmax",
     softcap: float | None = None,
     window: tuple[int | None, int | None] | None = None,
@@ -46,7 +108,7 @@ def attend_packed(
     causal_offset: int | Lengths = 0,
     return_maps: bool = False,
     backend: str = "auto",
-) -> Any:
+) -> Tensor | tuple[Tensor, PackedMaps]:
     """Compute attention within each of several sequences that are concatenated without padding.
 
         contextᵦ = attend(queryᵦ, keyᵦ, valueᵦ)      queryᵦ = the rows of sequence b, heads first
@@ -104,7 +166,8 @@ def attend_packed(
     arguments = (query, key, value, lengths, key_lengths)
     if has_torch_function_variadic(query, key, value):  # a subclass, or a mode such as the one of `regard.watch`
         options.update(return_maps=return_maps, backend=backend)
-        return handle_torch_function(attend_packed, (query, key, value), *arguments, **options)
+        overridden: Callable[..., Tensor | tuple[Tensor, PackedMaps]] = handle_torch_function
+        return overridden(attend_packed, (query, key, value), *arguments, **options)
     return attend_packed_impl(*arguments, return_maps=return_maps, backend=backend, **options)
 
 
@@ -119,7 +182,7 @@ def attend_packed_impl(
     return_maps: bool = False,
     backend: str = "auto",
     **options: Any,
-) -> Any:
+) -> Tensor | tuple[Tensor, PackedMaps]:
     """Run `attend_packed` without `__torch_function__` overrides. `return_maps` does not change the context."""
     request = _request(query, key, value, options)
     if torch.compiler.is_compiling() and not transformed() and traceable(request.reduced()):

@@ -43,7 +43,8 @@ class Layout(NamedTuple):
     def effective_sequences(self) -> int:
         """Return the effective number of sequences: total cost divided by the cost of the most expensive sequence."""
         work = [(q + 1) * (k + 1) for q, k in zip(self.queries.tolist(), self.keys.tolist(), strict=True)]
-        return max(1, sum(work) // max(work, default=1))
+        result: int = max(1, sum(work) // max(work, default=1))
+        return result
 
 
 class _CheckedLengths(NamedTuple):
@@ -136,7 +137,8 @@ def positions(request: Request, layout: Layout) -> tuple[Tensor, Tensor]:
 def pad(x: Tensor, index: Tensor, sequences: int, longest: int) -> Tensor:
     """Pad (H, N, D) → (B, H, T, D) with zeros. index (N,): position of each token in the flattened batch."""
     zeros = x.new_zeros(sequences * longest, x.shape[0], x.shape[-1])
-    return zeros.index_copy(0, index, x.transpose(0, 1)).unflatten(0, (sequences, longest)).transpose(1, 2)
+    result: Tensor = zeros.index_copy(0, index, x.transpose(0, 1)).unflatten(0, (sequences, longest)).transpose(1, 2)
+    return result
 
 
 def unpad(x: Tensor, index: Tensor) -> Tensor:

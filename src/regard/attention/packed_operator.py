@@ -36,15 +36,16 @@ def packed_through_operator(
 ) -> Tensor:
     """Compute the context (Nq, H, Dv) of a `traceable` request (H, N, ·). Lengths and offsets are (B,)."""
     tensors = request.q, request.k, request.value, lengths, key_lengths
-    return torch.ops.regard.packed.default(*tensors, *numbers_of(request), backend, causal_offset)
+    result: Tensor = torch.ops.regard.packed.default(*tensors, *numbers_of(request), backend, causal_offset)
+    return result
 
 
-@torch.library.register_fake("regard::packed")
+@torch.library.register_fake("regard::packed")  # type: ignore[untyped-decorator]  # torch's decorator has no types
 def _(q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> Tensor:
     return v.new_empty(q.shape[1], max(q.shape[0], k.shape[0], v.shape[0]), v.shape[-1])
 
 
-@torch.library.register_fake("regard::packed_backward")
+@torch.library.register_fake("regard::packed_backward")  # type: ignore[untyped-decorator]  # torch's decorator has no types
 def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *plan: Any) -> tuple[Tensor, ...]:
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 

@@ -84,7 +84,8 @@ def unpack(values: Tensor, which: Which, length: int | None = None, fill: float 
             f"got {len(values)}."
         )
     filled = values.new_full((len(lengths) * length, *values.shape[1:]), fill)
-    return filled.index_copy(0, index, values).unflatten(0, (len(lengths), length))
+    result: Tensor = filled.index_copy(0, index, values).unflatten(0, (len(lengths), length))
+    return result
 
 
 def _token_indices(where: str, which: Which, batch: int, length: int, device: torch.device) -> tuple[Tensor, Tensor]:

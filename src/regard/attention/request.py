@@ -18,9 +18,10 @@ from ..core.tensors import autocast_dtype, wide
 from ..core.trace import trace_step
 from . import validation
 from .masks import OPEN, Mask, Span
-from .similarity import Dot, Pairwise, Similarity, resolve
+from .similarity import Dot, Pairwise, Similarity, SimilarityArgument, resolve
 
 Weighting: TypeAlias = Literal["softmax", "hard", "uniform"]
+"""The argument `weighting` of `attend`."""
 Index: TypeAlias = int | slice | Tensor
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ class Request:
         scale: float | None = None,
         enable_gqa: bool = False,
         *,
-        similarity: Any = "scaled_dot",
+        similarity: SimilarityArgument = "scaled_dot",
         weighting: Weighting = "softmax",
         softcap: float | None = None,
         window: tuple[int | None, int | None] | None = None,

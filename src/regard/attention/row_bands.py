@@ -139,7 +139,8 @@ class RowBands:
 
     def _pool(self, rows: Cells, cols: Cells, reduce: Reduce, shading: Shading | None) -> Tensor:
         arguments = self.request, self._statistic, rows, cols, reduce
-        return self._views.pool(*arguments) if shading is None else self._views.shades(*arguments, shading)
+        result: Tensor = self._views.pool(*arguments) if shading is None else self._views.shades(*arguments, shading)
+        return result
 
 
 def _cat(images: list[Tensor], dim: int) -> Tensor:

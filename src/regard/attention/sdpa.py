@@ -42,7 +42,8 @@ def mask_pairs(request: Request) -> int:
     if mask.open or mask.only_causal:
         return 0
     shapes = [x.shape[:-2] for x in (mask.dense, mask.offset, mask.lengths) if isinstance(x, Tensor)]
-    return math.prod(torch.broadcast_shapes(*shapes)) * request.keys * (request.queries if mask.positional else 1)
+    entries: tuple[int, ...] = torch.broadcast_shapes(*shapes)
+    return math.prod(entries) * request.keys * (request.queries if mask.positional else 1)
 
 
 def stored_weights(request: Request) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,7 +18,18 @@ from ..core.tensors import autocast_dtype, widen
 
 
 class Similarity:
-    """Base class. By default a similarity has no parameters and cannot be reduced to dot products."""
+    """Base class. By default a similarity has no parameters and cannot be reduced to dot products.
+
+    >>> q, k = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0], [0.0, 1.0]])
+    >>> Bilinear(torch.eye(2)).scores(q, k)                           # q·W·k for W = I
+    tensor([[3., 2.]])
+    >>> Bilinear(2 * torch.eye(2)).reduce(q, k)[0]                    # queries whose dot products are the scores
+    tensor([[2., 4.]])
+    >>> Bilinear(torch.eye(2)).width_per_pair(2), Additive(torch.ones(2)).width_per_pair(2)
+    (1, 2)
+    >>> Additive(torch.ones(2)).with_parameters((torch.zeros(2),)).parameters
+    (tensor([0., 0.]),)
+    """
 
     trailing = 0
     """Number of dimensions of each parameter after the leading ones."""
@@ -163,6 +175,23 @@ class Additive(Similarity):
         return Additive(parameters[0])
 
 
+class ScoreFunction(Protocol):
+    """A callable that returns the scores of queries (..., rows, D) and keys (..., cols, D): (..., rows, cols).
+
+    It must treat pairs independently, because it sees one block of them at a time.
+
+    >>> import regard
+    >>> def distance(q: Tensor, k: Tensor) -> Tensor:
+    ...     return -torch.cdist(q, k)
+    >>> q, k = torch.tensor([[0.0]]), torch.tensor([[0.0], [9.0]])
+    >>> regard.attend(q, k, k, similarity=distance).round(decimals=2).tolist()
+    [[0.0]]
+    """
+
+    def __call__(self, q: Tensor, k: Tensor, /) -> Tensor:
+        """Return the scores."""
+
+
 @dataclass(frozen=True, eq=False)
 class Pairwise(Similarity):
     """score = f(q_block, k_block), for any callable f, such as a small network over pairs.
@@ -172,12 +201,12 @@ class Pairwise(Similarity):
     `with_parameters` cannot replace them. `autocast` is the autocast dtype at the time of the call.
     """
 
-    function: Callable[[Tensor, Tensor], Tensor]
+    function: ScoreFunction
     leaves: tuple[Tensor, ...] = ()
     autocast: torch.dtype | None = None
 
     @classmethod
-    def of(cls, function: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor) -> Pairwise:
+    def of(cls, function: ScoreFunction, q: Tensor, k: Tensor) -> Pairwise:
         """Find the parameters that f reads by calling it on one pair, q (..., 1, D) and k (..., 1, D).
 
         If there is no pair, because a size is 0, it is called on zeros.
@@ -218,10 +247,14 @@ NAMED: dict[str, Callable[[int], Similarity]] = {
 }
 """Similarities without parameters by name, as functions of the width of queries. Each has a field `scale`."""
 _KNOWN = f"one of {', '.join(NAMED)}, or Additive(w), Bilinear(W) or a callable f(q_block, k_block)"
+SimilarityName: TypeAlias = Literal["dot", "scaled_dot", "cosine"]
+"""A name in `NAMED`."""
+SimilarityArgument: TypeAlias = SimilarityName | Additive | Bilinear | ScoreFunction
+"""The argument `similarity` of `attend`: a name, a similarity with parameters, or a callable."""
 
 
 def resolve(
-    similarity: object, scale: float | None, width: int, pair: Callable[[], tuple[Tensor, Tensor]]
+    similarity: SimilarityArgument, scale: float | None, width: int, pair: Callable[[], tuple[Tensor, Tensor]]
 ) -> Similarity:
     """Return the similarity for the argument of `attend`, with its scale. Raises ValueError if they do not match.
 

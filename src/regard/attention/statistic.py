@@ -130,7 +130,8 @@ def large_rows(request: Request, highest: Tensor) -> Tensor:
     within = within & ((highest.abs() * eps <= ERROR) | (highest == -torch.inf))
     if request.softcap is not None and request.softcap * eps > ERROR:
         within = torch.zeros_like(within)
-    return ~within.expand(shape)
+    result: Tensor = ~within.expand(shape)
+    return result
 
 
 def with_large_rows(request: Request, statistic: Statistic) -> Statistic:

@@ -266,5 +266,7 @@ def _reduced_weights(request: Request, scores: Tensor, statistic: Statistic, par
         return to_weights(request, scores.amax(-1), statistic, part.span)
     weights = to_weights(request, scores.flatten(-2), statistic, part.span).unflatten(-1, scores.shape[-2:])
     if reduce == "max":
-        return weights.amax(-1)
-    return (weights if part.counted is None else weights * part.counted).sum(-1)
+        returned: Tensor = weights.amax(-1)
+        return returned
+    result: Tensor = (weights if part.counted is None else weights * part.counted).sum(-1)
+    return result

@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import DTypeLike, NDArray
+
+    from .indexing import MapIndex
     from .request import Request
     from .statistic import Statistic
 
@@ -26,7 +30,7 @@ class TensorLike:
         request: Request
 
         def dense(self) -> Tensor: ...
-        def __getitem__(self, index: Any) -> Tensor: ...
+        def __getitem__(self, index: MapIndex) -> Tensor: ...
         @property
         def known(self) -> Statistic | None: ...
         @property
@@ -51,37 +55,106 @@ class TensorLike:
             return args[1].__rmatmul__(args[0])  # streamed
         return func(*_weights(args), **{name: _weights(value) for name, value in (kwargs or {}).items()})
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        array = self.numpy()
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[np.generic]:
+        array: NDArray[np.generic] = self.numpy()
         return array if dtype is None else array.astype(dtype)
 
-    def numpy(self, *, force: bool = False) -> Any:
-        return self.dense().cpu().numpy()
+    def numpy(self, *, force: bool = False) -> NDArray[np.float32 | np.float64]:
+        """Return the dense weights as an array.
 
-    def size(self, dim: int | None = None) -> Any:
+        >>> import regard
+        >>> m = regard.attend(torch.eye(2, 4), torch.eye(3, 4), torch.eye(3, 4), return_map=True)[1]
+        >>> m.numpy().argmax(-1).tolist()
+        [0, 1]
+        """
+        array: NDArray[np.float32 | np.float64] = self.dense().cpu().numpy()
+        return array
+
+    @overload
+    def size(self, dim: None = None) -> torch.Size: ...
+    @overload
+    def size(self, dim: int) -> int: ...
+    def size(self, dim: int | None = None) -> torch.Size | int:
+        """Return the shape, or the size of one dimension.
+
+        >>> import regard
+        >>> m = regard.attend(torch.eye(2, 4), torch.eye(3, 4), torch.eye(3, 4), return_map=True)[1]
+        >>> m.size(), m.size(-1), m.dim(), m.numel()
+        (torch.Size([2, 3]), 3, 2, 6)
+        """
         return torch.Size(self.shape) if dim is None else self.shape[dim]
 
     def dim(self) -> int:
+        """Return the number of dimensions.
+
+        >>> import regard
+        >>> m = regard.attend(torch.eye(2, 4), torch.eye(3, 4), torch.eye(3, 4), return_map=True)[1]
+        >>> m.dim()
+        2
+        """
         return len(self.shape)
 
     def numel(self) -> int:
+        """Return the number of weights.
+
+        >>> import regard
+        >>> m = regard.attend(torch.eye(2, 4), torch.eye(3, 4), torch.eye(3, 4), return_map=True)[1]
+        >>> m.numel()
+        6
+        """
         return math.prod(self.shape)
 
     def detach(self) -> Self:
-        """Return the map itself, which has no autograd graph."""
+        """Return the map itself, which has no autograd graph.
+
+        >>> import regard
+        >>> m = regard.attend(torch.eye(2, 4), torch.eye(3, 4), torch.eye(3, 4), return_map=True)[1]
+        >>> m.detach() is m
+        True
+        """
         return self
 
     def clone(self) -> Self:
+        """Return a map with copies of the queries and keys, which later in-place writes do not change.
+
+        >>> import regard
+        >>> m = regard.attend(torch.eye(2, 4), torch.eye(3, 4), torch.eye(3, 4), return_map=True)[1]
+        >>> copy = m.clone()
+        >>> m.request.q.zero_().any(), copy.request.q.any()
+        (tensor(False), tensor(True))
+        """
         return self._with(self.request.with_tensors([None if x is None else x.clone() for x in self.request.tensors]))
 
     def cpu(self) -> Self:
+        """Return a map whose tensors are in the memory of the CPU.
+
+        >>> import regard
+        >>> m = regard.attend(torch.eye(2, 4), torch.eye(3, 4), torch.eye(3, 4), return_map=True)[1]
+        >>> m.cpu().device
+        device(type='cpu')
+        """
         return self.to("cpu")
 
-    def to(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a map for another device, or a dense tensor for another dtype."""
-        device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
+    @overload
+    def to(self, device: str | int | torch.device, /, *, non_blocking: bool = False, copy: bool = False) -> Self: ...
+    @overload
+    def to(self, dtype: torch.dtype, /, *, non_blocking: bool = False, copy: bool = False) -> Self | Tensor: ...
+    @overload
+    def to(self, *args: object, **kwargs: object) -> Self | Tensor: ...
+    def to(self, *args: object, **kwargs: object) -> Self | Tensor:
+        """Return a map for another device, or a dense tensor for another dtype.
+
+        >>> import regard
+        >>> m = regard.attend(torch.eye(2, 4), torch.eye(3, 4), torch.eye(3, 4), return_map=True)[1]
+        >>> m.to(torch.float64).dtype, m.to("cpu") is m
+        (torch.float64, True)
+        """
+        parse: Any = torch._C._nn._parse_to
+        device, dtype, _, _ = parse(*args, **kwargs)
         if dtype is not None and dtype != self.dtype:
-            return self.dense().to(*args, **kwargs)
+            convert: Any = self.dense().to
+            converted: Tensor = convert(*args, **kwargs)
+            return converted
         if device is None or torch.device(device) == self.device:
             return self
         mask = self.request.mask
@@ -90,11 +163,24 @@ class TensorLike:
         moved = replace(self.request, mask=replace(mask, offset=offset, lengths=lengths))
         return self._with(moved.with_tensors([None if x is None else x.to(device) for x in moved.tensors]))
 
-    def float(self) -> Any:
+    def float(self) -> Self | Tensor:
+        """Return the map itself if its dtype is float32, else the dense weights in float32.
+
+        >>> import regard
+        >>> m = regard.attend(torch.eye(2, 4), torch.eye(3, 4), torch.eye(3, 4), return_map=True)[1]
+        >>> m.float() is m
+        True
+        """
         return self.to(torch.float32)
 
     def mean(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
-        """Return the mean, as for a tensor. Over heads or batch entries, sum one entry at a time to save memory."""
+        """Return the mean, as for a tensor. Over heads or batch entries, sum one entry at a time to save memory.
+
+        >>> import regard
+        >>> m = regard.attend(torch.eye(2, 4), torch.eye(3, 4), torch.eye(3, 4), return_map=True)[1]
+        >>> m.mean(-1)
+        tensor([0.3333, 0.3333])
+        """
         rank = len(self.shape)
         if not isinstance(dim, int) or dim % rank >= rank - 2:
             return self.dense().mean(tuple(dim) if isinstance(dim, Sequence) else dim, keepdim)
@@ -108,8 +194,8 @@ class TensorLike:
     def _with(self, request: Request) -> Self:
         known = self.known
         known = None if known is None else known.map(lambda x: x.to(request.device, copy=True))
-        result = type(self)(request, known)  # type: ignore[call-arg]
-        result.query_tokens, result.key_tokens = self.query_tokens, self.key_tokens  # type: ignore[attr-defined]
+        result = type(self)(request, known)  # type: ignore[call-arg]  # the constructor of a map
+        result.query_tokens, result.key_tokens = self.query_tokens, self.key_tokens  # type: ignore[attr-defined]  # tokens of a map
         return result
 
 

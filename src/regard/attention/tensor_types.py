@@ -75,7 +75,7 @@ def _keeps_operators(kind: type[Tensor]) -> bool:
     if issubclass(kind, (FakeTensor, FunctionalTensor)) or kind is _async_collective():
         return True
     function, dispatch = kind.__torch_function__, kind.__torch_dispatch__
-    inherited = getattr(function, "__func__", function) is Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
+    inherited = getattr(function, "__func__", function) is Tensor.__torch_function__.__func__  # type: ignore[attr-defined]  # a classmethod, declared as a function
     disabled = function is torch._C._disabled_torch_function_impl
     return (inherited or disabled) and dispatch is torch._C._disabled_torch_dispatch_impl
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.tensors import _fits, autocast_dtype, broadcasts, dtype, readable, shape, shape_of, wide
 from .masks import Mask, causal
-from .similarity import Additive, Bilinear, Similarity
+from .similarity import Additive, Bilinear, Similarity, SimilarityArgument
 from .tensor_types import causal_bias_offset, is_causal_bias, require_supported
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -89,7 +89,7 @@ def _gqa_remedy(query: Tensor, key: Tensor, enable_gqa: bool) -> str:
     return f" For {query.shape[-3]} query heads that share {key.shape[-3]} key heads pass enable_gqa=True."
 
 
-def widths(query: Tensor, key: Tensor, similarity: Any) -> None:
+def widths(query: Tensor, key: Tensor, similarity: SimilarityArgument) -> None:
     """Check widths before a callable is tried. Bilinear and callable similarities may have different widths."""
     if (isinstance(similarity, (str, Additive))) and query.shape[-1] != key.shape[-1]:
         raise ValueError(

@@ -104,7 +104,7 @@ def run(steps: int, out: Path, seed: int = 0) -> int:
     work = _fresh(out)
     console.print(f"[bold]Reading dates.[/] {LEAD}\n", soft_wrap=False)
     for part, count in (("train", PAIRS), ("valid", VALID)):
-        _write(work / f"{part}.tsv", dates(count, seed, part=part))  # type: ignore[arg-type]
+        _write(work / f"{part}.tsv", dates(count, seed, part=part))  # type: ignore[arg-type]  # a name of a part
     test = dates(TEST, seed, part="test")
     contestants = []
     columns = (

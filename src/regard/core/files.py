@@ -12,7 +12,7 @@ from pathlib import Path
 try:
     import fcntl
 except ImportError:  # Windows has no fcntl: processes that start together then do the same work twice
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # Windows has no fcntl
 
 TEMPORARY = ".regard-part"
 """Suffix of temporary folders: `.name.xxxxxxxx.regard-part`."""

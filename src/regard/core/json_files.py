@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 MAX_BYTES = 256 * 2**20
 """Largest file in bytes. Multilingual tokenizers need about 20 MiB."""
 MAX_DEPTH = 64
 """Deepest nesting of objects and lists."""
+
+JSON: TypeAlias = "str | int | float | bool | list[JSON] | dict[str, JSON] | None"
+"""A value that JSON can represent."""
 
 
 def parse_json(text: str | bytes) -> Any:

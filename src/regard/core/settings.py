@@ -8,9 +8,12 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from .json_files import parse_json
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 def refuse(errors: list[str]) -> None:
@@ -56,7 +59,7 @@ def errors_of(settings: object) -> list[str]:
     return [*own, *(error for value in inner if is_dataclass(value) for error in errors_of(value))]
 
 
-def to_json(settings: Any) -> str:
+def to_json(settings: DataclassInstance) -> str:
     """Return a dataclass as JSON text with all values, including defaults.
 
     >>> from regard.training import Training
@@ -67,7 +70,13 @@ def to_json(settings: Any) -> str:
 
 
 def from_json(kind: type[Settings], text: str) -> Settings:
-    """Parse the output of `to_json`. A ValueError lists every unknown key, missing key and value of a wrong type."""
+    """Parse the output of `to_json`. A ValueError lists every unknown key, missing key and value of a wrong type.
+
+    >>> from regard.training import Training
+    >>> from_json(Training, '{"stpes": 3}')
+    Traceback (most recent call last):
+    ValueError: settings: stpes (3) must be a known setting; got another name. Did you mean steps?
+    """
     try:
         values = parse_json(text)
     except ValueError as error:
@@ -75,10 +84,15 @@ def from_json(kind: type[Settings], text: str) -> Settings:
     return from_values(kind, values)
 
 
-def from_values(kind: type[Settings], values: Any, path: str = "") -> Settings:
-    """Like `from_json`, for parsed JSON. `path` is a prefix of setting names in errors, such as "model."."""
+def from_values(kind: type[Settings], values: object, path: str = "") -> Settings:
+    """Like `from_json`, for parsed JSON. `path` is a prefix of setting names in errors, such as "model.".
+
+    >>> from regard.training import Training
+    >>> from_values(Training, {"steps": 3, "betas": [0.9, 0.95]}).betas
+    (0.9, 0.95)
+    """
     problems: list[str] = []
-    settings = _instance(kind, values, path, problems)
+    settings: Settings = _instance(kind, values, path, problems)
     refuse(problems)
     return settings
 

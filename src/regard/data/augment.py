@@ -20,7 +20,11 @@ Generator = torch.Generator | None
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Settings of the random augmentation. The defaults are those of training."""
+    """Settings of the random augmentation. The defaults are those of training.
+
+    >>> Augmentation(flip=0.0, mixup=0.2)
+    Augmentation(flip=0.0, crop=2, erase=0.25, mixup=0.2)
+    """
 
     flip: float = 0.5
     """Share of images that are flipped horizontally."""

@@ -23,6 +23,14 @@ class Characters:
     ['9', ' ', 'M', 'ä', 'r', 'z', '<unk>']
     >>> letters.decode(ids), letters.words(ids), len(letters)
     ('9 März⁇', [0, 1, 2, 3, 4, 5, 6], 14)
+
+    >>> letters.encode_all(["2", "9"])
+    [[7], [9]]
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/letters.json"
+    >>> letters.save(path)
+    >>> Characters.load(path).characters == letters.characters
+    True
     """
 
     def __init__(self, characters: str) -> None:
@@ -54,6 +62,7 @@ class Characters:
         return [self._ids.get(character, UNK) for character in unicodedata.normalize("NFC", text)]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of many texts."""
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -62,6 +71,7 @@ class Characters:
         return "".join(special[id] if id in special else self._character(id) for id in check_ids(ids, len(self)))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Return the character of each id, or the name of a special id."""
         return [NAMES[id] if id < len(NAMES) else self._character(id) for id in check_ids(ids, len(self))]
 
     def words(self, ids: Iterable[int]) -> list[int]:
@@ -70,6 +80,7 @@ class Characters:
         return [-1 if id in (PAD, BOS, EOS) else next(numbers) for id in check_ids(ids, len(self))]
 
     def save(self, path: str | Path) -> None:
+        """Write the vocabulary to a JSON file."""
         write_text(Path(path), json.dumps({"characters": self.characters}, ensure_ascii=False) + "\n")
 
     @classmethod

@@ -132,6 +132,11 @@ def encode_pairs(
     """Encode pairs of texts, a few thousand at a time, for `Corpus.write`.
 
     Pairs with more than `longest` ids on a side are dropped. In the report they move from kept to too long.
+
+    >>> from regard.data import Characters
+    >>> letters = Characters("abc")
+    >>> list(encode_pairs([("ab", "c"), ("abcabc", "c")], letters, letters, longest=4))
+    [([4, 5], [6])]
     """
     texts = iter(pairs)
     while chunk := list(islice(texts, CHUNK)):

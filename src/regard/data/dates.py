@@ -31,6 +31,8 @@ LOCALES = (
     *("en_US", "en_GB", "de", "fr", "es", "it", "pt_BR", "nl", "sv", "da", "nb", "fi", "et", "pl", "cs", "sk", "hu"),
     *("ro", "tr", "el", "ru", "uk", "bg", "id", "vi", "ja", "zh", "ko"),
 )
+
+__all__ = ["dates"]
 FORMATS = ("short", "medium", "long", "full")
 SKELETONS = ("yMd", "yMEd", "yMMMd", "yMMMEd", "yMMMMd", "yMMMMEEEEd")
 HELD_OUT = 1000
@@ -135,7 +137,7 @@ def write(folder: str | os.PathLike[str], count: int, seed: int = 0) -> str:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for part, pairs in (("train", count), ("valid", HELD_OUT), ("test", HELD_OUT)):
-        lines = "".join(f"{text}\t{iso}\n" for text, iso in dates(pairs, seed, part=part))  # type: ignore[arg-type]
+        lines = "".join(f"{text}\t{iso}\n" for text, iso in dates(pairs, seed, part=part))  # type: ignore[arg-type]  # one of the three parts
         write_text(folder / f"{part}.tsv", lines)
     return f"{count:,} training, {HELD_OUT:,} validation and {HELD_OUT:,} test pairs: {folder}"
 
@@ -143,7 +145,7 @@ def write(folder: str | os.PathLike[str], count: int, seed: int = 0) -> str:
 def part_of(date: datetime.date) -> Part:
     """Return the part that a date belongs to: a hash of the date alone."""
     hashed = date.toordinal() * 0x9E3779B97F4A7C15 % (1 << 64) >> 32  # Knuth's multiplicative hashing
-    return {0: "valid", 1: "test"}.get(hashed % 20, "train")  # type: ignore[return-value]
+    return {0: "valid", 1: "test"}.get(hashed % 20, "train")  # type: ignore[return-value]  # one of the three parts
 
 
 @lru_cache(maxsize=3)
@@ -211,7 +213,7 @@ def _parts(pattern: str, locale: Locale) -> tuple[str | Field, ...] | None:
         names = locale.days if letter in "Ec" else locale.months if letter in "ML" and width > 2 else None
         listed = names and names["format" if letter in "EM" else "stand-alone"]["wide" if width == 4 else "abbreviated"]
         words = tuple(_plain(listed[number]) for number in sorted(listed)) if listed else ()
-        parts.append(Field({"L": "M", "c": "E"}.get(letter, letter), width, words))  # type: ignore[arg-type]
+        parts.append(Field({"L": "M", "c": "E"}.get(letter, letter), width, words))  # type: ignore[arg-type]  # one of the letters of a field
     kinds = [part.kind for part in parts if isinstance(part, Field)]
     return tuple(parts) if {"y", "M", "d"} <= set(kinds) and len(kinds) == len(set(kinds)) else None
 

@@ -98,6 +98,11 @@ def encode_passages(
 
     Each passage is (ids without [CLS] and [SEP], (number of its document, number of ids of each sentence)). Longer
     sentences are split. Passages of a single id are dropped and counted.
+
+    >>> words = WordPiece.train(["a low lower lowest", "a new newer newest"] * 9, 40)
+    >>> passages = encode_passages(iter([["a low new", "a newest"], ["lowest low"]]), words, longest=8)
+    >>> [(words.decode(ids), description) for ids, description in passages]
+    [('a low new a newest', [0, 3, 2]), ('lowest low', [1, 2])]
     """
     if longest < MIN_IDS:
         raise ValueError(f"plain: longest ({longest}) must be at least {MIN_IDS}, the ids of a passage.")

@@ -134,7 +134,8 @@ def _mixed(text: str) -> bool:
     """Return whether most non-ASCII letters are in words that also have ASCII letters."""
     words = re.findall(r"[^\W\d_]+", text)
     counts = [(sum(c > "\x7f" for c in word), any(c < "\x80" for c in word)) for word in words]
-    return 2 * sum(count for count, ascii_too in counts if ascii_too) > sum(count for count, _ in counts)
+    result: bool = 2 * sum(count for count, ascii_too in counts if ascii_too) > sum(count for count, _ in counts)
+    return result
 
 
 def _decoded(sample: bytes, codec: str) -> str:

@@ -15,7 +15,13 @@ BatchType = TypeVar("BatchType")
 
 
 class TensorBatch:
-    """Base class of batches: dataclasses whose tensors move to a device together."""
+    """Base class of batches: dataclasses whose tensors move to a device together.
+
+    >>> from regard.data import TextBatch
+    >>> batch = TextBatch(torch.ones(1, 3), torch.tensor([3]), torch.tensor([0]), torch.tensor([7]))
+    >>> batch.to("meta").ids.device
+    device(type='meta')
+    """
 
     def to(self, device: torch.device | str) -> Self:
         """Return a copy on another device."""
@@ -29,7 +35,21 @@ def generator(*seed: int) -> np.random.Generator:
 
 
 class EpochBatches(ABC, Generic[BatchType]):
-    """The batches of a data set. Their order is a function of seed and epoch."""
+    """The batches of a data set. Their order is a function of seed and epoch.
+
+    >>> class Letters(EpochBatches[str]):
+    ...     def plan(self, epoch):
+    ...         return [np.array([0, 1]), np.array([2])]
+    ...     def batch(self, indices):
+    ...         return "".join("abc"[index] for index in indices)
+    >>> letters = Letters()
+    >>> list(letters.epoch(0)), letters.count(0), letters.batch(np.array([2, 0]))
+    (['ab', 'c'], 2, 'ca')
+    >>> list(letters.epoch(0, rank=1, world=2))                       # the second of two processes
+    ['b', '']
+    >>> letters.take(np.array([0, 1]), slice(1, None), epoch=0, number=0)
+    'b'
+    """
 
     @abstractmethod
     def plan(self, epoch: int) -> Sequence[np.ndarray]:

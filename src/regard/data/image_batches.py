@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,10 +12,17 @@ from torch import Tensor
 
 from .epoch_batches import EpochBatches, TensorBatch, generator
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 
 @dataclass(frozen=True)
 class Shape:
-    """Target size of images. 0 stands for the size of the first image."""
+    """Target size of images. 0 stands for the size of the first image.
+
+    >>> Shape(32, 32)
+    Shape(height=32, width=32, channels=0)
+    """
 
     height: int = 0
     width: int = 0
@@ -42,9 +49,12 @@ class Images:
     >>> images = Images(np.zeros((3, 28, 28), np.uint8), [1, 0, 1], ["cat", "dog"])
     >>> images, tuple(images.take([2, 0]).shape), images.labels.tolist()
     (Images(3 of 28×28, grey, 2 classes), (2, 1, 28, 28), [1, 0, 1])
+
+    >>> images.subset([0, 2]).labels.tolist()
+    [1, 1]
     """
 
-    def __init__(self, pixels: Any, labels: Any, classes: Sequence[str] | None = None) -> None:
+    def __init__(self, pixels: ArrayLike, labels: ArrayLike, classes: Sequence[str] | None = None) -> None:
         pixels, label_array = np.asarray(pixels), np.asarray(labels)
         if pixels.ndim == 3:
             pixels = pixels[..., None]
@@ -77,12 +87,12 @@ class Images:
         size = f"{self.shape.height}×{self.shape.width}"
         return f"{type(self).__name__}({len(self):,} of {size}, {colour}, {len(self.classes)} classes)"
 
-    def take(self, indices: Any) -> Tensor:
+    def take(self, indices: ArrayLike) -> Tensor:
         """Return the images at `indices`: (B, C, H, W), uint8."""
         assert self._pixels is not None
         return self._pixels[torch.as_tensor(np.asarray(indices, np.int64))]
 
-    def subset(self, indices: Any) -> Images:
+    def subset(self, indices: ArrayLike) -> Images:
         """Return the images at `indices` as a new `Images` with the same classes."""
         pixels = self.take(indices).numpy().transpose(0, 2, 3, 1)
         return Images(pixels, self.labels[torch.as_tensor(np.asarray(indices, np.int64))].numpy(), self.classes)
@@ -90,7 +100,11 @@ class Images:
 
 @dataclass(frozen=True)
 class ImageBatch(TensorBatch):
-    """A batch of images."""
+    """A batch of images.
+
+    >>> ImageBatch(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([1, 0]), torch.tensor([7, 3])).labels
+    tensor([1, 0])
+    """
 
     images: Tensor
     """(B, C, H, W) uint8."""
@@ -112,6 +126,9 @@ class ImageBatches(EpochBatches[ImageBatch]):
     ([4, 4, 2], 3)
     >>> next(batches.epoch(0, start=2)).indices.tolist() == batches.order(0)[8:].tolist()
     True
+
+    >>> [len(indices) for indices in batches.plan(0)], batches.count(0)
+    ([4, 4, 2], 3)
     """
 
     def __init__(self, images: Images, size: int, *, seed: int = 0, shuffle: bool = True) -> None:
@@ -137,6 +154,7 @@ class ImageBatches(EpochBatches[ImageBatch]):
         return [order[start : start + self.size] for start in range(0, len(order), self.size)]
 
     def count(self, epoch: int) -> int:
+        """Return the number of batches of an epoch."""
         return len(self)
 
     def batch(self, indices: np.ndarray) -> ImageBatch:

@@ -13,7 +13,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,13 @@ from torch import Tensor
 from ..core.files import visible_files
 from ..core.messages import few
 from .image_batches import Images, Shape
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+    from PIL.Image import Image
+
+ImageInput: TypeAlias = "str | Path | Image | NDArray[np.uint8]"
+"""An image: a file, a Pillow image, or an array (H, W) or (H, W, C) of bytes."""
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 PARTS = {"train": ("train",), "test": ("t10k", "test", "valid", "val")}
@@ -51,6 +58,16 @@ class Folder(Images):
 
     Raises:
         ValueError: if the folder has no images, or for files that are not images. The message lists their paths.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> root = Path(tempfile.mkdtemp())
+    >>> for name, shade in (("dark", 20), ("light", 240)):
+    ...     (root / name).mkdir()
+    ...     Image.new("L", (4, 4), shade).save(root / name / "1.png")
+    >>> images = Folder(root)
+    >>> images, images.take([1]).unique().tolist(), images.subset([1]).labels.tolist()
+    (Folder(2 of 4×4, grey, 2 classes), [240], [1])
     """
 
     def __init__(self, path: str | Path, shape: Shape = ANY, classes: Sequence[str] | None = None) -> None:
@@ -77,7 +94,8 @@ class Folder(Images):
         bytes_each = self.shape.height * self.shape.width * self.shape.channels
         self._cache: dict[int, Tensor] | None = {} if bytes_each * len(self.files) <= MAX_CACHED_BYTES else None
 
-    def take(self, indices: Any) -> Tensor:
+    def take(self, indices: ArrayLike) -> Tensor:
+        """Return the images at `indices`: (B, C, H, W), uint8. They are read from their files."""
         positions = [int(index) for index in np.asarray(indices, np.int64)]
         if not positions:
             return torch.empty(0, self.shape.channels, self.shape.height, self.shape.width, dtype=torch.uint8)
@@ -91,7 +109,7 @@ class Folder(Images):
         return self._cache[index]
 
 
-def decode(image: Any, shape: Shape) -> Tensor:
+def decode(image: ImageInput, shape: Shape) -> Tensor:
     """Decode an image to (C, H, W) bytes of the given shape.
 
     image: a path, a Pillow image, or an array (H, W) or (H, W, C) of bytes.
@@ -149,6 +167,12 @@ def read_images(
     `train` and `test` (or `val`) subfolders, a folder of classes, which is the training part, or an .npz file of arrays
     (`images` and `labels`, or `x_train`, `y_train`, `x_test`, `y_test`).
     shape: target size; each 0 is taken from the first image. classes: class names in the order of their labels.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "digits.npz"
+    >>> np.savez(path, images=np.zeros((5, 8, 8), np.uint8), labels=np.arange(5) % 2)
+    >>> read_images(path), read_images(path, "test")
+    (Images(5 of 8×8, grey, 2 classes), None)
     """
     path = Path(path)
     if path.suffix == ".npz" and path.is_file():

@@ -31,7 +31,15 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns to read; by default those named text (or sentence) and label."""
+    """Columns to read; by default those named text (or sentence) and label.
+
+    >>> Columns().texts, Columns(label="stars").labels
+    (('text', 'sentence'), ('stars',))
+    >>> Columns(label="stars").column_positions(["id", "text", "stars"], Path("films.csv"))
+    (1, 2)
+    >>> Columns().is_header(["sentence", "label"]), Columns().is_header(["a fine film", "good"])
+    (True, False)
+    """
 
     text: str = ""
     label: str = ""

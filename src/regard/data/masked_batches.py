@@ -27,7 +27,14 @@ MASKED, REPLACED = 0.8, 0.1
 
 @dataclass(frozen=True)
 class MaskedBatch(TensorBatch):
-    """A padded batch of passages with masked tokens."""
+    """A padded batch of passages with masked tokens.
+
+    >>> row, none = torch.tensor([[2, 4, 3]]), torch.tensor([], dtype=torch.int64)
+    >>> chosen = torch.tensor([[False, True, False]])
+    >>> batch = MaskedBatch(row, torch.tensor([3]), torch.zeros_like(row), chosen, torch.tensor([7]), none, each=1.0)
+    >>> batch.padding, batch.wanted                                       # token 7 was masked
+    (0.0, tensor([7]))
+    """
 
     ids: Tensor
     """(B, T) int64: input of the model."""
@@ -66,6 +73,19 @@ class MaskedBatches(EpochBatches[MaskedBatch]):
         pairs: split passages in two at the end of a sentence, and replace half of the second parts by text from other
             documents of at most the same length.
         shuffle: False uses the same order and masks in all epochs, for held-out text.
+
+    >>> import tempfile
+    >>> from regard.data import encode_passages
+    >>> words = WordPiece.train(["a low lower lowest", "a new newer newest"] * 9, 40)
+    >>> passages = encode_passages(iter([["a low new", "a newest"], ["lowest"] * 5]), words, longest=8)
+    >>> batches = MaskedBatches(Corpus.write(tempfile.mkdtemp() + "/corpus", passages), words, tokens=64, shuffle=False)
+    >>> len(batches.plan(0)), batches.count(0)
+    (1, 1)
+    >>> batch = next(batches.epoch(0))
+    >>> tuple(batch.ids.shape), bool((batch.wanted != words.mask).all()), len(batch.wanted) == int(batch.chosen.sum())
+    ((2, 7), True, True)
+    >>> len(batches.take(batches.plan(0)[0], slice(1), epoch=0, number=0))     # the first passage, with the same masks
+    1
     """
 
     def __init__(
@@ -102,6 +122,7 @@ class MaskedBatches(EpochBatches[MaskedBatch]):
         return self._batches.plan(epoch)
 
     def take(self, indices: np.ndarray, share: slice, *, epoch: int, number: int) -> MaskedBatch:
+        """Return the entries `indices[share]` of a batch. The masks are a function of (seed, epoch, number)."""
         random = generator(self.seed, epoch if self.shuffle else 0, number)
         rows = [self._row(int(index), random) for index in indices]  # the whole batch, so that all ranks draw alike
         lengths = np.array([len(ids) for ids, _, _ in rows])

@@ -28,6 +28,14 @@ class Batch(TensorBatch):
                       ▸ z ■ ·                                       2
 
     A decoder reads target[:, :-1] and predicts target[:, 1:].
+
+    >>> import tempfile
+    >>> corpus = Corpus.write(tempfile.mkdtemp() + "/corpus", [([5, 6, 7], [8, 9]), ([5], [8])])
+    >>> batch = next(Batches(corpus, tokens=64, shuffle=False).epoch(0))
+    >>> batch.source.tolist(), batch.target.tolist()
+    ([[5, 3, 0, 0], [5, 6, 7, 3]], [[2, 8, 3, 0], [2, 8, 9, 3]])
+    >>> batch.tokens, round(batch.padding, 3), batch.to("cpu").indices.tolist()
+    (5, 0.214, [1, 0])
     """
 
     source: Tensor
@@ -61,6 +69,10 @@ class Plan(Sequence[np.ndarray]):
 
     It needs about four bytes per pair: the indices of all pairs in batch order, the start of each batch, and the order
     of the batches.
+
+    >>> plan = Plan(np.array([4, 0, 3, 1, 2]), np.array([0, 2, 5]), np.array([1, 0]))
+    >>> [batch.tolist() for batch in plan], len(plan)
+    ([[3, 1, 2], [4, 0]], 2)
     """
 
     def __init__(self, indices: np.ndarray, bounds: np.ndarray, order: np.ndarray) -> None:

@@ -54,6 +54,14 @@ class Subwords:
     (['▁ne', 'west', '▁low'], [0, 0, 1])
     >>> subwords.decode([BOS, *ids, EOS, PAD])
     'newest low'
+
+    >>> subwords.encode_all(["newest low"]) == [ids]
+    True
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/subwords.json"
+    >>> subwords.save(path)
+    >>> Subwords.load(path).encode("newest low") == ids
+    True
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -182,7 +190,8 @@ def train_on_words(model: models.Model, trainer: trainers.Trainer, counted: Coun
     """Train a model of `tokenizers` on counted words. They are not normalized or split again."""
     bare = Tokenizer(model)
     bare.train_from_iterator((word for word in sorted(counted) for _ in range(counted[word])), trainer)
-    return bare.model
+    result: models.Model = bare.model
+    return result
 
 
 def most_frequent_characters(counted: Counter[str], limit: int) -> list[str]:

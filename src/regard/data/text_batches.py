@@ -17,7 +17,11 @@ from .pair_batches import Batches, Plan
 
 @dataclass(frozen=True)
 class TextBatch(TensorBatch):
-    """A batch of texts, padded to the longest."""
+    """A batch of texts, padded to the longest.
+
+    >>> TextBatch(torch.tensor([[2, 7, 3]]), torch.tensor([3]), torch.tensor([1]), torch.tensor([0])).labels
+    tensor([1])
+    """
 
     ids: Tensor
     """(B, T) int64, with [CLS] and [SEP]."""
@@ -43,6 +47,9 @@ class TextBatches(EpochBatches[TextBatch]):
     >>> batch = next(TextBatches(corpus, tokens=100, pad=0, shuffle=False).epoch(0))
     >>> batch.ids.tolist(), batch.lengths.tolist(), batch.labels.tolist()
     ([[2, 3, 0, 0], [2, 7, 3, 0], [2, 8, 9, 3]], [2, 3, 4], [0, 1, 1])
+
+    >>> [indices.tolist() for indices in TextBatches(corpus, tokens=100, pad=0, shuffle=False).plan(0)]
+    [[1, 0, 2]]
     """
 
     def __init__(self, corpus: Corpus, tokens: int, *, pad: int, seed: int = 0, shuffle: bool = True) -> None:

@@ -27,6 +27,8 @@ class Report:
     >>> report.add("empty", 17)
     >>> print(report)
     29,000 pairs kept; left out: 1 empty (line 17)
+    >>> report.read
+    29001
     """
 
     kept: int = 0
@@ -38,9 +40,11 @@ class Report:
 
     @property
     def read(self) -> int:
+        """Number of lines that were read."""
         return self.kept + sum(self.left_out.values())
 
     def add(self, fault: str, line: int | None = None) -> None:
+        """Count a dropped line."""
         self.left_out[fault] = self.left_out.get(fault, 0) + 1
         shown = self.examples.setdefault(fault, [])
         if line is not None and len(shown) < EXAMPLES:
@@ -81,6 +85,13 @@ def read_pairs(
         ValueError: for files with different numbers of lines, UTF-16, damaged gzip, a TSV file without a valid line,
             a text without valid pairs, and (after the last pair) if too many pairs are badly encoded. The message then
             has the likely encoding of the file.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "pairs.tsv"
+    >>> _ = path.write_text("hello\\tbonjour\\nno tab\\n")
+    >>> report = Report()
+    >>> list(read_pairs(path, report)), report.read, str(report)
+    ([('hello', 'bonjour')], 2, '1 pairs kept; left out: 1 without exactly one tab (line 2)')
     """
     files = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     if not 1 <= len(files) <= 2:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from ..core.json_files import read_json_object
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
+"""Ids of padding, of unknown characters, and of the begin and the end of a sentence."""
 NAMES = ("<pad>", "<unk>", "<s>", "</s>")
 """Display names of the special ids."""
 UNKNOWN = "⁇"
@@ -17,7 +18,20 @@ UNKNOWN = "⁇"
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """Conversion between text and ids: `Subwords`, `Characters` and `ByteSubwords`."""
+    """Conversion between text and ids: `Subwords`, `Characters`, `ByteSubwords` and `ModelTokenizer`.
+
+    >>> import tempfile
+    >>> from regard.data import Characters
+    >>> letters: Vocabulary = Characters.train(["a cab"])
+    >>> letters.encode("cab"), letters.encode_all(["a", "b"])
+    ([7, 5, 6], [[5], [6]])
+    >>> letters.decode([BOS, 7, 5, 6, EOS]), letters.pieces([7, EOS]), letters.words([BOS, 7, 5])
+    ('cab', ['c', '</s>'], [-1, 0, 1])
+    >>> path = tempfile.mkdtemp() + "/letters.json"
+    >>> letters.save(path)
+    >>> load_vocabulary(path).encode("cab")
+    [7, 5, 6]
+    """
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without PAD, BOS and EOS."""
@@ -37,7 +51,8 @@ class Vocabulary(Protocol):
     def save(self, path: str | Path) -> None:
         """Write the vocabulary to a JSON file."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Return the number of ids."""
 
 
 def load_vocabulary(path: str | Path) -> Vocabulary:
@@ -47,6 +62,13 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
 
     Raises:
         ValueError: if the file is damaged. The message has its path.
+
+    >>> import tempfile
+    >>> from regard.data import Characters
+    >>> path = Path(tempfile.mkdtemp()) / "letters.json"
+    >>> Characters("abc").save(path)
+    >>> load_vocabulary(path)
+    Characters(7)
     """
     from .byte_subwords import ByteSubwords
     from .characters import Characters
@@ -66,7 +88,7 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
     return ByteSubwords.load(path) if byte_level else Subwords.load(path)
 
 
-def read_json(path: Path) -> dict:
+def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file."""
     return read_json_object(path, "a vocabulary in JSON", "Train it again.", where="vocabulary")
 

@@ -50,6 +50,17 @@ class WordPiece:
     (['[CLS]', 'newest', 'low', '[SEP]', 'a', 'lower', '[SEP]'], [0, 0, 0, 0, 1, 1, 1])
     >>> words.decode(ids)
     'newest low a lower'
+
+    >>> words.encode_all(["newest low"], ["A LOWER"]) == [(ids, segments)]
+    True
+    >>> bare = words.encode_bare(["newest low", "a lower"])                # without [CLS] and [SEP]
+    >>> words.join(*bare) == (ids, segments)
+    True
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> words.save(folder)
+    >>> len(WordPiece.load(folder)) == len(words)
+    True
     """
 
     added = 2

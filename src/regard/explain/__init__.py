@@ -1,10 +1,17 @@
 """Flowcharts of attention mechanisms, recorded from a real run with its values."""
 
 from .chart import Chart, draw
-from .mechanisms import MECHANISMS
+from .mechanisms import MECHANISMS, Mechanism
 from .recorded_models import Explained
 
-__all__ = ["MECHANISMS", "Chart", "Explained", "draw", "explain"]
+__all__ = [
+    "MECHANISMS",
+    "Chart",
+    "Explained",
+    "Mechanism",
+    "draw",
+    "explain",
+]
 
 
 def explain(mechanism: str, text: str | None = None) -> Chart:

@@ -66,6 +66,12 @@ class Chart:
     >>> chart = explain("scaled-dot")
     >>> [node.name["en"] for node in chart.nodes if node.kind == "box"]
     ['times', 'product', 'weighting', 'weighted sum']
+
+    >>> chart.unfold(["none"])
+    >>> any(node.open for node in chart.nodes)
+    False
+    >>> sorted(chart.to_dict())
+    ['edges', 'nodes', 'steps', 'title', 'tokens', 'values', 'written']
     """
 
     title: str
@@ -105,7 +111,7 @@ class Chart:
         if node.parent is not None:
             self._open_to(self.nodes[node.parent])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the chart as JSON-compatible values."""
         return {
             "title": self.title,
@@ -119,7 +125,12 @@ class Chart:
 
 
 def draw(explained: Explained) -> Chart:
-    """Create the chart of a recorded run."""
+    """Create the chart of a recorded run.
+
+    >>> from regard.explain import MECHANISMS
+    >>> draw(MECHANISMS["scaled-dot"].explain(None)).title
+    'scaled dot attention'
+    """
     return _Drawing(explained).chart()
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import Additive, Bilinear, attend
+from ..attention.request import Weighting
 from ..data import EOS
 from ..data.scripts import split_words
 from ..layers import EncoderBlock, FeedForward, MultiHeadAttention
@@ -40,7 +41,11 @@ END_OF_TEXT = "<|endoftext|>"
 
 @dataclass(frozen=True)
 class Mechanism:
-    """A mechanism with a chart."""
+    """A mechanism with a chart.
+
+    >>> MECHANISMS["scaled-dot"].explain("注意力").tokens["Tk"]
+    ['注', '意', '力']
+    """
 
     name: str
     explain: Callable[[str | None], Explained]
@@ -69,7 +74,7 @@ def vectors(text: str | None, width: int) -> tuple[Tensor, list[str]]:
     return torch.stack([table[word] for word in words])[None], words
 
 
-def attention(similarity: str = "scaled_dot", weighting: str = "softmax") -> Callable[[str | None], Explained]:
+def attention(similarity: str = "scaled_dot", weighting: Weighting = "softmax") -> Callable[[str | None], Explained]:
     """Return the explanation of attention with three queries, and one key and value for each word."""
 
     def explain(text: str | None) -> Explained:
@@ -92,9 +97,9 @@ def attention(similarity: str = "scaled_dot", weighting: str = "softmax") -> Cal
             inputs["W1"], inputs["w2"] = (torch.randn(2 * width, 7), "2·D M"), (torch.randn(7), "M")
             learned = _Network(inputs["W1"][0], inputs["w2"][0])
         recorder = Recorder(None, inputs, {**sizes, "Tk": len(words), "M": 7})
-        qkv = (inputs[name][0] for name in ("query", "key", "value"))
+        query, key, value = (inputs[name][0] for name in ("query", "key", "value"))
         with recorder.recording():
-            output = recorder.output(attend(*qkv, similarity=learned, weighting=weighting))  # type: ignore[arg-type]
+            output = recorder.output(attend(query, key, value, similarity=learned, weighting=weighting))
         title = f"{'hard' if weighting == 'hard' else similarity.replace('_', ' ')} attention"
         return Explained(title, recorder, output, {"Tk": words}, open=("attention", "similarity"))
 
@@ -156,7 +161,7 @@ def transformer(text: str | None) -> Explained:
     torch.manual_seed(SEED)
     source, names = _ids(words_of(text))
     size = {"width": 8, "heads": 2, "hidden": 12, "encoder_layers": 2, "decoder_layers": 2}
-    model = _randomize(Transformer(TransformerConfig(len(names), len(names), **size, tie="none")))  # type: ignore[arg-type]
+    model = _randomize(Transformer(TransformerConfig(len(names), len(names), **size, tie="none")))  # type: ignore[arg-type]  # the values of a dictionary have one type
     return translator(model, source, None, _namer(names), _namer(names), "Transformer")
 
 

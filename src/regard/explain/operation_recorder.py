@@ -247,7 +247,7 @@ class _Operations(TorchDispatchMode):
     """Reports every operation of the dispatcher."""
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch declares no types
         self.recorder = recorder
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -27,7 +27,13 @@ LIKELIEST = 5
 
 @dataclass
 class Explained:
-    """A recorded run with the labels of its dimensions."""
+    """A recorded run with the labels of its dimensions.
+
+    >>> from .mechanisms import MECHANISMS
+    >>> explained = MECHANISMS["scaled-dot"].explain(None)
+    >>> explained.title, explained.tokens["Tk"]
+    ('scaled dot attention', ['the', 'cat', 'sat', 'on', 'it'])
+    """
 
     title: str
     recorder: Recorder

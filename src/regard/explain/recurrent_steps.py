@@ -83,7 +83,8 @@ def _packed(args: Sequence[Any], packed: bool) -> tuple[Tensor, list[int], Calla
 
     def back(rows: Tensor) -> Tensor:
         x = rows.unflatten(0, (length, batch))
-        return x.transpose(0, 1) if args[8] else x
+        result: Tensor = x.transpose(0, 1) if args[8] else x
+        return result
 
     return x.flatten(0, 1), [batch] * length, back
 

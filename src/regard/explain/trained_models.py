@@ -86,7 +86,7 @@ def explain_run(run: Run, text: str | None, picture: Path | None, title: str) ->
         if picture is None:
             raise ValueError(f"explain: {title} must be run on an image. Pass --image FILE.")
         pixels = decode(picture, run.shape)
-        return image(run.model, run.normal(pixels[None]), run.classes, title)  # type: ignore[arg-type]
+        return image(run.model, run.normal(pixels[None]), run.classes, title)  # type: ignore[arg-type]  # `mechanism_of` checked that it is a ViT
     if picture is not None:
         raise ValueError(f"explain: image ({picture}) must be omitted: {title} is a text model. Pass --text TEXT.")
     if not (text or "").strip():

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack, overload
 
 from torch import Tensor, nn
 
 from ..attention import AttentionMap, PackedMaps
 from ..core.tensors import is_unmodified, traced
 from ..core.trace import trace_step
+from ..core.typed_call import same_type
 from .cache import Cache, DecoderCache
 from .feedforward import FeedForward
 from .first_token import attend_first, self_attention_map
@@ -28,6 +29,27 @@ from .residual import Residual, add_and_norm, part_result
 Norm = Callable[[int], nn.Module]
 """Function from a width to a normalization: `nn.LayerNorm`, `nn.RMSNorm`, `partial(nn.LayerNorm, eps=1e-12)`."""
 Lengths = int | Tensor | Sequence[int]
+
+
+class EncoderOptions(TypedDict, total=False):
+    """Keyword arguments of a call of `EncoderBlock` that do not change the type of its result."""
+
+    attn_mask: Tensor | None
+    is_causal: bool
+    lengths: Lengths | None
+    cache: Cache | None
+
+
+class DecoderOptions(TypedDict, total=False):
+    """Keyword arguments of a call of `DecoderBlock` that do not change the type of its result."""
+
+    attn_mask: Tensor | None
+    is_causal: bool
+    lengths: Lengths | None
+    memory_mask: Tensor | None
+    memory_lengths: Lengths | None
+    cache: DecoderCache | None
+    packed: Packing | None
 
 
 class EncoderBlock(nn.Module):
@@ -60,6 +82,27 @@ class EncoderBlock(nn.Module):
         self.around_attention = Residual(norm(width), norm_first=norm_first, dropout=dropout)
         self.around_feedforward = Residual(norm(width), norm_first=norm_first, dropout=dropout)
 
+    @overload
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        packed: Packing | None = None,
+        return_map: Literal[False] = False,
+        **options: Unpack[EncoderOptions],
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, x: Tensor, *, packed: None = None, return_map: Literal[True], **options: Unpack[EncoderOptions]
+    ) -> tuple[Tensor, AttentionMap]: ...
+    @overload
+    def forward(
+        self, x: Tensor, *, packed: Packing, return_map: Literal[True], **options: Unpack[EncoderOptions]
+    ) -> tuple[Tensor, PackedMaps]: ...
+    @overload
+    def forward(
+        self, x: Tensor, *, packed: Packing | None = None, return_map: bool, **options: Unpack[EncoderOptions]
+    ) -> Tensor | tuple[Tensor, AttentionMap | PackedMaps]: ...
     def forward(
         self,
         x: Tensor,
@@ -70,7 +113,7 @@ class EncoderBlock(nn.Module):
         cache: Cache | None = None,
         packed: Packing | None = None,
         return_map: bool = False,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, AttentionMap | PackedMaps]:
         """Return the output, or (output, map). See `MultiHeadAttention.forward` for the options."""
         options: dict[str, Any] = {"lengths": lengths, "cache": cache, "packed": packed, "return_map": return_map}
         options |= {"attn_mask": attn_mask, "is_causal": is_causal}
@@ -84,14 +127,39 @@ class EncoderBlock(nn.Module):
             y, weights = part_result(self.attention(around.norm(x), **options))
             x, y = add_and_norm(x, y, around.dropout, last.norm)
             x = x + last.dropout(part_result(self.feedforward(y))[0])
-        return (x, weights) if return_map else x
+        if not return_map:
+            return x
+        assert weights is not None
+        return x, weights
 
-    def first(self, x: Tensor, *, packed: Tensor | None = None, return_map: bool = False) -> Any:
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
+
+    @overload
+    def first(self, x: Tensor, *, packed: Tensor | None = None, return_map: Literal[False] = False) -> Tensor: ...
+    @overload
+    def first(self, x: Tensor, *, packed: None = None, return_map: Literal[True]) -> tuple[Tensor, AttentionMap]: ...
+    @overload
+    def first(self, x: Tensor, *, packed: Tensor, return_map: Literal[True]) -> tuple[Tensor, PackedMaps]: ...
+    @overload
+    def first(
+        self, x: Tensor, *, packed: Tensor | None = None, return_map: bool
+    ) -> Tensor | tuple[Tensor, AttentionMap | PackedMaps]: ...
+    def first(
+        self, x: Tensor, *, packed: Tensor | None = None, return_map: bool = False
+    ) -> Tensor | tuple[Tensor, AttentionMap | PackedMaps]:
         """Compute the output of the first token of each sequence only. It attends to all tokens.
 
         Classifiers use this as their last block, because they read nothing else.
         Shapes: (B, T, W) → (B, W); or packed (N, W) of sequences of lengths (B,), each at least 1 → (B, W).
         With return_map, also return the map of all queries as in `forward`. The output is computed in the same way.
+
+        >>> import torch
+        >>> block, x = EncoderBlock(MultiHeadAttention(12, 3), FeedForward(12, 48)), torch.randn(2, 5, 12)
+        >>> torch.allclose(block.first(x), block(x)[:, 0], atol=1e-5)
+        True
         """
         around = self.around_attention
         with trace_step("block", self):
@@ -173,6 +241,18 @@ class DecoderBlock(nn.Module):
         self.around_cross_attention = Residual(norm(width), norm_first=norm_first, dropout=dropout)
         self.around_feedforward = Residual(norm(width), norm_first=norm_first, dropout=dropout)
 
+    @overload
+    def forward(
+        self, x: Tensor, memory: Tensor, *, return_maps: Literal[False] = False, **options: Unpack[DecoderOptions]
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, x: Tensor, memory: Tensor, *, return_maps: Literal[True], **options: Unpack[DecoderOptions]
+    ) -> tuple[Tensor, DecoderMaps]: ...
+    @overload
+    def forward(
+        self, x: Tensor, memory: Tensor, *, return_maps: bool, **options: Unpack[DecoderOptions]
+    ) -> Tensor | tuple[Tensor, DecoderMaps]: ...
     def forward(
         self,
         x: Tensor,
@@ -186,7 +266,7 @@ class DecoderBlock(nn.Module):
         cache: DecoderCache | None = None,
         packed: Packing | None = None,
         return_maps: bool = False,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, DecoderMaps]:
         """Return the output, or (output, `DecoderMaps`).
 
         attn_mask, is_causal and lengths apply to x and the cached positions; memory_mask and memory_lengths apply to
@@ -217,7 +297,15 @@ class DecoderBlock(nn.Module):
             return_map=return_maps,
         )
         x, _ = self.around_feedforward(x, self.feedforward)
-        return (x, DecoderMaps(self_map, cross_map)) if return_maps else x
+        if not return_maps:
+            return x
+        assert self_map is not None and cross_map is not None
+        return x, DecoderMaps(self_map, cross_map)
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
     @classmethod
     def from_torch(cls, layer: nn.TransformerDecoderLayer) -> DecoderBlock:

@@ -37,6 +37,23 @@ class Cache:
     ...     key, value = cache.append(torch.randn(2, 4, 1, 8), torch.randn(2, 4, 1, 8))
     >>> tuple(key.shape), cache.length
     ((2, 4, 3, 8), 3)
+
+    >>> torch.equal(cache.held[0], key)
+    True
+    >>> cache.reorder(torch.tensor([1, 1]))                             # both hypotheses continue the second one
+    >>> torch.equal(cache.held[0][0], key[1])
+    True
+
+    In cross-attention, the keys of the memory are computed once:
+
+    >>> memory = Cache()
+    >>> for step in range(3):
+    ...     key, value = memory.once(lambda: (torch.randn(2, 4, 7, 8), torch.randn(2, 4, 7, 8)), length=7)
+    >>> memory.length
+    7
+
+    Sequences of a batch may be cut to different lengths:
+
     >>> cache.truncate(torch.tensor([3, 1]))
     >>> key, value = cache.append(torch.randn(2, 4, 1, 8), torch.randn(2, 4, 1, 8))
     >>> cache.length, cache.start
@@ -210,6 +227,11 @@ class DecoderCache:
     >>> caches = [DecoderCache() for _ in range(6)]      # one per block
     >>> caches[0].length
     0
+
+    >>> _ = caches[0].attention.append(torch.randn(2, 4, 1, 8), torch.randn(2, 4, 1, 8))
+    >>> caches[0].reorder(torch.tensor([0, 0, 1]))
+    >>> tuple(caches[0].attention.held[0].shape)
+    (3, 4, 1, 8)
     """
 
     attention: Cache = field(default_factory=Cache)

@@ -34,7 +34,8 @@ def cross_entropy(
         return F.cross_entropy(logits.float(), labels, reduction="sum", label_smoothing=smoothing)
     if not torch.is_grad_enabled():  # needs_input_grad of a function ignores this mode
         hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
-    return _CrossEntropy.apply(hidden, weight, bias, labels, smoothing)
+    result: Tensor = _CrossEntropy.apply(hidden, weight, bias, labels, smoothing)  # type: ignore[no-untyped-call]  # torch declares no types
+    return result
 
 
 class _CrossEntropy(torch.autograd.Function):

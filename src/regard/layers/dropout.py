@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..attention.native.fused import LEVELS, LOWEST
+from ..core.typed_call import same_type
 
 
 class Dropout(nn.Module):
@@ -42,7 +43,13 @@ class Dropout(nn.Module):
         # compilers and other devices fuse the random numbers; dropping everything needs none
         if torch.compiler.is_compiling() or x.device.type != "cpu" or self.dropped == LEVELS:
             return nn.functional.dropout(x, self.dropped / LEVELS)
-        return _Drop.apply(x, self.dropped)
+        result: Tensor = _Drop.apply(x, self.dropped)  # type: ignore[no-untyped-call]  # torch declares no types
+        return result
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.messages import check_sizes
+from ..core.typed_call import same_type
 from .dropout import Dropout
 
 Activation = Callable[[Tensor], Tensor]
@@ -39,7 +41,13 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.dropout(self.activation(self.up(x)))  # (..., hidden)
-        return self.down(x)  # (..., W)
+        result: Tensor = self.down(x)  # (..., W)
+        return result
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
 
 class GatedFeedForward(nn.Module):
@@ -69,4 +77,10 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.dropout(self.activation(self.gate(x)) * self.up(x))  # (..., hidden)
-        return self.down(x)  # (..., W)
+        result: Tensor = self.down(x)  # (..., W)
+        return result
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...

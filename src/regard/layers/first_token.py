@@ -87,7 +87,9 @@ def self_attention_map(
     function = attention.attend
     if function is attend or (isinstance(function, partial) and function.func is attend and not function.args):
         return AttentionMap(Request.of(q, k, v, **_bound(function), **options).kept())
-    return function(q, k, v, **options, return_map=True)[1]  # a custom operator has to run
+    result: Any = function(q, k, v, **options, return_map=True)  # a custom operator has to run
+    attention_map: AttentionMap = result[1]
+    return attention_map
 
 
 def _bound(operator: Any) -> dict[str, Any]:

@@ -11,14 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from ..attention import Additive, Bilinear
+from ..attention.similarity import ScoreFunction, SimilarityArgument
+from ..core.typed_call import same_type
 
-Similarity: TypeAlias = str | Additive | Bilinear | Callable[[Tensor, Tensor], Tensor]
+SimilarityKind: TypeAlias = Literal["dot", "scaled_dot", "cosine", "additive", "bilinear"]
+Similarity: TypeAlias = SimilarityKind | Additive | Bilinear | ScoreFunction
+"""The argument `similarity` of layers: "additive" and "bilinear" learn a tensor."""
 
 
 class LearnedSimilarity(nn.Module):
@@ -37,6 +41,11 @@ class LearnedSimilarity(nn.Module):
     def forward(self) -> Additive | Bilinear:
         """Return the similarity in the form that `attend` takes."""
         return self.kind(self.weight)
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
 
 def additive(width: int, heads: int | None = None) -> LearnedSimilarity:
@@ -60,11 +69,14 @@ def bilinear(width: int, heads: int | None = None) -> LearnedSimilarity:
     return LearnedSimilarity(Bilinear, weight if heads is None else weight.repeat(heads, 1, 1))  # (H, D, D)
 
 
+StoredSimilarity: TypeAlias = SimilarityArgument | LearnedSimilarity
+"""The form in which a layer stores a similarity."""
+
 PLAIN = ("dot", "scaled_dot", "cosine")
 LEARNED = {"additive": additive, "bilinear": bilinear}
 
 
-def stored_similarity(where: str, similarity: Similarity, width: int, heads: int | None = None) -> Any:
+def stored_similarity(where: str, similarity: Similarity, width: int, heads: int | None = None) -> StoredSimilarity:
     """Return the form in which a layer stores a similarity: a name, a module that owns its tensors, or a function."""
     if isinstance(similarity, str) and similarity in LEARNED:
         return LEARNED[similarity](width, heads)
@@ -72,7 +84,9 @@ def stored_similarity(where: str, similarity: Similarity, width: int, heads: int
         return _as_parameter(Additive, similarity.weight)
     if isinstance(similarity, Bilinear):
         return _as_parameter(partial(Bilinear, scale=similarity.scale), similarity.weight)
-    if callable(similarity) or similarity in PLAIN:
+    if not isinstance(similarity, str) and callable(similarity):
+        return similarity
+    if similarity in ("dot", "scaled_dot", "cosine"):
         return similarity
     raise ValueError(
         f"{where}: similarity ({similarity!r}) must be one of {', '.join((*PLAIN, *LEARNED))}, Additive(w), "
@@ -80,7 +94,7 @@ def stored_similarity(where: str, similarity: Similarity, width: int, heads: int
     )
 
 
-def resolve_similarity(stored: Any) -> Any:
+def resolve_similarity(stored: StoredSimilarity) -> SimilarityArgument:
     """Return the `similarity` argument of `attend` for the form that a layer stores."""
     return stored() if isinstance(stored, LearnedSimilarity) else stored
 

@@ -4,30 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor, nn
 
+from ..attention import AttentionMap, PackedMaps
 from ..attention import attend as plain_attend
 from ..attention.tensor_types import is_causal_bias
 from ..core.messages import check_sizes, nearest
 from ..core.tensors import shape
+from ..core.typed_call import same_type
 from .cache import Cache
-from .learned_similarity import Similarity, resolve_similarity, stored_similarity
+from .learned_similarity import Similarity, StoredSimilarity, resolve_similarity, stored_similarity
 from .packed_attention import Packing, apply_position, length_pair, packed_operator, require_none
 
 Position = Callable[[Tensor, int | Tensor], Tensor]
 """Function from queries or keys (..., H, T, D) and the position of the first one to the same with positions applied."""
 
+AttentionFunction: TypeAlias = Callable[..., Tensor | tuple[Tensor, AttentionMap]]
+"""`regard.attend`, with or without bound options, or a function that is called in the same way."""
+
+
+class AttentionOptions(TypedDict, total=False):
+    """Keyword arguments of a call of `MultiHeadAttention` that do not change the type of its result."""
+
+    attn_mask: Tensor | None
+    is_causal: bool
+    lengths: int | Tensor | Sequence[int] | None
+    offset: int | Tensor | None
+    cache: Cache | None
+
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """(..., T, H·D) → (..., H, T, D)."""
-    return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
+    """Split the last dimension into heads: (..., T, H·D) → (..., H, T, D).
+
+    >>> tuple(split_heads(torch.randn(2, 5, 12), heads=3).shape)
+    (2, 3, 5, 4)
+    """
+    split: Tensor = x.unflatten(-1, (heads, -1))  # (..., T, H, D)
+    return split.transpose(-3, -2)  # (..., H, T, D)
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """(..., H, T, D) → (..., T, H·D)."""
+    """Concatenate the heads: (..., H, T, D) → (..., T, H·D). The inverse of `split_heads`.
+
+    >>> x = torch.randn(2, 5, 12)
+    >>> torch.equal(merge_heads(split_heads(x, heads=3)), x)
+    True
+    """
     return x.transpose(-3, -2).flatten(-2)
 
 
@@ -75,7 +100,7 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         similarity: Similarity = "scaled_dot",
         position: Position | None = None,
-        attend: Callable[..., Any] = plain_attend,
+        attend: AttentionFunction = plain_attend,
     ) -> None:
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
@@ -86,14 +111,57 @@ class MultiHeadAttention(nn.Module):
         self.key = nn.Linear(key_width or width, kv_heads * head_width, bias)
         self.value = nn.Linear(value_width or width, kv_heads * head_width, bias)
         self.out = nn.Linear(width, width, bias)
-        self.similarity = stored_similarity("multihead", similarity, head_width, heads)
+        self.similarity: StoredSimilarity = stored_similarity("multihead", similarity, head_width, heads)
         self.position = position
-        self.attend = attend
+        self.attend: AttentionFunction = attend
         for layer in (self.query, self.key, self.value, self.out):
             nn.init.xavier_uniform_(layer.weight)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 
+    @overload
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        packed: Packing | None = None,
+        return_map: Literal[False] = False,
+        **options: Unpack[AttentionOptions],
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        packed: None = None,
+        return_map: Literal[True],
+        **options: Unpack[AttentionOptions],
+    ) -> tuple[Tensor, AttentionMap]: ...
+    @overload
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        packed: Packing,
+        return_map: Literal[True],
+    ) -> tuple[Tensor, PackedMaps]: ...
+    @overload
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        packed: Packing | None = None,
+        return_map: bool,
+        **options: Unpack[AttentionOptions],
+    ) -> Tensor | tuple[Tensor, AttentionMap | PackedMaps]: ...
     def forward(
         self,
         query: Tensor,
@@ -107,7 +175,7 @@ class MultiHeadAttention(nn.Module):
         cache: Cache | None = None,
         packed: Packing | None = None,
         return_map: bool = False,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, AttentionMap | PackedMaps]:
         """Attend from query to key, or to the query itself if key is None.
 
         Args:
@@ -148,7 +216,7 @@ class MultiHeadAttention(nn.Module):
         else:
             k, v = cache.once(partial(self._keys, key, value, 0), key.shape[-2])
         q = self._apply_position(split_heads(q, self.heads), start)  # (B, H, Tq, D)
-        result = self.attend(
+        result: Any = self.attend(
             q,
             k,
             v,
@@ -163,9 +231,13 @@ class MultiHeadAttention(nn.Module):
             lengths=lengths,
             return_map=return_map,
         )
-        context, weights = result if return_map else (result, None)
-        output = self.out(merge_heads(context))  # (B, Tq, width)
-        return (output, weights) if return_map else output
+        output: Tensor = self.out(merge_heads(result[0] if return_map else result))  # (B, Tq, width)
+        return (output, result[1]) if return_map else output
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
     def _packed(
         self,
@@ -175,12 +247,12 @@ class MultiHeadAttention(nn.Module):
         packed: Packing,
         is_causal: bool,
         return_maps: bool,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, PackedMaps]:
         """Attend in packed sequences. Heads stay inside: (N, H, D)."""
         queries, keys = length_pair("multihead", packed, is_self_attention=key is None)
         source = query if key is None else key
         q, k, v = self.query(query), self.key(source), self.value(source if value is None else value)
-        result = packed_operator("multihead", self.attend)(
+        result: Any = packed_operator("multihead", self.attend)(
             apply_position(self.position, q.unflatten(-1, (self.heads, -1)), queries),
             apply_position(self.position, k.unflatten(-1, (self.kv_heads, -1)), keys),
             v.unflatten(-1, (self.kv_heads, -1)),
@@ -192,9 +264,9 @@ class MultiHeadAttention(nn.Module):
             similarity=resolve_similarity(self.similarity),
             return_maps=return_maps,
         )
-        context, maps = result if return_maps else (result, None)
-        output = self.out(context.flatten(-2))  # (N, width)
-        return (output, maps) if return_maps else output
+        context: Tensor = result[0] if return_maps else result  # (N, H, D)
+        output: Tensor = self.out(context.flatten(-2))  # (N, width)
+        return (output, result[1]) if return_maps else output
 
     def _keys(self, key: Tensor, value: Tensor | None, start: int | Tensor) -> tuple[Tensor, Tensor]:
         """Return projected keys and values per head, with positions applied to the keys: (B, Hkv, Tk, D) each."""

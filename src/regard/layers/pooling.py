@@ -10,17 +10,19 @@ If no entry is valid, the result is zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
+from ..attention import AttentionMap, masks
 from ..attention import attend as plain_attend
-from ..attention import masks
 from ..core.tensors import broadcasts, dtype, readable, shape, shape_of
-from .learned_similarity import Similarity, resolve_similarity, stored_similarity
+from ..core.typed_call import same_type
+from .learned_similarity import Similarity, StoredSimilarity, resolve_similarity, stored_similarity
+from .multihead import AttentionFunction
 
 Lengths = int | Tensor | Sequence[int]
 
@@ -37,9 +39,26 @@ class AveragePooling(nn.Module):
     [[2.0]]
     """
 
+    @overload
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        lengths: Lengths | None = None,
+        mask: Tensor | None = None,
+        return_map: Literal[False] = False,
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, x: Tensor, *, lengths: Lengths | None = None, mask: Tensor | None = None, return_map: Literal[True]
+    ) -> tuple[Tensor, AttentionMap]: ...
+    @overload
+    def forward(
+        self, x: Tensor, *, lengths: Lengths | None = None, mask: Tensor | None = None, return_map: bool
+    ) -> Tensor | tuple[Tensor, AttentionMap]: ...
     def forward(
         self, x: Tensor, *, lengths: Lengths | None = None, mask: Tensor | None = None, return_map: bool = False
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, AttentionMap]:
         """Return the mean, or (mean, map)."""
         _valid("average pooling", x, lengths, mask)
         query = x.new_zeros(*x.shape[:-2], 1, 1)  # (*lead, 1, 1): a uniform weighting ignores the query
@@ -47,7 +66,12 @@ class AveragePooling(nn.Module):
         result = plain_attend(
             query, key, x, _over_keys(mask), weighting="uniform", lengths=lengths, return_map=return_map
         )
-        return _without_query_dimension(result, return_map)  # (*lead, W)
+        return _without_query_dimension(result)  # (*lead, W)
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
 
 class MaxPooling(nn.Module):
@@ -72,6 +96,11 @@ class MaxPooling(nn.Module):
         highest = torch.where(valid.unsqueeze(-1), x, -torch.inf).amax(-2)  # (*lead, W)
         return torch.where(valid.any(-1, keepdim=True), highest, 0)
 
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
+
 
 class FullyConnectedPooling(nn.Module):
     """A weighted mean whose weights are computed from each entry alone by a learned layer, without a query.
@@ -92,9 +121,26 @@ class FullyConnectedPooling(nn.Module):
         # no bias: a constant added to all scores does not change the softmax
         self.score = nn.Linear(width, 1, bias=False) if score is None else score
 
+    @overload
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        lengths: Lengths | None = None,
+        mask: Tensor | None = None,
+        return_map: Literal[False] = False,
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, x: Tensor, *, lengths: Lengths | None = None, mask: Tensor | None = None, return_map: Literal[True]
+    ) -> tuple[Tensor, AttentionMap]: ...
+    @overload
+    def forward(
+        self, x: Tensor, *, lengths: Lengths | None = None, mask: Tensor | None = None, return_map: bool
+    ) -> Tensor | tuple[Tensor, AttentionMap]: ...
     def forward(
         self, x: Tensor, *, lengths: Lengths | None = None, mask: Tensor | None = None, return_map: bool = False
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, AttentionMap]:
         """Return the weighted mean, or (mean, map)."""
         _check_width("fully connected pooling", "x", x, self.width)
         valid = _valid("fully connected pooling", x, lengths, mask)
@@ -109,7 +155,12 @@ class FullyConnectedPooling(nn.Module):
         result = plain_attend(
             query, scores, x, _over_keys(mask), similarity="dot", lengths=lengths, return_map=return_map
         )
-        return _without_query_dimension(result, return_map)  # (*lead, W)
+        return _without_query_dimension(result)  # (*lead, W)
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
 
 class AttentionPooling(nn.Module):
@@ -137,7 +188,7 @@ class AttentionPooling(nn.Module):
         similarity: Similarity = "scaled_dot",
         bias: bool = False,
         dropout: float = 0.0,
-        attend: Callable[..., Any] = plain_attend,
+        attend: AttentionFunction = plain_attend,
     ) -> None:
         super().__init__()
         if not 0 <= dropout < 1:
@@ -146,10 +197,43 @@ class AttentionPooling(nn.Module):
             )
         self.query = nn.Linear(query_width, width, bias)
         self.key = nn.Linear(key_width, width, bias)
-        self.similarity = stored_similarity("attention pooling", similarity, width)
+        self.similarity: StoredSimilarity = stored_similarity("attention pooling", similarity, width)
         self.dropout = dropout
-        self.attend = attend
+        self.attend: AttentionFunction = attend
 
+    @overload
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None = None,
+        *,
+        lengths: Lengths | None = None,
+        mask: Tensor | None = None,
+        return_map: Literal[False] = False,
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None = None,
+        *,
+        lengths: Lengths | None = None,
+        mask: Tensor | None = None,
+        return_map: Literal[True],
+    ) -> tuple[Tensor, AttentionMap]: ...
+    @overload
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor | None = None,
+        *,
+        lengths: Lengths | None = None,
+        mask: Tensor | None = None,
+        return_map: bool,
+    ) -> Tensor | tuple[Tensor, AttentionMap]: ...
     def forward(
         self,
         query: Tensor,
@@ -159,7 +243,7 @@ class AttentionPooling(nn.Module):
         lengths: Lengths | None = None,
         mask: Tensor | None = None,
         return_map: bool = False,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, AttentionMap]:
         """Return the context, or (context, map). `lengths` and `mask` apply to the keys."""
         _check_width("attention pooling", "query", query, self.query.in_features)
         _check_width("attention pooling", "key", key, self.key.in_features)
@@ -174,6 +258,11 @@ class AttentionPooling(nn.Module):
             lengths=lengths,
             return_map=return_map,
         )
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
 
 class KernelPooling(nn.Module):
@@ -195,6 +284,39 @@ class KernelPooling(nn.Module):
         super().__init__()
         self.w = nn.Parameter(torch.tensor(float(w)), requires_grad=learnable)
 
+    @overload
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        lengths: Lengths | None = None,
+        mask: Tensor | None = None,
+        return_map: Literal[False] = False,
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        lengths: Lengths | None = None,
+        mask: Tensor | None = None,
+        return_map: Literal[True],
+    ) -> tuple[Tensor, AttentionMap]: ...
+    @overload
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        lengths: Lengths | None = None,
+        mask: Tensor | None = None,
+        return_map: bool,
+    ) -> Tensor | tuple[Tensor, AttentionMap]: ...
     def forward(
         self,
         query: Tensor,
@@ -204,7 +326,7 @@ class KernelPooling(nn.Module):
         lengths: Lengths | None = None,
         mask: Tensor | None = None,
         return_map: bool = False,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, AttentionMap]:
         """Return the context, or (context, map). `lengths` and `mask` apply to the keys."""
         _check_width("kernel pooling", "key", key, query.shape[-1])
         valid = _valid("kernel pooling", key, lengths, mask)
@@ -212,9 +334,14 @@ class KernelPooling(nn.Module):
         v = value.to(q.dtype)
         with _full_precision(q):
             result = plain_attend(q, k, v, _over_keys(mask), similarity="dot", lengths=lengths, return_map=return_map)
-        context, weights = result if return_map else (result, None)
-        context = context.to(value.dtype)  # (*lead, Tq, Dv)
-        return (context, weights) if return_map else context
+        if isinstance(result, tuple):
+            return result[0].to(value.dtype), result[1]  # (*lead, Tq, Dv)
+        return result.to(value.dtype)  # (*lead, Tq, Dv)
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
 
 def _as_dot_products(query: Tensor, key: Tensor, valid: Tensor | None, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -281,9 +408,11 @@ def _zero_padding(x: Tensor, valid: Tensor | None) -> Tensor:
     return x if valid is None else torch.where(valid.unsqueeze(-1), x, 0)
 
 
-def _without_query_dimension(result: Any, return_map: bool) -> Any:
+def _without_query_dimension(
+    result: Tensor | tuple[Tensor, AttentionMap],
+) -> Tensor | tuple[Tensor, AttentionMap]:
     """Remove the query dimension of a context: (*lead, 1, W) → (*lead, W)."""
-    return (result[0].squeeze(-2), result[1]) if return_map else result.squeeze(-2)
+    return (result[0].squeeze(-2), result[1]) if isinstance(result, tuple) else result.squeeze(-2)
 
 
 def _check_width(where: str, name: str, x: Tensor, width: int) -> None:

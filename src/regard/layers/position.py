@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from ..core.messages import check_sizes
 from ..core.tensors import dtype, shape, traced
+from ..core.typed_call import same_type
 
 Layout: TypeAlias = Literal["interleaved", "halves"]
 Offset: TypeAlias = int | Tensor
@@ -28,7 +29,7 @@ PRECISIONS = (torch.float32, torch.float64)
 
 _LAYOUTS: dict[str, tuple[Callable[[Tensor], tuple[Tensor, Tensor]], Callable[[Tensor, Tensor], Tensor]]] = {
     "interleaved": (lambda x: (x[..., 0::2], x[..., 1::2]), lambda a, b: torch.stack((a, b), -1).flatten(-2)),
-    "halves": (lambda x: x.tensor_split(2, -1), lambda a, b: torch.cat((a, b), -1)),  # type: ignore[dict-item, return-value]
+    "halves": (lambda x: x.tensor_split(2, -1), lambda a, b: torch.cat((a, b), -1)),  # type: ignore[dict-item, return-value]  # two parts of a split into two
 }
 """Functions that split a vector of width W into W/2 pairs, and that join the pairs again."""
 
@@ -74,6 +75,11 @@ class SinusoidalPosition(nn.Module):
         position = _positions("sinusoidal position", x, offset)  # (T,) or (B, …, T)
         return x + sinusoids(position, self.width, base=self.base, layout=self.layout).to(x.dtype)
 
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
+
     def extra_repr(self) -> str:
         return f"{self.width}, base={self.base:g}, layout={self.layout!r}"
 
@@ -116,6 +122,11 @@ class LearnedPosition(nn.Module):
             highest = int(offset.max())
             self._check_range(highest, highest + x.shape[-2])
         return x + self.weight[position.clamp(min=0)].to(x.dtype)  # (B, …, T, W)
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
     def _check_range(self, offset: int, end: int) -> None:
         if end > self.length:
@@ -196,6 +207,11 @@ class RotaryPosition(nn.Module):
         y = join(a * cos - b * sin, b * cos + a * sin)  # (*lead, T, R)
         y = y if wide is x.dtype else y.to(x.dtype)
         return y if rotated == width else torch.cat((y, x[..., rotated:]), -1)  # (*lead, T, D)
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
     def extra_repr(self) -> str:
         scaled = f", factor={self.factor:g}" if self.factor != 1 else ""

@@ -46,7 +46,8 @@ class RecurrentState(nn.Module):
     def at_once(self, inputs: Tensor, context: Tensor, hidden: Hidden) -> Tensor:
         """Return all states (T, B, W) if all steps share one context (B, C)."""
         joined = torch.cat((inputs, context.expand(len(inputs), -1, -1)), -1)  # (T, B, E + C)
-        return run_rnn(self.rnn, joined, tuple(h[None] for h in hidden))[0]
+        states: Tensor = run_rnn(self.rnn, joined, tuple(h[None] for h in hidden))[0]
+        return states
 
     def unroll(self, inputs: Tensor) -> Unrolled:
         """Start a pass over inputs (T, B, E) whose contexts are passed step by step."""
@@ -89,6 +90,7 @@ def cell_class(where: str, cell: str) -> Any:
 def run_rnn(rnn: nn.Module, inputs: Any, hidden: Hidden | None = None) -> tuple[Any, Hidden]:
     """Run an `nn.GRU` or `nn.LSTM`, with hidden states as a tuple for both: (layers · directions, B, W)."""
     if isinstance(rnn, nn.LSTM):
-        return rnn(inputs, hidden)
+        result: tuple[Any, Hidden] = rnn(inputs, hidden)
+        return result
     outputs, last = rnn(inputs, None if hidden is None else hidden[0])
     return outputs, (last,)

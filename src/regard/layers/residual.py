@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from torch import Tensor, nn
 
+from ..attention import AttentionMap, PackedMaps
 from ..attention.native import fused
+from ..attention.native.fused import LEVELS
 from ..core.tensors import is_unmodified
-from .dropout import LEVELS, Dropout
+from ..core.typed_call import same_type
+from .dropout import Dropout
+
+Part: TypeAlias = Callable[..., Tensor | tuple[Tensor, AttentionMap | PackedMaps]]
+"""A part of a block, such as a `MultiHeadAttention`: it returns its output, or (output, map)."""
 
 
 def add_norm(x: Tensor, part: Tensor, dropout: Dropout, norm: nn.Module) -> Tensor:
@@ -67,26 +73,42 @@ class Residual(nn.Module):
     >>> around = Residual(nn.Identity(), norm_first=True)
     >>> around(torch.ones(3), lambda x: 2 * x)
     (tensor([3., 3., 3.]), None)
+
+    The same in two steps, around a part that is computed elsewhere:
+
+    >>> x = torch.ones(3)
+    >>> around.after(x, 2 * around.before(x))
+    tensor([3., 3., 3.])
     """
 
     def __init__(self, norm: nn.Module, *, norm_first: bool, dropout: float = 0.0) -> None:
         super().__init__()
         self.norm, self.norm_first, self.dropout = norm, norm_first, Dropout(dropout)
 
-    def forward(self, x: Tensor, part: Callable[..., Any], *inputs: Any, **options: Any) -> tuple[Tensor, Any]:
+    def forward(
+        self, x: Tensor, part: Part, *inputs: object, **options: object
+    ) -> tuple[Tensor, AttentionMap | PackedMaps | None]:
+        """Return the new x, and the map of the part if it returns one."""
         y, attention_map = part_result(part(self.before(x), *inputs, **options))
         return self.after(x, y), attention_map
 
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
+
     def before(self, x: Tensor) -> Tensor:
         """Return the input of the part."""
-        return self.norm(x) if self.norm_first else x
+        normalized: Tensor = self.norm(x) if self.norm_first else x
+        return normalized
 
     def after(self, x: Tensor, y: Tensor, *, fuse: bool = True) -> Tensor:
         """Return the new x from the output y of the part. fuse: use one kernel for dropout, sum and norm if it can."""
         if fuse and not self.norm_first:
             return add_norm(x, y, self.dropout, self.norm)
         x = x + self.dropout(y)
-        return x if self.norm_first else self.norm(x)
+        normalized: Tensor = x if self.norm_first else self.norm(x)
+        return normalized
 
 
 def part_result(result: Any) -> tuple[Tensor, Any]:

@@ -112,7 +112,7 @@ class _FastPaths:
         with self.lock:
             if self.count == 0:
                 self.original = torch.overrides.has_torch_function
-                torch.overrides.has_torch_function = self.has_torch_function  # type: ignore[assignment]
+                torch.overrides.has_torch_function = self.has_torch_function  # type: ignore[assignment]  # a bound method in place of a function
             self.count += 1
 
     def close(self) -> None:

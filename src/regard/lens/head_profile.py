@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import Tensor
@@ -28,6 +28,16 @@ class Profile:
     """Five statistics of each head, by name: `profile["entropy"]` is (layers, heads).
 
     Heads that a layer does not have are NaN.
+
+    >>> import regard, tempfile
+    >>> x = torch.zeros(2, 8, 4)                                        # (heads, Tq, D): all keys are equal
+    >>> _, m = regard.attend(x, x, x, return_map=True)
+    >>> result = profile([("layer 0", m)])
+    >>> list(result), result["entropy"].exp().round(decimals=3).tolist()
+    (['entropy', 'distance', 'first', 'previous', 'same'], [[8.0, 8.0]])
+    >>> picture = result.draw(title="one layer")
+    >>> result.save(tempfile.mkdtemp() + "/profile.png").name
+    'profile.png'
     """
 
     names: Sequence[str]
@@ -64,6 +74,13 @@ class Profile:
 
     def _repr_html_(self) -> str:
         return self.draw()._repr_html_()
+
+
+class ProfileOptions(TypedDict, total=False):
+    """Keyword arguments of `profile`."""
+
+    batch: int
+    path: str | os.PathLike[str] | None
 
 
 def profile(

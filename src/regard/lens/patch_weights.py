@@ -16,7 +16,11 @@ Query = int | tuple[int, int] | None
 
 @dataclass(frozen=True)
 class Patches:
-    """Layout of a vision model's tokens: `first` tokens (class, registers), then rows × columns of patches."""
+    """Layout of a vision model's tokens: `first` tokens (class, registers), then rows × columns of patches.
+
+    >>> Patches(rows=14, columns=14, first=1)                             # a ViT for images of 224 × 224
+    Patches(rows=14, columns=14, first=1)
+    """
 
     rows: int
     columns: int

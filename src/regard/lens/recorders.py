@@ -177,7 +177,8 @@ class Projected:
         if self.dtype is not None:
             x, weight = x.to(self.dtype), weight.to(self.dtype)
             bias = None if bias is None else bias.to(self.dtype)
-        return F.linear(x, weight, bias).unflatten(-1, (self.heads, -1)).transpose(1, 2).detach()
+        result: Tensor = F.linear(x, weight, bias).unflatten(-1, (self.heads, -1)).transpose(1, 2).detach()
+        return result
 
 
 def _extend_mask(mask: Tensor | None, extra: int, keys: int) -> Tensor | None:

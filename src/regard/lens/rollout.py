@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 from ..attention.attention_map import AttentionMap
 from ..core.tensors import shape_of
+
+
+class RolloutOptions(TypedDict, total=False):
+    """Keyword arguments of `Seen.rollout`."""
+
+    residual: float
+    heads: str | int | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,14 @@ class Rollout:
     >>> weights = seen.rollout().row(0)
     >>> weights.shape, round(float(weights.sum()), 5)
     (torch.Size([5]), 1.0)
+
+    >>> rollout = Rollout.of(seen.maps, residual=0.5, heads="mean")
+    >>> rollout.length, torch.equal(rollout.from_token(0), weights)
+    (5, True)
+    >>> torch.allclose(rollout.to_token(3)[0], weights[3])              # a column of the same matrix
+    True
+    >>> rollout.flow(source=3, target=0).sum(-1).allclose(weights[3])   # the same weight passes through every layer
+    True
     """
 
     maps: tuple[AttentionMap, ...]
@@ -39,6 +55,7 @@ class Rollout:
 
     @classmethod
     def of(cls, maps: Sequence[AttentionMap], residual: float, heads: str | int | Sequence[int]) -> Rollout:
+        """Return the rollout of maps (B, H, N, N), first layer first. `heads`: "mean" of all, or of some indices."""
         if not maps:
             raise ValueError("rollout: maps (0) must not be empty. Watch a model first.")
         if not 0 <= residual <= 1:

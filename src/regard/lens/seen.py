@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -15,10 +15,16 @@ from ..attention.attention_map import AttentionMap
 from .recorded_call import KINDS, Call, Kind
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from PIL.Image import Image
+
+    from ..pictures.alignment_matrix import AlignmentOptions
     from ..pictures.figure import Picture
-    from .head_profile import Profile
+    from ..pictures.head_grid import GridOptions
+    from ..pictures.link_diagram import LinkOptions
+    from .head_profile import Profile, ProfileOptions
     from .patch_weights import Patches, Query
-    from .rollout import Rollout
+    from .rollout import Rollout, RolloutOptions
 
 Layers: TypeAlias = int | str | Iterable[int | str] | None
 """Attention modules: indices in the order of their first call, names, or patterns such as "decoder.*"."""
@@ -46,6 +52,26 @@ class Seen:
     ...     y = model(torch.randn(1, 5, 8))
     >>> seen.names, seen.kinds, seen["self_attn"].shape
     (['self_attn'], ['self'], (1, 2, 5, 5))
+
+    >>> [m.shape for m in seen.maps], seen.keys() == seen.names, seen.values()[0].shape, seen.items()[0][0]
+    ([(1, 2, 5, 5)], True, (1, 2, 5, 5), 'self_attn')
+
+    Select, label and save:
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> len(seen.filter(kind="cross")), seen.tokens(list("abcde"))[0].query_tokens
+    (0, ['a', 'b', 'c', 'd', 'e'])
+    >>> regard.load_capture(seen.save(folder / "seen.safetensors")).names
+    ['self_attn']
+
+    Summaries and pictures:
+
+    >>> seen.rollout().row(0).shape, seen.flow(source=2).shape, seen.profile()["entropy"].shape
+    (torch.Size([5]), torch.Size([2, 5]), torch.Size([1, 2]))
+    >>> pictures = [seen.grid(folder / "grid.png"), seen.links(path=folder / "links.png", top=1), seen.alignment()]
+    >>> sorted(path.name for path in folder.glob("*.png"))
+    ['grid.png', 'links.png']
     """
 
     def __init__(self, calls: Iterable[Call] = (), missed: Iterable[str] = ()) -> None:
@@ -60,13 +86,32 @@ class Seen:
             self.add(call)
 
     def add(self, call: Call) -> None:
-        """Append a call under a unique name."""
+        """Append a call under a unique name.
+
+        >>> import regard
+        >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+        >>> with regard.watch(model) as seen:
+        ...     y = model(torch.randn(1, 5, 8))
+        >>> both = Seen()
+        >>> both.add(seen.calls[0])
+        >>> both.names
+        ['self_attn']
+        """
         again = self._counts[call.module] = self._counts.get(call.module, 0) + 1
         call.name = call.module if again == 1 else f"{call.module}#{again}"
         self.calls.append(call)
 
     def remove(self, call: Call) -> None:
-        """Remove a call. The names of the others do not change."""
+        """Remove a call. The names of the others do not change.
+
+        >>> import regard
+        >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+        >>> with regard.watch(model) as seen:
+        ...     y = model(torch.randn(1, 5, 8))
+        >>> seen.remove(seen.calls[0])
+        >>> seen
+        Seen(nothing)
+        """
         self.calls = [other for other in self.calls if other is not call]
 
     def __len__(self) -> int:
@@ -102,12 +147,15 @@ class Seen:
         return [call.kind for call in self.calls]
 
     def keys(self) -> list[str]:
+        """Return the names of the calls, as for a dictionary."""
         return self.names
 
     def values(self) -> list[AttentionMap]:
+        """Return the attention maps, as for a dictionary."""
         return self.maps
 
     def items(self) -> list[tuple[str, AttentionMap]]:
+        """Return (name, map) pairs, as for a dictionary."""
         return list(zip(self.names, self.maps, strict=True))
 
     @overload
@@ -203,11 +251,20 @@ class Seen:
 
     @property
     def image(self) -> Tensor | None:
-        """The input image of a vision model, uint8 (height, width, 3)."""
+        """The input image of a vision model, uint8 (height, width, 3).
+
+        >>> import regard
+        >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+        >>> with regard.watch(model) as seen:
+        ...     y = model(torch.randn(1, 10, 8))
+        >>> seen.image = torch.zeros(24, 24, 3, dtype=torch.uint8)
+        >>> seen.image.shape
+        torch.Size([24, 24, 3])
+        """
         return self._image
 
     @image.setter
-    def image(self, image: Any) -> None:
+    def image(self, image: Tensor | ArrayLike | Image | None) -> None:
         pixels = None if image is None else torch.as_tensor(_array(image))
         if pixels is not None and (pixels.ndim != 3 or pixels.shape[-1] != 3 or pixels.dtype != torch.uint8):
             raise ValueError(
@@ -242,7 +299,7 @@ class Seen:
 
     # Pictures: their modules, and matplotlib with them, are imported on first use.
 
-    def grid(self, path: str | Path | None = None, *, layers: Layers = None, **options: Any) -> Picture:
+    def grid(self, path: str | Path | None = None, *, layers: Layers = None, **options: Unpack[GridOptions]) -> Picture:
         """Draw layers × heads as thumbnails; `layers` as in `filter`. Options: `regard.pictures.head_grid.grid`."""
         from ..pictures.figure import check_path
         from ..pictures.head_grid import grid
@@ -256,7 +313,7 @@ class Seen:
             raise ValueError(f"grid: layers ({layers!r}) must select some of the {len(self)} recorded layers: {few}.")
         return grid(subset.items(), path, **options)
 
-    def profile(self, **options: Any) -> Profile:
+    def profile(self, **options: Unpack[ProfileOptions]) -> Profile:
         """Compute five statistics of every head. See `regard.lens.head_profile.profile`."""
         from .head_profile import profile
 
@@ -264,13 +321,13 @@ class Seen:
             raise ValueError(NO_MAPS)
         return profile(self.items(), **options)
 
-    def links(self, layer: int | str = -1, **options: Any) -> Picture:
+    def links(self, layer: int | str = -1, **options: Unpack[LinkOptions]) -> Picture:
         """Draw the strongest links of a span of tokens as lines. Options: `regard.pictures.link_diagram.links`."""
         from ..pictures.link_diagram import links
 
         return links(self[layer], **options)
 
-    def alignment(self, layer: int | str = -1, **options: Any) -> Picture:
+    def alignment(self, layer: int | str = -1, **options: Unpack[AlignmentOptions]) -> Picture:
         """Draw one layer as words × words. Options: `regard.pictures.alignment_matrix.alignment`."""
         from ..pictures.alignment_matrix import alignment
 
@@ -283,9 +340,18 @@ class Seen:
         query: Query = None,
         rollout: bool = False,
         batch: int = 0,
-        **options: Any,
+        **options: Unpack[RolloutOptions],
     ) -> tuple[Tensor, tuple[int, int] | None]:
-        """Return the weights on the image patches, (rows, columns), and the query patch. Arguments as in `overlay`."""
+        """Return the weights on the image patches, (rows, columns), and the query patch. Arguments as in `overlay`.
+
+        >>> import regard
+        >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+        >>> with regard.watch(model) as seen:
+        ...     y = model(torch.randn(1, 10, 8))
+        >>> weights, patch = seen.patch_weights(query=(1, 2))          # of 3 × 3 patches after a class token
+        >>> weights.shape, patch
+        (torch.Size([3, 3]), (1, 2))
+        """
         from .patch_weights import patch_weights
 
         if not self:
@@ -305,7 +371,7 @@ class Seen:
         rollout: bool = False,
         batch: int = 0,
         title: str | None = None,
-        **options: Any,
+        **options: Unpack[RolloutOptions],
     ) -> Picture:
         """Draw the input image beside itself with the attention of one query overlaid.
 
@@ -322,6 +388,15 @@ class Seen:
 
         Raises:
             ValueError: if there is no image, if the tokens do not fit it, or if a selection is out of range.
+
+        >>> import regard
+        >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+        >>> with regard.watch(model) as seen:
+        ...     y = model(torch.randn(1, 10, 8))
+        >>> seen.image = torch.zeros(24, 24, 3, dtype=torch.uint8)
+        >>> picture = seen.overlay(head=1, query=(1, 2))
+        >>> picture.get_suptitle()
+        'self_attn, head 1'
         """
         from ..pictures.figure import check_path
         from ..pictures.image_overlay import overlay

@@ -97,12 +97,12 @@ class Watch:
         self._mode = _Mode(self)
         keep_freed(MAX_FREED_BLOCK)
         _fast_paths.open()
-        self._mode.__enter__()
+        self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch declares no types
         return self._seen
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         assert self._mode is not None
-        self._mode.__exit__(kind, error, at)
+        self._mode.__exit__(kind, error, at)  # type: ignore[no-untyped-call]  # torch declares no types
         _fast_paths.close()
         for reference in self._unresolved:
             if (call := reference()) is not None:

@@ -5,6 +5,7 @@ from .beam_search import Hypothesis, beam, greedy
 from .bert import Bert, BertConfig
 from .bert_heads import MaskedTokens, NextSentence, Pretraining, SentenceEmbedder, SequenceClassifier, TokenClassifier
 from .cnn import CNN, CNNConfig
+from .ctranslate2_export import to_ctranslate2
 from .decoder_context import AttentiveContext, FixedContext
 from .encoder_decoder import EncoderDecoder, Memory
 from .gguf_files import load_gguf
@@ -12,6 +13,7 @@ from .gpt import GPT, GPTConfig
 from .gpt_heads import LastTokenClassifier
 from .huggingface_bert import load_bert, save_bert
 from .huggingface_gpt import load_gpt, save_gpt
+from .huggingface_vit import load_vit, save_vit
 from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .transformer import Transformer, TransformerConfig
 from .vit import ViT, ViTConfig
@@ -50,6 +52,9 @@ __all__ = [
     "load_bert",
     "load_gguf",
     "load_gpt",
+    "load_vit",
     "save_bert",
     "save_gpt",
+    "save_vit",
+    "to_ctranslate2",
 ]

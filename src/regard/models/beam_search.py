@@ -26,7 +26,11 @@ from .encoder_decoder import EncoderDecoder
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation found by the search."""
+    """A translation found by the search.
+
+    >>> Hypothesis((5, 7), score=-0.25)
+    Hypothesis(tokens=(5, 7), score=-0.25, ended=True)
+    """
 
     tokens: tuple[int, ...]
     """Ids, without BOS and EOS."""
@@ -55,6 +59,12 @@ def greedy(
 
     Raises:
         ValueError: for invalid arguments. The message has the value and a remedy.
+
+    >>> from regard.models import Transformer, TransformerConfig
+    >>> model = Transformer(TransformerConfig(11, 13, width=8, heads=2, hidden=16))
+    >>> source, lengths = torch.tensor([[5, 7, EOS], [6, EOS, 0]]), torch.tensor([3, 2])
+    >>> [len(hypothesis.tokens) <= 4 for hypothesis in greedy(model, source, lengths, longest=4)]
+    [True, True]
     """
     results = beam(model, source, lengths, size=1, length_penalty=length_penalty, longest=longest)
     return [best[0] if best else Hypothesis((), -math.inf, ended=False) for best in results]  # none if logits are NaN
@@ -88,6 +98,13 @@ def beam(
 
     Raises:
         ValueError: for invalid arguments. The message has the value and a remedy.
+
+    >>> from regard.models import Transformer, TransformerConfig
+    >>> model = Transformer(TransformerConfig(11, 13, width=8, heads=2, hidden=16))
+    >>> source, lengths = torch.tensor([[5, 7, EOS], [6, EOS, 0]]), torch.tensor([3, 2])
+    >>> best = beam(model, source, lengths, size=4, n_best=2, longest=4)
+    >>> [len(hypotheses) for hypotheses in best], best[0][0].score >= best[0][1].score
+    ([2, 2], True)
     """
     _check(size, n_best, length_penalty)
     limits = _limits(model, lengths, longest)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from ..attention import AttentionMap
 from ..core.settings import refuse
 from ..core.tensors import dtype, shape
 from ..core.trace import trace_step
+from ..core.typed_call import same_type
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention
 from ..layers.feedforward import Activation
 from ..layers.position import sinusoids
@@ -72,7 +73,11 @@ class BertConfig:
     """Input of the pooler: "first", the token [CLS], or "mean", the mean of all tokens."""
 
     def errors(self, where: str = "bert") -> list[str]:
-        """Return all errors in these settings, one sentence each."""
+        """Return all errors in these settings, one sentence each.
+
+        >>> BertConfig(vocabulary=50, pad=50).errors()
+        ['bert: pad (50) must lie in the vocabulary (50).']
+        """
         problems = [
             *out_of_bounds(where, self),
             *uneven_heads(where, self.width, self.heads),
@@ -127,6 +132,33 @@ class Bert(nn.Module):
         self.apply(initialise)
         begin_in_order(self.positions)
 
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        segments: Tensor | None = None,
+        *,
+        return_maps: Literal[False] = False,
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        segments: Tensor | None = None,
+        *,
+        return_maps: Literal[True],
+    ) -> tuple[Tensor, list[AttentionMap]]: ...
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        segments: Tensor | None = None,
+        *,
+        return_maps: bool,
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
     def forward(
         self,
         ids: Tensor,
@@ -134,7 +166,7 @@ class Bert(nn.Module):
         segments: Tensor | None = None,
         *,
         return_maps: bool = False,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
         """Return the output of the last block for each token.
 
         Args:
@@ -159,6 +191,38 @@ class Bert(nn.Module):
             x = x.masked_fill(is_padding[..., None], 0.0)
         return (x, maps) if return_maps else x
 
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
+
+    @overload
+    def pooled(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        segments: Tensor | None = None,
+        *,
+        return_maps: Literal[False] = False,
+    ) -> Tensor: ...
+    @overload
+    def pooled(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        segments: Tensor | None = None,
+        *,
+        return_maps: Literal[True],
+    ) -> tuple[Tensor, list[AttentionMap]]: ...
+    @overload
+    def pooled(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        segments: Tensor | None = None,
+        *,
+        return_maps: bool,
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
     def pooled(
         self,
         ids: Tensor,
@@ -166,10 +230,15 @@ class Bert(nn.Module):
         segments: Tensor | None = None,
         *,
         return_maps: bool = False,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
         """Return `pool` of the output of `forward`: (B, W), or (pooled, maps).
 
         If texts have different lengths and only the first token is read, the last block computes only that one.
+
+        >>> bert = Bert(BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2)).eval()
+        >>> ids, lengths = torch.randint(1, 50, (2, 7)), torch.tensor([7, 4])
+        >>> torch.allclose(bert.pooled(ids, lengths), bert.pool(bert(ids, lengths), lengths), atol=1e-5)
+        True
         """
         lengths = None if lengths is None else torch.as_tensor(lengths, device=ids.device)
         self._check(ids, lengths, segments)
@@ -179,12 +248,17 @@ class Bert(nn.Module):
             pooled = self._pooler(first)
         else:
             result = self(ids, lengths, segments, return_maps=return_maps)
-            hidden, maps = result if return_maps else (result, [])
+            hidden, maps = result if isinstance(result, tuple) else (result, [])
             pooled = self.pool(hidden, lengths)
         return (pooled, maps) if return_maps else pooled
 
     def embed(self, ids: Tensor, segments: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
-        """Return the input of the first block: (…, T) → (…, T, W). positions (T,) default to 0, 1, …."""
+        """Return the input of the first block: (…, T) → (…, T, W). positions (T,) default to 0, 1, ….
+
+        >>> bert = Bert(BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2))
+        >>> tuple(bert.embed(torch.tensor([[3, 1, 4]])).shape)
+        (1, 3, 12)
+        """
         segment_embeddings = self.segments.weight[0] if segments is None else self.segments(segments)
         position_embeddings = self.positions.weight[: ids.shape[-1]] if positions is None else self.positions(positions)
         x = self.tokens(ids)

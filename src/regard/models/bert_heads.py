@@ -6,15 +6,18 @@ Each head has a `bert` attribute and takes the same ids, lengths and segments. P
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..attention import AttentionMap
+from ..core.typed_call import same_type
 from ..layers import Dropout
 from .bert import ACTIVATIONS, Bert, initialise
 
 Lengths = Tensor | Sequence[int] | None
+Result = TypeVar("Result")
 
 
 class _Head(nn.Module):
@@ -28,13 +31,37 @@ class _Head(nn.Module):
         super().__init__()
         self.bert = _pooled(bert, self.name) if self.pooled else bert
 
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Lengths = None,
+        segments: Tensor | None = None,
+        *,
+        return_maps: Literal[False] = False,
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: Literal[True]
+    ) -> tuple[Tensor, list[AttentionMap]]: ...
+    @overload
+    def forward(
+        self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
     def forward(
         self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool = False
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
+        """Return the output of the head for ids (B, T) of these lengths; with return_maps also the maps of the BERT."""
         run = self.bert.pooled if self.pooled else self.bert
         return _with_maps(run, (ids, lengths, segments), self.read, return_maps)
 
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
+
     def read(self, vectors: Tensor) -> Tensor:
+        """Return the output of the head from hidden vectors (B, T, W) or pooled ones (B, W)."""
         raise NotImplementedError
 
 
@@ -50,7 +77,8 @@ class _Classifier(_Head):
         initialise(self.classes)
 
     def read(self, vectors: Tensor) -> Tensor:
-        return self.classes(self.dropout(vectors))
+        logits: Tensor = self.classes(self.dropout(vectors))
+        return logits
 
 
 def class_names(where: str, classes: int | Sequence[str]) -> tuple[str, ...]:
@@ -76,6 +104,9 @@ class MaskedTokens(nn.Module):
     >>> masked[0, 3] = masked[1, 1] = masked[1, 2] = True
     >>> tuple(model(ids).shape), tuple(model(ids, places=masked).shape)
     ((2, 7, 50), (3, 50))
+    >>> hidden = model.bert(ids)
+    >>> torch.equal(model.logits(hidden), model.vocabulary(model.transform(hidden)))
+    True
     """
 
     def __init__(self, bert: Bert) -> None:
@@ -93,12 +124,44 @@ class MaskedTokens(nn.Module):
 
     def transform(self, hidden: Tensor) -> Tensor:
         """Return the input of `vocabulary`: (…, W) → (…, W). A loss that fuses the last layer uses both."""
-        return self.norm(self.activation(self.dense(hidden)))
+        transformed: Tensor = self.norm(self.activation(self.dense(hidden)))
+        return transformed
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, W) → (…, V)."""
-        return self.vocabulary(self.transform(hidden))
+        """Return the logits of hidden vectors: (…, W) → (…, V)."""
+        logits: Tensor = self.vocabulary(self.transform(hidden))
+        return logits
 
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Lengths = None,
+        segments: Tensor | None = None,
+        *,
+        places: Tensor | None = None,
+        return_maps: Literal[False] = False,
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Lengths = None,
+        segments: Tensor | None = None,
+        *,
+        places: Tensor | None = None,
+        return_maps: Literal[True],
+    ) -> tuple[Tensor, list[AttentionMap]]: ...
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Lengths = None,
+        segments: Tensor | None = None,
+        *,
+        places: Tensor | None = None,
+        return_maps: bool,
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
     def forward(
         self,
         ids: Tensor,
@@ -107,13 +170,18 @@ class MaskedTokens(nn.Module):
         *,
         places: Tensor | None = None,
         return_maps: bool = False,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
         """Return logits (B, T, V), or (M, V) at the positions where `places` (B, T) is true; and maps if requested."""
 
         def read(hidden: Tensor) -> Tensor:
             return self.logits(hidden if places is None else hidden[places])
 
         return _with_maps(self.bert, (ids, lengths, segments), read, return_maps)
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
 
 class NextSentence(_Head):
@@ -122,6 +190,15 @@ class NextSentence(_Head):
         logits = W · pooled + b                              class 0: it follows; class 1: it does not
 
     Shapes: (B, T) → (B, 2). Paper: Devlin et al. 2019, section 3.1, task 2.
+
+    >>> import torch
+    >>> from regard.models import BertConfig
+    >>> config = BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2)
+    >>> model, ids = NextSentence(Bert(config)).eval(), torch.randint(1, 50, (3, 7))
+    >>> torch.equal(model(ids), model.read(model.bert.pooled(ids)))
+    True
+    >>> tuple(model(ids).shape)
+    (3, 2)
     """
 
     name, pooled = "next sentence", True
@@ -132,13 +209,22 @@ class NextSentence(_Head):
         initialise(self.next)
 
     def read(self, vectors: Tensor) -> Tensor:
-        return self.next(vectors)
+        logits: Tensor = self.next(vectors)
+        return logits
 
 
 class Pretraining(nn.Module):
     """Both pretraining tasks on one BERT. `masked` is a `MaskedTokens`, `next` a linear layer on the pooled vector.
 
     Shapes: (B, T) → logits of tokens (B, T, V) and of the next sentence (B, 2). Paper: Devlin et al. 2019, section 3.1.
+
+    >>> import torch
+    >>> from regard.models import BertConfig
+    >>> config = BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2)
+    >>> model = Pretraining(Bert(config))
+    >>> (tokens, next_sentence), maps = model(torch.randint(1, 50, (3, 7)), return_maps=True)
+    >>> tuple(tokens.shape), tuple(next_sentence.shape), len(maps), len(model.bert.blocks)
+    ((3, 7, 50), (3, 2), 2, 2)
     """
 
     def __init__(self, bert: Bert) -> None:
@@ -149,8 +235,39 @@ class Pretraining(nn.Module):
 
     @property
     def bert(self) -> Bert:
+        """The BERT that both tasks share."""
         return self.masked.bert
 
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Lengths = None,
+        segments: Tensor | None = None,
+        *,
+        places: Tensor | None = None,
+        return_maps: Literal[False] = False,
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Lengths = None,
+        segments: Tensor | None = None,
+        *,
+        places: Tensor | None = None,
+        return_maps: Literal[True],
+    ) -> tuple[tuple[Tensor, Tensor], list[AttentionMap]]: ...
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Lengths = None,
+        segments: Tensor | None = None,
+        *,
+        places: Tensor | None = None,
+        return_maps: bool,
+    ) -> tuple[Tensor, Tensor] | tuple[tuple[Tensor, Tensor], list[AttentionMap]]: ...
     def forward(
         self,
         ids: Tensor,
@@ -159,7 +276,7 @@ class Pretraining(nn.Module):
         *,
         places: Tensor | None = None,
         return_maps: bool = False,
-    ) -> Any:
+    ) -> tuple[Tensor, Tensor] | tuple[tuple[Tensor, Tensor], list[AttentionMap]]:
         """Return (tokens, next), or ((tokens, next), maps). tokens and `places` are as in `MaskedTokens`."""
 
         def both(hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,6 +284,11 @@ class Pretraining(nn.Module):
             return self.masked.logits(chosen), self.next(self.bert.pool(hidden, lengths))
 
         return _with_maps(self.bert, (ids, lengths, segments), both, return_maps)
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
 
 class SequenceClassifier(_Classifier):
@@ -182,6 +304,8 @@ class SequenceClassifier(_Classifier):
     >>> model = SequenceClassifier(Bert(config), ["bad", "good"])
     >>> tuple(model(torch.randint(1, 50, (3, 7)), lengths=[7, 4, 6]).shape), model.labels
     ((3, 2), ('bad', 'good'))
+    >>> tuple(model.read(torch.zeros(3, 12)).shape)                     # from pooled vectors
+    (3, 2)
     """
 
     name, pooled = "sequence classifier", True
@@ -193,6 +317,13 @@ class TokenClassifier(_Classifier):
         logitsₜ = W · dropout(hₜ) + b
 
     Shapes: (B, T) → (B, T, C). `classes` is C, or the names of the classes. Paper: Devlin et al. 2019, section 5.3.
+
+    >>> import torch
+    >>> from regard.models import BertConfig
+    >>> config = BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2)
+    >>> model = TokenClassifier(Bert(config), ["name", "other"])
+    >>> tuple(model(torch.randint(1, 50, (3, 7))).shape), tuple(model.read(torch.zeros(3, 7, 12)).shape)
+    ((3, 7, 2), (3, 7, 2))
     """
 
     name = "token classifier"
@@ -210,13 +341,17 @@ class SentenceEmbedder(_Head):
     >>> model = SentenceEmbedder(Bert(BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2)))
     >>> model(torch.randint(1, 50, (3, 7)), lengths=[7, 4, 6]).norm(dim=1).round(decimals=3).tolist()
     [1.0, 1.0, 1.0]
+    >>> model.read(torch.ones(1, 4, 9))[0, 0]                           # from hidden vectors: 1/√9
+    tensor(0.3333)
     """
 
     def read(self, vectors: Tensor) -> Tensor:
         return F.normalize(vectors.sum(1), dim=1)  # padding is zero, and the sum has the direction of the mean
 
 
-def _with_maps(bert: Callable[..., Any], inputs: tuple[Any, ...], read: Any, return_maps: bool) -> Any:
+def _with_maps(
+    bert: Callable[..., Any], inputs: tuple[Any, ...], read: Callable[[Tensor], Result], return_maps: bool
+) -> Result | tuple[Result, list[AttentionMap]]:
     """Apply `read` to the output of a BERT, hidden or pooled vectors, and return the maps if requested."""
     result = bert(*inputs, return_maps=return_maps)
     return (read(result[0]), result[1]) if return_maps else read(result)

@@ -28,7 +28,11 @@ class CNNConfig:
     """Share of the last features dropped in training."""
 
     def errors(self) -> list[str]:
-        """Return all errors in these settings, one sentence each."""
+        """Return all errors in these settings, one sentence each.
+
+        >>> CNNConfig(widths=()).errors()
+        ['cnn: widths (()) must be one number or more, each from 1 to 65,536. Try 32 64 128.']
+        """
         problems = out_of_bounds("cnn", self)
         low, high = SIZES["width"]
         if not self.widths or not all(low <= width <= high for width in self.widths):
@@ -111,4 +115,5 @@ class CNN(nn.Module):
         for block in self.blocks:
             x = block(x)
         features = self.dropout(x.mean((2, 3)))  # (B, widths[-1])
-        return features if self.classifier is None else self.classifier(features)
+        result: Tensor = features if self.classifier is None else self.classifier(features)
+        return result

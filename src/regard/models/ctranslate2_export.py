@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from ..data import Vocabulary
 from ..layers import DecoderBlock, EncoderBlock, LearnedPosition, MultiHeadAttention, sinusoids
-from . import EncoderDecoder, Transformer
+from .encoder_decoder import EncoderDecoder
+from .transformer import Transformer
 
 POSITIONS = 1024
 """Number of sinusoidal positions that are exported. CTranslate2 would compute its own in another layout."""
@@ -27,6 +28,15 @@ def to_ctranslate2(
 
     Raises:
         ValueError: if CTranslate2 does not support the model or is not installed.
+
+    >>> import tempfile
+    >>> from regard.data import Characters
+    >>> from regard.models import TransformerConfig
+    >>> letters = Characters("abc")
+    >>> model = Transformer(TransformerConfig(len(letters), len(letters), width=8, heads=2, hidden=16))
+    >>> folder = to_ctranslate2(model, letters, letters, tempfile.mkdtemp())
+    >>> "model.bin" in [path.name for path in folder.iterdir()]
+    True
     """
     try:
         from ctranslate2.specs import TransformerSpec

@@ -10,15 +10,16 @@ hard       additive scores; selects the best h only
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from ..attention import AttentionMap, attend
+from ..attention import Additive, AttentionMap, attend
 from ..attention.request import Request, Weighting
-from ..attention.similarity import unit
-from ..layers.learned_similarity import additive, resolve_similarity
+from ..attention.similarity import SimilarityArgument, unit
+from ..core.typed_call import same_type
+from ..layers.learned_similarity import StoredSimilarity, additive, resolve_similarity
 from .encoder_decoder import Memory
 
 SHARPNESS = 10.0
@@ -34,11 +35,31 @@ class Keys(NamedTuple):
     """(B, 1, Ts, C)"""
     lengths: Tensor
     """(B,)"""
-    similarity: Any
+    similarity: SimilarityArgument
 
     def reorder(self, index: Tensor) -> Keys:
         key, value = self.key.index_select(0, index), self.value.index_select(0, index)
         return Keys(key, value, self.lengths.index_select(0, index), _prepared(self.similarity, key))
+
+
+KeysType = TypeVar("KeysType")
+
+
+class Context(Protocol[KeysType]):
+    """The context of a decoder: a vector for each decoder state, computed from keys that depend on the source only."""
+
+    @property
+    def constant(self) -> bool:
+        """Whether all steps have the same context."""
+
+    def keys(self, memory: Memory) -> KeysType:
+        """Return what depends only on the source."""
+
+    def __call__(self, state: Tensor, keys: KeysType) -> Tensor:
+        """Return the contexts of decoder states: (B·K, W) → (B·K, C)."""
+
+    def maps(self, states: Tensor, keys: KeysType) -> list[AttentionMap]:
+        """Return the maps of all steps from states (B, T, W); empty if there are no weights."""
 
 
 class FixedContext(nn.Module):
@@ -46,12 +67,20 @@ class FixedContext(nn.Module):
 
     There are no weights, so `maps` is empty: the vector is not a weighted sum of the encoder outputs.
     Paper: Cho et al. 2014, section 2.2, where every step receives c; Sutskever et al. 2014.
+
+    >>> context, summary = FixedContext(), torch.tensor([[1.0, 2.0]])
+    >>> keys = context.keys(Memory(torch.randn(1, 5, 2), torch.tensor([5]), summary))
+    >>> context(torch.randn(3, 6), keys).tolist()                     # three hypotheses of one sentence
+    [[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]
+    >>> context.maps(torch.randn(1, 4, 6), keys)
+    []
     """
 
     constant = True
     """Whether all steps have the same context. The decoder can then compute all steps at once."""
 
     def keys(self, memory: Memory) -> Memory:
+        """Return the memory itself: nothing has to be computed from it."""
         return memory
 
     def forward(self, state: Tensor, keys: Memory) -> Tensor:
@@ -59,7 +88,13 @@ class FixedContext(nn.Module):
         assert keys.summary is not None, "a recurrent encoder has one"
         return keys.summary.repeat_interleave(len(state) // len(keys.summary), 0)
 
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
+
     def maps(self, states: Tensor, keys: Memory) -> list[AttentionMap]:
+        """Return an empty list: there are no weights."""
         return []
 
 
@@ -86,6 +121,8 @@ class AttentiveContext(nn.Module):
     >>> keys = context.keys(Memory(torch.randn(2, 5, 4), torch.tensor([5, 3])))
     >>> tuple(context(torch.randn(2, 6), keys).shape)
     (2, 4)
+    >>> [m.shape for m in context.maps(torch.randn(2, 3, 6), keys)]   # of three decoder states each
+    [(2, 1, 3, 5)]
     """
 
     constant = False
@@ -105,7 +142,7 @@ class AttentiveContext(nn.Module):
         width = state_width if width is None else width
         self.query: nn.Module = nn.Identity()
         self.key: nn.Module = nn.Identity()
-        self.similarity: Any = "dot"
+        self.similarity: StoredSimilarity = "dot"
         if similarity == "additive":
             self.query = nn.Linear(state_width, width, bias=False)
             self.key = nn.Linear(memory_width, width)
@@ -116,6 +153,7 @@ class AttentiveContext(nn.Module):
             self.sharpness = nn.Parameter(torch.tensor(SHARPNESS))
 
     def keys(self, memory: Memory) -> Keys:
+        """Return what depends only on the source: projected keys, values, lengths and the similarity."""
         key = self.key(memory.states)  # (B, Ts, D)
         if self.similarity_name == "cosine":
             key = self.sharpness * unit(key)
@@ -125,11 +163,17 @@ class AttentiveContext(nn.Module):
         )
 
     def forward(self, state: Tensor, keys: Keys) -> Tensor:
+        """Return the contexts of decoder states: (B·K, W) → (B·K, C)."""
         query = self._queries(state).view(len(keys.key), 1, -1, keys.key.shape[-1])  # (B, 1, K, D)
         context = attend(
             query, keys.key, keys.value, similarity=keys.similarity, weighting=self.weighting, lengths=keys.lengths
         )  # (B, 1, K, C)
         return context.view(len(state), -1)  # (B·K, C)
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
     @torch.no_grad()
     def maps(self, states: Tensor, keys: Keys) -> list[AttentionMap]:
@@ -145,7 +189,8 @@ class AttentiveContext(nn.Module):
         return [AttentionMap(request.kept())]
 
     def _queries(self, state: Tensor) -> Tensor:
-        return unit(state) if self.similarity_name == "cosine" else self.query(state)
+        queries: Tensor = unit(state) if self.similarity_name == "cosine" else self.query(state)
+        return queries
 
     def extra_repr(self) -> str:
         return f"similarity={self.similarity_name!r}, weighting={self.weighting!r}"
@@ -174,13 +219,13 @@ def context_of(name: str, state_width: int, memory_width: int) -> FixedContext |
     return FixedContext() if options is None else AttentiveContext(state_width, memory_width, **options)
 
 
-def _prepared(similarity: Any, key: Tensor) -> Any:
+def _prepared(similarity: SimilarityArgument, key: Tensor) -> SimilarityArgument:
     """Prepare additive scores for repeated calls with `key`.
 
     Nothing is prepared for inference-mode tensors: they have no version counter, so in-place writes to them cannot be
     detected.
     """
-    return similarity if isinstance(similarity, str) or key.is_inference() else similarity.prepare(key)
+    return similarity.prepare(key) if isinstance(similarity, Additive) and not key.is_inference() else similarity
 
 
 def _check(similarity: str, state_width: int, memory_width: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, overload
+from typing import Literal, Protocol, overload
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,12 @@ TIES = ("none", "target", "all")
 
 @dataclass(frozen=True)
 class Memory:
-    """The encoder output. It does not change during decoding."""
+    """The encoder output. It does not change during decoding.
+
+    >>> memory = Memory(torch.randn(2, 7, 4), torch.tensor([7, 5]))
+    >>> memory.reorder(torch.tensor([1, 1, 0])).lengths
+    tensor([5, 5, 7])
+    """
 
     states: Tensor
     """(B, Ts, W): one vector per source token."""
@@ -45,10 +50,32 @@ class State(Protocol):
 
 
 class EncoderDecoder(Protocol):
-    """A model of p(target | source), with T target tokens, Ts source tokens, target vocabulary V and width W."""
+    """A model of p(target | source), with T target tokens, Ts source tokens, target vocabulary V and width W.
 
-    config: Any
-    """A frozen dataclass of numbers and names that JSON can represent: `json.dumps(dataclasses.asdict(config))`."""
+    `Transformer` and `Seq2Seq` are such models. A greedy translation, step by step:
+
+    >>> from regard.data import BOS
+    >>> from regard.models import Transformer, TransformerConfig
+    >>> model: EncoderDecoder = Transformer(TransformerConfig(11, 13, width=8, heads=2, hidden=16))
+    >>> _ = model.eval()
+    >>> memory = model.encode(torch.tensor([[5, 7, EOS]]), torch.tensor([3]))
+    >>> state, token = model.begin(memory), torch.tensor([BOS])
+    >>> for _ in range(4):
+    ...     logits, state = model.step(token, state)                  # (1, V)
+    ...     token = logits.argmax(-1)                                 # (1,)
+    >>> tuple(logits.shape), model.attends, model.longest, model.config.width
+    ((1, 13), True, None, 8)
+
+    All steps at once, from the correct previous tokens, as in training:
+
+    >>> hidden = model.decode(torch.tensor([[BOS, 6, 9]]), memory)
+    >>> tuple(hidden.shape), tuple(model.logits(hidden).shape), next(model.parameters()).requires_grad
+    ((1, 3, 8), (1, 3, 13), True)
+    """
+
+    @property
+    def config(self) -> object:
+        """A frozen dataclass of numbers and names that JSON can represent: `json.dumps(dataclasses.asdict(config))`."""
 
     vocabulary: nn.Linear
     """The last layer, hidden → logits. A loss may fuse it."""
@@ -65,12 +92,20 @@ class EncoderDecoder(Protocol):
         """Encode source ids (B, Ts) of lengths (B,)."""
 
     @overload
-    def decode(self, target: Tensor, memory: Any, *, lengths: Tensor | None = None) -> Tensor: ...
+    def decode(
+        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: Literal[False] = False
+    ) -> Tensor: ...
     @overload
     def decode(
-        self, target: Tensor, memory: Any, *, lengths: Tensor | None = None, return_maps: Literal[True]
+        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: Literal[True]
     ) -> tuple[Tensor, list[AttentionMap]]: ...
-    def decode(self, target: Tensor, memory: Any, *, lengths: Tensor | None = None, return_maps: bool = False) -> Any:
+    @overload
+    def decode(
+        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
+    def decode(
+        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool = False
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
         """Compute all steps at once from the correct previous tokens (teacher forcing).
 
         target (B, T) input ids, starting with BOS → hidden (B, T, W), and if requested, the cross-attention maps, one
@@ -80,15 +115,18 @@ class EncoderDecoder(Protocol):
     def logits(self, hidden: Tensor) -> Tensor:
         """Return logits: (..., W) → (..., V). Separate from `decode`, so that a loss can skip padding."""
 
-    def begin(self, memory: Memory) -> Any:
+    def begin(self, memory: Memory) -> State:
         """Return the initial `State`, with one hypothesis per sentence. `reorder` can add more."""
 
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Return the logits (B·K, V) of the next tokens, and the next state. tokens (B·K,): last token of each
         hypothesis, starting with BOS. The caller may overwrite the logits."""
 
-    def eval(self) -> Any: ...
-    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def eval(self) -> object:
+        """Switch to evaluation mode, as `nn.Module.eval` does."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Return the parameters, as `nn.Module.parameters` does."""
 
 
 def embeddings(where: str, source: int, target: int, width: int, tie: str) -> tuple[nn.Embedding, nn.Embedding]:

@@ -87,7 +87,7 @@ def generate_steps(
     max_new_tokens: int = 128,
     end_ids: Collection[int] = (),
     runners_up: int = 0,
-) -> TokenSteps:
+) -> TokenSteps[State]:
     """Return an iterator over the steps of a generation. See `TokenSteps`."""
     return TokenSteps(decoder, prompts, sampling, max_new_tokens=max_new_tokens, end_ids=end_ids, runners_up=runners_up)
 

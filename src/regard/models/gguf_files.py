@@ -168,7 +168,8 @@ def _read_tensors(reader: Any, kind: str, config: GPTConfig) -> dict[str, Tensor
 
 def _unpermuted(rows: Tensor, heads: int) -> Tensor:
     """Return rows in the order of layout "halves". llama.cpp stores those of each head as pairs: "interleaved"."""
-    return rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+    pairs: Tensor = rows.unflatten(0, (heads, -1, 2))
+    return pairs.transpose(1, 2).flatten(0, 2)
 
 
 def _names(model: GPT) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -74,13 +74,30 @@ _OTHERS = ("*position_ids", "cls.*", "classifier.*", "qa_outputs.*", "pooler.*",
 
 
 @overload
-def load_bert(folder: str | Path, head: None = None, *, fresh: bool = False, **changes: Any) -> nn.Module: ...
+def load_bert(
+    folder: str | Path,
+    head: None = None,
+    *,
+    fresh: bool = False,
+    classes: int | Sequence[str] | None = None,
+    **changes: int | float | str | None,
+) -> nn.Module: ...
 @overload
 def load_bert(
-    folder: str | Path, head: type[Head], *, fresh: bool = False, classes: Any = None, **changes: Any
+    folder: str | Path,
+    head: type[Head],
+    *,
+    fresh: bool = False,
+    classes: int | Sequence[str] | None = None,
+    **changes: int | float | str | None,
 ) -> Head: ...
 def load_bert(
-    folder: str | Path, head: Any = None, *, fresh: bool = False, classes: Any = None, **changes: Any
+    folder: str | Path,
+    head: type[nn.Module] | None = None,
+    *,
+    fresh: bool = False,
+    classes: int | Sequence[str] | None = None,
+    **changes: int | float | str | None,
 ) -> nn.Module:
     """Load a BERT from a model directory, in evaluation mode.
 
@@ -95,9 +112,19 @@ def load_bert(
 
     Raises:
         ValueError: for an unsupported config and for tensors that do not fit. The message lists all problems.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> bert = Bert(BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2))
+    >>> save_bert(SequenceClassifier(bert, ["bad", "good"]), folder)
+    >>> load_bert(folder, SequenceClassifier).labels
+    ('bad', 'good')
+    >>> load_bert(folder, Bert, attention_dropout=0.2).config.attention_dropout
+    0.2
     """
     stored = read_config(folder)
-    config = replace(config_from(stored, folder), **changes)
+    settings: dict[str, Any] = changes
+    config = replace(config_from(stored, folder), **settings)
     head = _head(stored, folder) if head is None else head
     if head is not SentenceEmbedder and head not in ARCHITECTURES.values():
         raise ValueError(f"bert: head ({head!r}) must be a class of regard.models that holds a BERT.")
@@ -125,6 +152,13 @@ def save_bert(model: nn.Module, folder: str | Path) -> None:
 
     Raises:
         ValueError: if `transformers` has no counterpart: another class, or a pooler that reads the mean.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> bert = Bert(BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2))
+    >>> save_bert(SequenceClassifier(bert, ["bad", "good"]), folder)
+    >>> sorted(path.name for path in Path(folder).iterdir())
+    ['config.json', 'model.safetensors']
     """
     inner = model.bert if isinstance(model, SentenceEmbedder) else model
     architecture = {kind: name for name, kind in ARCHITECTURES.items()}.get(type(inner))

@@ -49,6 +49,12 @@ def load_vit(folder: str | Path) -> ViT:
     Raises:
         ValueError: if the configuration is not of a ViT, or the tensors do not match it. The message lists all
             problems, or the path of a truncated file.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> save_vit(ViT(ViTConfig(classes=2, width=24, heads=3, hidden=48, layers=2)), folder, ["cat", "dog"])
+    >>> load_vit(folder).config.classes, labels_of(folder)
+    (2, ['cat', 'dog'])
     """
     config, tensors = read_config(folder), read_tensors(folder)
     prefix = "vit." if any(name.startswith("vit.") for name in tensors) else ""
@@ -66,6 +72,12 @@ def save_vit(model: ViT, folder: str | Path, labels: Sequence[str] = ()) -> None
 
     Raises:
         ValueError: if `transformers` has no counterpart: a stem, mean pooling, sinusoidal positions.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> save_vit(ViT(ViTConfig(classes=2, width=24, heads=3, hidden=48, layers=2)), folder, ["cat", "dog"])
+    >>> sorted(path.name for path in Path(folder).iterdir())
+    ['config.json', 'model.safetensors']
     """
     ours = model.config
     for name, value, known in (

@@ -15,19 +15,21 @@ and g after them, for all steps at once.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from ..attention import AttentionMap
 from ..core.settings import refuse
 from ..core.trace import trace_step
+from ..core.typed_call import same_type
 from ..layers import Dropout
 from ..layers.recurrent import CELLS, Hidden, RecurrentState, cell_class, run_rnn
 from .bounds import out_of_bounds, too_large, unknown_name
-from .decoder_context import CONTEXTS, context_of
-from .encoder_decoder import TIES, Memory, check_ids, embeddings, vocabulary_layer
+from .decoder_context import CONTEXTS, Context, KeysType, context_of
+from .encoder_decoder import TIES, Memory, State, check_ids, embeddings, vocabulary_layer
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,11 @@ class Seq2SeqConfig:
     """Shared embeddings: target and output layer, these and the source, or none."""
 
     def errors(self) -> list[str]:
-        """Return all errors in these settings, one sentence each."""
+        """Return all errors in these settings, one sentence each.
+
+        >>> Seq2SeqConfig(11, 13, dropout=1.0).errors()
+        ['seq2seq: dropout (1.0) must lie in [0, 1): it is the share that is dropped.']
+        """
         names = {"cell": CELLS, "context": CONTEXTS, "tie": TIES}
         problems = [*out_of_bounds("seq2seq", self), *unknown_name("seq2seq", self, names)]
         memory = self.encoder_hidden * (2 if self.bidirectional else 1)
@@ -109,6 +115,11 @@ class RecurrentEncoder(nn.Module):
         summary = hidden[0][-self.directions :].transpose(0, 1).flatten(1)  # (B, C)
         return Memory(states, lengths, summary)
 
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
+
 
 class Output(nn.Module):
     """g: hidden = tanh(W · [c; s; y]), the input of the vocabulary layer.
@@ -124,6 +135,11 @@ class Output(nn.Module):
 
     def forward(self, context: Tensor, state: Tensor, token: Tensor) -> Tensor:
         return self.dropout(torch.tanh(self.mix(torch.cat((context, state, token), -1))))
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
 
 @dataclass
@@ -162,11 +178,15 @@ class Seq2Seq(nn.Module):
     >>> hidden, (m,) = model.decode(torch.randint(4, 13, (2, 3)), model.encode(source, lengths), return_maps=True)
     >>> tuple(model.logits(hidden).shape), m.shape
     ((2, 3, 13), (2, 1, 3, 7))
+    >>> memory = model.encode(source, lengths)
+    >>> logits, state = model.step(torch.tensor([2, 2]), model.begin(memory))      # one step, from BOS
+    >>> tuple(logits.shape), model.longest, model.attends
+    ((2, 13), None, True)
     """
 
     longest = None
 
-    def __init__(self, config: Seq2SeqConfig, context: Any = None) -> None:
+    def __init__(self, config: Seq2SeqConfig, context: Context[KeysType] | None = None) -> None:
         super().__init__()
         if context is None:
             refuse(config.errors())
@@ -192,15 +212,30 @@ class Seq2Seq(nn.Module):
 
     @property
     def attends(self) -> bool:
+        """Whether the context depends on the decoder state, so that `decode` can return maps."""
         return not self.context.constant
 
     def encode(self, source: Tensor, lengths: Tensor) -> Memory:
+        """Encode source ids (B, Ts) of lengths (B,)."""
         check_ids("seq2seq", source, lengths, least=1)
         return self.encoder(self.dropout(self.source(source)), lengths)
 
+    @overload
+    def decode(
+        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: Literal[False] = False
+    ) -> Tensor: ...
+    @overload
+    def decode(
+        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: Literal[True]
+    ) -> tuple[Tensor, list[AttentionMap]]: ...
+    @overload
+    def decode(
+        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
     def decode(
         self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool = False
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
+        """Return hidden vectors (B, T, W) for the input ids (B, T), and the maps if requested. See `EncoderDecoder`."""
         check_ids("seq2seq", target, lengths)
         tokens = self.dropout(self.target(target.T))  # (T, B, W)
         keys = self.context.keys(memory)
@@ -235,13 +270,18 @@ class Seq2Seq(nn.Module):
         return first, tuple(torch.stack(parts) for parts in zip(*others, strict=True)) if others else None
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self.vocabulary(hidden)
+        """Return logits: (..., W) → (..., V)."""
+        logits: Tensor = self.vocabulary(hidden)
+        return logits
 
     def begin(self, memory: Memory) -> Seq2SeqState:
+        """Return the initial state, with one hypothesis per sentence."""
         first, above = self._begin(memory)
         return Seq2SeqState(self.context.keys(memory), first, above)
 
-    def step(self, tokens: Tensor, state: Seq2SeqState) -> tuple[Tensor, Seq2SeqState]:
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, Seq2SeqState]:
+        """Return the logits (B·K, V) of the next tokens, and the next state. See `EncoderDecoder`."""
+        assert isinstance(state, Seq2SeqState)
         token = self.dropout(self.target(tokens))  # (B·K, W)
         context = self.context(state.hidden[0], state.keys)  # (B·K, C)
         with trace_step("state"):
@@ -257,3 +297,8 @@ class Seq2Seq(nn.Module):
         """Return the logits (B, T, V) of all next tokens."""
         memory = self.encode(source, source_lengths)
         return self.logits(self.decode(target, memory, lengths=target_lengths))
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...

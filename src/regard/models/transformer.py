@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..attention import AttentionMap
 from ..core.settings import refuse
+from ..core.typed_call import same_type
 from ..layers import (
     DecoderBlock,
     DecoderCache,
@@ -22,10 +24,10 @@ from ..layers import (
     SinusoidalPosition,
 )
 from ..layers.feedforward import Activation
-from ..layers.learned_similarity import LEARNED, PLAIN
+from ..layers.learned_similarity import LEARNED, PLAIN, Similarity
 from ..layers.stack import BatchLayout, run_decoder, run_encoder, step_decoder
 from .bounds import out_of_bounds, too_large, uneven_heads, unknown_name
-from .encoder_decoder import TIES, Memory, check_ids, embeddings, vocabulary_layer
+from .encoder_decoder import TIES, Memory, State, check_ids, embeddings, vocabulary_layer
 
 ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 POSITIONS = ("sinusoidal", "learned", "rotary")
@@ -67,7 +69,11 @@ class TransformerConfig:
     """Number of learned positions. The other encodings have no limit."""
 
     def errors(self) -> list[str]:
-        """Return all errors in these settings, one sentence each."""
+        """Return all errors in these settings, one sentence each.
+
+        >>> TransformerConfig(11, 13, width=10, heads=3).errors()
+        ['transformer: width (10) must be divisible by heads (3); try 9 or 12.']
+        """
         names = {
             "position": POSITIONS,
             "activation": ACTIVATIONS,
@@ -134,6 +140,10 @@ class Transformer(nn.Module):
     >>> hidden, maps = model.decode(torch.randint(4, 13, (2, 3)), model.encode(source, lengths), return_maps=True)
     >>> tuple(model.logits(hidden).shape), [m.shape for m in maps]
     ((2, 3, 13), [(2, 2, 3, 7), (2, 2, 3, 7), (2, 2, 3, 7)])
+    >>> memory = model.encode(source, lengths)
+    >>> logits, state = model.step(torch.tensor([2, 2]), model.begin(memory))      # one step, from BOS
+    >>> tuple(logits.shape), model.longest, model.attends
+    ((2, 13), None, True)
     """
 
     attends = True
@@ -167,18 +177,33 @@ class Transformer(nn.Module):
 
     @property
     def longest(self) -> int | None:
+        """Maximum number of target tokens: that of the learned positions; None if there is no limit."""
         return self.config.positions if self.config.position == "learned" else None
 
     def encode(self, source: Tensor, lengths: Tensor) -> Memory:
+        """Encode source ids (B, Ts) of lengths (B,)."""
         check_ids("transformer", source, lengths, least=1)
         layout = BatchLayout.of(source, lengths)
         x = self._embed(self.source, self.source_position, source, layout=layout)
         x, _ = run_encoder(self.encoder, x, layout)
         return Memory(layout.unpack(self.encoder_norm(x)), lengths)
 
+    @overload
+    def decode(
+        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: Literal[False] = False
+    ) -> Tensor: ...
+    @overload
+    def decode(
+        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: Literal[True]
+    ) -> tuple[Tensor, list[AttentionMap]]: ...
+    @overload
+    def decode(
+        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
     def decode(
         self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool = False
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
+        """Return hidden vectors (B, T, W) for the input ids (B, T), and the maps if requested. See `EncoderDecoder`."""
         check_ids("transformer", target, lengths)
         layout, memory_layout = BatchLayout.all_of((target, lengths), (memory.states, memory.lengths))
         x = self._embed(self.target, self.target_position, target, layout=layout)
@@ -188,12 +213,17 @@ class Transformer(nn.Module):
         return (hidden, maps) if return_maps else hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self.vocabulary(hidden)
+        """Return logits: (..., W) → (..., V)."""
+        logits: Tensor = self.vocabulary(hidden)
+        return logits
 
     def begin(self, memory: Memory) -> TransformerState:
+        """Return the initial state, with one hypothesis per sentence."""
         return TransformerState(memory, [DecoderCache() for _ in self.decoder])
 
-    def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, TransformerState]:
+        """Return the logits (B·K, V) of the next tokens, and the next state. See `EncoderDecoder`."""
+        assert isinstance(state, TransformerState)
         memory = state.memory
         x = self._embed(self.target, self.target_position, tokens[:, None], state.caches[0].length)  # (B·K, 1, W)
         x = step_decoder(self.decoder, x, memory.states, memory.lengths, state.caches)
@@ -203,6 +233,11 @@ class Transformer(nn.Module):
         """Return the logits (B, T, V) of all next tokens."""
         memory = self.encode(source, source_lengths)
         return self.logits(self.decode(target, memory, lengths=target_lengths))
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
 
     def _embed(
         self,
@@ -227,7 +262,11 @@ def _attention(config: TransformerConfig, cross: bool = False) -> MultiHeadAtten
     # rotary positions encode distances, which are undefined between target and source
     rotary = RotaryPosition() if config.position == "rotary" and not cross else None
     return MultiHeadAttention(
-        config.width, config.heads, dropout=config.attention_dropout, similarity=config.similarity, position=rotary
+        config.width,
+        config.heads,
+        dropout=config.attention_dropout,
+        similarity=cast(Similarity, config.similarity),
+        position=rotary,
     )
 
 

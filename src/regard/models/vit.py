@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from ..core.messages import nearest
 from ..core.settings import refuse
 from ..core.tensors import dtype, shape
 from ..core.trace import trace_step
+from ..core.typed_call import same_type
 from ..layers import Dropout, EncoderBlock, FeedForward, MultiHeadAttention, sinusoids
 from ..layers.stack import BatchLayout, run_encoder
 from .bounds import out_of_bounds, too_large, uneven_heads, unknown_name
@@ -62,7 +63,11 @@ class ViTConfig:
     """Without a classifier: whether to add a tanh layer, as in the ViTModel of `transformers`."""
 
     def errors(self) -> list[str]:
-        """Return all errors in these settings, except the image size, which a recipe takes from the data."""
+        """Return all errors in these settings, except the image size, which a recipe takes from the data.
+
+        >>> ViTConfig(width=100, heads=3).errors()
+        ['vit: width (100) must be divisible by heads (3); try 99 or 102.']
+        """
         names = {"pool": POOLS, "position": POSITIONS, "activation": ACTIVATIONS}
         problems = [
             *out_of_bounds("vit", self),
@@ -86,7 +91,11 @@ class ViTConfig:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches."""
+        """Rows and columns of patches.
+
+        >>> ViTConfig(image=(224, 192), patch=16).grid
+        (14, 12)
+        """
         return self.image[0] // self.patch, self.image[1] // self.patch
 
 
@@ -136,7 +145,13 @@ class ViT(nn.Module):
         self.classifier = nn.Linear(width, config.classes) if config.classes else None
         self._initialize()
 
-    def forward(self, images: Tensor, *, return_maps: bool = False) -> Any:
+    @overload
+    def forward(self, images: Tensor, *, return_maps: Literal[False] = False) -> Tensor: ...
+    @overload
+    def forward(self, images: Tensor, *, return_maps: Literal[True]) -> tuple[Tensor, list[AttentionMap]]: ...
+    @overload
+    def forward(self, images: Tensor, *, return_maps: bool) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
+    def forward(self, images: Tensor, *, return_maps: bool = False) -> Tensor | tuple[Tensor, list[AttentionMap]]:
         """Return logits (B, classes) or features (B, width); with return_maps also the maps, (B, heads, T, T) each."""
         # only the class token of the last block is read, so only that one is computed
         x, maps = self._encode(images, return_maps, first_token=self.first is not None)
@@ -146,8 +161,24 @@ class ViT(nn.Module):
         output = features if self.classifier is None else self.classifier(features)
         return (output, maps) if return_maps else output
 
-    def encode(self, images: Tensor, *, return_maps: bool = False) -> Any:
-        """Return all normalized tokens after the last block: (B, T, width), class token first; or (tokens, maps)."""
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
+
+    @overload
+    def encode(self, images: Tensor, *, return_maps: Literal[False] = False) -> Tensor: ...
+    @overload
+    def encode(self, images: Tensor, *, return_maps: Literal[True]) -> tuple[Tensor, list[AttentionMap]]: ...
+    @overload
+    def encode(self, images: Tensor, *, return_maps: bool) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
+    def encode(self, images: Tensor, *, return_maps: bool = False) -> Tensor | tuple[Tensor, list[AttentionMap]]:
+        """Return all normalized tokens after the last block: (B, T, width), class token first; or (tokens, maps).
+
+        >>> model = ViT(ViTConfig(classes=10, width=24, heads=3, hidden=48, layers=2))
+        >>> tuple(model.encode(torch.randn(5, 1, 28, 28)).shape)      # a class token and 7·7 patches
+        (5, 50, 24)
+        """
         x, maps = self._encode(images, return_maps)
         return (self.norm(x), maps) if return_maps else self.norm(x)
 
@@ -192,7 +223,7 @@ class ViT(nn.Module):
 
     def _initialize(self) -> None:
         nn.init.trunc_normal_(self.patches.weight, std=self.patches.weight[0].numel() ** -0.5)
-        nn.init.zeros_(self.patches.bias)  # type: ignore[arg-type]
+        nn.init.zeros_(self.patches.bias)  # type: ignore[arg-type]  # a convolution with a bias
         if self.classifier is not None:
             nn.init.trunc_normal_(self.classifier.weight, std=0.02)
             nn.init.zeros_(self.classifier.bias)

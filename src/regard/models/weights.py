@@ -29,7 +29,13 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str = "weights") -> None:
-    """Copy `weights` into the model. Raise ValueError with the differences if they belong to another model."""
+    """Copy `weights` into the model. Raise ValueError with the differences if they belong to another model.
+
+    >>> model, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    >>> load_weights(other, weights_of(model))
+    >>> torch.equal(other.weight, model.weight)
+    True
+    """
     own = weights_of(model)
     missing, unknown = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
     shapes = [

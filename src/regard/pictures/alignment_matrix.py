@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TypedDict
 
 from ..attention.attention_map import AttentionMap
 from ..attention.word_weights import spell, word_weights
@@ -11,6 +12,16 @@ from .figure import Picture, check_path, save
 
 MAX_WORDS = 400
 """Maximum number of words along an axis, for readability."""
+
+
+class AlignmentOptions(TypedDict, total=False):
+    """Keyword arguments of `alignment`."""
+
+    path: str | os.PathLike[str] | None
+    head: int | str
+    batch: int
+    title: str
+    annotate: bool | None
 
 
 def alignment(
@@ -32,6 +43,14 @@ def alignment(
 
     Raises:
         ValueError: if the map has no tokens or too many words.
+
+    >>> import regard, torch
+    >>> x = torch.randn(3, 4, 8)                                        # (heads, tokens, width)
+    >>> _, m = regard.attend(x, x, x, return_map=True)
+    >>> subwords = ["▁at", "tention", "▁is", "▁all"]
+    >>> picture = alignment(m.tokens(query=subwords, key=subwords))
+    >>> [tick.get_text() for tick in picture.axes[0].get_yticklabels()]
+    ['attention', 'is', 'all']
     """
     path = None if path is None else check_path("alignment", path)
     if map.query_tokens is None or map.key_tokens is None:

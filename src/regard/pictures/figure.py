@@ -18,7 +18,14 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 class Picture(Figure):
-    """A figure that a notebook displays without pyplot."""
+    """A figure that a notebook displays without pyplot.
+
+    >>> import tempfile
+    >>> picture = Picture.of_pixels(300, 200)
+    >>> axes = picture.add_axes_at(50, 40, 200, 120, xlabel="key")
+    >>> picture.save(tempfile.mkdtemp() + "/empty.svg").name
+    'empty.svg'
+    """
 
     pixels: tuple[int, int]
 
@@ -30,10 +37,11 @@ class Picture(Figure):
         picture.pixels = width, height
         return picture
 
-    def add_axes_at(self, left: float, bottom: float, width: float, height: float, **options: Any) -> Axes:
+    def add_axes_at(self, left: float, bottom: float, width: float, height: float, **options: object) -> Axes:
         """Add axes at a position in pixels, to a figure created by `of_pixels`."""
         wide, high = self.pixels
-        return self.add_axes((left / wide, bottom / high, width / wide, height / high), **options)
+        axes_options: dict[str, Any] = options
+        return self.add_axes((left / wide, bottom / high, width / wide, height / high), **axes_options)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Save the picture as .png, .svg or .pdf, depending on the suffix."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import matplotlib
 import numpy as np
@@ -38,6 +38,20 @@ DECADES = 4
 """Range of the logarithmic scale. Smaller weights get the lowest colour."""
 EMPTY = -1.0
 """Value of the gaps between thumbnails."""
+
+
+class GridOptions(TypedDict, total=False):
+    """Keyword arguments of `grid`."""
+
+    heads: Selection
+    tokens: slice | None
+    batch: int
+    reduce: str
+    scale: str
+    limits: tuple[float, float] | None
+    cmap: str | Colormap
+    side: int | None
+    title: str
 
 
 def grid(

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import matplotlib
 import torch
@@ -17,11 +17,17 @@ from rich.console import Console
 from torch import Tensor
 
 from ..attention.attention_map import AttentionMap
+from ..attention.picture_options import HeatmapOptions
 from . import figure as picture
 from . import panel_selection, terminal
 from .layout import Sheet
 from .panel_selection import Dense, Map, Selection
 from .panels import PAPER, Style, paint
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    Matrices: TypeAlias = Tensor | ArrayLike | Sequence[Tensor] | Sequence[Sequence[Tensor]]
 
 
 def draw(
@@ -67,7 +73,7 @@ def draw(
     return paint(sheet, Style(cmap, scale, limits, annotate, reduce), size)
 
 
-def save(map: Map, path: str | os.PathLike[str], **options: Any) -> Path:
+def save(map: Map, path: str | os.PathLike[str], **options: Unpack[HeatmapOptions]) -> Path:
     """Save the picture of a map as .png, .svg or .pdf, depending on the suffix. Options are those of `draw`.
 
     The file is written atomically. Raises ValueError for another suffix, FileNotFoundError if there is no directory.
@@ -80,11 +86,11 @@ def save(map: Map, path: str | os.PathLike[str], **options: Any) -> Path:
     return picture.save(draw(map, **options), path)
 
 
-def show(map: Map, **options: Any) -> None:
+def show(map: Map, **options: Unpack[HeatmapOptions]) -> None:
     """Show the picture of a map in a notebook, a window, or else the terminal. Options are those of `draw`."""
     inspect.signature(draw).bind(map, **options)  # reject unknown options in the terminal, too
     if _in_notebook():
-        from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
+        from IPython.display import display  # type: ignore[import-not-found, unused-ignore]  # not a dependency
 
         display(draw(map, **options))
     elif not _show_window(map, options):
@@ -99,7 +105,7 @@ def html(map: AttentionMap) -> str:
 
 
 def show_heatmaps(
-    matrices: Any,
+    matrices: Map | Matrices,
     xlabel: str,
     ylabel: str,
     titles: Sequence[str] | None = None,
@@ -121,7 +127,7 @@ def show_heatmaps(
     ('Keys', 'Queries')
     """
     path = None if path is None else picture.check_path("show_heatmaps", path)
-    map: Map = matrices if hasattr(matrices, "pool") else Dense(_stack(matrices))
+    map: Any = matrices if hasattr(matrices, "pool") else Dense(_stack(matrices))
     panels = panel_selection.panels("show_heatmaps", map, None, None)
     columns = map.shape[-3] if len(map.shape) > 2 else 1
     sheet = Sheet(
@@ -149,7 +155,7 @@ def _panel_titles(titles: Sequence[str] | None, rows: int, columns: int) -> list
     return list(titles) * (rows if len(titles) == columns else 1)
 
 
-def _stack(matrices: Any) -> Tensor:
+def _stack(matrices: Matrices) -> Tensor:
     """Convert nested numbers with four dimensions to a tensor."""
     try:
         stacked = _tensor(matrices)
@@ -168,7 +174,7 @@ def _stack(matrices: Any) -> Tensor:
     return stacked
 
 
-def _tensor(matrices: Any) -> Tensor:
+def _tensor(matrices: Matrices) -> Tensor:
     if isinstance(matrices, list | tuple) and not all(isinstance(each, int | float) for each in matrices):
         return torch.stack([_tensor(each) for each in matrices])
     return torch.as_tensor(matrices).to("cpu", torch.float32)
@@ -180,10 +186,10 @@ def _in_notebook() -> bool:
     return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
 
-def _show_window(map: Map, options: dict[str, Any]) -> bool:
+def _show_window(map: Map, options: HeatmapOptions) -> bool:
     """Open a window if matplotlib has an interactive backend. Blocks until the window is closed."""
     import matplotlib.pyplot as plt
-    from matplotlib.backends import BackendFilter, backend_registry
+    from matplotlib.backends.registry import BackendFilter, backend_registry
 
     try:
         if matplotlib.get_backend().lower() not in backend_registry.list_builtin(BackendFilter.INTERACTIVE):

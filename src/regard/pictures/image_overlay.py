@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.patches import Rectangle
 
 from .figure import Picture, save
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 SIDE = 512
 """Minimum number of pixels of the longer side."""
 
 
 def overlay(
-    image: Any,
-    weights: Any,
+    image: ArrayLike,
+    weights: ArrayLike,
     path: str | Path | None = None,
     title: str = "",
     mark: tuple[int, int] | None = None,
@@ -32,6 +35,10 @@ def overlay(
 
     Raises:
         ValueError: if the shapes are invalid.
+
+    >>> picture = overlay(np.zeros((24, 24, 3), np.uint8), np.eye(3), title="the diagonal", mark=(0, 0))
+    >>> len(picture.axes)                                               # the image, and the image with weights
+    2
     """
     pixels, map_ = _pixels(image), np.asarray(weights, np.float64)
     if map_.ndim != 2 or not map_.size:
@@ -57,7 +64,7 @@ def overlay(
     return figure
 
 
-def _pixels(image: Any) -> np.ndarray:
+def _pixels(image: ArrayLike) -> np.ndarray:
     """Convert an image to (H, W) or (H, W, 3)."""
     pixels = np.asarray(image)
     if pixels.ndim == 3 and pixels.shape[0] in (1, 3):

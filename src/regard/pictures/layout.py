@@ -15,7 +15,7 @@ to cells of two pixels, so that every strong link stays visible.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -134,7 +134,8 @@ def _points(cell: int) -> float:
 def width_of(text: str, points: float, families: list[str]) -> int:
     """Return the width of a text in pixels."""
     properties = FontProperties(family=families, size=points)
-    return round(RendererAgg(1, 1, DPI).get_text_width_height_descent(text, properties, False)[0])
+    width: float = RendererAgg(1, 1, DPI).get_text_width_height_descent(text, properties, False)[0]
+    return round(width)
 
 
 def _preferred_size(sheet: Sheet) -> Pair:
@@ -202,4 +203,5 @@ def _text(tokens: Sequence[str] | None, position: int, step: int) -> str:
 
 
 def _round_step(least: float) -> int:
-    return next(digit * 10**power for power in itertools.count() for digit in (1, 2, 5) if digit * 10**power >= least)
+    steps: Iterator[int] = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
+    return next(step for step in steps if step >= least)

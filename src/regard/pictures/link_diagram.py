@@ -12,7 +12,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import matplotlib
 import numpy as np
@@ -63,6 +63,17 @@ def strongest(
     ]
 
 
+class LinkOptions(TypedDict, total=False):
+    """Keyword arguments of `links`."""
+
+    query: slice | int
+    head: int | str
+    batch: int
+    top: int
+    path: str | os.PathLike[str] | None
+    title: str
+
+
 def links(
     map: AttentionMap,
     query: slice | int = slice(0, 32),
@@ -85,6 +96,13 @@ def links(
 
     Raises:
         ValueError: if span, head or batch entry are out of range.
+
+    >>> import regard, torch
+    >>> x = torch.randn(3, 4, 8)                                        # (heads, tokens, width)
+    >>> _, m = regard.attend(x, x, x, return_map=True)
+    >>> picture = links(m.tokens(query=list("abcd"), key=list("abcd")), head=0, top=1, title="head 0")
+    >>> [text.get_text() for text in picture.axes[0].texts][:3]
+    ['a', '0', 'b']
     """
     path = None if path is None else check_path("links", path)
     span = _span(map, query)

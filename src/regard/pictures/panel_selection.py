@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ..attention.attention_map import AttentionMap
+from ..attention.picture_options import Selection as Selection
 from . import terminal
 
 MAX_PANELS = 64
-Selection = int | Sequence[int] | None
 Lead = tuple[int, ...]  # index of a panel in the leading dimensions
 
 

@@ -54,6 +54,12 @@ def save_confusion(matrix: Tensor, names: Sequence[str], f1: Sequence[float], pa
 
     Raises:
         ValueError: if the matrix is not (names, names) or the suffix is unknown.
+
+    >>> import tempfile, torch
+    >>> path = Path(tempfile.mkdtemp()) / "confusion.png"
+    >>> save_confusion(torch.tensor([[8, 2], [1, 9]]), ["cat", "dog"], [0.84, 0.86], path)
+    >>> json.loads(path.with_suffix(".json").read_text())["matrix"]
+    [[8, 2], [1, 9]]
     """
     path = Path(path)
     if tuple(matrix.shape) != (len(names), len(names)) or not names:

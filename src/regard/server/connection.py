@@ -29,7 +29,7 @@ class Connection(H11Protocol):
         """Start time of the incomplete request; None between requests and while a response is sent."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # asyncio passes a Transport to a Protocol of streams
         super().connection_made(transport)
         self._wait()
 

@@ -98,7 +98,8 @@ class WorkQueue:
         task = self._enter(Task(label, scope, ticket))
         task.future = self._pool.submit(self._run, task, job)
         try:
-            return await self._wait(request, task)
+            result: T = await self._wait(request, task)
+            return result
         finally:
             self._tasks.remove(task)
             task.stop()

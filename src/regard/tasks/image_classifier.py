@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from ..core.files import write_text
 from ..core.json_files import parse_json
 from ..data.image_batches import Normal, Shape
-from ..data.image_files import decode
+from ..data.image_files import ImageInput, decode
 from ..models.beam_search import evaluating
 from ..models.vit import ViT
 
@@ -25,7 +24,11 @@ FILE = "images.json"
 
 @dataclass(frozen=True)
 class Label:
-    """The predicted class of an image."""
+    """The predicted class of an image.
+
+    >>> str(Label("cat", 0.75, torch.tensor([0.75, 0.25])))
+    'cat\\t0.7500'
+    """
 
     name: str
     probability: float
@@ -37,12 +40,32 @@ class Label:
 
 
 class ImageClassifier:
-    """An image model with its class names and the shape and normalization of its images."""
+    """An image model with its class names and the shape and normalization of its images.
+
+    `load_image_classifier` loads a trained one; this one has random weights:
+
+    >>> import numpy as np
+    >>> from regard.models import ViTConfig
+    >>> model = ViT(ViTConfig(classes=2, image=(8, 8), width=12, heads=3, hidden=24, layers=2))
+    >>> classifier = ImageClassifier(model, ["cat", "dog"], Shape(8, 8, 1), Normal((0.5,), (0.25,)))
+    >>> grey = np.full((8, 8), 128, np.uint8)
+    >>> [label.name in ("cat", "dog") for label in classifier.classify([grey, grey])]
+    [True, True]
+    >>> tuple(classifier.logits(torch.zeros(3, 1, 8, 8, dtype=torch.uint8)).shape)
+    (3, 2)
+    >>> tuple(classifier.look(grey).shape)                              # attention to 2 × 2 patches
+    (2, 2)
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> classifier.save(folder)
+    >>> read_about(folder)[0]
+    ['cat', 'dog']
+    """
 
     def __init__(self, model: nn.Module, classes: Sequence[str], shape: Shape, normal: Normal) -> None:
         self.model, self.classes, self.shape, self.normal = model, list(classes), shape, normal
 
-    def classify(self, images: Sequence[Any], batch: int = 256) -> list[Label]:
+    def classify(self, images: Sequence[ImageInput], batch: int = 256) -> list[Label]:
         """Predict the class of each image: a file, a Pillow image, or a uint8 array (H, W) or (H, W, 3).
 
         Raises:
@@ -71,7 +94,7 @@ class ImageClassifier:
         return logits.cpu()
 
     @torch.no_grad()
-    def look(self, image: Any) -> Tensor | None:
+    def look(self, image: ImageInput) -> Tensor | None:
         """Return the mean attention of the last block's heads from the class token to the patches, (rows, columns).
 
         With mean pooling, return the mean attention of all patches. Return None for a model without attention.

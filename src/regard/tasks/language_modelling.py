@@ -19,7 +19,7 @@ CONTINUATION = 200
 """Maximum number of tokens of a sample."""
 
 
-class LanguageModelling(Task):
+class LanguageModelling(Task[TokenBatch]):
     """Task of training a language model: `training.fit(LanguageModelling(…), …)`.
 
         loss = 1/N Σₙ −log p(tokenₙ | tokens before it in its window)

@@ -27,6 +27,7 @@ from ..models.cnn import CNN, CNNConfig
 from ..models.gguf_files import load_gguf
 from ..models.gpt import GPT, GPTConfig
 from ..models.gpt_heads import LastTokenClassifier
+from ..models.gpt_settings import config_from as gpt_config_from
 from ..models.huggingface_bert import config_from, load_bert
 from ..models.huggingface_gpt import load_gpt
 from ..models.huggingface_vit import labels_of, load_vit, scale_of
@@ -61,6 +62,20 @@ def load_translator(folder: str | os.PathLike[str]) -> Translator:
 
     Raises:
         ValueError: if the folder holds no model, or a damaged one; the message names the file.
+
+    >>> import tempfile
+    >>> from regard.models import Seq2SeqConfig
+    >>> from regard.training import Silent, Training
+    >>> from regard.training.recipes.train_translator import Parallel, RecurrentRecipe, train
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "pairs.tsv").write_text("one\\teins\\ntwo\\tzwei\\nthree\\tdrei\\n")
+    >>> data = Parallel((folder / "pairs.tsv",), (folder / "pairs.tsv",), vocabulary=40)
+    >>> model = Seq2SeqConfig(width=8, hidden=8, encoder_hidden=8)
+    >>> recipe = RecurrentRecipe(data=data, model=model, training=Training(steps=2, warmup=1))
+    >>> outcome = train(recipe, folder / "run", Silent())
+    >>> translator = load_translator(folder / "run")
+    >>> len(translator.translate(["one", "two"]))
+    2
     """
     folder = Path(folder)
     config = read_recipe_config(folder, "translate", TRANSLATOR_CONFIGS, "a translator")
@@ -94,6 +109,16 @@ def load_text_classifier(folder: str | os.PathLike[str]) -> Classifier:
 
     Raises:
         ValueError: if the folder holds no model, or a damaged one; the message names the file.
+
+    >>> import tempfile
+    >>> from regard.models import save_bert
+    >>> folder = tempfile.mkdtemp()
+    >>> words = WordPiece.train(["a low lower lowest", "a new newer newest"] * 9, 40)
+    >>> bert = Bert(BertConfig(vocabulary=len(words), width=12, heads=3, hidden=24, layers=2))
+    >>> save_bert(SequenceClassifier(bert, ["old", "new"]), folder)
+    >>> words.save(folder)
+    >>> load_text_classifier(folder).labels
+    ('old', 'new')
     """
     folder = Path(folder)
     if not is_run(folder):
@@ -114,6 +139,13 @@ def load_image_classifier(folder: str | os.PathLike[str]) -> ImageClassifier:
 
     Raises:
         ValueError: if the folder holds no model, or a damaged one; the message names the file.
+
+    >>> import tempfile
+    >>> from regard.models import save_vit
+    >>> folder = tempfile.mkdtemp()
+    >>> save_vit(ViT(ViTConfig(classes=2, width=24, heads=3, hidden=48, layers=2)), folder, ["cat", "dog"])
+    >>> load_image_classifier(folder).classes
+    ['cat', 'dog']
     """
     folder = Path(folder)
     if not is_run(folder):
@@ -196,8 +228,7 @@ def gpt_positions(folder: Path) -> int:
     """Return the maximum number of tokens that the GPT of a run or of a Hugging Face directory can read."""
     if is_run(folder):
         return gpt_config_of(folder).positions
-    config = read_config(folder)
-    return int(config.get("n_positions") or config.get("max_position_embeddings") or 0)
+    return gpt_config_from(read_config(folder), folder).positions
 
 
 def vocabulary_file(folder: Path) -> Path:

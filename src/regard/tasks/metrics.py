@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+__all__ = ["F1", "accuracy", "confusion", "f1", "f1_of", "figures"]
+
 
 class F1(NamedTuple):
     """F1 scores of a classifier."""

@@ -21,7 +21,7 @@ from .task import Loss, Task
 SAMPLES = 4
 
 
-class Pretrain(Task):
+class Pretrain(Task[MaskedBatch]):
     """Task of pretraining a BERT: `training.fit(Pretrain(…), …)`.
 
         loss = 1/M Σₘ −log p(tokenₘ)  +  1/B Σ_b −log p(follows_b)        the second term only for pairs
@@ -31,6 +31,19 @@ class Pretrain(Task):
         words: the vocabulary.
         train: training batches.
         valid: batches of held-out text, not shuffled, so that every evaluation masks the same positions.
+
+    >>> import tempfile
+    >>> from regard.data import Corpus, encode_passages
+    >>> from regard.models import Bert, BertConfig
+    >>> words = WordPiece.train(["a low lower lowest", "a new newer newest"] * 9, 40)
+    >>> passages = encode_passages(iter([["a low new", "a newest"], ["lowest low"]]), words, longest=8)
+    >>> corpus = Corpus.write(tempfile.mkdtemp() + "/corpus", passages)
+    >>> bert = Bert(BertConfig(vocabulary=len(words), width=12, heads=3, hidden=24, layers=2), pooler=False)
+    >>> model = MaskedTokens(bert)
+    >>> task = Pretrain(model, words, *(MaskedBatches(corpus, words, 64, shuffle=turn) for turn in (True, False)))
+    >>> with torch.no_grad():                                           # as the training loop does
+    ...     task.batch_loss(next(task.train.epoch(0))).count, "loss" in task.evaluate(), len(task.samples())
+    (2, True, 2)
     """
 
     train: MaskedBatches

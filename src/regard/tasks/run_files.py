@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.digests import Damaged, file_digest, json_digest
-from ..core.json_files import read_json_object
+from ..core.json_files import JSON, read_json_object
 from ..core.messages import few
 from ..core.tensor_files import read_tensors_and_metadata
 from ..models.weights import load_weights
@@ -44,8 +44,24 @@ LIMITS = ("steps", "epochs", "minutes")
 CONFIG = "config.json"
 
 
-def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the settings of a run and verify their digest."""
+def read_config(folder: str | os.PathLike[str]) -> dict[str, JSON]:
+    """Read the settings of a run and verify their digest.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from regard.data import Augmentation, Images, Normal, Shape
+    >>> from regard.models import CNN, CNNConfig
+    >>> from regard.tasks import ClassifyImages, ImageClassifier
+    >>> from regard.training import Silent, Training, fit
+    >>> images = Images(np.repeat(np.uint8([20, 240, 20, 240]), 64).reshape(4, 8, 8), [0, 1, 0, 1], ["dark", "light"])
+    >>> model = CNN(CNNConfig(classes=2, widths=(4,), blocks=1))
+    >>> classifier = ImageClassifier(model, images.classes, Shape(8, 8, 1), Normal((0.5,), (0.25,)))
+    >>> task = ClassifyImages(classifier, images, images, batch=4, augmentation=Augmentation(crop=0, erase=0.0))
+    >>> folder = tempfile.mkdtemp() + "/run"
+    >>> _ = fit(task, Training(steps=2, warmup=1, device="cpu"), folder, display=Silent())
+    >>> read_config(folder)["training"]["steps"]
+    2
+    """
     path = Path(folder) / "config.json"
     config = read_json_object(path, "the settings of a run", "Give another folder.", where="training")
     digest = config.pop("sha256", None)  # earlier versions wrote none
@@ -86,6 +102,22 @@ def read_weights(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
     Raises:
         ValueError: if there are no weights, if they are damaged, or if the settings or vocabularies changed since they
             were trained.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from regard.data import Augmentation, Images, Normal, Shape
+    >>> from regard.models import CNN, CNNConfig
+    >>> from regard.tasks import ClassifyImages, ImageClassifier
+    >>> from regard.training import Silent, Training, fit
+    >>> images = Images(np.repeat(np.uint8([20, 240, 20, 240]), 64).reshape(4, 8, 8), [0, 1, 0, 1], ["dark", "light"])
+    >>> model = CNN(CNNConfig(classes=2, widths=(4,), blocks=1))
+    >>> classifier = ImageClassifier(model, images.classes, Shape(8, 8, 1), Normal((0.5,), (0.25,)))
+    >>> task = ClassifyImages(classifier, images, images, batch=4, augmentation=Augmentation(crop=0, erase=0.0))
+    >>> folder = tempfile.mkdtemp() + "/run"
+    >>> _ = fit(task, Training(steps=2, warmup=1, device="cpu"), folder, display=Silent())
+    >>> from regard.training import weights_of
+    >>> read_weights(folder).keys() == weights_of(model).keys()
+    True
     """
     folder = Path(folder)
     path = folder / "model.safetensors"
@@ -102,5 +134,24 @@ def read_weights(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def load_best(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
-    """Load the best weights of a run into a model."""
+    """Load the best weights of a run into a model.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from regard.data import Augmentation, Images, Normal, Shape
+    >>> from regard.models import CNN, CNNConfig
+    >>> from regard.tasks import ClassifyImages, ImageClassifier
+    >>> from regard.training import Silent, Training, fit
+    >>> images = Images(np.repeat(np.uint8([20, 240, 20, 240]), 64).reshape(4, 8, 8), [0, 1, 0, 1], ["dark", "light"])
+    >>> model = CNN(CNNConfig(classes=2, widths=(4,), blocks=1))
+    >>> classifier = ImageClassifier(model, images.classes, Shape(8, 8, 1), Normal((0.5,), (0.25,)))
+    >>> task = ClassifyImages(classifier, images, images, batch=4, augmentation=Augmentation(crop=0, erase=0.0))
+    >>> folder = tempfile.mkdtemp() + "/run"
+    >>> _ = fit(task, Training(steps=2, warmup=1, device="cpu"), folder, display=Silent())
+    >>> from regard.training import weights_of
+    >>> other = CNN(model.config)
+    >>> load_best(other, folder)
+    >>> torch.equal(weights_of(other)["classifier.bias"], read_weights(folder)["classifier.bias"])
+    True
+    """
     load_weights(model, read_weights(folder), str(Path(folder) / "model.safetensors"))

@@ -16,7 +16,7 @@ from .text_classifier import Classifier
 SAMPLES = 8
 
 
-class Classify(Task):
+class Classify(Task[TextBatch]):
     """Task of training a text classifier: `training.fit(Classify(…), …)`.
 
         loss = 1/B Σ_b −log p(label_b | text_b)
@@ -27,6 +27,21 @@ class Classify(Task):
         valid: batches of held-out texts, not shuffled.
         smoothing: label smoothing, in training only.
         layer_decay: ratio of the learning rate of each layer to that of the layer above it; 1 for equal rates.
+
+    >>> import tempfile
+    >>> from regard.data import Corpus, WordPiece
+    >>> from regard.models import Bert, BertConfig, SequenceClassifier
+    >>> words = WordPiece.train(["a low lower lowest", "a new newer newest"] * 9, 40)
+    >>> texts = [("a low", 0), ("newest", 1), ("a new", 1)]
+    >>> folder = tempfile.mkdtemp()
+    >>> corpus = Corpus.write(folder + "/corpus", [(words.encode(text).ids, [label]) for text, label in texts])
+    >>> bert = Bert(BertConfig(vocabulary=len(words), width=12, heads=3, hidden=24, layers=2))
+    >>> classifier = Classifier(SequenceClassifier(bert, ["old", "new"]), words)
+    >>> task = Classify(classifier, *(TextBatches(corpus, 64, pad=words.pad, shuffle=turn) for turn in (True, False)))
+    >>> task.batch_loss(next(task.train.epoch(0))).count, list(task.evaluate())
+    (3, ['loss', 'accuracy', 'f1'])
+    >>> int(task.confusion().sum()), [sample[0] for sample in task.samples()]
+    (3, ['a low', 'newest', 'a new'])
     """
 
     goal = ("accuracy", "max")

@@ -19,7 +19,15 @@ from ..models.gpt_heads import LastTokenClassifier
 class Classifier:
     """A classification model on a BERT or GPT, and its vocabulary.
 
-    Texts are classified in batches of similar length. Results are in the order of the inputs.
+    Texts are classified in batches of similar length. Results are in the order of the inputs. `load_text_classifier`
+    loads a trained one; this one has random weights:
+
+    >>> from regard.models import Bert, BertConfig
+    >>> words = WordPiece.train(["a low lower lowest", "a new newer newest"] * 9, 40)
+    >>> bert = Bert(BertConfig(vocabulary=len(words), width=12, heads=3, hidden=24, layers=2))
+    >>> classifier = Classifier(SequenceClassifier(bert, ["old", "new"]).eval(), words)
+    >>> classifier.labels, tuple(classifier.probabilities(["a low", "newest", "a new"]).shape)
+    (('old', 'new'), (3, 2))
     """
 
     model: SequenceClassifier | LastTokenClassifier
@@ -29,6 +37,7 @@ class Classifier:
 
     @property
     def labels(self) -> tuple[str, ...]:
+        """The names of the classes."""
         return self.model.labels
 
     @torch.inference_mode()

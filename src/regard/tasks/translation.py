@@ -22,7 +22,7 @@ EVALUATION = "evaluation.json"
 """File in the folder of a run with the BLEU tokenizer and the signatures of the scores."""
 
 
-class Translate(Task):
+class Translate(Task[Batch]):
     """Task of training a translator: `training.fit(Translate(…), …)`.
 
     Args:
@@ -33,6 +33,23 @@ class Translate(Task):
         smoothing: label smoothing, in training only.
         longest: maximum number of tokens of a translation during evaluation.
         tokenizer: sacreBLEU tokenizer; by default, chosen by the script of the held-out targets.
+
+    >>> import tempfile
+    >>> from regard.data import Characters, Corpus, encode_pairs
+    >>> from regard.models import Transformer, TransformerConfig
+    >>> letters, pairs = Characters("abc"), [("ab", "ba"), ("c", "c"), ("abc", "cba")]
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> corpus = Corpus.write(folder / "corpus", encode_pairs(pairs, letters, letters))
+    >>> model = Transformer(TransformerConfig(len(letters), len(letters), width=8, heads=2, hidden=16))
+    >>> batches = Batches(corpus, 64), Batches(corpus, 64, shuffle=False)
+    >>> task = Translate(Translator(model, letters, letters), *batches, pairs, longest=8)
+    >>> loss = task.batch_loss(next(task.train.epoch(0)))
+    >>> loss.count, list(task.evaluate()), len(task.samples())          # 6 letters and 3 EOS
+    (9, ['loss', 'bleu', 'chrf', 'exact'], 3)
+    >>> task.save(folder)
+    >>> task.save_evaluation(folder)                                    # `save` does this, too
+    >>> sorted(path.name for path in folder.glob("*.json"))
+    ['evaluation.json', 'source.json', 'target.json']
     """
 
     goal = ("bleu", "max")
@@ -76,6 +93,7 @@ class Translate(Task):
         }
 
     def samples(self) -> list[tuple[str, str, str]]:
+        """Return a few held-out texts, their greedy translations, and the references."""
         ours = self._translated(SAMPLES)
         return [(source, text, wanted) for (source, wanted), text in zip(self.texts, ours, strict=False)]
 

@@ -27,7 +27,11 @@ CONTIGUOUS_FROM = 16
 
 @dataclass(frozen=True)
 class Translation:
-    """A translated sentence."""
+    """A translated sentence.
+
+    >>> Translation("a", "b", -0.5, read=(5, 3), written=(6,))
+    Translation(source='a', text='b', score=-0.5)
+    """
 
     source: str
     text: str
@@ -77,7 +81,31 @@ class Alignment(NamedTuple):
 class Translator:
     """A translation model and its vocabularies.
 
-    Sentences are translated in batches of similar length. Results are in the order of the inputs.
+    Sentences are translated in batches of similar length. Results are in the order of the inputs. `load_translator`
+    loads a trained one; this one has random weights:
+
+    >>> from regard.data import Characters
+    >>> from regard.models import Transformer, TransformerConfig
+    >>> letters = Characters("abc ")
+    >>> model = Transformer(TransformerConfig(len(letters), len(letters), width=8, heads=2, hidden=16))
+    >>> translator = Translator(model, letters, letters)
+    >>> (best,), (m,) = translator.translate("ab", size=2, longest=4, return_maps=True)
+    >>> best.source, m.shape == (2, len(best.written) + 1, 3), translator.attends      # heads, steps, source with EOS
+    ('ab', True, True)
+    >>> [len(best) for best in translator.translate(["ab", "c"], n_best=2, longest=4)]
+    [2, 2]
+
+    Attention and word alignment of an existing pair of sentences:
+
+    >>> pair = translator.known("ab", "ca")
+    >>> [m.shape for m in translator.look(pair)], translator.align(pair).weights.shape
+    ([(2, 3, 3)], torch.Size([2, 2]))
+
+    With ids in place of texts:
+
+    >>> hypotheses = translator.search([(4, 5, EOS)], size=1, longest=4)
+    >>> len(hypotheses[0][0].tokens) <= 4
+    True
     """
 
     model: EncoderDecoder
@@ -98,16 +126,30 @@ class Translator:
         self, texts: Sequence[str], *, return_maps: Literal[False] = ..., **options: Unpack[SearchOptions]
     ) -> list[list[Translation]]: ...
     @overload
-    def translate(  # type: ignore[overload-overlap]
+    def translate(  # type: ignore[overload-overlap]  # a string is a sequence of strings, too
         self, texts: str, *, return_maps: Literal[True], **options: Unpack[SearchOptions]
     ) -> tuple[list[Translation], list[AttentionMap]]: ...
     @overload
     def translate(
         self, texts: Sequence[str], *, return_maps: Literal[True], **options: Unpack[SearchOptions]
     ) -> tuple[list[list[Translation]], list[list[AttentionMap]]]: ...
+    @overload
+    def translate(
+        self, texts: str | Sequence[str], *, return_maps: bool, **options: Unpack[SearchOptions]
+    ) -> (
+        list[Translation]
+        | list[list[Translation]]
+        | tuple[list[Translation], list[AttentionMap]]
+        | tuple[list[list[Translation]], list[list[AttentionMap]]]
+    ): ...
     def translate(
         self, texts: str | Sequence[str], *, return_maps: bool = False, **options: Unpack[SearchOptions]
-    ) -> Any:
+    ) -> (
+        list[Translation]
+        | list[list[Translation]]
+        | tuple[list[Translation], list[AttentionMap]]
+        | tuple[list[list[Translation]], list[list[AttentionMap]]]
+    ):
         """Return the n best translations of each text, best first. For a single string, return its translations.
 
         Args:

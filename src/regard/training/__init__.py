@@ -10,7 +10,7 @@ from .config import Training
 from .logbook import Hook, Outcome
 from .loop import fit
 from .loss_window import Diverged
-from .progress import Display, Silent
+from .progress import Display, Metrics, Silent
 from .random_state import seed_all
 from .signals import Interrupted
 
@@ -21,6 +21,7 @@ __all__ = [
     "Hook",
     "Interrupted",
     "Loss",
+    "Metrics",
     "Outcome",
     "Silent",
     "Task",

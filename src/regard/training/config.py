@@ -80,7 +80,11 @@ class Training:
     """Compile the model with torch.compile."""
 
     def errors(self) -> list[str]:
-        """Return one message for each invalid setting."""
+        """Return one message for each invalid setting.
+
+        >>> Training(steps=100, warmup=10, clip=-1.0).errors()
+        ['training: clip (-1.0) must be 0 or more and finite; got -1.0. Try 1, or 0 for no clipping.']
+        """
         return [*_limits(self), *_numbers(self), *_names(self), *_together(self)]
 
     def check(self) -> Training:

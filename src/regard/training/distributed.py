@@ -14,6 +14,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 TIMEOUT = timedelta(hours=4)
@@ -88,9 +90,9 @@ def group(device: torch.device) -> Iterator[Group]:
         torch.cuda.set_device(device)
     created = not dist.is_initialized()
     if created:
-        store, rank, world = next(dist.rendezvous("env://", timeout=TIMEOUT))
+        store, rank, world = next(rendezvous("env://", timeout=TIMEOUT))
         # torchrun restarts with the same store, which still has the addresses of dead processes: prefix the keys
-        store = dist.PrefixStore(f"life-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        store = PrefixStore(f"life-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
         _groups.append(dist.group.WORLD)

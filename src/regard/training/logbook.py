@@ -8,24 +8,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 
 from ..core.files import write
-from ..pictures.training_charts import draw
+from ..pictures.training_charts import draw as draw
 from ..tasks.run_files import CONFIG, config_digest
 from ..tasks.task import Task
 from . import checkpoint
 from .distributed import Group
-from .progress import Display, Silent
+from .progress import Display, Metrics, Silent
 from .random_state import preserve_rng_states
 from .run_folder import Run
 from .session import Session
 from .signals import Aborted, Interrupted
 from .weight_average import averaged_weights
 
-Hook = Callable[[Mapping[str, Any]], None]
+Hook: TypeAlias = Callable[[Metrics], None]
 """Called with each record of metrics.jsonl, for example to log it elsewhere."""
 DRAW_SECONDS = 60.0
 """Minimum time between drawings of the curves. The final one is always drawn."""
@@ -33,7 +33,12 @@ DRAW_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a run."""
+    """Result of a run.
+
+    >>> outcome = Outcome(Path("run"), "steps", 200, 3, 12.5, best=31.2, best_step=150, trained=True)
+    >>> f"{outcome.best} at step {outcome.best_step}"
+    '31.2 at step 150'
+    """
 
     folder: Path
     reason: str
@@ -73,7 +78,7 @@ class Logbook:
         assert self._run is not None, "only the first process writes"
         return self._run
 
-    def begin(self, task: Task, settings: Mapping[str, Any], digests: Mapping[str, str]) -> None:
+    def begin(self, task: Task[Any], settings: Mapping[str, object], digests: Mapping[str, str]) -> None:
         """Open the folder of a new run, or of an existing one with the same settings.
 
         `digests` are those of files that already exist in the folder. Without them, the task writes its files.

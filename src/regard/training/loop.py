@@ -19,10 +19,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from ..core.process import keep_freed
-from ..tasks.task import Task
+from ..tasks.task import BatchType, Task
 from .config import Training, device_of
 from .distributed import group
 from .logbook import Hook, Logbook, Outcome, evaluation_due, reached
@@ -32,11 +31,11 @@ from .signals import Signals
 
 
 def fit(
-    task: Task,
+    task: Task[BatchType],
     config: Training,
     folder: str | Path,
     *,
-    recipe: Mapping[str, Any] | None = None,
+    recipe: Mapping[str, object] | None = None,
     digests: Mapping[str, str] | None = None,
     hooks: Sequence[Hook] = (),
     display: Display | None = None,
@@ -60,6 +59,23 @@ def fit(
         Diverged: if the loss is not finite (a ValueError).
         Unwritable: if the disk is full (an OSError).
         ValueError: if a setting is invalid.
+
+    >>> import tempfile, torch
+    >>> import numpy as np
+    >>> from regard.data import Augmentation, Images, Normal, Shape
+    >>> from regard.models import CNN, CNNConfig
+    >>> from regard.tasks import ClassifyImages, ImageClassifier
+    >>> from regard.training import Silent
+    >>> images = Images(np.repeat(np.uint8([20, 240, 20, 240]), 64).reshape(4, 8, 8), [0, 1, 0, 1], ["dark", "light"])
+    >>> model = CNN(CNNConfig(classes=2, widths=(4,), blocks=1))
+    >>> classifier = ImageClassifier(model, images.classes, Shape(8, 8, 1), Normal((0.5,), (0.25,)))
+    >>> task = ClassifyImages(classifier, images, images, batch=4, augmentation=Augmentation(crop=0, erase=0.0))
+    >>> folder = tempfile.mkdtemp() + "/run"
+    >>> outcome = fit(task, Training(steps=20, warmup=2, device="cpu"), folder, display=Silent())
+    >>> outcome.step, outcome.reason, outcome.best                      # accuracy
+    (20, 'steps', 1.0)
+    >>> fit(task, Training(steps=20, warmup=2, device="cpu"), folder, display=Silent()).trained     # already finished
+    False
     """
     config.check()
     keep_freed()

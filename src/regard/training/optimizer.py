@@ -52,7 +52,7 @@ class Optimizer:
         divisor = torch.clamp(norm / self.clip if self.clip else torch.zeros_like(norm), min=max(tokens, 1))
         if self.fused:
             # the fused AdamW divides gradients by grad_scale while it reads them
-            self.adamw.grad_scale = divisor.float()  # type: ignore[attr-defined]
+            self.adamw.grad_scale = divisor.float()  # type: ignore[attr-defined]  # read by the fused kernel, not declared
         else:
             torch._foreach_div_(gradients, divisor)
         for group in self.adamw.param_groups:

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+Metrics: TypeAlias = Mapping[str, str | int | float | None]
+"""A record of metrics.jsonl: "event" ("train" or "evaluate"), "step", "epoch", and numbers by name."""
+
 
 class Display:
-    """Shows the progress of a run: `advance` at each step, `report` for each record of metrics, `say` for messages."""
+    """Shows the progress of a run: `advance` at each step, `report` for each record of metrics, `say` for messages.
+
+    >>> with Display(Console(width=80)) as display:
+    ...     display.advance(step=50, done=0.25, seconds=2.0)
+    ...     display.report({"event": "train", "step": 50, "epoch": 0.5, "loss": 2.5})
+    ...     display.say("evaluating")
+    step 50 · epoch 0.5 · loss 2.5
+    evaluating
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
@@ -44,7 +55,7 @@ class Display:
             status = " · ".join(filter(None, (self._status, clock(self._left))))
             self._progress.update(self._bar, completed=done, description=f"step {step:,}", status=status)
 
-    def report(self, record: Mapping[str, Any]) -> None:
+    def report(self, record: Metrics) -> None:
         """Show a record of metrics. Evaluations are printed; a terminal shows other records in the progress bar."""
         metrics = describe(record)
         if record["event"] == "train" and self._progress is not None:
@@ -61,13 +72,16 @@ class Display:
 
 
 class Silent(Display):
-    """A display that shows nothing."""
+    """A display that shows nothing.
+
+    >>> Silent().say("not shown")
+    """
 
     def __init__(self) -> None:
         super().__init__(Console(quiet=True))
 
 
-def describe(record: Mapping[str, Any]) -> str:
+def describe(record: Metrics) -> str:
     """Format the metrics of a record for people.
 
     >>> describe({"event": "train", "step": 9, "loss": 2.34567, "tokens_per_second": 1543.2, "padding": 0.081})

@@ -28,7 +28,7 @@ from .checkpoint import clear
 try:
     import fcntl
 except ImportError:  # Windows has no fcntl: two processes in one folder are not detected there
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]  # Windows has no fcntl
 
 
 class Run:

@@ -27,7 +27,7 @@ from .weight_average import average_of
 class Objective(nn.Module):
     """The task's loss as a module. Distributed training wraps this module, so the task's own model stays unwrapped."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task[Any]) -> None:
         super().__init__()
         self.model = task.model  # registers its parameters
         self.loss = task.loss
@@ -40,7 +40,7 @@ class Objective(nn.Module):
 class Session:
     """The in-memory state of a run."""
 
-    def __init__(self, task: Task, config: Training, group: Group, signals: Signals) -> None:
+    def __init__(self, task: Task[Any], config: Training, group: Group, signals: Signals) -> None:
         self.task, self.config, self.group, self.signals = task, config, group, signals
         self.model = task.model.to(group.device).train()
         if config.compile:
@@ -163,7 +163,7 @@ class Session:
         self._began = time.monotonic() - progress.seconds
 
 
-def total_steps(task: Task, config: Training) -> float:
+def total_steps(task: Task[Any], config: Training) -> float:
     """Return the number of steps after which `steps` or `epochs` end the run; ∞ if only time does."""
     limits = [math.inf if config.steps is None else float(config.steps)]
     if config.epochs is not None:

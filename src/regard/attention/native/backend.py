@@ -89,7 +89,7 @@ def _eager(request: Request) -> tuple[Tensor, Statistic | Tensor]:
     out, statistic, finite = _serve(request)
     if finite or request.mask.open:
         return out, statistic
-    return serve_without_nonfinite(request, lambda clean: _serve(clean)[:2])  # type: ignore[return-value]
+    return serve_without_nonfinite(request, lambda clean: _serve(clean)[:2])  # type: ignore[return-value]  # these backends always return a statistic
 
 
 def scores_as_viewed(request: Request) -> bool:
@@ -114,7 +114,7 @@ def _serve(request: Request) -> tuple[Tensor, Statistic | Tensor, bool]:
     if isinstance(request.similarity, Additive):
         out, softmax, succeeded = _additive(request, plan)
         if not succeeded:  # |x| > 43 or not finite: rare, computed with tanh instead
-            return *serve_without_nonfinite(request, blocked.context), True  # type: ignore[return-value]
+            return *serve_without_nonfinite(request, blocked.context), True  # type: ignore[return-value]  # these backends always return a statistic
     else:
         q = unit_rows_by_head(request.q, request)  # (B, H, Tq, D)
         k, v = (
@@ -139,7 +139,10 @@ def _additive(request: Request, plan: Plan) -> tuple[Tensor, Tensor, bool]:
     w = channel_weights(request, plan)
     if not _needs_gradient(q, k, v, w):
         return additive.forward(q, k, v, w, plan, prepared, keep=False)[:3]
-    return additive.AdditiveAttention.apply(q, k, v, w, plan, prepared, request.mask, request.lead)
+    result: tuple[Tensor, Tensor, bool] = additive.AdditiveAttention.apply(  # type: ignore[no-untyped-call]  # torch declares no types
+        q, k, v, w, plan, prepared, request.mask, request.lead
+    )
+    return result
 
 
 def _needs_gradient(*tensors: Tensor) -> bool:
@@ -155,7 +158,8 @@ def attention(
     q, k and v are (B, H, T, ·), or (H, N, ·) if packed.
     """
     if _needs_gradient(q, k, v):
-        return _Dot.apply(q, k, v, plan, mask, lead)
+        result: tuple[Tensor, Tensor, bool] = _Dot.apply(q, k, v, plan, mask, lead)  # type: ignore[no-untyped-call]  # torch declares no types
+        return result
     return _forward(q, k, v, plan)
 
 

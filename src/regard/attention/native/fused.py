@@ -59,7 +59,8 @@ def add_norm(
     key = int(torch.empty((), dtype=torch.int64).random_(LOWEST, None)) if dropped else 0
     inputs = (x, part, gain, shift)
     if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
-        return _AddNorm.apply(*inputs, epsilon, (key, dropped))
+        returned: tuple[Tensor, Tensor] = _AddNorm.apply(*inputs, epsilon, (key, dropped))  # type: ignore[no-untyped-call]  # torch declares no types
+        return returned
     added = torch.empty_like(x) if keep_sum else None
     y, _, _ = _normed(*inputs, epsilon, (key, dropped), torch.empty_like(x), added)
     return y if added is None else added, y

@@ -92,8 +92,8 @@ class Prepared(NamedTuple):
         """Return the training and validation batches. Validation masks the same positions in every run."""
         options = {"share": config.mask, "whole_words": config.whole_words, "pairs": config.next_sentence}
         return (
-            MaskedBatches(self.train, self.words, config.tokens, seed=seed, **options),  # type: ignore[arg-type]
-            MaskedBatches(self.valid, self.words, config.tokens, shuffle=False, **options),  # type: ignore[arg-type]
+            MaskedBatches(self.train, self.words, config.tokens, seed=seed, **options),  # type: ignore[arg-type]  # the values of a dictionary have one type
+            MaskedBatches(self.valid, self.words, config.tokens, shuffle=False, **options),  # type: ignore[arg-type]  # the values of a dictionary have one type
         )
 
 

@@ -1,0 +1,36 @@
+"""Names of a package that are imported on first use, because their modules import a lot (matplotlib, tokenizers, …)."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+
+
+def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return the functions `__getattr__` and `__dir__` of a package.
+
+    Type checkers do not see these names. The package imports them under `if TYPE_CHECKING:`, too, and defines the two
+    functions under `if not TYPE_CHECKING:`, so that unknown names stay errors.
+
+    Args:
+        package: the name of the package, `__name__`.
+        modules: names, and for each the module that defines it, relative to the package: {"Seen": ".seen"}.
+
+    >>> get, _ = lazy_names("regard.lens", {"Rollout": ".rollout"})
+    >>> get("Rollout")
+    <class 'regard.lens.rollout.Rollout'>
+    >>> get("Rollouts")
+    Traceback (most recent call last):
+    AttributeError: module 'regard.lens' has no attribute 'Rollouts'
+    """
+
+    def get(name: str) -> object:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(modules[name], package), name)
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *modules})
+
+    return get, names
