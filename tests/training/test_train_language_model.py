@@ -76,13 +76,13 @@ def test_subwords_and_validation_files(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_windows_and_batches_do_not_cause_another_preparation() -> None:
-    config, said = Text((Path("text.txt"),)), list[str]()
+    config, messages = Text((Path("text.txt"),)), list[str]()
     for change in ({}, {"context": 5, "batch": 2, "evaluate_tokens": 9}, {"hold_out": 0.5}):
-        prepare(dataclasses.replace(config, **change), Path("run"), Characters.train, said.append)
-    assert sum("vocabulary" in line for line in said) == 2
+        prepare(dataclasses.replace(config, **change), Path("run"), Characters.train, messages.append)
+    assert sum("vocabulary" in line for line in messages) == 2
     Path("text.txt").write_text("other text " * 20)
-    prepare(config, Path("run"), Characters.train, said.append)
-    assert sum("vocabulary" in line for line in said) == 3
+    prepare(config, Path("run"), Characters.train, messages.append)
+    assert sum("vocabulary" in line for line in messages) == 3
 
 
 def test_continuing_a_run_starts_from_its_weights() -> None:
