@@ -18,6 +18,7 @@ from bench import kills
 from regard.commands.main import main
 from regard.data import ByteSubwords, Characters, Corpus
 from regard.models import GPT, GPTConfig
+from regard.server.open_target import open_target
 from regard.tasks import loading
 from regard.tasks.loading import load_language_model, load_text_classifier
 from regard.training.recipes.train_language_model import Text, prepare
@@ -142,6 +143,8 @@ def test_a_classifier_on_a_language_model(capsys: pytest.CaptureFixture[str]) ->
     capsys.readouterr()
     assert main(["classify", "mood", "a lovely film", "the awful story"]) == 0
     assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == ["good", "bad"]
+    target = open_target("mood", "a lovely film")
+    assert "mood: good (" in target.snapshot.title and target.snapshot.layers[0].key_tokens == list("a lovely film")
     assert main(["export", "mood", "--to", "huggingface"]) == 1
     assert "must be a run of pretrain or of classify on texts; got classify on a GPT" in capsys.readouterr().err
     assert main(["train", "classify", "more", "--data", "labelled.tsv", "--from", "mood", "--longest", "60"]) == 1
@@ -169,8 +172,6 @@ def test_other_commands_refuse_a_language_model_by_name(capsys: pytest.CaptureFi
 
 
 def test_the_attention_for_a_text_is_shown() -> None:
-    from regard.server.open_target import open_target
-
     fresh("run", "--vocabulary", "characters", "--layers", "2")
     target = open_target("run", "the cat sees a dog")
     assert target.snapshot.title == "run: the cat sees a dog"
