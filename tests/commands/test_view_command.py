@@ -169,7 +169,11 @@ def test_an_image_model(tmp_path: Path) -> None:
         ({"config.json": "{"}, [], "got text that is not JSON"),
         ({"config.json": "[]"}, [], ", a JSON object; got a list"),
         ({"config.json": "{}"}, [], "describes neither"),
-        ({"config.json": '{"recipe": "other"}'}, [], "a run of translate, classify or images; got a run of other"),
+        (
+            {"config.json": '{"recipe": "other"}'},
+            [],
+            "a run of translate, classify, language or images; got a run of other",
+        ),
         ({"config.json": '{"recipe": "translate"}'}, ["--image", "x.png"], "is a translator. Pass --text"),
         ({"config.json": '{"recipe": "classify"}'}, ["--image", "x.png"], "is a text classifier. Pass --text"),
         ({"config.json": '{"recipe": "classify"}'}, ["--text", " "], "must be opened with a text. Pass --text"),

@@ -21,6 +21,7 @@ from regard.data import ByteSubwords, Characters, Corpus
 from regard.data.model_tokenizer import ModelTokenizer
 from regard.models import GPT, GPTConfig, save_gpt
 from regard.models.sampling import Sampling
+from regard.server.open_target import open_target
 from regard.tasks import loading
 from regard.tasks.loading import load_language_model, load_text_classifier
 from regard.training.recipes.train_language_model import Text, prepare
@@ -79,13 +80,13 @@ def test_subwords_and_validation_files(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_windows_and_batches_do_not_cause_another_preparation() -> None:
-    config, said = Text((Path("text.txt"),)), list[str]()
+    config, messages = Text((Path("text.txt"),)), list[str]()
     for change in ({}, {"context": 5, "batch": 2, "evaluate_tokens": 9}, {"hold_out": 0.5}):
-        prepare(dataclasses.replace(config, **change), Path("run"), Characters.train, said.append)
-    assert sum("vocabulary" in line for line in said) == 2
+        prepare(dataclasses.replace(config, **change), Path("run"), Characters.train, messages.append)
+    assert sum("vocabulary" in line for line in messages) == 2
     Path("text.txt").write_text("other text " * 20)
-    prepare(config, Path("run"), Characters.train, said.append)
-    assert sum("vocabulary" in line for line in said) == 3
+    prepare(config, Path("run"), Characters.train, messages.append)
+    assert sum("vocabulary" in line for line in messages) == 3
 
 
 def test_continuing_a_run_starts_from_its_weights() -> None:
@@ -151,6 +152,8 @@ def test_a_classifier_on_a_language_model(capsys: pytest.CaptureFixture[str]) ->
     capsys.readouterr()
     assert main(["classify", "mood", "a lovely film", "the awful story"]) == 0
     assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == ["good", "bad"]
+    target = open_target("mood", "a lovely film")
+    assert "mood: good (" in target.snapshot.title and target.snapshot.layers[0].key_tokens == list("a lovely film")
     assert main(["export", "mood", "--to", "huggingface"]) == 1
     assert "must be a run of pretrain or of classify on texts; got classify on a GPT" in capsys.readouterr().err
     assert main(["train", "classify", "more", "--data", "labelled.tsv", "--from", "mood", "--longest", "60"]) == 1
@@ -178,8 +181,6 @@ def test_other_commands_refuse_a_language_model_by_name(capsys: pytest.CaptureFi
 
 
 def test_the_attention_for_a_text_is_shown() -> None:
-    from regard.server.open_target import open_target
-
     fresh("run", "--vocabulary", "characters", "--layers", "2")
     target = open_target("run", "the cat sees a dog")
     assert target.snapshot.title == "run: the cat sees a dog"

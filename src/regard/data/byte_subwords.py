@@ -34,6 +34,11 @@ class ByteSubwords:
     [' ', ' ne', 'west', ' ', '<0xE4>', '<0xBD>', '<0x8E>', '\\t', 'low']
     >>> subwords.decode(ids), subwords.words(ids)
     ('  newest 低\\tlow', [0, 0, 0, 1, 1, 1, 1, 2, 2])
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "subwords.json"
+    >>> subwords.save(path)
+    >>> ByteSubwords.load(path).encode_all(["low", "new"]) == [subwords.encode("low"), subwords.encode("new")]
+    True
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -43,6 +43,13 @@ class ModelTokenizer:
     ['a', ' low', ' ', '<0xE4>', '<0xBD>', '<0x8E>', '<|end|>']
     >>> tokenizer.decode(ids), tokenizer.decode(ids[:4], partial=True), tokenizer.words(ids)
     ('a low 低', 'a low ', [0, 1, 2, 2, 2, 2, -1])
+    >>> tokenizer.special_tokens, tokenizer.special_ids == {"eos": ids[-1]}
+    ({'eos_token': '<|end|>'}, True)
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> tokenizer.save(folder)
+    >>> ModelTokenizer.load(folder).encode_all(["a low 低<|end|>"]) == [ids]
+    True
     """
 
     def __init__(

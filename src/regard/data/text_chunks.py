@@ -46,14 +46,13 @@ def read_chunks(
     ['To be,\\n\\n  or not', '\\n', 'To be,\\n\\n  or not']
     """
     report = Report(what="lines") if report is None else report
-    ended = True
+    last = "\n"
     for path in map(Path, paths):
-        for chunk in _chunks(_lines(path, report, badly_encoded)):
-            if not ended:
+        for number, chunk in enumerate(_chunks(_lines(path, report, badly_encoded))):
+            if not number and not last.endswith("\n"):
                 yield "\n"
             yield chunk
-            ended = True
-        ended = chunk.endswith("\n") if report.kept else True
+            last = chunk
     if not report.kept:
         raise ValueError(f"plain: {', '.join(map(str, paths))} must hold some text; got {report}.")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,10 +77,10 @@ class _Starts(Sequence[np.ndarray]):
     def __len__(self) -> int:
         return self.windows.count(self.epoch)
 
-    def __getitem__(self, number):  # type: ignore[no-untyped-def]  # only single numbers are accessed
-        all = self.windows
-        size = min(all.batch_size, all.windows - number * all.batch_size)
-        return generator(all.seed, self.epoch, number).integers(len(all.ids) - all.context, size=size)
+    def __getitem__(self, number: Any) -> Any:
+        windows = self.windows
+        size = min(windows.batch_size, windows.windows - number * windows.batch_size)
+        return generator(windows.seed, self.epoch, number).integers(len(windows.ids) - windows.context, size=size)
 
 
 def windows_at(ids: np.ndarray, starts: np.ndarray, context: int) -> TokenBatch:

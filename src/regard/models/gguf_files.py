@@ -59,7 +59,7 @@ CONTROL, USER_DEFINED = 3, 4
 """Types of tokens: special tokens, and others that are never split."""
 
 
-def load_gguf(path: str | Path, **changes: Any) -> tuple[GPT, ModelTokenizer]:
+def load_gguf(path: str | Path, **changes: int | float | str | None) -> tuple[GPT, ModelTokenizer]:
     """Load a language model and its tokenizer from a GGUF file, in evaluation mode, with weights in float32.
 
     Architectures: llama, qwen2 and gpt2. Quantized weights are converted. Requires `pip install regard[gguf]`.
@@ -71,6 +71,15 @@ def load_gguf(path: str | Path, **changes: Any) -> tuple[GPT, ModelTokenizer]:
     Raises:
         ImportError: if the package gguf is not installed.
         ValueError: if the file is damaged or not supported. The message has all keys and values that are not.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "notes.gguf"
+    >>> _ = path.write_text("not a model")
+    >>> try:
+    ...     model, tokenizer = load_gguf(path)
+    ... except (ValueError, ImportError) as error:
+    ...     print(type(error).__name__)
+    ValueError
     """
     reader = _open(path)
     fields = {name: field.contents() for name, field in reader.fields.items()}

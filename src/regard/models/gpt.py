@@ -6,15 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
-from ..attention import attend
+from ..attention import AttentionMap, attend
 from ..core.settings import refuse
 from ..core.tensors import shape
 from ..core.trace import trace_step
+from ..core.typed_call import same_type
 from ..layers import (
     Dropout,
     EncoderBlock,
@@ -40,7 +41,12 @@ BIASES = ("all", "qkv", "none")
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Sizes and names of a `GPT`. The defaults are those of GPT-2; `llama` has those of the Llama family."""
+    """Sizes and names of a `GPT`. The defaults are those of GPT-2; `llama` has those of the Llama family.
+
+    >>> config = GPTConfig(vocabulary=100, width=64, heads=5)
+    >>> config.inner_width, config.errors()
+    (256, ['gpt: width (64) must be divisible by heads (5); try 60 or 65.'])
+    """
 
     vocabulary: int = 0
     """Number of ids; a recipe takes it from the data."""
@@ -172,6 +178,16 @@ class GPT(nn.Module):
     ...     steps = [model(ids[:, t : t + 1], caches=caches) for t in range(7)]
     >>> torch.allclose(torch.cat(steps, 1), model(ids), atol=1e-5)
     True
+
+    The hidden states, the input of the first block, and generation step by step:
+
+    >>> tuple(model.hidden(ids).shape), tuple(model.embed(ids).shape), model.longest
+    ((2, 7, 12), (2, 7, 12), 16)
+    >>> with torch.no_grad():
+    ...     state, logits = model.begin(ids, torch.tensor([7, 4]))
+    ...     logits = model.step(logits.argmax(-1), state)
+    >>> tuple(logits.shape)
+    (2, 50)
     """
 
     def __init__(self, config: GPTConfig) -> None:
@@ -189,6 +205,33 @@ class GPT(nn.Module):
             self.vocabulary.weight = self.tokens.weight
         self._initialize()
 
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        *,
+        caches: Sequence[Cache] | None = None,
+        return_maps: Literal[False] = False,
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        *,
+        caches: Sequence[Cache] | None = None,
+        return_maps: Literal[True],
+    ) -> tuple[Tensor, list[AttentionMap]]: ...
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        *,
+        caches: Sequence[Cache] | None = None,
+        return_maps: bool,
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
     def forward(
         self,
         ids: Tensor,
@@ -196,7 +239,7 @@ class GPT(nn.Module):
         *,
         caches: Sequence[Cache] | None = None,
         return_maps: bool = False,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
         """Return the logits of the next token at each position.
 
         Args:
@@ -215,10 +258,42 @@ class GPT(nn.Module):
             ValueError: for invalid arguments. The message has the value and a remedy.
         """
         result = self.hidden(ids, lengths, caches=caches, return_maps=return_maps)
-        hidden, maps = result if return_maps else (result, [])
+        hidden, maps = result if isinstance(result, tuple) else (result, [])
         logits = self.vocabulary(hidden)  # (B, T, V)
         return (logits, maps) if return_maps else logits
 
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
+
+    @overload
+    def hidden(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        *,
+        caches: Sequence[Cache] | None = None,
+        return_maps: Literal[False] = False,
+    ) -> Tensor: ...
+    @overload
+    def hidden(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        *,
+        caches: Sequence[Cache] | None = None,
+        return_maps: Literal[True],
+    ) -> tuple[Tensor, list[AttentionMap]]: ...
+    @overload
+    def hidden(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        *,
+        caches: Sequence[Cache] | None = None,
+        return_maps: bool,
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
     def hidden(
         self,
         ids: Tensor,
@@ -226,7 +301,7 @@ class GPT(nn.Module):
         *,
         caches: Sequence[Cache] | None = None,
         return_maps: bool = False,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
         """Return the input of the output layer, (B, T, W), zero in padding; or (hidden, maps). See `forward`."""
         lengths = None if lengths is None else torch.as_tensor(lengths, device=ids.device)
         start = caches[0].start if caches else 0

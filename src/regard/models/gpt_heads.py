@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
+from ..attention import AttentionMap
 from ..core.tensors import shape
+from ..core.typed_call import same_type
 from ..layers import Dropout
 from .bert_heads import class_names
 from .gpt import GPT
@@ -37,7 +39,37 @@ class LastTokenClassifier(nn.Module):
         nn.init.normal_(self.classes.weight, std=0.02)
         nn.init.zeros_(self.classes.bias)
 
-    def forward(self, ids: Tensor, lengths: Tensor | Sequence[int] | None = None, *, return_maps: bool = False) -> Any:
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        *,
+        return_maps: Literal[False] = False,
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        *,
+        return_maps: Literal[True],
+    ) -> tuple[Tensor, list[AttentionMap]]: ...
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        *,
+        return_maps: bool,
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Tensor | Sequence[int] | None = None,
+        *,
+        return_maps: bool = False,
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
         """Return logits (B, C), or (logits, maps). See `GPT.forward` for the arguments.
 
         Raises:
@@ -49,8 +81,13 @@ class LastTokenClassifier(nn.Module):
                 f"last token classifier: ids ({shape(ids)}) must hold no empty text; got lengths {count.tolist()}."
             )
         result = self.gpt.hidden(ids, lengths, return_maps=return_maps)
-        hidden, maps = result if return_maps else (result, [])
+        hidden, maps = result if isinstance(result, tuple) else (result, [])
         rows = torch.arange(len(ids), device=hidden.device)
         last = hidden[rows, count.to(hidden.device) - 1]  # (B, W)
         logits = self.classes(self.dropout(last))  # (B, C)
         return (logits, maps) if return_maps else logits
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,7 +45,7 @@ _HEAD = "lm_head.weight"
 _BUFFERS = ("*.attn.bias", "*.attn.masked_bias", "*.rotary_emb.inv_freq")
 
 
-def load_gpt(folder: str | Path, **changes: Any) -> GPT:
+def load_gpt(folder: str | Path, **changes: int | float | str | None) -> GPT:
     """Load a language model from a model directory, in evaluation mode.
 
     Architectures: GPT-2, Llama, Qwen2 and Mistral, with an output layer or without one. SmolLM2 and many others are
@@ -58,6 +57,13 @@ def load_gpt(folder: str | Path, **changes: Any) -> GPT:
 
     Raises:
         ValueError: for an unsupported config and for tensors that do not fit. The message lists all problems.
+
+    >>> import tempfile
+    >>> from .gpt import GPTConfig
+    >>> folder = tempfile.mkdtemp()
+    >>> save_gpt(GPT(GPTConfig.llama(vocabulary=50, width=12, heads=3, layers=2)), folder)
+    >>> load_gpt(folder, dropout=0.1).config.norm
+    'rms'
     """
     config = config_from(read_config(folder), folder, changes)
     tensors = read_tensors(folder)
@@ -90,6 +96,13 @@ def save_gpt(model: GPT, folder: str | Path, tokenizer: ModelTokenizer | None = 
 
     Raises:
         ValueError: if no architecture expresses the settings of the model. The message lists them.
+
+    >>> import tempfile
+    >>> from .gpt import GPTConfig
+    >>> folder = tempfile.mkdtemp()
+    >>> save_gpt(GPT(GPTConfig(vocabulary=50, width=12, heads=3, layers=2)), folder)
+    >>> sorted(path.name for path in Path(folder).iterdir())
+    ['config.json', 'model.safetensors']
     """
     architecture = architecture_of(model.config)
     special = {} if tokenizer is None else {f"{kind}_token_id": id for kind, id in tokenizer.special_ids.items()}

@@ -32,7 +32,7 @@ class LanguageModel:
     >>> language = LanguageModel(GPT(GPTConfig(vocabulary=len(letters), width=8, heads=2, layers=1)).eval(), letters)
     >>> tuple(language.logits("to be").shape), [m.shape for m in language.maps("to be")]
     ((5, 11), [(2, 5, 5)])
-    >>> [one.text] = language.generate("to ", Sampling(temperature=0), max_new_tokens=4)
+    >>> [one] = language.generate("to ", Sampling(temperature=0), max_new_tokens=4)
     >>> len(one.text), "".join(chunk.text for chunk in language.stream("to ", max_new_tokens=4)) != ""
     (4, True)
     >>> 10 < language.perplexity("not to be") < 12          # without training, about the size of the vocabulary
