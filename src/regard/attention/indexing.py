@@ -16,7 +16,7 @@ from .request import Index
 
 IndexPart: TypeAlias = SupportsIndex | slice | EllipsisType | Sequence[int] | Sequence[bool] | Tensor
 MapIndex: TypeAlias = IndexPart | tuple[IndexPart, ...]
-"""What a map may be indexed with: integers, slices, `...`, and at most one list or tensor."""
+"""Index of a map: integers, slices, `...`, and at most one list or tensor."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ SEEDS = 2**63
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen. The defaults sample from the distribution of the model.
+    """Settings of the choice of the next token. The defaults sample from the distribution of the model.
 
     >>> Sampling(temperature=0.0).greedy, Sampling(top_p=0.0, min_p=2.0).errors()
     (True, ['sampling: top_p (0.0) must lie in (0, 1].', 'sampling: min_p (2.0) must lie in [0, 1].'])

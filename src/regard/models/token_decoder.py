@@ -11,7 +11,7 @@ from ..layers.cache import Cache
 
 
 class DecoderState(Protocol):
-    """What a decoder keeps between two steps, for B texts."""
+    """State of a decoder between two steps, for B texts."""
 
     def reorder(self, index: Tensor) -> None:
         """Continue with the texts `index` (B',), in that order."""
