@@ -15,9 +15,10 @@ from PIL import Image
 
 from regard.commands.main import _parse, main
 from regard.core import assets
-from regard.data import WordPiece
-from regard.models import Bert, BertConfig, save_bert
+from regard.data import Characters, WordPiece
+from regard.models import GPT, Bert, BertConfig, GPTConfig, save_bert
 from regard.tasks.loading import load_translator
+from regard.tasks.text_generation import TextGenerator
 from regard.tasks.translator import Alignment, Translation
 from tests.tasks.conftest import pairs
 from tests.tasks.sample_texts import labelled, write_labelled, write_plain
@@ -107,6 +108,13 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def language_model() -> TextGenerator:
+    """A tiny model with a chat template, in place of those that the documents name."""
+    letters = Characters("".join(map(chr, range(32, 127))))
+    letters.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"  # type: ignore[attr-defined]
+    return TextGenerator(GPT(GPTConfig(len(letters), width=16, heads=2, layers=1)), letters)
+
+
 def run(words: list[str]) -> int:
     """Run a command as documented. Training commands take one step of a tiny model."""
     if words[1] == "train" and "--help" not in words:
@@ -149,6 +157,8 @@ def test_a_documented_command_runs(
         shutil.rmtree(words[3], ignore_errors=True)
     else:
         monkeypatch.chdir(workspace)
+    if words[1] == "generate":
+        monkeypatch.setattr("regard.tasks.open_language_model.open_language_model", lambda path: language_model())
     for sign in ("<", ">"):
         if sign in words:
             index = words.index(sign)

@@ -230,7 +230,7 @@ def is_apart(one: Tensor, other: Tensor) -> bool:
         distance = shift // step if step and shift % step == 0 else 0
         if distance and (distance >= one.shape[dim] or -distance >= other.shape[dim]):
             sizes = [max(a, b) for a, b in zip(one.shape, other.shape, strict=True)]
-            sizes[dim] = max(one.shape[dim], other.shape[dim]) + abs(distance)
+            sizes[dim] = abs(distance) + (other if distance > 0 else one).shape[dim]  # from the first to the last
             if _unique_addresses(sizes, one.stride()):
                 return True
     return False

@@ -26,6 +26,7 @@ from ..core.process import keep_freed
 from .function_mode import _fast_paths, _Mode
 from .generation_steps import MaskCopies, Steps, same_bits
 from .grouped_heads import restore_grouped_heads
+from .growing_cache import GrowingCache
 from .recorded_call import Call, Kind, Record, StoredRequest, compact, storage_pointer, storage_reference
 from .seen import LayerFilter, Layers, Seen
 
@@ -93,6 +94,7 @@ class Watch:
         self._calls_by_storage: dict[int, list[weakref.ref[Call]]] = {}
         self._unresolved: list[weakref.ref[Call]] = []
         self._unaffected: list[Call] = []
+        self._growing: dict[int, GrowingCache] = {}
         self._masks = MaskCopies()
         self._mode = _Mode(self)
         keep_freed(MAX_FREED_BLOCK)
@@ -121,6 +123,10 @@ class Watch:
         try:
             if torch._C._current_graph_task_id() != -1:
                 return  # checkpointing recomputes the forward pass during backward
+            keys = storage_pointer(args[1]) if len(args) > 1 and type(args[1]) is Tensor else 0
+            growing = self._growing.get(keys)
+            if growing is not None and growing.extend(self._latest, recorder, args, kwargs, frame):
+                return
             own, module = self._caller(frame)
             if module is None:
                 return
@@ -130,8 +136,12 @@ class Watch:
                 if record.submodule:
                     name = f"{own}.{record.submodule}".lstrip(".")
                 number = self._numbers.setdefault(name, len(self._numbers))
-                if self._layers(name, number):
-                    self._add(name, module, record, grad_enabled)
+                if not self._layers(name, number):
+                    return
+                call = self._add(name, module, record, grad_enabled)
+                after = GrowingCache.of(call, module, recorder, args, kwargs)
+                if after is not None:
+                    self._growing[keys] = after
         except Exception as error:
             self.add_missed(error, name)
 
@@ -149,7 +159,8 @@ class Watch:
             self._seen.remove(call)
             self.add_missed(error, call.name)
 
-    def _add(self, name: str, module: nn.Module, record: Record, grad_enabled: bool) -> None:
+    def _add(self, name: str, module: nn.Module, record: Record, grad_enabled: bool) -> Call:
+        """Add a call, or append it to the call that it continues. Return that call."""
         source, storage = record.source, None
         before = self._latest.get(name, lambda: None)()
         if isinstance(source, StoredRequest):
@@ -158,14 +169,14 @@ class Watch:
             # keys in the memory of the previous step need neither be copied nor compared
             if whole and before is not None and self._continues(before, record, storage):
                 self._track(before)
-                return
+                return before
             source = StoredRequest(self._keep(compact(_select_heads(source.value, self._heads))))
         elif self._heads is not None or self._keep.enabled or _distributed():
             source = StoredRequest(self._keep(_select_heads(source.request(), self._heads)))
         record = replace(record, source=source)
         if before is not None and self._continues(before, record, storage):
             self._track(before)
-            return
+            return before
         call = Call(name, record, _hint(name, module, record))
         call.storage = storage
         self._seen.add(call)
@@ -173,6 +184,7 @@ class Watch:
         self._track(call)
         if grad_enabled and not isinstance(source, StoredRequest):
             self._unresolved.append(weakref.ref(call))
+        return call
 
     def _continues(self, before: Call, record: Record, storage: StorageWeakRef | None) -> bool:
         """If the call continues a generation, append it to the previous steps and return True."""

@@ -8,12 +8,14 @@ from .cnn import CNN, CNNConfig
 from .ctranslate2_export import to_ctranslate2
 from .decoder_context import AttentiveContext, FixedContext
 from .encoder_decoder import EncoderDecoder, Memory
+from .generation import TokenGeneration, TokenStep, TokenSteps, generate, generate_steps
 from .gguf_files import load_gguf
 from .gpt import GPT, GPTConfig
 from .gpt_heads import LastTokenClassifier
 from .huggingface_bert import load_bert, save_bert
 from .huggingface_gpt import load_gpt, save_gpt
 from .huggingface_vit import load_vit, save_vit
+from .sampling import Sampling
 from .seq2seq import Seq2Seq, Seq2SeqConfig
 from .transformer import Transformer, TransformerConfig
 from .vit import ViT, ViTConfig
@@ -37,17 +39,23 @@ __all__ = [
     "Memory",
     "NextSentence",
     "Pretraining",
+    "Sampling",
     "SentenceEmbedder",
     "Seq2Seq",
     "Seq2SeqConfig",
     "SequenceClassifier",
     "TokenClassifier",
+    "TokenGeneration",
+    "TokenStep",
+    "TokenSteps",
     "Transformer",
     "TransformerConfig",
     "Translator",
     "ViT",
     "ViTConfig",
     "beam",
+    "generate",
+    "generate_steps",
     "greedy",
     "load_bert",
     "load_gguf",

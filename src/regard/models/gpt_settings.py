@@ -127,7 +127,9 @@ class _Reader:
     def _check_head_width(self, settings: Mapping[str, Any]) -> None:
         explicit, width, heads = self.stored.get("head_dim"), settings.get("width"), settings.get("heads")
         if explicit is not None and width and heads and explicit != width / heads:
-            self.problems.append(f"head_dim ({given!r}) must be hidden_size / num_attention_heads ({width / heads:g})")
+            self.problems.append(
+                f"head_dim ({explicit!r}) must be hidden_size / num_attention_heads ({width / heads:g})"
+            )
 
     def _bias(self) -> str:
         if self.kind == "qwen2":

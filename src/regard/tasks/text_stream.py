@@ -59,10 +59,10 @@ class TextStream:
         if self.stopped:
             return ""
         text = self._held + new
-        start = [text.find(stop) for stop in self._stop if stop in text]
-        if start:
+        starts = [text.find(stop) for stop in self._stop if stop in text]
+        if starts:
             self.stopped, self._held = True, ""
-            return text[: min(start)]
+            return text[: min(starts)]
         held = max((_overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
