@@ -172,7 +172,7 @@ def test_an_image_model(tmp_path: Path) -> None:
         (
             {"config.json": '{"recipe": "other"}'},
             [],
-            "a run of translate, classify, language or images; got a run of other",
+            "a run of translate, classify, images or language; got a run of other",
         ),
         ({"config.json": '{"recipe": "translate"}'}, ["--image", "x.png"], "is a translator. Pass --text"),
         ({"config.json": '{"recipe": "classify"}'}, ["--image", "x.png"], "is a text classifier. Pass --text"),

@@ -147,6 +147,6 @@ def test_overlays(client: TestClient, saw: Any) -> None:
 
 
 def test_nonfinite_values_are_null() -> None:
-    from regard.server.routes import numbers
+    from regard.server.head_statistics import numbers
 
     assert numbers(torch.tensor([0.5, float("nan"), float("inf")])) == [0.5, None, None]

@@ -125,11 +125,10 @@ class _Reader:
             self.problems.append(f"{name} ({got!r}) must be {rule} ({value!r}); pass dropout=… to set both")
 
     def _check_head_width(self, settings: Mapping[str, Any]) -> None:
-        explicit, width, heads = self.stored.get("head_dim"), settings.get("width"), settings.get("heads")
-        if explicit is not None and width and heads and explicit != width / heads:
-            self.problems.append(
-                f"head_dim ({explicit!r}) must be hidden_size / num_attention_heads ({width / heads:g})"
-            )
+        head_width, width, heads = self.stored.get("head_dim"), settings.get("width"), settings.get("heads")
+        if head_width is not None and width and heads and head_width != width / heads:
+            wanted = f"hidden_size / num_attention_heads ({width / heads:g})"
+            self.problems.append(f"head_dim ({head_width!r}) must be {wanted}")
 
     def _bias(self) -> str:
         if self.kind == "qwen2":

@@ -4,4 +4,6 @@ target      captures, runs and models as targets            head_views    weight
 guard       access control and validation of requests       tiles         weights → shades → PGM
 work_queue  worker threads, tickets, time limits, cache     static_files  the built page, held in memory
 routes      request handlers
+
+generation_routes, generation_session, language_target: generation by a language model, token by token
 """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
@@ -164,7 +165,8 @@ async def read_fields(request: Request, known: Mapping[str, type]) -> dict[str, 
     for name, value in contents.items():
         if name not in known:
             raise RequestError(400, f"body: {name[:40]!r} must be one of {', '.join(known)}.")
-        if type(value) is not known[name]:
+        allowed = (int, float) if known[name] is float else (known[name],)  # not bool, which is an int
+        if type(value) not in allowed:
             raise RequestError(400, f"body: {name} must be of type {known[name].__name__}; got {type(value).__name__}.")
     return contents
 
@@ -197,3 +199,12 @@ def integer_field(contents: Mapping[str, Any], name: str, low: int, high: int, d
     if not low <= value <= high:
         raise RequestError(400, f"body: {name} ({str(value)[:40]}) must lie in {low}…{high}.")
     return value
+
+
+def number_field(contents: Mapping[str, Any], name: str, default: float) -> float:
+    """Return a field as a floating-point number, infinite if it is an integer beyond the range of one."""
+    value = contents.get(name, default)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

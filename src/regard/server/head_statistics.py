@@ -46,3 +46,9 @@ def rollout(layers: Sequence[Layer], token: int, task: Task) -> Tensor:
     for layer in task.over(layers[::-1]):
         x = RESIDUAL * x + (1 - RESIDUAL) * Mean(layer.heads).left_multiply(x, task).cpu()
     return x
+
+
+def numbers(values: Tensor) -> list[float | None]:
+    """Return the values as JSON numbers, with None for values that are not finite."""
+    listed: list[float | None] = values.double().tolist()
+    return listed if bool(values.isfinite().all()) else [x if abs(x or 0) < float("inf") else None for x in listed]

@@ -19,6 +19,8 @@ def open_target(
 ) -> Target:
     """Open a capture, a run or a model directory. A model is run on the text or the image.
 
+    For the run of a language model, the text is the first prompt.
+
     Raises:
         ValueError, OSError: if the path cannot be shown.
     """
@@ -35,6 +37,8 @@ def open_target(
     if "recipe" in config:
         return _run(path, config["recipe"], text, image)
     if "model_type" in config:
+        if text is None and image is None and _is_language_model(config):
+            return _language_model(path, None)
         from .huggingface_target import Model
 
         return Model(path, config, text, image)
@@ -42,12 +46,12 @@ def open_target(
 
 
 def _run(path: Path, recipe: object, text: str | None, image: Path | None) -> Target:
-    from .run_target import Classifier, LanguageModelTarget, TextClassifier, TranslatorTarget
+    from .run_target import Classifier, TextClassifier, TranslatorTarget
 
     kinds: dict[object, tuple[str, Callable[[Path, str | None], Target]]] = {
         "translate": ("a translator", TranslatorTarget),
         "classify": ("a text classifier", TextClassifier),
-        "language": ("a language model", LanguageModelTarget),
+        "language": ("a language model", _language_model),
     }
     if recipe in kinds:
         kind, target = kinds[recipe]
@@ -61,8 +65,21 @@ def _run(path: Path, recipe: object, text: str | None, image: Path | None) -> Ta
             )
         return Classifier(path, image)
     raise ValueError(
-        f"view: TARGET ({path}) must be a run of translate, classify, language or images; got a run of {recipe}."
+        f"view: TARGET ({path}) must be a run of translate, classify, images or language; got a run of {recipe}."
     )
+
+
+def _language_model(path: Path, prompt: str | None) -> Target:
+    from ..tasks.open_language_model import open_language_model
+    from .language_target import LanguageTarget
+
+    return LanguageTarget(open_language_model(path), path.resolve().name, prompt or "")
+
+
+def _is_language_model(config: dict[str, Any]) -> bool:
+    """Return whether the config of a Hugging Face directory names a model that predicts the next token."""
+    names = config.get("architectures") or []
+    return any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in names)
 
 
 def _config(folder: Path) -> dict[str, Any]:

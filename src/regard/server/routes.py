@@ -20,6 +20,7 @@ from ..attention.cells import Cells
 from ..attention.streamed_views import Reduce
 from ..lens.head_profile import MEASURES
 from . import head_statistics, model_routes, tiles
+from .generation_routes import GenerationRoutes
 from .guard import (
     LOOPBACK,
     Guard,
@@ -32,6 +33,7 @@ from .guard import (
     read_fields,
     text_field,
 )
+from .head_statistics import numbers
 from .head_views import Head, Mean
 from .static_files import Page
 from .target import Layer, Snapshot, Target
@@ -54,6 +56,7 @@ class App:
     def __init__(self, target: Target, queue: WorkQueue | None = None, cache: Cache | None = None) -> None:
         self.target, self.queue, self.cache = target, queue or WorkQueue(), cache or Cache()
         self._model = threading.Lock()
+        self.generation = GenerationRoutes(target, self.queue, self._model)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -260,12 +263,6 @@ class App:
         return await self.queue.submit(request, label, run)
 
 
-def numbers(values: Tensor) -> list[float | None]:
-    """Return the values as JSON numbers, with None for values that are not finite."""
-    listed: list[float | None] = values.double().tolist()
-    return listed if bool(values.isfinite().all()) else [x if abs(x or 0) < float("inf") else None for x in listed]
-
-
 def _strongest(request: Request, names: str, name: str, weights: Tensor) -> Response:
     """Return the indices and values of the `top` largest positive weights, and all weights if they are few."""
     top = parse_integer("top", request.query_params.get("top"), 1, MAX_TOP, 20)
@@ -305,8 +302,9 @@ def create(
         "/api/overlay": app.overlay,
         "/api/explain": app.explained,
         "/api/explain/{name}": app.explain,
+        **app.generation.get(),
     }
-    post = {"/api/translate": app.translate, "/api/run": app.run}
+    post = {"/api/translate": app.translate, "/api/run": app.run, **app.generation.post()}
     routes = [Route(path, handler, methods=["GET"]) for path, handler in get.items()]
     routes += [Route(path, handler, methods=["POST"]) for path, handler in post.items()]
     routes.append(Route("/{path:path}", (page or Page()).serve, methods=["GET"]))

@@ -1,4 +1,4 @@
-"""Runs of `regard train` as targets: a translator, a text classifier, a language model, an image classifier."""
+"""Runs of `regard train` as targets: a translator, a text classifier, an image classifier."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..data import BOS, EOS, Vocabulary
 from ..data.image_files import decode
-from ..tasks.loading import load_image_classifier, load_language_model, load_text_classifier, load_translator
+from ..tasks.loading import load_image_classifier, load_text_classifier, load_translator
 from ..tasks.translator import Translation, Translator
 from .guard import RequestError
 from .target import Layer, Snapshot, Target, brief, snapshot
@@ -126,28 +126,6 @@ class TextClassifier(Target):
         best = int(chances.argmax())
         label = f"{self.classifier.labels[best]} ({float(chances[best]):.2f})"
         return snapshot(seen, "model", f"{self.title}: {label}: {brief(text)}")
-
-
-class LanguageModelTarget(Target):
-    """A run of `regard train language`. Shows the attention for a text."""
-
-    can = ("run",)
-
-    def __init__(self, folder: Path, text: str | None) -> None:
-        if not text:
-            raise ValueError(f"view: {folder} must be opened with a text. Pass --text or --file.")
-        self.language, self.title = load_language_model(folder), folder.resolve().name
-        self.snapshot = self.run(text)
-
-    def run(self, text: str) -> Snapshot:
-        """Read a text. Of a text that is too long, the model reads the beginning."""
-        from ..lens.watch import watch
-
-        ids = self.language.vocabulary.encode(text)[: self.language.context]
-        with watch(self.language.model) as seen, torch.inference_mode():
-            self.language.model(torch.tensor([ids]))
-        seen.tokens(self.language.vocabulary.pieces(ids))
-        return snapshot(seen, "model", f"{self.title}: {brief(text)}")
 
 
 class Classifier(Target):

@@ -20,8 +20,8 @@ from .head_views import Head, Mean
 MAX_MAPS = 4096
 """Maximum number of maps on a page."""
 TARGET_KINDS = (
-    "a capture (seen.save('x.safetensors')), a run of `regard train translate`, `classify`, `language` or `images`, "
-    "or a model directory of Hugging Face"
+    "a capture (seen.save('x.safetensors')), a run of `regard train translate`, `classify`, `images` or `language`, or "
+    "a model directory of Hugging Face"
 )
 
 
@@ -164,7 +164,7 @@ class Target:
 
     snapshot: Snapshot
     can: tuple[str, ...] = ()
-    """Additional actions: "translate", "run"."""
+    """Additional actions: "translate", "generate", "run"."""
 
     def run(self, text: str) -> Snapshot:
         """Run the model on another text and return a snapshot of its attention."""
