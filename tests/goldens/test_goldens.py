@@ -43,6 +43,7 @@ ADDRESSES = (
     "#text?map=3&head=mean&token=12",
     "#image?overlay=rollout&patch=4",
     "#translate?say=the+cat",
+    "#generate?head=2&say=the+cat&seed=7&temperature=0.7&top_p=0.9&tokens=32&layer=1",
 )
 """Bookmarks of the page."""
 INTERFACES = json.loads((STORED / "interfaces.json").read_text(encoding="utf-8"))

@@ -20,6 +20,7 @@ def server() -> Iterator[GatedServer]:
         "capture": targets.capture(browser.LENGTH),
         "images": targets.images(),
         "translator": targets.Translator(),
+        "language": targets.language_model(),
     }
     with GatedServer(created).serving() as serving:
         yield serving

@@ -46,6 +46,14 @@ class Gate:
         self.asked: list[str] = []
         self.answered: list[str] = []
         self.open.set()
+        self._held: tuple[str, int] | None = None
+
+    def hold_after(self, ending: str, count: int | None) -> None:
+        """Hold requests whose path ends so, after this many of them; None lets them pass."""
+        self._held = None if count is None else (ending, count)
+
+    def _holds(self, path: str, number: int) -> bool:
+        return not self.open.is_set() or bool(self._held and path.endswith(self._held[0]) and number > self._held[1])
 
     def done(self) -> bool:
         return len(self.answered) >= len(self.asked)
@@ -64,7 +72,8 @@ class Gate:
         newest = int(visit) == self.visit
         if newest:
             self.asked.append(address)
-        while not self.open.is_set():
+        number = sum(asked.partition("?")[0].endswith(path) for asked in self.asked)
+        while self._holds(path, number):
             await asyncio.sleep(POLL)
         if self.refuse is not None and "/query/" in path:
             await error_response(RequestError(404, self.refuse))(scope, receive, send)

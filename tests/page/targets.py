@@ -12,8 +12,13 @@ import torch
 from torch import Tensor
 
 import regard
+from regard.data import Characters
+from regard.data.vocabulary import NAMES
 from regard.lens.patch_weights import Patches
+from regard.models import GPT, GPTConfig
+from regard.server.language_target import LanguageTarget
 from regard.server.target import Capture, Snapshot, Target, snapshot
+from regard.tasks.text_generation import TextGenerator
 
 ROOT = Path(__file__).parents[2]
 LEXICON = {"the": "die", "cat": "Katze", "sits": "sitzt", "on": "auf", "mat": "Matte", "a": "eine", "red": "rote"}
@@ -126,3 +131,17 @@ def _hypothesis(source: list[str], position: int) -> dict[str, Any]:
         "target_words": target,
         "links": [[column, row] for row, column in enumerate(order[:-1])],
     }
+
+
+def language_model(positions: int = 64) -> LanguageTarget:
+    """A GPT with random weights over letters. Its weights are large, so that heads differ and few tokens are likely."""
+    letters = Characters.train(["abcdefghijklmnopqrstuvwxyz ,.\n"])
+    config = GPTConfig(vocabulary=len(letters), width=24, heads=3, layers=2, positions=positions, tied=False)
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        model = GPT(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(8 if parameter.ndim == 2 else 1)
+            model.vocabulary.weight[: len(NAMES)] = 0  # an end token is unlikely
+    return LanguageTarget(TextGenerator(model, letters), "a made-up language model")

@@ -59,6 +59,20 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Any]]:
     result.append(("Target", client.get("/api/target").json()))
     translated = client.post("/api/translate", json={"text": "the cat sees a dog", "beam": 2, "n_best": 2})
     result.append(("TranslateAnswer", translated.json()))
+    return [*result, *generation_samples()]
+
+
+def generation_samples() -> list[tuple[str, Any]]:
+    """Return the responses about a generation."""
+    client = TestClient(create(targets.language_model()), base_url="http://127.0.0.1")
+    started = client.post("/api/generate", json={"text": "the cat", "tokens": 2, "runners_up": 2}).json()
+    at = f"/api/generate/{started['id']}"
+    result = [("Target", client.get("/api/target").json()), ("LanguageInfo", client.get("/api/generate").json())]
+    result += [("GenerationStart", started), ("StepsAnswer", client.get(f"{at}/steps").json())]
+    result += [("StepsAnswer", client.get(f"{at}/steps?count=9").json())]
+    result.append(("AttentionAnswer", client.get(f"{at}/attention?token=3&layer=1&head=2").json()))
+    result.append(("BranchAnswer", client.post(f"{at}/branch", json={"step": 1, "token": 5}).json()))
+    result.append(("BranchAnswer", client.post(f"{at}/continue", json={"tokens": 3}).json()))
     return result
 
 

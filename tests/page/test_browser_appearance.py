@@ -119,6 +119,7 @@ ADDRESSES = {
     "text": "capture/#text?map=0&head=1&token=40&end=46",
     "image": "images/#image?map=1&head=2",
     "translate": "translator/#translate?say=the+red+cat+sits+on+the+mat",
+    "generate": "language/#generate?say=the+cat&tokens=40",
 }
 
 

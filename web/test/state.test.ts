@@ -22,6 +22,11 @@ test("a URL restores the whole state", () => {
     overlay: "rollout",
     patch: 60,
     say: "Où est-ce ? 在哪里 & co",
+    seed: 7,
+    temperature: 0.7,
+    top_p: 0.95,
+    tokens: 12,
+    layer: 3,
   };
   assert.deepEqual(read(write(state)), state);
   assert.deepEqual(read(write(START)), START);
@@ -34,7 +39,7 @@ test("default values are not in the URL", () => {
 });
 
 test("invalid values have their defaults", () => {
-  const bad = "#map?map=-1&head=x&token=1e9&sight=1,2&reduce=sum";
+  const bad = "#map?map=-1&head=x&token=1e9&sight=1,2&reduce=sum&seed=-1&temperature=11&top_p=x&tokens=0";
   for (const hash of ["", "#", "#nowhere", bad, "#?map=%", "#map?sight=1,2,0", "#map?sight=a,b,c"]) {
     assert.deepEqual(read(hash), START, hash);
   }

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..models.sampling import SEEDS, Sampling
-from .generation_session import MAX_NEW_TOKENS, GenerationSession, Sessions
+from .generation_session import MAX_NEW_TOKENS, GenerationSession, Sessions, close_all
 from .guard import (
     RequestError,
     integer_field,
@@ -88,7 +88,7 @@ class GenerationRoutes:
         session = await self._submit(request, "the prompt", job)
         removed = self.sessions.add(session)
         if removed:
-            await self._submit(request, "the prompt", lambda task: [one.close() for one in removed])
+            await self._submit(request, "the prompt", lambda task: close_all(removed))
         return json_response(session.to_dict())
 
     async def steps(self, request: Request) -> Response:

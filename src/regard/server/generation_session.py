@@ -6,6 +6,7 @@ import math
 import secrets
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
@@ -177,7 +178,7 @@ class Sessions:
         self._sessions: OrderedDict[str, GenerationSession] = OrderedDict()
 
     def add(self, session: GenerationSession) -> list[GenerationSession]:
-        """Add a session and return those that were removed for it. Close them in a worker thread."""
+        """Add a session and return those that were removed for it, to be closed."""
         self._sessions[session.id] = session
         excess = max(0, len(self._sessions) - self._limit)
         return [self._sessions.popitem(last=False)[1] for _ in range(excess)]
@@ -188,3 +189,9 @@ class Sessions:
             raise closed_error(id)
         self._sessions.move_to_end(id)
         return self._sessions[id]
+
+
+def close_all(sessions: Iterable[GenerationSession]) -> None:
+    """Close sessions. Each waits for the model, so call this in a worker thread."""
+    for session in sessions:
+        session.close()

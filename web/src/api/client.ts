@@ -33,11 +33,21 @@ function of(map: number, head: Head): string {
   return `api/maps/${map}/${head}`;
 }
 
+function ofGeneration(id: string): string {
+  return `api/generate/${encodeURIComponent(id)}`;
+}
+
 export const paths = {
   target: "api/target",
   progress: "api/progress",
   run: "api/run",
   translate: "api/translate",
+  generate: "api/generate",
+  steps: (id: string, revision: number, from: number) => `${ofGeneration(id)}/steps?revision=${revision}&from=${from}`,
+  branch: (id: string, revision: number) => `${ofGeneration(id)}/branch?revision=${revision}`,
+  resume: (id: string, revision: number) => `${ofGeneration(id)}/continue?revision=${revision}`,
+  attention: (id: string, revision: number, token: number, layer: number, head: Head) =>
+    `${ofGeneration(id)}/attention?revision=${revision}&token=${token}&layer=${layer}&head=${head}`,
   explain: "api/explain",
   chart: (name: string, text: string) =>
     `api/explain/${encodeURIComponent(name)}${text ? `?${new URLSearchParams({ text })}` : ""}`,

@@ -23,13 +23,13 @@ export interface Picture {
 }
 
 export interface Target {
-  kind: "capture" | "model" | "translator" | "images";
+  kind: "capture" | "model" | "translator" | "images" | "language";
   title: string;
   version: string;
   tokens: Record<string, string[]>;
   maps: MapInfo[];
   image: Picture | null;
-  can: ("map" | "text" | "image" | "translate" | "run")[];
+  can: ("map" | "text" | "image" | "translate" | "generate" | "run")[];
 }
 
 /** Weights that are not finite are null. */
@@ -54,6 +54,19 @@ export interface Hypothesis {
   links: [number, number][];
 }
 export type TranslateAnswer = { hypotheses: Hypothesis[] };
+
+/** A language model. `longest` is the number of tokens that it can read; null for any number. */
+export type LanguageInfo = { layers: number; heads: number; longest: number | null; prompt: string };
+/** Why a text ended: an end token, a stop string, the number of tokens asked for, or the context of the model. */
+export type Reason = "end" | "stop" | "length" | "context";
+export type GenerationStart = { id: string; revision: number; limit: number; prompt: string[] };
+export type Candidate = { token: string; id: number; probability: number };
+export type GeneratedToken = Candidate & { runners_up: Candidate[] };
+/** `reason` is null if more tokens follow. */
+export type StepsAnswer = { revision: number; steps: GeneratedToken[]; reason: Reason | null };
+export type BranchAnswer = { revision: number; limit: number };
+/** The weights of a token on all tokens up to itself. */
+export type AttentionAnswer = { token: number; weights: (number | null)[] };
 
 /** The mechanisms that can be explained, with their default texts, and the title of the run, if there is one. */
 export type ExplainOffer = { mechanisms: { name: string; text: string | null }[]; run: string | null };

@@ -2,12 +2,14 @@
 
 import "./style.css";
 import "../explain/explain.css";
+import "../generate/generate.css";
 
 import { render } from "preact";
 
 import { drawFile } from "../explain/chart_file.ts";
 import type { Chart } from "../explain/chart_model.ts";
 import { ExplainView } from "../explain/explain_view.tsx";
+import { GenerateView } from "../generate/generate_view.tsx";
 import { ImageView } from "../image/image_view.tsx";
 import { HeadGrid } from "../map/head_grid.tsx";
 import { MapView } from "../map/map_view.tsx";
@@ -25,6 +27,7 @@ function View({ app }: { app: Store }) {
   const { target, state } = app;
   if (!target.can.length) return null;
   if (state.view === "translate") return <TranslateView app={app} />;
+  if (state.view === "generate") return <GenerateView app={app} />;
   if (state.view === "image" && target.image && target.maps.length) return <ImageView app={app} />;
   if (state.view === "text" && target.maps.length) return <TextView app={app} />;
   return state.map === null || !target.maps.length ? <HeadGrid app={app} /> : <MapView app={app} />;
@@ -45,12 +48,13 @@ function Shell({ app, chart }: { app: Store; chart: Chart | null }) {
 }
 
 function pressed(app: Store, event: KeyboardEvent): void {
-  const typing = event.target instanceof Element && event.target.matches("textarea, select, input[type=text]");
+  const typing =
+    event.target instanceof Element && event.target.matches("textarea, select, input[type=text], input[type=number]");
   if (event.defaultPrevented || modified(event) || document.querySelector("dialog[open]")) return;
   if (event.key === "Escape" && app.requests.busy) app.requests.cancel(app.words.cancelled);
   else if (typing) return;
   else if (event.key === "?" && !app.explains) app.help(true);
-  else if (/^[1-4]$/.test(event.key) && !app.explains) {
+  else if (/^[1-5]$/.test(event.key) && !app.explains) {
     const view = VIEWS[Number(event.key) - 1]!;
     if (!app.views().includes(view)) return;
     app.go({ view });

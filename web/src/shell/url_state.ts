@@ -1,14 +1,22 @@
 // The state of the page in the URL: #text?map=3&head=5&token=12. A bookmark restores it.
 
-export const VIEWS = ["map", "text", "image", "translate"] as const;
+export const VIEWS = ["map", "text", "image", "translate", "generate"] as const;
 export type View = (typeof VIEWS)[number];
 export type Head = number | "mean";
 
-const MAX_SENTENCE_LENGTH = 2000; // maximum number of characters of a sentence in the URL
+const MAX_SENTENCE_LENGTH = 2000; // maximum number of characters of a sentence or a prompt in the URL
 
 type Field<T> = (text: string | null) => T;
 
 const whole: Field<number | null> = (text) => (text !== null && /^\d{1,9}$/.test(text) ? Number(text) : null);
+
+/** Parse a number in low…high. */
+function number(low: number, high: number, otherwise: number): Field<number> {
+  return (text) => {
+    const value = text !== null && /^\d+(\.\d+)?$/.test(text) ? Number(text) : NaN;
+    return value >= low && value <= high ? value : otherwise;
+  };
+}
 
 /** Parse one of a few values; the first is the default. */
 function oneOf<T extends string>(...choices: [T, ...T[]]): Field<T> {
@@ -38,8 +46,15 @@ const FIELDS = {
   sight,
   overlay: oneOf("class", "patch", "rollout"),
   patch: whole,
-  /** The sentence to translate. */
+  /** The sentence to translate, or the prompt to continue. */
   say: (text: string | null) => (text ?? "").slice(0, MAX_SENTENCE_LENGTH),
+  /** Settings of a generation. */
+  seed: (text: string | null) => whole(text) ?? 0,
+  temperature: number(0, 10, 1),
+  top_p: number(0.05, 1, 1),
+  tokens: (text: string | null) => number(1, 4096, 64)(String(whole(text))),
+  /** The layer whose attention is shown for a generated token; null for the last one. */
+  layer: whole,
 };
 
 export type State = { view: View } & { [Name in keyof typeof FIELDS]: ReturnType<(typeof FIELDS)[Name]> };
@@ -72,7 +87,7 @@ export function fit(state: State, shapes: readonly Shape[]): State {
   const within = (value: number | null, size: number): number | null => (value !== null && value < size ? value : null);
   const map = within(state.map, shapes.length);
   const shape = shapes[map ?? 0];
-  if (!shape) return { ...state, map: null, head: 0, token: null, end: null, sight: null };
+  if (!shape) return { ...state, map: null, token: null, end: null, sight: null };
   const size = state.direction === "from" ? shape.queries : shape.keys;
   const token = within(state.token, size);
   return {

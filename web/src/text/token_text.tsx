@@ -42,6 +42,10 @@ interface TokenTextProps extends Marked {
   label: string;
   choose: (token: number, lengthen: boolean) => void;
   clear: () => void;
+  /** Called with the token under the mouse, and with null when the mouse leaves. */
+  point?: (token: number | null) => void;
+  /** The last token before a mark, such as the end of a prompt. */
+  edge?: number;
   /** Receives the component, whose `reveal` the parent calls. */
   handle?: { current: TokenText | null } | null;
 }
@@ -67,9 +71,11 @@ export class TokenText extends Component<TokenTextProps> {
   }
 
   override componentWillReceiveProps(next: TokenTextProps): void {
-    if (next.tokens === this.props.tokens) return;
+    const before = this.props.tokens;
+    if (next.tokens === before) return;
     this.read(next.tokens);
-    this.drawn.clear();
+    const grows = next.tokens.length > before.length && before.every((token, index) => token === next.tokens[index]);
+    if (!grows) this.drawn.clear(); // what is drawn of a growing text stays
   }
 
   override shouldComponentUpdate(next: TokenTextProps): boolean {
@@ -112,10 +118,10 @@ export class TokenText extends Component<TokenTextProps> {
     return this.props.span?.[1] ?? null;
   }
 
-  override render({ tokens, label, shades, marks, span, choose }: TokenTextProps): VNode {
+  override render({ tokens, label, shades, marks, span, choose, point, edge }: TokenTextProps): VNode {
     const clicked = (event: MouseEvent): void => {
-      const node = (event.target as HTMLElement).closest<HTMLElement>("[data-token]");
-      if (node) choose(Number(node.dataset["token"]), event.shiftKey);
+      const token = tokenUnder(event);
+      if (token !== null) choose(token, event.shiftKey);
     };
     if (this.at !== null && this.at < tokens.length) this.drawn.add(this.partOf(this.at));
     return (
@@ -127,7 +133,9 @@ export class TokenText extends Component<TokenTextProps> {
         aria-activedescendant={this.at === null ? undefined : `${this.id}-${this.at}`}
         ref={this.root}
         onKeyDown={(event) => this.pressed(event) && event.preventDefault()}
-        onClick={clicked}>
+        onClick={clicked}
+        onPointerMove={point && ((event) => point(tokenUnder(event)))}
+        onPointerLeave={point && (() => point(null))}>
         {this.parts.map(([start, stop], index) => (
           <Part
             key={`${start} ${stop}`}
@@ -139,6 +147,7 @@ export class TokenText extends Component<TokenTextProps> {
             shades={shades}
             marks={marks}
             span={span}
+            edge={edge}
           />
         ))}
       </div>
@@ -206,7 +215,19 @@ export class TokenText extends Component<TokenTextProps> {
   }
 }
 
-type PartProps = Marked & { index: number; start: number; tokens: readonly Spelled[]; id: string; drawn: boolean };
+function tokenUnder(event: MouseEvent): number | null {
+  const node = (event.target as HTMLElement).closest<HTMLElement>("[data-token]");
+  return node && Number(node.dataset["token"]);
+}
+
+interface PartProps extends Marked {
+  index: number;
+  start: number;
+  tokens: readonly Spelled[];
+  id: string;
+  drawn: boolean;
+  edge: number | undefined;
+}
 
 class Part extends Component<PartProps> {
   override shouldComponentUpdate(next: PartProps): boolean {
@@ -229,10 +250,16 @@ class Part extends Component<PartProps> {
   }
 
   private token({ text, space, breaks }: Spelled, position: number, spaced: boolean): (VNode | string)[] {
-    const { id, shades, marks, span } = this.props;
+    const { id, shades, marks, span, edge } = this.props;
     const shade = shades?.[position] ?? 0;
     const chosen = span !== null && position >= Math.min(...span) && position <= Math.max(...span);
-    const classes = { newline: breaks, deep: shade > 0.85, marked: marks.has(position), chosen };
+    const classes = {
+      newline: breaks,
+      deep: shade > 0.85,
+      marked: marks.has(position),
+      chosen,
+      edge: position === edge,
+    };
     const names = Object.entries(classes).flatMap(([name, active]) => (active ? [name] : []));
     const node = (
       <span
