@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import regard
 from regard.commands.main import main
 from regard.server.open_target import open_target
 from regard.server.run_target import words
+from tests.page import targets
 from tests.server.conftest import asked
 from tests.tasks.conftest import pairs
 
@@ -177,6 +180,7 @@ def test_an_image_model(tmp_path: Path) -> None:
         ({"config.json": '{"recipe": "translate"}'}, ["--image", "x.png"], "is a translator. Pass --text"),
         ({"config.json": '{"recipe": "classify"}'}, ["--image", "x.png"], "is a text classifier. Pass --text"),
         ({"config.json": '{"recipe": "classify"}'}, ["--text", " "], "must be opened with a text. Pass --text"),
+        ({"config.json": '{"recipe": "language"}'}, ["--image", "x.png"], "is a language model. Pass --text"),
         ({"config.json": '{"recipe": "images"}'}, ["--text", "x"], "is an image classifier. Pass --image"),
         ({"config.json": '{"model_type": "bert", "vocab_size": 9}'}, ["--text", "x"], "complete model directory"),
         ({"config.json": "{}"}, ["--port", "70000"], "port (70000) must lie in 0…65535"),
@@ -203,3 +207,26 @@ def test_invalid_files_are_named(tmp_path: Path, capture: Path, capsys: pytest.C
     ):
         assert main(["view", *arguments, "--no-open"]) == 1
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("config", "text", "prompt"),
+    [
+        ({"recipe": "language"}, None, ""),
+        ({"recipe": "language"}, "To be", "To be"),
+        ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, None, ""),
+        ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, None, ""),
+    ],
+)
+def test_a_language_model_opens_generate(
+    tmp_path: Path, config: dict[str, Any], text: str | None, prompt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = targets.language_model().generator
+    opened: list[Path] = []
+    module = import_module("regard.tasks.open_language_model")
+    monkeypatch.setattr(module, "open_language_model", lambda path: opened.append(path) or expected)
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    client = asked(open_target(tmp_path, text))
+    assert opened == [tmp_path]
+    assert client.get("/api/target").json()["can"] == ["generate", "run"]  # no maps: the page opens Generate
+    assert client.get("/api/generate").json()["prompt"] == prompt

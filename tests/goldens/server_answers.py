@@ -13,7 +13,9 @@ from starlette.testclient import TestClient
 
 from regard.server.open_target import open_target
 from tests.goldens.entry_points import create_app
+from tests.page.targets import language_model
 
+LANGUAGE = "language"
 TARGETS: dict[str, tuple[str, dict[str, Any]]] = {
     "capture": ("capture.safetensors", {"batch": 1}),
     "translator": ("transformer", {"text": "the cat sees a dog"}),
@@ -21,8 +23,9 @@ TARGETS: dict[str, tuple[str, dict[str, Any]]] = {
     "classifier": ("scratch", {"text": "a lovely film"}),
     "huggingface": ("huggingface", {"text": "a lovely film"}),
     "images": ("vit", {"image": "images/test/left/0.png"}),
+    LANGUAGE: ("", {}),
 }
-"""Path and options of `open_target`, by name."""
+"""Path and options of `open_target`, by name; the language model is not read from a file."""
 
 MAP = (
     "api/maps/0/0/overview.png?size=5",
@@ -52,6 +55,7 @@ GET: dict[str, tuple[str, ...]] = {
     "classifier": (*MAP, "api/rollout/1", "api/explain/run?text=a+film", "api/explain/run"),
     "huggingface": (*MAP, "api/rollout/1"),
     "images": (*MAP, "api/image.png", "api/overlay?map=0&head=mean&query=0", "api/overlay?rollout=1&query=0"),
+    LANGUAGE: ("api/generate",),
 }
 """Paths to read, by target."""
 POST: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
@@ -65,6 +69,7 @@ POST: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "classifier": (("api/run", {"text": "the story was dull"}),),
     "huggingface": (("api/run", {"text": "the story was dull"}),),
     "images": (("api/run", {"text": "another"}),),
+    LANGUAGE: (("api/run", {"text": "another"}), ("api/generate", {"text": "the cat", "tokens": 0})),
 }
 
 
@@ -72,12 +77,28 @@ def answers(name: str) -> dict[str, Any]:
     """Status, kind and contents of every answer for a target in the current directory; a picture counts as pixels."""
     path, options = TARGETS[name]
     result: dict[str, Any] = {}
-    with TestClient(create_app(open_target(Path(path), **options)), base_url="http://127.0.0.1:8000") as client:
+    target = language_model() if name == LANGUAGE else open_target(Path(path), **options)
+    with TestClient(create_app(target), base_url="http://127.0.0.1:8000") as client:
         for asked in ("api/target", "api/progress", *GET[name]):
             result[f"GET {asked}"] = _answer(client.get(f"/{asked}"))
         for asked, body in POST[name]:
             result[f"POST {asked} {body}"] = _answer(client.post(f"/{asked}", json=body))
+        if name == LANGUAGE:
+            result |= _generation(client)
     return result
+
+
+def _generation(client: TestClient) -> dict[str, Any]:
+    """The answers about one generation, whose id is random."""
+    started = client.post("/api/generate", json={"text": "the cat", "tokens": 3, "runners_up": 2, "temperature": 0.0})
+    at = f"/api/generate/{started.json()['id']}"
+    return {
+        "POST api/generate": _answer(started),
+        "GET api/generate/ID/steps": _answer(client.get(f"{at}/steps?from=0&count=3")),
+        "GET api/generate/ID/attention": _answer(client.get(f"{at}/attention?token=8&layer=0&head=1")),
+        "POST api/generate/ID/branch": _answer(client.post(f"{at}/branch", json={"step": 1, "token": 9})),
+        "POST api/generate/ID/continue": _answer(client.post(f"{at}/continue", json={"tokens": 4})),
+    }
 
 
 def _answer(response: Any) -> dict[str, Any]:
@@ -89,6 +110,8 @@ def _answer(response: Any) -> dict[str, Any]:
         contents = response.json()
         if isinstance(contents, dict) and "version" in contents:
             contents["version"] = type(contents["version"]).__name__  # random
+        if isinstance(contents, dict) and "limit" in contents and "id" in contents:
+            contents["id"] = type(contents["id"]).__name__  # random
         for value in contents.get("values", []) if isinstance(contents, dict) else []:
             if isinstance(value.get("data"), str):  # cells of a chart: whole numbers of 16 bits, as shades of a picture
                 value["data"] = {"pixels": np.frombuffer(base64.b64decode(value["data"]), "<i2").tolist()}

@@ -152,6 +152,7 @@ SCREENSHOTS = {
     "image-dark": ("image", {"color_scheme": "dark"}),
     "translate-chinese": ("translate", {"locale": "zh-CN"}),
     "map-phone": ("map", PHONE),
+    "generate-light": ("generate", {}),
 }
 
 

@@ -38,7 +38,6 @@ def expected(server: GatedServer, text: list[str], token: int, layer: int, head:
 
 def test_a_prompt_is_continued_and_a_bookmark_repeats_the_text(visit: Open) -> None:
     page = visit("language/")
-    at(page, "")
     expect(page.locator("nav a[aria-current]")).to_have_text("Generate")
     page.get_by_label("Prompt").first.fill("the cat")
     page.get_by_label("Tokens").fill("20")

@@ -38,7 +38,7 @@ export function PromptForm({ app, info, submit }: FormProps) {
     <form class="say" ref={form} onSubmit={send}>
       <label class="field wide">
         <span>{words.generate.label}</span>
-        <textarea ref={box} rows={3} placeholder={words.generate.placeholder} maxLength={2000} onKeyDown={pressed} />
+        <textarea ref={box} rows={2} placeholder={words.generate.placeholder} maxLength={2000} onKeyDown={pressed} />
       </label>
       <SettingFields app={app} />
     </form>

@@ -80,7 +80,7 @@ interface AttentionProps {
   choose: (position: number) => void;
 }
 
-/** What the chosen token attended to, in one layer and head. */
+/** The attention of the chosen token in one layer and head. */
 export function Attention({ app, info, tokens, chosen, weights, pointed, choose }: AttentionProps) {
   const { generate } = app.words;
   const items = (weights?.positions ?? []).map((position, rank) => ({

@@ -317,12 +317,12 @@ def test_other_requests_are_served_between_two_steps(target: LanguageTarget) -> 
     one = session(target, lock=lock)
     between: list[int] = []
 
-    class Looks(Task):
+    class AsksBetween(Task):
         def check(self) -> None:
             if one.steps:
                 between.append(one.attention(3).shape[-1])  # would wait forever if the lock were held
 
-    one.advance(0, 4, Looks())
+    one.advance(0, 4, AsksBetween())
     assert between == [4, 4, 4]
 
 
