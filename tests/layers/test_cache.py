@@ -212,3 +212,54 @@ def test_only_what_differs_is_copied() -> None:
     state.target_kv[0][0, 0] = 9  # both rows of the first sentence hold the same from here on: nothing is to be copied
     state.reorder(torch.tensor([1, 0, 3, 2]))
     assert state.target_kv[0][:, 0, 0].flatten().tolist() == [9, 1, 3, 2]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_entries_of_different_lengths_append_to_their_own_end(grad: bool) -> None:
+    keys, values = torch.randn(2, 3, 2, 5, 4, generator=torch.Generator().manual_seed(0)).unbind()  # (3, 2, 5, 4) each
+    lengths = torch.tensor([5, 2, 3])
+    new = torch.randn(2, 3, 2, 4, 4, generator=torch.Generator().manual_seed(1))
+    with torch.set_grad_enabled(grad):
+        cache = Cache(capacity=6)
+        cache.append(keys, values)
+        cache.truncate(lengths)
+        assert cache.length == 5 and torch.equal(torch.as_tensor(cache.start), lengths)
+        cache.append(new[0][..., :1, :], new[1][..., :1, :])
+        held = cache.append(new[0][..., 1:, :], new[1][..., 1:, :])  # several at once, beyond the capacity
+    assert cache.length == 9 and torch.equal(torch.as_tensor(cache.start), lengths + 4)
+    for row, length in enumerate(lengths.tolist()):
+        for side, (stored, old) in enumerate(zip(held, (keys, values), strict=True)):
+            assert torch.equal(stored[row, :, :length], old[row, :, :length])
+            assert torch.equal(stored[row, :, length : length + 4], new[side, row])
+    with torch.set_grad_enabled(grad):
+        cache.reorder(torch.tensor([2, 0]))
+        assert torch.equal(torch.as_tensor(cache.start), torch.tensor([7, 9]))
+        cache.reorder(torch.tensor([0]))
+    assert cache.start == cache.length == 7  # one length again
+
+
+def test_truncate_goes_back_and_overwrites() -> None:
+    first, second = torch.arange(5.0).view(1, 1, 5, 1), torch.full((1, 1, 1, 1), 9.0)
+    with torch.no_grad():
+        cache = Cache()
+        cache.append(first, first)
+        cache.truncate(3)
+        key, _ = cache.append(second, second)
+    assert key.flatten().tolist() == [0, 1, 2, 9]
+    cache.truncate(0)
+    assert cache.length == 0
+
+
+def test_impossible_lengths_are_refused() -> None:
+    cache, x = Cache(), torch.zeros(2, 1, 3, 4)
+    cache.append(x, x)
+    for lengths, shown in ((4, "4"), (-1, "-1"), (torch.tensor([3, 4]), r"\[3, 4\]")):
+        with pytest.raises(ValueError, match=rf"lengths \({shown}\) must lie in 0…3, the cached positions"):
+            cache.truncate(lengths)
+    cache.truncate(torch.tensor([3, 1]))
+    with pytest.raises(ValueError, match=r"lengths \(2\) must lie in 0…\[3, 1\]"):
+        cache.truncate(2)
+    cross = Cache()
+    cross.once(lambda: (x, x), 3)
+    with pytest.raises(ValueError, match="got the cache of a cross-attention"):
+        cross.truncate(1)

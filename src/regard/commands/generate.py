@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from torch import nn
 
 from torch import nn
 
@@ -116,7 +118,7 @@ def _continue_one(
     assert isinstance(generator.model, nn.Module), "runs and directories hold modules"
     steps = generator.stream(prompt, runners_up=options.runners_up, **settings)
     collected: list[TextChunk] = []
-    with watch(generator.model) if watched else nullcontext() as seen:
+    with watch(cast(nn.Module, generator.model)) if watched else nullcontext() as seen:
         for chunk in steps:
             if options.json:
                 collected.append(chunk)
