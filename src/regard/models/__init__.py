@@ -17,6 +17,7 @@ from .huggingface_gpt import load_gpt, save_gpt
 from .huggingface_vit import load_vit, save_vit
 from .sampling import Sampling
 from .seq2seq import Seq2Seq, Seq2SeqConfig
+from .token_decoder import Decoder
 from .transformer import Transformer, TransformerConfig
 from .vit import ViT, ViTConfig
 
@@ -30,6 +31,7 @@ __all__ = [
     "Bert",
     "BertConfig",
     "CNNConfig",
+    "Decoder",
     "EncoderDecoder",
     "FixedContext",
     "GPTConfig",
