@@ -13,6 +13,7 @@ from torch import Tensor
 
 import regard
 from regard.data import Characters
+from regard.data.vocabulary import NAMES
 from regard.lens.patch_weights import Patches
 from regard.models import GPT, GPTConfig
 from regard.server.language_target import LanguageTarget
@@ -135,13 +136,13 @@ def _hypothesis(source: list[str], position: int) -> dict[str, Any]:
 def language_model(positions: int = 64) -> LanguageTarget:
     """A GPT with random weights over letters. Its weights are large, so that heads differ and few tokens are likely."""
     letters = Characters.train(["abcdefghijklmnopqrstuvwxyz ,.\n"])
-    config = GPTConfig(vocabulary=len(letters), width=24, heads=3, layers=2, positions=positions)
+    config = GPTConfig(vocabulary=len(letters), width=24, heads=3, layers=2, positions=positions, tied=False)
     with torch.random.fork_rng():
         torch.manual_seed(5)
         model = GPT(config)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(8 if parameter.ndim == 2 else 1)
-    generator = TextGenerator(model, letters)
-    generator.end_ids = frozenset()  # a text of random weights would end anywhere
-    return LanguageTarget(generator, "a made-up language model")
+            model.norm.bias[0], model.vocabulary.weight[:, 0] = 10, 0
+            model.vocabulary.weight[: len(NAMES), 0] = -10  # never an end token or another special one
+    return LanguageTarget(TextGenerator(model, letters), "a made-up language model")

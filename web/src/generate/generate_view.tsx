@@ -1,19 +1,20 @@
 // The Generate view: a prompt, the text that a language model continues it with, and why.
 
-import { useLayoutEffect, useMemo, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { paths } from "../api/client.ts";
 import type { AttentionAnswer, LanguageInfo } from "../api/types.ts";
 import { useAnswer } from "../api/use_answer.ts";
 import { fill } from "../shared/translations.ts";
 import { type Store, useHandlers } from "../shell/store.ts";
+import { write } from "../shell/url_state.ts";
 import { TokenText, shadesOf } from "../text/token_text.tsx";
 import { type Generation, continues, strongest, tokensOf } from "./generation.ts";
 import { PromptForm, type Settings } from "./prompt_form.tsx";
 import { Attention, RunnersUp, headOf, layerOf, stepLayer } from "./token_panel.tsx";
 import { type Running, useGeneration } from "./use_generation.ts";
 
-const RUNNERS_UP = 8;
+const RUNNERS_UP = 6;
 const STRONGEST = 12;
 const NO_MARKS: ReadonlySet<number> = new Set();
 
@@ -25,16 +26,20 @@ export function GenerateView({ app }: { app: Store }) {
 function Generator({ app, info }: { app: Store; info: LanguageInfo }) {
   const running = useGeneration(app);
   const [chosen, setChosen] = useState<number | null>(null);
-  const start = ({ say, ...settings }: Settings): void => {
-    setChosen(null);
-    running.start({ text: say, runners_up: RUNNERS_UP, ...settings });
-  };
+  const [attempt, setAttempt] = useState(0);
+  const submitted = useRef(false);
+  const settings = settingsOf(app);
   useLayoutEffect(() => {
-    if (app.state.say) start(settingsOf(app)); // a bookmark
-  }, []);
-  const submit = (settings: Settings): void => {
-    app.go(settings);
-    start(settings);
+    const { say, ...rest } = settings;
+    if (!say && !submitted.current) return; // an empty prompt is only continued on request
+    setChosen(null);
+    running.start({ text: say, runners_up: RUNNERS_UP, ...rest });
+  }, [JSON.stringify(settings), attempt]);
+  const submit = (next: Settings): void => {
+    submitted.current = true;
+    const before = write(app.state);
+    app.go(next);
+    if (write(app.state) === before) setAttempt(attempt + 1);
   };
   useHandlers(app, [app, info], { key: (event) => stepLayer(app, info, event.key) });
   const { generation } = running;
