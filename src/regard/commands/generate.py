@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from torch import nn
 
-from torch import nn
-
 from ..core.settings import refuse
 from ..models.sampling import Sampling
 from .options import add_settings, chunks, numbered, read_file, read_texts, settings_from
