@@ -123,6 +123,20 @@ def test_stop_and_continue(visit: Open, server: GatedServer) -> None:
     assert tokens(page) == stopped
 
 
+def test_escape_stops(visit: Open, server: GatedServer) -> None:
+    page = visit("language/")
+    server.gate.hold_after("/steps", 2)
+    page.get_by_label("Prompt").first.fill("the cat")
+    page.keyboard.press("Enter")
+    page.get_by_text("Computing the next tokens…").wait_for()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Continue")).to_be_visible()
+    expect(page.locator(".said")).to_have_text(re.compile("^Cancelled"))
+    server.gate.hold_after("/steps", None)
+    page.get_by_role("button", name="Continue").press("Enter")
+    expect(page.locator("[data-token]")).to_have_count(64 + 1)
+
+
 def test_a_runner_up_branches(visit: Open) -> None:
     page = visit(ADDRESS)
     quiet(page)

@@ -351,6 +351,43 @@ def test_many_clients_get_their_own_texts(target: LanguageTarget) -> None:
     run(scene())
 
 
+def test_a_closed_page_stops_the_computation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client disconnects during the second step. That step ends, and no other one is computed."""
+    target = language()
+    app = create(target)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        at = start(client)
+        session = app.state.app.generation.sessions.get(at.rpartition("/")[2])
+        waits, goes_on = threading.Event(), threading.Event()
+        step = target.gpt.step
+
+        def slow(*arguments: Any) -> torch.Tensor:
+            waits.set()
+            assert goes_on.wait(30)
+            return step(*arguments)
+
+        monkeypatch.setattr(target.gpt, "step", slow)
+        sent: list[Any] = []
+
+        async def scene() -> None:
+            async def receive() -> dict[str, Any]:
+                while not waits.is_set():
+                    await asyncio.sleep(0.01)
+                return {"type": "http.disconnect"}
+
+            async def send(message: Any) -> None:
+                sent.append(message)
+
+            scope = {"type": "http", "method": "GET", "path": f"{at}/steps", "query_string": b"count=6"}
+            await app({**scope, "headers": [(b"host", b"127.0.0.1")]}, receive, send)
+
+        run(scene())
+        assert sent[0]["status"] == 499
+        goes_on.set()
+        app.state.app.queue._pool.shutdown(wait=True)
+        assert len(session.steps) == 2
+
+
 def test_a_text_is_run_for_its_maps(client: TestClient, target: LanguageTarget) -> None:
     before = target.snapshot
     try:
