@@ -94,7 +94,7 @@ sanitize: $(VENV)/ready native-check
 	REGARD_NATIVE=$$(echo $(CURDIR)/$(SANITIZED)/_native*.so) \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	$(BIN)/python -m pytest -p no:cacheprovider --capture=sys $(addprefix tests/attention/test_, backend.py native_threads.py streamed_views.py engine.py fused.py) tests/layers/test_residual.py tests/server/test_tiles.py $(addprefix tests/models/test_, beam_search.py fast_inference.py)
+	$(BIN)/python -m pytest -p no:cacheprovider --capture=sys $(addprefix tests/attention/test_, backend.py native_threads.py streamed_views.py engine.py fused.py few_rows.py) tests/layers/test_residual.py tests/server/test_tiles.py $(addprefix tests/models/test_, beam_search.py fast_inference.py fast_gpt.py)
 
 # The self-check compiled for arm64 and run by an emulator, which tests NEON on machines without it. It needs neither
 # Python nor torch.

@@ -8,7 +8,7 @@
 namespace regard::REGARD_ISA {
 
 Kernel dot_forward, few_queries_forward, dot_backward, few_queries_backward, exponentials, additive_forward, additive_backward,
-    compute_view, log_softmax_top_k, gelu, add_norm, add_norm_backward;
+    compute_view, log_softmax_top_k, gelu, add_norm, add_norm_backward, few_rows, row_norm, rotate_append;
 
 extern const Kernels table;
 const Kernels table{
@@ -26,6 +26,9 @@ const Kernels table{
     .gelu = gelu,
     .add_norm = add_norm,
     .add_norm_backward = add_norm_backward,
+    .few_rows = few_rows,
+    .row_norm = row_norm,
+    .rotate_append = rotate_append,
 };
 
 }  // namespace regard::REGARD_ISA

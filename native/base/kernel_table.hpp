@@ -46,6 +46,7 @@ struct Kernels {
     Kernel* compute_view;                                         // ViewJob: a task is a rectangle of the scores of one head
     Kernel* log_softmax_top_k;                                    // LogSoftmaxTopK: a task is `rows_per_task` rows
     Kernel *gelu, *add_norm, *add_norm_backward;                  // fused/fused.hpp
+    Kernel *few_rows, *row_norm, *rotate_append;                  // linear/linear.hpp
 };
 
 }  // namespace regard

@@ -13,7 +13,8 @@ namespace nb = nanobind;
 
 extern const Kernels* active;
 
-void bind_fused(nb::module_& m);  // fused_binding.cpp
+void bind_fused(nb::module_& m);   // fused_binding.cpp
+void bind_linear(nb::module_& m);  // linear_binding.cpp
 
 // Reads the items of a tuple in order.
 class Reader {

@@ -341,6 +341,7 @@ NB_MODULE(_native, m) {
           "Replace rows by other rows, in place (dispatch/dispatch.hpp). tables: pointer, strides of row and position, and "
           "element size of each; the first has the writer of each position, int32. rows: pointer to int64.");
     bind_fused(m);
+    bind_linear(m);
 }
 
 }  // namespace regard

@@ -73,5 +73,6 @@ void check_packed(const Kernels&, const std::vector<Problem>& sequences, int thr
 void check_half_precision(const Kernels&, Dtype dtype);
 void check_log_softmax_top_k(const Kernels&, int64_t size, int64_t count, int threads);
 void check_fused(const Kernels&, int64_t rows, int64_t width, int threads);
+void check_linear(const Kernels&, int64_t rows, int64_t in, int64_t out, int threads);
 
 }  // namespace regard::check

@@ -102,5 +102,10 @@ int main() {
         for (const int threads : {1, 2})
             for (const auto& [rows, width] : {std::pair{1, 1}, {3, 17}, {61, 64}, {131, 97}})
                 check_fused(*isas.all[n], rows, width, threads);
+    for (int n = 0; n < isas.count; ++n)
+        for (const int threads : {1, 2})
+            for (int64_t rows = 1; rows <= 11; ++rows)
+                for (const auto& [in, out] : {std::pair{1, 1}, {17, 13}, {67, 331}})
+                    check_linear(*isas.all[n], rows, in, out, threads);
     std::printf("all agree\n");
 }

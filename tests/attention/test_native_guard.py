@@ -17,7 +17,7 @@ import regard
 from regard.attention.cells import Cells
 from regard.attention.native import additive as native_additive
 from regard.attention.native import backend as native
-from regard.attention.native import decoding, engine, fused, views
+from regard.attention.native import decoding, engine, few_rows, fused, views
 from regard.attention.native.plan import Plan, address, addressable
 from regard.attention.packed_layout import Layout
 from regard.attention.request import Request
@@ -26,6 +26,7 @@ from regard.attention.similarity import Additive, Dot
 SOURCES = Path(regard.__file__).parent
 COMPUTE = {"dot_forward", "dot_backward", "additive_forward", "additive_backward", "compute_view", "gelu"}
 COMPUTE |= {"add_norm", "add_norm_backward", "log_softmax_top_k", "reorder_rows", "large_pages"}
+COMPUTE |= {"few_rows", "row_norm", "rotate_append"}
 needs_kernels = pytest.mark.skipif(engine.module is None, reason="there are no native kernels here")
 
 
@@ -95,7 +96,7 @@ def test_every_address_for_the_kernels_comes_from_one_function() -> None:
             assert ("data_ptr" in names) == (path.name == "plan.py"), path
         if names & COMPUTE and ("engine.module" in text or "kernels()" in text or "_native" in text):
             users.add(str(path.relative_to(SOURCES / "attention/native")))  # raises outside it
-    assert users >= {"additive.py", "backend.py", "decoding.py", "fused.py", "views.py"}
+    assert users >= {"additive.py", "backend.py", "decoding.py", "few_rows.py", "fused.py", "views.py"}
 
 
 @pytest.fixture
@@ -171,6 +172,32 @@ def test_every_entry_point_raises_an_error(kind: str, unreached: None) -> None:
             with pytest.raises(ValueError, match=r"native: a tensor .* must be a plain"):
                 enter()
                 pytest.fail(f"{name}: no refusal")
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", ["freed", "freed, a view"])
+def test_calls_of_decoding_steps_are_not_bound_to_freed_tensors(kind: str, unreached: None) -> None:
+    def tensors(at: int, *sizes: tuple[int, ...]) -> list[Tensor]:
+        return [UNREADABLE[kind](torch.randn(size)) if i == at else torch.randn(size) for i, size in enumerate(sizes)]
+
+    def linear(at: int) -> Any:
+        x, weight, y, gain = tensors(at, (2, D), (T, D), (2, T), (D,))
+        return few_rows.bind_linear(x, weight, None, y, norm=few_rows.RowNorm(gain, None, 1e-5, centered=False))
+
+    def attention(at: int) -> Any:
+        q, key, value, context = tensors(at, (1, 2, 1, D), (1, 2, T, D), (1, 2, T, D), (1, 2, 1, D))
+        return few_rows.bind_attention(q, key, value, context, offsets=None, left=None)
+
+    def rotate(at: int) -> Any:
+        qkv, key, value, table = tensors(at, (1, 1, 6, D), (1, 2, T, D), (1, 2, T, D), (T, D // 2))
+        rotation = few_rows.Rotation(table, torch.ones(T, D // 2))
+        return few_rows.bind_rotate_append(qkv, 2, rotation, torch.tensor([0]), (key, value))
+
+    for bind in (linear, attention, rotate):
+        for at in range(4):
+            with pytest.raises(ValueError, match=r"native: a tensor .* must be a plain"):
+                bind(at)
+                pytest.fail(f"{bind.__name__}: tensor {at} was not refused")
 
 
 @needs_kernels
