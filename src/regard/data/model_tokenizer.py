@@ -117,7 +117,7 @@ class ModelTokenizer:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the string of each id, as shown beside a map. Parts of a character are shown as bytes."""
-        return [self._piece(id) for id in check_ids(ids, self._size)]
+        return [self._readable(id) for id in check_ids(ids, self._size)]
 
     def words(self, ids: Iterable[int]) -> list[int]:
         """Return the word number of each id; −1 for special tokens.
@@ -129,7 +129,7 @@ class ModelTokenizer:
             if id in self._special:
                 numbers.append(-1)
                 continue
-            token = self._piece(id).replace(SPACE, " ")
+            token = self._readable(id).replace(SPACE, " ")
             at_word_start = at_word_start or token[:1].isspace()
             numbers.append(word + at_word_start)
             if not token.isspace():
@@ -172,7 +172,7 @@ class ModelTokenizer:
                     ends = [id for id in ids if tokenizer.id_to_token(id) is not None]
         return cls(tokenizer, names, end_ids=ends, chat_template=_template(folder, config))
 
-    def _piece(self, id: int) -> str:
+    def _readable(self, id: int) -> str:
         token = self._tokenizer.id_to_token(id) or ""
         stored = token_bytes(token) if self._byte_level and id not in self._special else None
         return token if stored is None else readable(stored)

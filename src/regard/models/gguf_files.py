@@ -54,7 +54,7 @@ _SPLITTERS: dict[str, pre_tokenizers.PreTokenizer | None] = {
     "llama-bpe": pre_tokenizers.Split(Regex(_CONTRACTIONS + _WORDS % r"\p{N}{1,3}"), "isolated"),
     "qwen2": pre_tokenizers.Split(Regex(_CONTRACTIONS + _WORDS % r"\p{N}"), "isolated"),
 }
-"""How text is split into words, by the name of the pre-tokenizer in the file. None splits as GPT-2 does."""
+"""Splitters of text into words, by the name of the pre-tokenizer in the file. None splits as GPT-2 does."""
 CONTROL, USER_DEFINED = 3, 4
 """Types of tokens: special tokens, and others that are never split."""
 

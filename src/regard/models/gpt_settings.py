@@ -125,9 +125,11 @@ class _Reader:
             self.problems.append(f"{name} ({got!r}) must be {rule} ({value!r}); pass dropout=… to set both")
 
     def _check_head_width(self, settings: Mapping[str, Any]) -> None:
-        given, width, heads = self.stored.get("head_dim"), settings.get("width"), settings.get("heads")
-        if given is not None and width and heads and given != width / heads:
-            self.problems.append(f"head_dim ({given!r}) must be hidden_size / num_attention_heads ({width / heads:g})")
+        head_width, width, heads = self.stored.get("head_dim"), settings.get("width"), settings.get("heads")
+        if head_width is not None and width and heads and head_width != width / heads:
+            self.problems.append(
+                f"head_dim ({head_width!r}) must be hidden_size / num_attention_heads ({width / heads:g})"
+            )
 
     def _bias(self) -> str:
         if self.kind == "qwen2":
