@@ -5,6 +5,10 @@ tinyshakespeare/input.txt.gz. Both train the same architecture on characters, wi
 draws a batch of random windows, computes loss and gradients, clips them and updates the weights. nanoGPT runs as it is,
 with PyTorch's fused AdamW, and compiled; the fastest of them counts. It always computes in float32 on a CPU, and so
 does the contender `regard`.
+
+The bars are goals. At the first size, matrix products take 60 % of a step of 37 ms and run at 185 GFLOP/s on two cores
+of an EPYC (Zen 4), which is 80 % of what they can do in float32. Even a step that did nothing else would be only 1.75
+times as fast as nanoGPT's. In bfloat16 the same products run at 250 to 420 GFLOP/s there.
 """
 
 from __future__ import annotations
