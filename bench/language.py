@@ -5,6 +5,11 @@ tinyshakespeare/input.txt.gz. Both train the same architecture on characters, wi
 draws a batch of random windows, computes loss and gradients, clips them and updates the weights. nanoGPT runs as it is,
 with PyTorch's fused AdamW, and compiled; the fastest of them counts. It always computes in float32 on a CPU, and so
 does the contender `regard`.
+
+The bars are goals. At the first size, matrix products take 60 % of a step of 37 ms on two cores of an AMD EPYC. Alone,
+products of these shapes run at 150 to 190 GFLOP/s with MKL and at 160 to 210 with oneDNN, so that the 3.6 GFLOP of a
+step take about 20 ms: a step that did nothing else would be about 1.75 times as fast as nanoGPT's 35 ms. In bfloat16
+the products run at 250 to 420 GFLOP/s.
 """
 
 from __future__ import annotations
