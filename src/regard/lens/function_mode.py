@@ -29,11 +29,12 @@ class _Mode(TorchFunctionMode):
     def __init__(self, observer: Watch) -> None:
         super().__init__()
         self._observer = weakref.ref(observer)
+        _ignored.difference_update(RECORDERS)  # a recorder may have been added since
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_compiling():  # checked first: torch.compile traces the following code
             return func(*args, **(kwargs or {}))
-        if func in _ignored and func not in RECORDERS:  # nearly all calls: nothing else may happen for these
+        if func in _ignored:  # nearly all calls: nothing else may happen for these
             if not kwargs:
                 return func(*args)
             if "out" not in kwargs:
