@@ -56,11 +56,9 @@ chromium:
 	|| { apt-get install -qq -y --no-install-recommends chromium || { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; }; } >/dev/null \
 	|| echo "chromium cannot be installed here: the page is not tested in a browser"
 
+# Every benchmark to its end, then one summary. Some peers and data sets are optional and are skipped by name: CONTRIBUTING.md
 bench: $(VENV)/ready
-	$(BIN)/python -m bench maps
-	$(BIN)/python -m bench attention
-	$(BIN)/python -m bench auto
-	$(BIN)/python -m bench scaling
+	$(BIN)/python -m bench all
 
 # The eleven studies (docs/studies.md), each within ten minutes on two cores
 studies: $(VENV)/ready
