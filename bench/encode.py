@@ -63,7 +63,7 @@ REACTIONS = (
 ATOMS = re.compile(r"\[[^\]]+\]|Br|Cl|>>|.")
 COUNT, QUICK = 2000, 200
 SIZES = (1, 8, 16, 32, 64)
-SOME = 300
+SOME = 150
 """Number of sentences on which the fastest settings of a peer are determined."""
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 """Ids, lengths, segments and the mask of valid tokens."""
@@ -103,7 +103,8 @@ def cases(options: Options) -> Iterator[Case]:
                     "regard": ours,
                     name: _Best(name, partial(peer.make, weights(MINILM), Path(folder)), texts),
                 }
-                versus = Versus("regard", name, peer.bar, goal=peer.goal, reason=peer.reason)
+                limits = (None, None, None) if options.quick else (peer.bar, peer.goal, peer.reason)
+                versus = Versus("regard", name, limits[0], goal=limits[1], reason=limits[2])
                 yield Case(f"against {name}", shape, contenders, [versus], Parity("regard", 0.0, 1e-5), most_rounds=5)
 
 

@@ -49,7 +49,8 @@ def cases(options: Options) -> Iterator[Case]:
     peers = tuple(name for name in contenders if name != "regard")
     size = sum(p.numel() for p in ours.parameters())
     shape = f"{size:,} parameters, batch {batch}, {height}×{width}, patch {CONFIG.patch}"
-    versus = (Versus("regard", peers, BAR), *(Versus("regard", peer) for peer in peers)) if peers else ()
+    bar = None if options.quick else BAR
+    versus = (Versus("regard", peers, bar), *(Versus("regard", peer) for peer in peers)) if peers else ()
     yield Case("training step", shape, contenders, versus, Parity("regard", rtol=1e-4), most_rounds=40)
 
 
