@@ -82,7 +82,7 @@ GOOD, WORST, HARD = 0.97, 0.9, 0.75
 For calls that cannot always reach `WORST`, it is a goal, and the bar is `HARD`.
 """
 BANDWIDTH = "one query per head is limited by memory bandwidth for every contender"
-OVERHEAD = "with gradients, the Python overhead of a call is a large part of the time of 12 × 12 tokens"
+OVERHEAD = "with gradients, attend adds 90 µs of Python, a noticeable part of a call with 12 × 12 tokens"
 SEVEN = "without AVX2, eager stores the weights and needs six matrix products; native stores none and needs seven"
 ROUNDED = "eager multiplies in bfloat16 and rounds the scores to it, which no fused kernel does"
 

@@ -29,7 +29,8 @@ CONFIG = ViTConfig(classes=10)
 BATCH = 128
 QUICK = 8
 RATE = 1e-4
-BAR = ">= 1.3"
+BAR, GOAL = ">= 1.0", ">= 1.3"
+REASON = "1.3 was reached against an AdamW that is not fused; not yet measured against a fused one without other load"
 Step = Callable[[], Tensor]
 
 
@@ -49,8 +50,8 @@ def cases(options: Options) -> Iterator[Case]:
     peers = tuple(name for name in contenders if name != "regard")
     size = sum(p.numel() for p in ours.parameters())
     shape = f"{size:,} parameters, batch {batch}, {height}×{width}, patch {CONFIG.patch}"
-    bar = None if options.quick else BAR
-    versus = (Versus("regard", peers, bar), *(Versus("regard", peer) for peer in peers)) if peers else ()
+    best = Versus("regard", peers) if options.quick else Versus("regard", peers, BAR, goal=GOAL, reason=REASON)
+    versus = (best, *(Versus("regard", peer) for peer in peers)) if peers else ()
     yield Case("training step", shape, contenders, versus, Parity("regard", rtol=1e-4), most_rounds=40)
 
 
