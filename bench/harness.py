@@ -3,6 +3,9 @@
 Timings vary from run to run, so the result is a ratio rather than seconds. Each round times every contender once and
 gives one ratio per pair. Bars apply to the median of these ratios, which is reported with its quartiles.
 
+A bar is a limit that must be met: a benchmark that misses one fails. A goal is a limit that this hardware or the method
+cannot reach yet. It is shown with its reason and never fails. A comparison may have both.
+
     warm up        a b c d      choose the number of calls per sample
     round 0        a b d c   -> one ratio per pair
     round 1        b c a d   -> another; positions and neighbours are balanced over the rounds
@@ -86,9 +89,13 @@ class Versus:
     ratio: Literal["peer/ours", "ours/peer"] = "peer/ours"
     """"peer/ours" is the speedup of ours; "ours/peer" is the cost of ours in units of the peer's."""
     per: Literal["call", "flops", "bytes"] = "call"
+    goal: str | None = None
+    """A limit beyond the bar that is not required. It needs a reason."""
+    reason: str | None = None
+    """Why the goal is not a bar."""
 
     def __post_init__(self) -> None:
-        meets(1.0, self.bar)
+        _check_limits(self.bar, self.goal, self.reason)
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -148,9 +155,12 @@ class Figure:
     unit: str
     bar: str | None = None
     dtype: str = "float32"
+    goal: str | None = None
+    """As in `Versus`, and `reason` likewise."""
+    reason: str | None = None
 
     def __post_init__(self) -> None:
-        meets(1.0, self.bar)
+        _check_limits(self.bar, self.goal, self.reason)
 
 
 @dataclass(frozen=True)
@@ -172,6 +182,10 @@ class Result:
     met: bool | None
     """None if there is no bar."""
     rounds: int
+    goal: str | None = None
+    reached: bool | None = None
+    """Whether the goal is reached; None if there is no goal."""
+    reason: str | None = None
     ours_seconds: float | None = None
     peer_seconds: float | None = None
     ours_gflops: float | None = None
@@ -194,6 +208,16 @@ def meets(value: float, bar: str | None) -> bool | None:
         raise ValueError(f"bench: bar ({bar!r}) must read '>= NUMBER' or '<= NUMBER'; got {bar!r}. Try '>= 1.4'.")
     limit = float(match[2])
     return value >= limit if match[1] == ">=" else value <= limit
+
+
+def _check_limits(bar: str | None, goal: str | None, reason: str | None) -> None:
+    meets(1.0, bar)
+    meets(1.0, goal)
+    if (goal is None) != (reason is None):
+        raise ValueError(
+            f"bench: goal ({goal!r}) must have a reason, and a reason a goal; got reason {reason!r}. "
+            "Say why the goal is not a bar, or use bar=."
+        )
 
 
 def order(names: Sequence[str], turn: int) -> list[str]:
@@ -250,9 +274,22 @@ def _undecided(result: Result, close: float) -> bool:
 def measure_figure(figure: Figure) -> Result:
     """Measure the number once, without a spread."""
     value = float(figure.measure())
-    met = meets(value, figure.bar)
     return Result(
-        figure.name, figure.shape, figure.dtype, "", "", figure.unit, value, value, value, figure.bar, met, rounds=1
+        case=figure.name,
+        shape=figure.shape,
+        dtype=figure.dtype,
+        ours="",
+        peer="",
+        quantity=figure.unit,
+        median=value,
+        low=value,
+        high=value,
+        bar=figure.bar,
+        met=meets(value, figure.bar),
+        rounds=1,
+        goal=figure.goal,
+        reached=meets(value, figure.goal),
+        reason=figure.reason,
     )
 
 
@@ -282,6 +319,9 @@ def _result(case: Case, versus: Versus, samples: Mapping[str, list[float]]) -> R
         bar=versus.bar,
         met=meets(median, versus.bar),
         rounds=len(ratios),
+        goal=versus.goal,
+        reached=meets(median, versus.goal),
+        reason=versus.reason,
         ours_seconds=seconds[versus.ours],
         peer_seconds=seconds[best],
         ours_gflops=rate(case.flops, versus.ours),

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 
+from bench._skips import installed
 from bench.harness import Figure, Options, Result
 
 SECONDS = 120.0
@@ -31,6 +32,8 @@ VERDICTS = ("equal", "sdpa", "own", "refused", "wrong", "error", "timeout", "ski
 
 
 def figures(options: Options) -> Iterator[Figure]:
+    if not installed("huggingface", "transformers"):
+        return
     for way in WAYS:
         for verdict in VERDICTS:
             bar = "<= 0" if verdict in ("wrong", "error") else None

@@ -55,8 +55,8 @@ VERBS: dict[str, Verb] = {
     "received": lambda by, of, rows, x: by.received(of, rows),
     "pool max": lambda by, of, rows, x: by.pool(of, rows, *_cells(of), "max"),
     "pool mean": lambda by, of, rows, x: by.pool(of, rows, *_cells(of), "mean"),
-    "m @ x": lambda by, of, rows, x: by.times(of, rows, x),
-    "x @ m": lambda by, of, rows, x: by.before(of, rows, x.mT[..., :16, :]),
+    "m @ x": lambda by, of, rows, x: by.matmul(of, rows, x),
+    "x @ m": lambda by, of, rows, x: by.rmatmul(of, rows, x.mT[..., :16, :]),
     "weights of 256 rows": lambda by, of, rows, x: by.weights(
         of.of_rows(slice(0, 256)), rows[..., :256], slice(0, of.keys)
     ),

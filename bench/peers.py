@@ -6,6 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
+from bench._skips import Missing
+
 MULTI30K = ("train", "val", "test_2016_flickr")
 
 
@@ -13,7 +15,7 @@ def data(name: str) -> Path:
     """Return a subfolder of the data folder REGARD_DATA."""
     root = os.environ.get("REGARD_DATA")
     if root is None or not Path(root, name).is_dir():
-        raise SystemExit(
+        raise Missing(
             f"data: REGARD_DATA ({root}) must be a folder that contains {name}/; got none. "
             "Set it to the folder of data sets, which are not part of the project."
         )
@@ -37,7 +39,7 @@ def python(variable: str, packages: str) -> str:
     """Return the Python interpreter of another program's environment, which an environment variable names."""
     interpreter = shutil.which(os.environ.get(variable, ""))
     if interpreter is None:
-        raise SystemExit(
+        raise Missing(
             f"bench: {variable} ({os.environ.get(variable)}) must name the Python of an environment with {packages}. "
             f"Create one (python -m venv, pip install), and set {variable} to its bin/python."
         )

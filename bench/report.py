@@ -40,19 +40,42 @@ def report(results: Sequence[Result], name: str, out: Path, console: Console | N
     append(path, [{"benchmark": name, **_cells(result), **machine} for result in results])
     console = console or Console(width=None if sys.stdout.isatty() else 180)  # rich assumes 80 columns for files
     console.print(table(results, f"{name}: {machine['threads']} threads, {machine['cpu']}, torch {machine['torch']}"))
-    barred = [result for result in results if result.met is not None]
-    if barred:
-        console.print(f"bars met: {sum(result.met is True for result in barred)} of {len(barred)}", highlight=False)
+    for text in reasons(results):
+        console.print(f"goal, not a bar: {text}", highlight=False, markup=False)
+    for what, (reached, total) in (("bars met", count_bars(results)), ("goals reached", count_goals(results))):
+        if total:
+            console.print(f"{what}: {reached} of {total}", highlight=False)
     console.print(f"rows: {path}", highlight=False, soft_wrap=True)
     return path
 
 
-def table(results: Iterable[Result], title: str) -> Table:
-    """Return a table with one line per result: value, quartiles, bar, whether it is met, and the times."""
+def count_bars(results: Iterable[Result]) -> tuple[int, int]:
+    """Return how many bars are met, and how many there are."""
+    verdicts = [result.met for result in results if result.met is not None]
+    return sum(verdicts), len(verdicts)
+
+
+def count_goals(results: Iterable[Result]) -> tuple[int, int]:
+    """Return how many goals are reached, and how many there are."""
+    verdicts = [result.reached for result in results if result.reached is not None]
+    return sum(verdicts), len(verdicts)
+
+
+def reasons(results: Iterable[Result]) -> list[str]:
+    """Return the reasons of the goals that are not reached, each once."""
+    return list(dict.fromkeys(result.reason for result in results if result.reached is False and result.reason))
+
+
+def table(results: Sequence[Result], title: str) -> Table:
+    """Return a table with one line per result: value, quartiles, bar, whether it is met, and the times.
+
+    Goals have a column of their own if there are any, with a check mark if reached.
+    """
+    goals = any(result.goal for result in results)
     rendered = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for heading in ("case", "shape", "dtype", "quantity"):
         rendered.add_column(heading)
-    for heading in ("median", "quartiles", "bar", "met", "ours", "peer", "rate"):
+    for heading in ("median", "quartiles", "bar", "met", *(("goal",) if goals else ()), "ours", "peer", "rate"):
         rendered.add_column(heading, justify="right")
     for r in results:
         # Replace "peer/ours" by the names of the contenders.
@@ -60,8 +83,10 @@ def table(results: Iterable[Result], title: str) -> Table:
         spread = f"{r.low:.3g}–{r.high:.3g}" if r.rounds > 1 else ""
         verdict = {None: "", True: "[green]yes[/]", False: "[bold red]NO[/]"}[r.met]
         texts = [escape(text) for text in (r.case, r.shape, r.dtype, quantity)]
+        goal = f"{r.goal} [green]✓[/]" if r.reached else r.goal or ""
         times = (_time(r.ours_seconds), _time(r.peer_seconds))
-        rendered.add_row(*texts, f"[bold]{r.median:.3g}[/]", spread, r.bar or "", verdict, *times, _rates(r))
+        limits = (r.bar or "", verdict, *((goal,) if goals else ()))
+        rendered.add_row(*texts, f"[bold]{r.median:.3g}[/]", spread, *limits, *times, _rates(r))
     return rendered
 
 

@@ -4,8 +4,12 @@ JoeyNMT needs its own environment. Install torch==2.13.0 first, then joeynmt==2.
 importlib_metadata, and set REGARD_JOEYNMT to its Python. Set REGARD_DATA to the folder that contains multi30k/.
 
 Both programs train the same architecture (`MODELS`) from the command line, with the same number of subwords, dropout,
-optimizer and tokens per batch, including padding. Each reports its own training speed in tokens per second. The first
-interval is discarded. A round is one run of each.
+optimizer and tokens per batch, including padding. Each reports its own training speed in target tokens per second. The
+first interval is discarded. A round is one run of each, and the program that runs first alternates.
+
+The batches differ, and this is part of the ratio: JoeyNMT shuffles sentences and fills a batch in that order ("no
+bucketing", its only choice for batches of tokens), while ours groups sentences of similar length. The share of padding
+of both is measured on the same subwords.
 """
 
 from __future__ import annotations
@@ -17,13 +21,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.harness import Figure, Options
+import numpy as np
+
+from bench.harness import Figure, Options, order
 from bench.peers import MULTI30K, multi30k, python
+from regard.data import Batches, Corpus
 
 PACKAGES = "torch==2.13.0, joeynmt==2.3.0, sentencepiece==0.2.0 and importlib_metadata"
 VOCABULARY, TOKENS, WIDTH = 8000, 4096, 256
@@ -96,11 +103,52 @@ def _ratio(kind: str, rounds: int, intervals: int) -> float:
         interpreter = python("REGARD_JOEYNMT", PACKAGES)
         _prepare(interpreter, kind, folder)
         for turn in range(rounds):
-            theirs = _theirs(interpreter, folder, intervals)
-            ours = _ours(kind, folder / f"ours-{turn}", intervals)
-            ratios.append(ours / theirs)
-            print(f"{kind}: ours {ours:,.0f}, JoeyNMT {theirs:,.0f} tokens/s: {ratios[-1]:.2f}", file=sys.stderr)
+            run = folder / f"ours-{turn}"
+            programs = {
+                "ours": partial(_ours, kind, run, intervals),
+                "JoeyNMT": partial(_theirs, interpreter, folder, intervals),
+            }
+            speeds = {name: programs[name]() for name in order(list(programs), turn)}
+            ratios.append(speeds["ours"] / speeds["JoeyNMT"])
+            report = ", ".join(f"{name} {speed:,.0f}" for name, speed in speeds.items())
+            print(f"{kind}: {report} tokens/s: {ratios[-1]:.2f}", file=sys.stderr)
+        print(batching(Corpus.open(run / "data/train")), file=sys.stderr)
     return statistics.median(ratios)
+
+
+def batching(corpus: Corpus) -> str:
+    """Describe the batches of both programs and their shares of padding, on the lengths of a corpus."""
+    lengths = corpus.lengths.astype(np.int64) + 1  # with EOS, (N, 2)
+    shuffled = np.random.default_rng(0).permutation(len(lengths))
+    theirs = padding(lengths, joeynmt_batches(lengths, shuffled))
+    ours = padding(lengths, Batches(corpus, TOKENS).plan(0))
+    return (
+        f"batching: JoeyNMT fills batches with shuffled sentences, {theirs:.0%} padding; "
+        f"ours groups sentences of similar length, {ours:.0%} padding"
+    )
+
+
+def joeynmt_batches(lengths: np.ndarray, order: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield batches by the rule of JoeyNMT's TokenBatchSampler: end one when longest × sentences reaches `TOKENS`.
+
+    Args:
+        lengths: (N, 2), of source and target with EOS.
+        order: indices of the sentences in the order in which they are drawn.
+    """
+    start, longest = 0, 0
+    for stop, index in enumerate(order, 1):
+        longest = max(longest, int(lengths[index].max()))
+        if longest * (stop - start) >= TOKENS:
+            yield order[start:stop]
+            start, longest = stop, 0
+    if start < len(order):
+        yield order[start:]
+
+
+def padding(lengths: np.ndarray, batches: Iterable[np.ndarray]) -> float:
+    """Return the share of padding among all cells of batches, source and target together."""
+    cells = sum(len(batch) * int(lengths[batch].max(0).sum()) for batch in batches)
+    return 1 - int(lengths.sum()) / cells
 
 
 def _ours(kind: str, folder: Path, intervals: int) -> float:

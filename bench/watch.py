@@ -4,13 +4,12 @@ The models are those of transformers with random weights. Two more models have n
 small Gemma-2, whose soft cap and window run through `regard.attend` because PyTorch's SDPA supports neither. Watched
 and unwatched models run the same kernels, so their outputs must be bitwise equal before they are timed. The third
 contender is the usual alternative, `output_attentions=True` with attn_implementation="eager", which stores every
-weight. It runs in its own process with default settings, because watching makes the C library keep freed memory, which
-speeds up the whole process. Memory is that of one run with its result, minus that of the unwatched run.
+weight. It runs twice: in the same process, and in its own process with default settings, because watching makes the C
+library keep freed memory, which speeds up the whole process. Memory is that of one run with its result, minus that of
+the unwatched run.
 """
 
 import importlib
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any
@@ -22,6 +21,7 @@ import regard
 from bench import _peers, memory
 from bench._child_process import ChildProcess
 from bench._peers import load
+from bench._skips import skip
 from bench.harness import Case, Figure, Options, Versus
 from bench.parity import Parity
 
@@ -37,23 +37,32 @@ def cases(options: Options) -> Iterator[Case]:
     for name, tokens in SHAPES.items():
         shape: Shape = (1, tokens // 8 if options.quick else tokens)
         bar = None if options.quick else "<= 1.03"
-        yield _watched(name, shape, bar, options)
+        if available(name):
+            yield _watched(name, shape, bar, options)
     for name, whole in OTHERS.items():
-        if not installed(name):
-            print(f"watch: {name} is skipped: its package is not installed.", file=sys.stderr)
+        if not available(name):
             continue
         shape = whole if not options.quick else (1, *whole[1:]) if len(whole) > 2 else (1, whole[1] // 8)
         yield _watched(name, shape, None, options)
     shape = (1, SHAPES["GPT-2"] // (8 if options.quick else 1))
-    yield Case(
+    if available("GPT-2"):
+        yield _against_eager(shape, options)
+
+
+def _against_eager(shape: Shape, options: Options) -> Case:
+    """Return the case of watching against storing every weight, in the same process and in its own."""
+    child = ChildProcess("bench.watch:alone", "eager", "GPT-2", shape, options.quick, threads=options.threads)
+    bars = {"eager, same process": ">= 1.5", "eager, own process": ">= 3.0"}
+    return Case(
         "GPT-2, watched against output_attentions=True",
         str(shape),
         {
             "watched": partial(watched, "GPT-2", shape, options.quick),
-            "eager": ChildProcess("bench.watch:alone", "eager", "GPT-2", shape, options.quick, threads=options.threads),
+            "eager, same process": partial(eager, "GPT-2", shape, options.quick),
+            "eager, own process": child,
         },
-        versus=[Versus("watched", "eager", None if options.quick else ">= 3.0")],
-        parity=Parity("eager", rtol=1e-3, atol=1e-4, view=hidden),
+        versus=[Versus("watched", peer, None if options.quick else bar) for peer, bar in bars.items()],
+        parity=Parity("eager, own process", rtol=1e-3, atol=1e-4, view=hidden),
         most_rounds=5,
     )
 
@@ -72,6 +81,8 @@ def _watched(name: str, shape: Shape, bar: str | None, options: Options) -> Case
 
 
 def figures(options: Options) -> Iterator[Figure]:
+    if not available("GPT-2"):
+        return
     shape = (1, SHAPES["GPT-2"] // (8 if options.quick else 1))
 
     def share() -> float:
@@ -145,8 +156,13 @@ GEMMA = {
 }
 
 
-def installed(name: str) -> bool:
-    return _peers.installed("timm" if name == "timm ViT" else "transformers")
+def available(name: str) -> bool:
+    """Return whether the package of a model is installed; otherwise name the model as skipped."""
+    package = "timm" if name == "timm ViT" else "transformers"
+    if not _peers.installed(package):
+        skip("watch", name, f"{package} is not installed")
+        return False
+    return True
 
 
 @cache

@@ -1,6 +1,7 @@
 """The benchmark of `auto`: its grid, its contenders and its summary."""
 
 import pytest
+import torch
 
 from bench import auto
 from bench.harness import Options, Result, measure
@@ -18,8 +19,24 @@ def test_the_summary_counts_good_calls_and_names_the_worst() -> None:
         result("auto", "SDPA", 0.1, bar=None),
     ]
     summary = auto.conclude(results, Options())
-    assert summary.startswith("2 calls with a bar: 1 (50%) reach 0.97 of the best peer")
+    assert summary.startswith("2 comparisons: 1 (50%) reach 0.97 of the best peer")
     assert summary.endswith("Worst: 0.96 of native, forward causal (2, 4, 8, 16, 32) float32.")
+
+
+def test_calls_that_cannot_reach_the_bar_have_a_goal_with_a_reason() -> None:
+    peers = ("native", "SDPA", "eager")
+
+    def limits(shape: auto.Shape, backward: bool, dtype: torch.dtype = torch.float32) -> list[tuple[object, ...]]:
+        return [(v.peer, v.bar, v.goal, v.reason) for v in auto.comparisons(shape, peers, backward, dtype)]
+
+    assert limits((1, 8, 16, 16, 64), True) == [(peers, None, None, None)]  # too short: no bar
+    assert limits((8, 12, 512, 512, 64), False) == [(peers, ">= 0.9", None, None)]
+    assert limits((64, 8, 1, 64, 64), False) == [(peers, ">= 0.75", ">= 0.9", auto.BANDWIDTH)]
+    assert limits((200, 8, 12, 12, 64), True) == [(peers, ">= 0.75", ">= 0.9", auto.OVERHEAD)]
+    assert limits((8, 12, 512, 512, 64), True, torch.bfloat16) == [
+        (("native", "SDPA"), ">= 0.9", None, None),
+        ("eager", None, ">= 0.9", auto.ROUNDED),
+    ]
 
 
 def test_the_grid_has_60_distinct_calls() -> None:

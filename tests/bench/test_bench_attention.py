@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from bench import attention
+from bench import _skips, attention
+from bench._attention_limits import LONG_LIMITS, Limit
 from bench.harness import Options, measure
 from regard.attention.native import engine
 
@@ -16,13 +17,14 @@ def disable_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("no compiler\nand more lines")
 
     monkeypatch.setattr(torch, "compile", lambda *_, **__: broken)
+    _skips.skipped.clear()
 
 
 def test_every_kind_of_case_runs_and_agrees() -> None:
     names = set()
     for case in attention.cases(Options(quick=True)):
         results = measure(case, rounds=1, seconds=1e-6)
-        assert all(result.bar is None for result in results)
+        assert all(result.bar is None and result.goal is None for result in results)
         names.add(case.name)
     kinds = {"forward", "forward + backward", "forward causal", "forward + backward causal", "one query"}
     assert names == {*kinds, "additive forward", "additive forward + backward"}
@@ -30,21 +32,20 @@ def test_every_kind_of_case_runs_and_agrees() -> None:
 
 def test_a_compiler_that_fails_is_skipped_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert attention.compiled_additive() is None
-    assert capsys.readouterr().err == "bench: torch.compile does not work here and is skipped: no compiler\n"
+    assert capsys.readouterr().err == "attention: torch.compile is skipped: no compiler\n"
 
 
 @pytest.mark.skipif(engine.module is None, reason=f"native: {engine.reason}")
-def test_bars_apply_to_the_named_peers() -> None:
-    def bars_of(case: attention.Case) -> dict[str, str]:
-        return {str(v.peer): v.bar for v in case.versus if v.bar is not None}
+def test_bars_and_goals_apply_to_the_named_peers() -> None:
+    def limits(case: attention.Case) -> dict[str, tuple[str | None, ...]]:
+        return {str(v.peer): (v.bar, v.goal, v.reason) for v in case.versus if v.bar or v.goal}
 
-    (shape, is_causal), bars = next(iter(attention.DOT.items()))
-    assert bars_of(attention.dot_case(shape, is_causal, False, bars)) == {"SDPA": ">= 3.5", "eager": ">= 1.6"}
-    small = (2, 3, 5, 8)
-    assert bars_of(attention.dot_case(small, True, True, {"SDPA": (">= 1", ">= 2.5")})) == {"SDPA": ">= 2.5"}
-    assert bars_of(attention.long_case(small, True)) == {"mm": ">= 0.9"}
-    additive = attention.additive_case(small, False, {"eager": (">= 30", ">= 15"), "compile": (">= 12", ">= 12")}, None)
-    assert bars_of(additive) == {"eager": ">= 30"}
+    small, pair = (2, 3, 5, 8), (Limit(">= 1"), Limit(">= 2.5", ">= 3", "hard"))
+    assert limits(attention.dot_case(small, True, True, {"SDPA": pair})) == {"SDPA": (">= 2.5", ">= 3", "hard")}
+    assert limits(attention.dot_case(small, True, False, {"eager": pair})) == {"eager": (">= 1", None, None)}
+    assert limits(attention.long_case(small, True)) == {"mm": tuple(LONG_LIMITS[True])}
+    additive = attention.additive_case(small, False, {"eager": pair, "compile": pair}, None)
+    assert limits(additive) == {"eager": (">= 1", None, None)}
 
 
 def test_flops_of_a_causal_mask_count_only_its_pairs() -> None:

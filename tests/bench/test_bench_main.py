@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -100,6 +101,7 @@ def test_help_names_the_options_and_the_benchmarks(capsys: pytest.CaptureFixture
         "--quick",
         "--list",
         "--no-bars",
+        "--summary",
         "--write",
         "attention, auto",
     ):
@@ -109,9 +111,10 @@ def test_help_names_the_options_and_the_benchmarks(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["atention"], "bench: NAME (atention) must be one of attention, maps; got atention. Try --list."),
-        (["harness"], "bench: NAME (harness) must be one of attention, maps; got harness."),
-        ([], "NAME must be given; one of attention, maps"),
+        (["atention"], "bench: NAME (atention) must be all or one of attention, maps; got atention. Try --list."),
+        (["harness"], "bench: NAME (harness) must be all or one of attention, maps; got harness."),
+        ([], "NAME must be given; all, or one of attention, maps"),
+        (["all", "--only", "x"], "--only selects cases of one benchmark; it must not be used with all"),
         (["maps", "--rounds", "0"], "bench: number (0) must be a positive integer; got 0."),
         (["maps", "--threads", "two"], "bench: number (two) must be a positive integer; got two."),
     ],
@@ -167,6 +170,39 @@ def test_a_missed_bar_is_exit_status_one_unless_ignored(folder: Path, tmp_path: 
     assert main(["toy", "--quick", "--out", str(tmp_path)]) == 1
     assert main(["toy", "--quick", "--out", str(tmp_path), "--no-bars"]) == 0
     assert [row["met"] for row in rows(tmp_path / "toy.csv")] == ["no", "no", "yes"] * 2
+
+
+def test_a_goal_that_is_not_reached_changes_neither_status_nor_bars(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    goal = '[Versus("fast", "slow", ">= 2", goal=">= 1000", reason="it is only a toy")]'
+    write(folder, "toy", TOY.replace('[Versus("fast", "slow", BAR)]', goal))
+    assert main(["toy", "--quick", "--out", str(tmp_path), "--summary", str(tmp_path / "summary.json")]) == 0
+    assert [(row["goal"], row["reached"]) for row in rows(tmp_path / "toy.csv")] == [(">= 1000", "no")] * 2 + [("", "")]
+    text = capsys.readouterr().out
+    assert text.count("goal, not a bar: it is only a toy") == 1
+    assert "bars met: 3 of 3" in text and "goals reached: 0 of 2" in text
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary == {"bars": [3, 3], "goals": [0, 2], "skipped": []}
+
+
+def test_missing_data_is_exit_status_three_and_in_the_summary(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = '"""A toy."""\nfrom bench._skips import Missing, skip\n\ndef cases(options):\n'
+    write(folder, "toy", start + '    raise Missing("no such data")\n')
+    write(folder, "other", start + '    skip("other", "peer")\n    return ()\n')
+    for name, message in (("toy", "no such data"), ("other", "other: peer is skipped: it is not installed")):
+        assert main([name, "--out", str(tmp_path), "--summary", str(tmp_path / name)]) == 3
+        assert message in capsys.readouterr().err
+        assert json.loads((tmp_path / name).read_text()) == {"bars": [0, 0], "goals": [0, 0], "skipped": [message]}
+
+
+def test_an_error_keeps_results(folder: Path, tmp_path: Path) -> None:
+    write(folder, "toy", TOY, stop='raise OSError("disk")')
+    with pytest.raises(OSError, match="disk"):
+        main(["toy", "--quick", "--out", str(tmp_path)])
+    assert [row["case"] for row in rows(tmp_path / "toy.csv")] == ["first", "second"]
 
 
 def test_interruption_keeps_results(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,6 +85,23 @@ def test_a_ratio_close_to_its_bar_doubles_the_rounds(close: float, rounds: int) 
     assert (result.rounds, result.met) == (rounds, True)
 
 
+def test_a_goal_needs_a_reason_and_is_reported_beside_the_bar() -> None:
+    machine = Machine()
+    contenders = {name: machine.contender(name, cost) for name, cost in (("ours", 1.0), ("peer", 2.0))}
+    versus = [Versus("ours", "peer", ">= 1.5", goal=goal, reason="why") for goal in (">= 2", ">= 3")]
+    first, second = measure(Case("toy", "()", contenders, versus), rounds=2, seconds=1.0, clock=machine.clock)
+    assert (first.met, first.goal, first.reached, first.reason) == (True, ">= 2", True, "why")
+    assert (second.met, second.reached) == (True, False)
+    figure = measure_figure(Figure("memory", "()", lambda: 3.0, "MiB", goal="<= 2", reason="why"))
+    assert (figure.bar, figure.met, figure.reached, figure.reason) == (None, None, False, "why")
+    with pytest.raises(ValueError, match=r"goal \('>= 2'\) must have a reason.*got reason None"):
+        Versus("ours", "peer", goal=">= 2")
+    with pytest.raises(ValueError, match=r"goal \(None\) must have a reason.*got reason 'why'"):
+        Figure("memory", "()", lambda: 3.0, "MiB", reason="why")
+    with pytest.raises(ValueError, match=r"bar \('more'\) must read"):
+        Versus("ours", "peer", goal="more", reason="why")
+
+
 def test_ratio_may_be_ours_over_peer() -> None:
     machine = Machine()
     contenders = {"ours": machine.contender("ours", 0.75), "peer": machine.contender("peer", 0.25)}

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from bench.harness import Figure, Result, measure_figure, meets
-from bench.report import append, environment, report, table
+from bench.report import append, count_bars, count_goals, environment, reasons, report, table
 
 
 def result(median: float = 2.0, bar: str | None = None) -> Result:
@@ -68,3 +68,21 @@ def test_table_shows_contenders_quantity_bar_and_verdict() -> None:
     (memory,) = (line.split() for line in lines if "memory" in line)
     assert ratio == ["toy", "(2,", "3)", "float32", "them/us", "2", "1.5–2.5", ">=", "1.4", "yes"]
     assert memory == ["memory", "(5,", "[x])", "float32", "MiB", "130", "<=", "128", "NO"]
+
+
+def test_goals_have_their_own_column_counts_and_reasons() -> None:
+    goals = [
+        measure_figure(Figure("memory", "()", lambda: 130.0, "MiB", "<= 200", goal=goal, reason=reason))
+        for goal, reason in (("<= 128", "too large"), ("<= 100", "too large"), ("<= 150", "was hard"))
+    ]
+    results = [*goals, result(1.0, bar=">= 1.4")]
+    assert (count_bars(results), count_goals(results), reasons(results)) == ((3, 4), (1, 3), ["too large"])
+    console = Console(width=180)
+    with console.capture() as captured:
+        console.print(table(results, "a title"))
+    lines = [line.split() for line in captured.get().splitlines()]
+    assert [line[4:] for line in lines if line[:1] == ["memory"]] == [
+        ["130", "<=", "200", "yes", "<=", "128"],
+        ["130", "<=", "200", "yes", "<=", "100"],
+        ["130", "<=", "200", "yes", "<=", "150", "✓"],
+    ]

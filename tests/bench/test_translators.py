@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from bench import peers, training
 from bench.decoding import marian
+from regard.data import Corpus
 from regard.models import Transformer, TransformerConfig
 
 
@@ -56,3 +59,37 @@ def test_a_missing_environment_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("REGARD_JOEYNMT", "/nowhere/python")
     with pytest.raises(SystemExit, match=r"REGARD_JOEYNMT \(/nowhere/python\) must name the Python .* with a and b"):
         peers.python("REGARD_JOEYNMT", "a and b")
+
+
+def test_joeynmt_batches_end_when_padded_tokens_reach_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "TOKENS", 12)
+    lengths = np.array([[3, 2], [1, 4], [2, 6], [5, 5], [2, 2]])
+    batches = [batch.tolist() for batch in training.joeynmt_batches(lengths, np.array([0, 1, 2, 3, 4]))]
+    assert batches == [[0, 1, 2], [3, 4]]  # 3 × 6 ≥ 12, and the rest
+    cells = 3 * (3 + 6) + 2 * (5 + 5)
+    assert training.padding(lengths, [np.array(batch) for batch in batches]) == pytest.approx(1 - 32 / cells)
+
+
+def test_batching_of_both_programs_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "TOKENS", 60)
+    pairs = [([5] * length, [6] * length) for length in (1, 9) * 50]
+    text = training.batching(Corpus.write(tmp_path / "corpus", pairs))
+    match = re.fullmatch(r"batching: JoeyNMT .* (\d+)% padding; ours .* (\d+)% padding", text)
+    assert match is not None and int(match[1]) > 30 and int(match[2]) < 5
+
+
+def test_the_program_that_runs_first_alternates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[str] = []
+
+    def speed(name: str, tokens: float) -> float:
+        started.append(name)
+        return tokens
+
+    monkeypatch.setattr(training, "python", lambda *_: "python")
+    monkeypatch.setattr(training, "_prepare", lambda *_: None)
+    monkeypatch.setattr(training, "_ours", lambda *_: speed("ours", 30.0))
+    monkeypatch.setattr(training, "_theirs", lambda *_: speed("theirs", 10.0))
+    monkeypatch.setattr(training, "batching", lambda corpus: "batching")
+    monkeypatch.setattr(training.Corpus, "open", lambda path: None)
+    assert training._ratio("transformer", 2, 1) == 3.0
+    assert started == ["ours", "theirs", "theirs", "ours"]
