@@ -30,13 +30,13 @@ Start = Callable[[list[str]], int]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one benchmark ended."""
+    """Outcome of one benchmark."""
 
     name: str
     status: int
     seconds: float
     bars: tuple[int, int] = (0, 0)
-    """How many are met, and how many there are."""
+    """Number that are met, and number in all."""
     goals: tuple[int, int] = (0, 0)
     skipped: tuple[str, ...] = ()
     failed: bool = False

@@ -14,7 +14,7 @@ Shape = tuple[int, int, int, int]
 
 
 class Limit(NamedTuple):
-    """What a ratio must reach (`bar`), and what it should but does not yet reach (`goal`, with its reason)."""
+    """A limit that a ratio must reach (`bar`), and one that it should reach but does not yet (`goal`, and why)."""
 
     bar: str | None = None
     goal: str | None = None

@@ -1,4 +1,4 @@
-"""What a benchmark leaves out because a package, a data set or an environment is missing."""
+"""Parts that a benchmark leaves out because a package, a data set or an environment is missing."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class Figure:
     bar: str | None = None
     dtype: str = "float32"
     goal: str | None = None
-    """As in `Versus`, and `reason` likewise."""
+    """See `Versus`, also for `reason`."""
     reason: str | None = None
 
     def __post_init__(self) -> None:

@@ -29,6 +29,8 @@ ELSEWHERE = {
     "data/prepared.json": "in a run",
     "state-00001200/": "in a run",
     "multi30k/": "a folder of the user",
+    "sst2/": "a folder of the user",
+    "out/bench/NAME.csv": "written by a benchmark",
     "runs/de-en/ctranslate2": "a folder of the user",
     "test_invalid_inputs_1_dimensional_inputs": "a test of PyTorch",
     "test_invalid_inputs_different_datatypes": "a test of PyTorch",

@@ -352,6 +352,7 @@ ELSEWHERE = {
     "load_vit": "compared with transformers in tests/models",
     "save_vit": "compared with transformers in tests/models",
     "to_ctranslate2": "compared with CTranslate2 in tests/models",
+    "Decoder": "a protocol",
     "Sampling": "compared with transformers in tests/models",
     "generate": "compared with transformers in tests/models",
     "generate_steps": "compared with transformers in tests/models",

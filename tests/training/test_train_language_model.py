@@ -22,6 +22,7 @@ from regard.data.model_tokenizer import ModelTokenizer
 from regard.models import GPT, GPTConfig, save_gpt
 from regard.models.sampling import Sampling
 from regard.server.guard import RequestError
+from regard.server.language_target import LanguageTarget
 from regard.server.open_target import open_target
 from regard.tasks import loading
 from regard.tasks.loading import load_language_model, load_text_classifier
@@ -184,13 +185,14 @@ def test_other_commands_refuse_a_language_model_by_name(capsys: pytest.CaptureFi
 def test_the_attention_for_a_text_is_shown() -> None:
     fresh("run", "--vocabulary", "characters", "--layers", "2")
     target = open_target("run", "the cat sees")
-    assert target.snapshot.title == "run: the cat sees"
-    assert [(layer.kind, layer.count, layer.keys) for layer in target.snapshot.layers] == [("causal", 2, 12)] * 2
-    assert target.snapshot.layers[0].key_tokens == list("the cat sees")
+    assert isinstance(target, LanguageTarget) and target.prompt == "the cat sees"
+    snapshot = target.run("the cat sees")
+    assert snapshot.title == "run: the cat sees"
+    assert [(layer.kind, layer.count, layer.keys) for layer in snapshot.layers] == [("causal", 2, 12)] * 2
+    assert snapshot.layers[0].key_tokens == list("the cat sees")
     assert target.run("a dog").layers[0].keys == 5
-    assert not open_target("run").snapshot.layers
     with pytest.raises(RequestError, match=r"text \(18 tokens\) must have at most 12 for run"):
-        open_target("run", "the cat sees a dog")
+        target.run("the cat sees a dog")
     with pytest.raises(ValueError, match=r"run is a language model\. Pass --text\."):
         open_target("run", image="x.png")
 

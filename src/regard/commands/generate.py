@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO
 
 from torch import nn
 
@@ -113,10 +113,11 @@ def _continue_one(
     from ..lens.watch import watch
 
     watched = options.watch or options.plot
-    assert isinstance(generator.model, nn.Module), "runs and directories hold modules"
+    model = generator.model if isinstance(generator.model, nn.Module) else getattr(generator.model, "model", None)
+    assert isinstance(model, nn.Module), "a decoder is a module, or the fast form of one"
     steps = generator.stream(prompt, runners_up=options.runners_up, **settings)
     collected: list[TextChunk] = []
-    with watch(cast(nn.Module, generator.model)) if watched else nullcontext() as seen:
+    with watch(model) if watched else nullcontext() as seen:
         for chunk in steps:
             if options.json:
                 collected.append(chunk)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeAlias
+from typing import Generic, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -39,7 +39,14 @@ NOTHING = -1
 
 @dataclass(frozen=True)
 class TokenStep:
-    """One step of a generation of B texts, with the K most probable other tokens."""
+    """One step of a generation of B texts, with the K most probable other tokens.
+
+    >>> from regard.models import GPT, GPTConfig
+    >>> model = GPT(GPTConfig(vocabulary=50, width=12, heads=3, layers=2, positions=16))
+    >>> step = next(generate_steps(model, [[1, 2], [3]], runners_up=4))
+    >>> tuple(step.tokens.shape), tuple(step.runners_up.shape), step.reasons
+    ((2,), (2, 4), (None, None))
+    """
 
     tokens: Tensor
     """(B,): the chosen tokens; −1 for texts that ended before."""
@@ -55,7 +62,14 @@ class TokenStep:
 
 @dataclass(frozen=True)
 class TokenGeneration:
-    """The tokens generated for one prompt."""
+    """The tokens generated for one prompt.
+
+    >>> from regard.models import GPT, GPTConfig
+    >>> model = GPT(GPTConfig(vocabulary=50, width=12, heads=3, layers=2, positions=16))
+    >>> [result] = generate(model, [[1, 2, 3]], max_new_tokens=4)
+    >>> len(result.tokens), result.reason
+    (4, 'length')
+    """
 
     tokens: tuple[int, ...]
     """Ids, including the one that ended the text."""
@@ -65,14 +79,20 @@ class TokenGeneration:
 
 
 def generate(
-    decoder: Decoder[Any],
+    decoder: Decoder[State],
     prompts: Sequence[Sequence[int]],
     sampling: Sampling | None = None,
     *,
     max_new_tokens: int = 128,
     end_ids: Collection[int] = (),
 ) -> list[TokenGeneration]:
-    """Generate tokens for each prompt. See `TokenSteps` for the arguments."""
+    """Generate tokens for each prompt. See `TokenSteps` for the arguments.
+
+    >>> from regard.models import GPT, GPTConfig
+    >>> model = GPT(GPTConfig(vocabulary=50, width=12, heads=3, layers=2, positions=16))
+    >>> [len(one.tokens) for one in generate(model, [[1, 2, 3], [4]], max_new_tokens=4)]
+    [4, 4]
+    """
     steps = TokenSteps(decoder, prompts, sampling, max_new_tokens=max_new_tokens, end_ids=end_ids)
     for _ in steps:
         pass
@@ -80,7 +100,7 @@ def generate(
 
 
 def generate_steps(
-    decoder: Decoder[Any],
+    decoder: Decoder[State],
     prompts: Sequence[Sequence[int]],
     sampling: Sampling | None = None,
     *,
@@ -88,7 +108,13 @@ def generate_steps(
     end_ids: Collection[int] = (),
     runners_up: int = 0,
 ) -> TokenSteps[State]:
-    """Return an iterator over the steps of a generation. See `TokenSteps`."""
+    """Return an iterator over the steps of a generation. See `TokenSteps`.
+
+    >>> from regard.models import GPT, GPTConfig
+    >>> model = GPT(GPTConfig(vocabulary=50, width=12, heads=3, layers=2, positions=16))
+    >>> len([step.tokens for step in generate_steps(model, [[1, 2, 3]], max_new_tokens=4)])
+    4
+    """
     return TokenSteps(decoder, prompts, sampling, max_new_tokens=max_new_tokens, end_ids=end_ids, runners_up=runners_up)
 
 
@@ -118,6 +144,13 @@ class TokenSteps(Generic[State]):
     >>> steps.branch(1, int(others[0].runners_up))     # replace the second token by the second best
     >>> [int(step.tokens) for step in steps] == [int(step.tokens) for step in others]
     False
+    >>> steps = TokenSteps(model, [[1, 2], [3]], max_new_tokens=5)
+    >>> _ = next(steps)
+    >>> steps.finish(0)                                # a stop string was found in the first text
+    >>> _ = next(steps)
+    >>> steps.close()
+    >>> [len(one.tokens) for one in steps.results()]
+    [1, 2]
     """
 
     def __init__(

@@ -29,6 +29,9 @@ class Sampling:
 
     >>> Sampling(temperature=0.0).greedy, Sampling(top_p=0.0, min_p=2.0).errors()
     (True, ['sampling: top_p (0.0) must lie in (0, 1].', 'sampling: min_p (2.0) must lie in [0, 1].'])
+    >>> sampling, logits = Sampling(top_k=1, seed=3), torch.tensor([[0.0, 2.0, 1.0]])
+    >>> sampling.restrict(logits), sampling.choose(logits, [sampling.generator()])
+    (tensor([[-inf, 2., -inf]]), tensor([1]))
     """
 
     temperature: float = 1.0

@@ -24,7 +24,16 @@ State = TypeVar("State", bound=DecoderState)
 
 
 class Decoder(Protocol[State]):
-    """A language model that reads one token per text and step. `GPT` is one."""
+    """A language model that reads one token per text and step. `GPT` is one.
+
+    >>> import torch
+    >>> from regard.models import GPT, GPTConfig
+    >>> decoder: Decoder[CachedState] = GPT(GPTConfig(vocabulary=50, width=12, heads=3, layers=2, positions=16))
+    >>> state, logits = decoder.begin(torch.tensor([[1, 2, 3]]))
+    >>> logits = decoder.step(logits.argmax(-1), state)                 # (1, 50)
+    >>> decoder.longest
+    16
+    """
 
     @property
     def longest(self) -> int | None:

@@ -25,7 +25,7 @@ class LanguageTarget(Target):
     def __init__(self, generator: TextGenerator, title: str, prompt: str = "") -> None:
         self.generator, self.title, self.prompt = generator, title, prompt
         self.gpt = plain_model(generator.model).eval()
-        self.snapshot = self.run(prompt) if prompt else Snapshot("language", title, [])
+        self.snapshot = Snapshot("language", title, [])
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, after checking their number."""

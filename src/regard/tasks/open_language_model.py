@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ..models.fast_gpt import fast_gpt
 from .loading import load_language_model
 from .text_generation import TextGenerator
 
@@ -22,4 +23,4 @@ def open_language_model(path: str | os.PathLike[str]) -> TextGenerator:
             "directory of a GPT-2 or Llama model, or a .gguf file."
         )
     language = load_language_model(path)
-    return TextGenerator(language.model, language.vocabulary)
+    return TextGenerator(fast_gpt(language.model), language.vocabulary)
