@@ -13,6 +13,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from ..core.files import write_text
+from .byte_level import byte_characters, readable, token_bytes
 from .subwords import LONGEST_WORD, _threads
 from .vocabulary import check_ids, damaged, read_json
 
@@ -99,7 +100,7 @@ class ByteSubwords:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the string of each id, as shown beside a map. Parts of a character are shown as bytes."""
-        return [END if id == self.end else _shown(self._bytes[id]) for id in check_ids(ids, len(self))]
+        return [END if id == self.end else readable(self._bytes[id]) for id in check_ids(ids, len(self))]
 
     def words(self, ids: Iterable[int]) -> list[int]:
         """Return the word number of each id; −1 for the end of a text.
@@ -136,27 +137,9 @@ class ByteSubwords:
             raise damaged(Path(path), str(error)) from error
 
 
-def _byte_characters() -> dict[str, int]:
-    """Return the byte that each character of a byte-level token stands for.
-
-    Printable bytes of Latin-1 stand for themselves. The others, in their order, are the characters from U+0100 on.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(BYTES) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(BYTES + n): byte for n, byte in enumerate(others)}
-
-
-_BYTE = _byte_characters()
-
-
 def _bytes_of(token: str) -> bytes:
-    if unknown := [character for character in token if character not in _BYTE]:
-        raise ValueError(f"subwords: token {token!r} must consist of bytes as GPT-2 writes them; got {unknown[0]!r}.")
-    return bytes(_BYTE[character] for character in token)
-
-
-def _shown(token: bytes) -> str:
-    try:
-        return token.decode("utf-8")
-    except UnicodeDecodeError:
-        return "".join(f"<0x{byte:02X}>" for byte in token)
+    stored = token_bytes(token)
+    if stored is None:
+        unknown = next(character for character in token if character not in byte_characters())
+        raise ValueError(f"subwords: token {token!r} must consist of bytes as GPT-2 writes them; got {unknown!r}.")
+    return stored
