@@ -12,6 +12,7 @@ from tests.hosts import HOSTS, ROOT, environment, main
 MARKED = [
     "tests/attention/test_streamed_views.py",
     "tests/models/test_bert.py",
+    "tests/models/test_fast_gpt.py",
     "tests/server/test_numbers.py",
 ]
 """Files with tests marked `host`: collecting these alone takes seconds."""
