@@ -13,6 +13,7 @@ MARKED = [
     "tests/attention/test_streamed_views.py",
     "tests/models/test_bert.py",
     "tests/models/test_fast_gpt.py",
+    "tests/models/test_fast_linear.py",
     "tests/server/test_numbers.py",
 ]
 """Files with tests marked `host`: collecting these alone takes seconds."""

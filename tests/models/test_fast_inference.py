@@ -68,11 +68,11 @@ def test_every_step_equals_the_model_s(name: str) -> None:
         tokens = torch.randint(4, TARGET, (len(result) if rows is None else len(rows),), generator=drawn)
 
 
-@pytest.mark.parametrize("contiguous", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
 @torch.no_grad()
-def test_contiguous_weights_give_the_same_numbers(contiguous: bool) -> None:
+def test_packed_weights_give_the_same_numbers(packed: bool) -> None:
     model = build("before")
-    fast = fast_decoder(model, contiguous=contiguous)
+    fast = fast_decoder(model, packed=packed)
     states = [one.begin(one.encode(source(), LENGTHS)) for one in (model, fast)]
     expected, result = (
         one.step(torch.full((B,), BOS), state)[0] for one, state in zip((model, fast), states, strict=True)
@@ -158,3 +158,10 @@ def test_the_encoder_leaves_the_model_alone() -> None:
 def test_the_encoder_takes_lengths_of_all_ids() -> None:
     with pytest.raises(AssertionError, match="5 tokens in lengths, 4 ids"):
         FastEncoder(Bert(CONFIG))(torch.ones(4, dtype=torch.long), [5])
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+def test_packed_weights_of_the_encoder_give_the_same_numbers(activation: str) -> None:
+    bert, lengths = Bert(replace(CONFIG, activation=activation)).eval(), [7, 3, 1, 7]
+    ids = torch.randint(1, V, (sum(lengths),))
+    torch.testing.assert_close(FastEncoder(bert, packed=True)(ids, lengths), FastEncoder(bert)(ids, lengths))

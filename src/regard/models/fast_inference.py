@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import attend, attend_packed
-from ..attention.native.fused import gelu_
 from ..attention.packed import token_positions
 from ..layers import DecoderBlock, EncoderBlock, FeedForward, MultiHeadAttention
 from ..layers.cache import BeamCache
@@ -22,6 +21,7 @@ from ..layers.learned_similarity import resolve_similarity
 from ..layers.residual import Residual, add_norm_
 from .bert import Bert
 from .encoder_decoder import Memory
+from .fast_linear import FastLinear
 from .transformer import Transformer
 
 
@@ -31,9 +31,9 @@ class FastEncoder:
         a a a a b b b b c c d d e        lengths 4 4 2 2 1
 
     Linear layers and norms process all tokens as one matrix (N, W); attention is computed per text (`attend_packed`).
-    One product computes queries, keys and values. All blocks and calls reuse the same few buffers, because new memory
-    costs a page fault per 4 KiB: up to a fifth of the time of a product here. Therefore an object must only be used by
-    one thread.
+    One product computes queries, keys and values. With `packed`, all weights are copied to the memory order in which
+    products are fastest (`FastLinear`), which is worth its time from a few thousand tokens on. An object may be used by
+    several threads.
 
     >>> from .bert import BertConfig
     >>> bert = Bert(BertConfig(vocabulary=50, width=12, heads=3, hidden=24, layers=2)).eval()
@@ -44,12 +44,11 @@ class FastEncoder:
     """
 
     @torch.inference_mode()
-    def __init__(self, bert: Bert) -> None:
+    def __init__(self, bert: Bert, *, packed: bool = False) -> None:
         self.bert = bert
         # all texts are first segments
         self._position_table = bert.positions.weight + bert.segments.weight[0]
-        self._workspace = self._position_table.new_empty(0)
-        self._blocks = [_EncoderBlock(block) for block in bert.blocks if isinstance(block, EncoderBlock)]
+        self._blocks = [_EncoderBlock(block, packed) for block in bert.blocks if isinstance(block, EncoderBlock)]
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -60,13 +59,9 @@ class FastEncoder:
         positions = token_positions(texts, len(ids)).to(ids.device)  # (N,)
         x = F.embedding(ids, bert.tokens.weight).add_(F.embedding(positions, self._position_table))  # (N, W)
         x = F.layer_norm(x, (width,), bert.norm.weight, bert.norm.bias, bert.norm.eps)
-        sizes = [len(ids) * n for n in (max(3 * width, bert.config.hidden), width, width)]
-        if self._workspace.numel() < sum(sizes):
-            self._workspace = x.new_empty(sum(sizes))
-        wide, *narrow = self._workspace[: sum(sizes)].split(sizes)
         for block in self._blocks:
-            x = block(x, texts, wide, [buffer.view_as(x) for buffer in narrow])
-        return x.clone()  # the next call overwrites the buffers
+            x = block(x, texts)  # (N, W)
+        return x
 
 
 class FastDecoder:
@@ -76,8 +71,8 @@ class FastDecoder:
     product of each sublayer is added to its input in place. Keys and values of a position are stored and reordered
     together.
 
-    With `contiguous` all weights are copied to (in, out) order. Products of a few dozen rows then take two thirds of
-    the time. The copy takes as long as a few steps of a single sentence.
+    With `packed` all weights are copied to the memory order in which products are fastest (`FastLinear`). Products of a
+    few dozen rows then take two thirds of the time. The copy takes as long as a few steps of a single sentence.
 
     >>> from .transformer import TransformerConfig
     >>> model = Transformer(TransformerConfig(11, 13, width=8, heads=2, hidden=16)).eval()
@@ -94,10 +89,10 @@ class FastDecoder:
     training = False
 
     @torch.no_grad()
-    def __init__(self, model: Transformer, *, contiguous: bool = False) -> None:
+    def __init__(self, model: Transformer, *, packed: bool = False) -> None:
         self.model, self.longest = model, model.longest
-        self._blocks = [_DecoderBlock(block, contiguous) for block in model.decoder if isinstance(block, DecoderBlock)]
-        self._vocabulary = _transposed(model.vocabulary.weight, contiguous)
+        self._blocks = [_DecoderBlock(block, packed) for block in model.decoder if isinstance(block, DecoderBlock)]
+        self._vocabulary = FastLinear(model.vocabulary, packed=packed)
 
     def eval(self) -> FastDecoder:
         return self
@@ -119,10 +114,10 @@ class FastDecoder:
         for block, target_kv, source_kv in zip(self._blocks, state.target_kv, state.source_kv, strict=True):
             x = block(x, target_kv, source_kv, state)
         state.length += 1
-        return model.decoder_norm(x) @ self._vocabulary, state
+        return self._vocabulary(model.decoder_norm(x)), state
 
 
-def fast_decoder(model: Any, *, contiguous: bool = False) -> Any:
+def fast_decoder(model: Any, *, packed: bool = False) -> Any:
     """Return a `FastDecoder` of `model`, or `model` itself under autocast or if custom code has to run.
 
     Custom code is: hooks, subclasses, quantized or replaced submodules, and `TorchDispatchMode`s, which observe single
@@ -134,72 +129,53 @@ def fast_decoder(model: Any, *, contiguous: bool = False) -> Any:
         or not _is_supported(model)
     ):
         return model
-    return FastDecoder(model, contiguous=contiguous)
-
-
-class _Linear:
-    """One linear layer, or several layers of the same input concatenated: y = x·W + b, with W (in, out)."""
-
-    def __init__(self, *layers: nn.Linear, contiguous: bool = False) -> None:
-        weights: list[Tensor] = [layer.weight for layer in layers]
-        biases: list[Tensor] = [layer.bias for layer in layers]
-        self.weight = _transposed(weights[0] if len(layers) == 1 else torch.cat(weights), contiguous)
-        self.bias = biases[0] if len(layers) == 1 else torch.cat(biases)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return torch.addmm(self.bias, x, self.weight)
-
-    def without_bias(self, x: Tensor, buffer: Tensor) -> Tensor:
-        """Compute x·W, (N, in) → (N, out), in the memory of `buffer`."""
-        size = len(x), len(self.bias)
-        return torch.mm(x, self.weight, out=buffer[: size[0] * size[1]].view(size))
+    return FastDecoder(model, packed=packed)
 
 
 class _Residual:
     """A `Residual` around a sublayer that ends with a linear layer."""
 
-    def __init__(self, around: Residual, last: nn.Linear, contiguous: bool = False) -> None:
+    def __init__(self, around: Residual, last: nn.Linear, packed: bool) -> None:
         self.norm, self.norm_first = around.norm, around.norm_first
-        self.last = _Linear(last, contiguous=contiguous)
+        self.last = FastLinear(last, packed=packed)
 
     def before(self, x: Tensor) -> Tensor:
         """Return the input of the sublayer."""
         return self.norm(x) if self.norm_first else x
 
-    def after(self, x: Tensor, inner: Tensor, buffer: Tensor | None = None) -> Tensor:
-        """Return the new x, (N, W), from the input of the last layer. x and the buffer (N, W) may be overwritten."""
+    def after(self, x: Tensor, inner: Tensor) -> Tensor:
+        """Return the new x, (N, W), from the input of the last layer. x may be overwritten."""
         if self.norm_first:
-            return x.add_(self.last.bias).addmm_(inner, self.last.weight)
-        return add_norm_(x, torch.mm(inner, self.last.weight, out=buffer), self.last.bias, self.norm)
+            return self.last.add_to(x, inner)
+        assert self.last.bias is not None
+        return add_norm_(x, self.last.without_bias(inner), self.last.bias, self.norm)
 
 
 class _EncoderBlock:
     """An encoder block over packed texts."""
 
-    def __init__(self, block: EncoderBlock) -> None:
+    def __init__(self, block: EncoderBlock, packed: bool) -> None:
         attention, feedforward = block.attention, block.feedforward
         assert isinstance(feedforward, FeedForward)
         self.attention, self.activation = attention, feedforward.activation
-        self.qkv = _Linear(attention.query, attention.key, attention.value)
-        self.up = _Linear(feedforward.up)
-        self.around_attention = _Residual(block.around_attention, attention.out)
-        self.around_feedforward = _Residual(block.around_feedforward, feedforward.down)
+        self.qkv = FastLinear(attention.query, attention.key, attention.value, packed=packed)
+        self.up = FastLinear(feedforward.up, packed=packed)
+        self.around_attention = _Residual(block.around_attention, attention.out, packed)
+        self.around_feedforward = _Residual(block.around_feedforward, feedforward.down, packed)
 
-    def __call__(self, x: Tensor, lengths: Tensor, wide: Tensor, narrow: Sequence[Tensor]) -> Tensor:
-        """Compute x (N, W) → (N, W). `wide` has N times the largest width; the result is in `narrow[1]`."""
+    def __call__(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Compute x (N, W), which is overwritten → (N, W)."""
         around = self.around_attention
-        qkv = self.qkv.without_bias(around.before(x), wide).add_(self.qkv.bias)  # (N, 3·W)
-        x = around.after(x, _packed_context(self.attention, qkv, lengths), narrow[0])  # (N, W)
+        qkv = self.qkv(around.before(x))  # (N, 3·W)
+        x = around.after(x, _packed_context(self.attention, qkv, lengths))  # (N, W)
         around = self.around_feedforward
-        h = self.up.without_bias(around.before(x), wide)  # (N, hidden)
-        h = gelu_(h, self.up.bias, h) if self.activation is F.gelu else self.activation(h.add_(self.up.bias))
-        return around.after(x, h, narrow[1])  # (N, W)
+        return around.after(x, self.up(around.before(x), self.activation))  # (N, W)
 
 
 class _DecoderBlock:
     """A decoder block that computes one position of each hypothesis."""
 
-    def __init__(self, block: DecoderBlock, contiguous: bool) -> None:
+    def __init__(self, block: DecoderBlock, packed: bool) -> None:
         self_attention, cross_attention, feedforward = block.attention, block.cross_attention, block.feedforward
         assert isinstance(feedforward, FeedForward)
         self.heads, self.position, self.activation = (
@@ -212,13 +188,13 @@ class _DecoderBlock:
             resolve_similarity(self_attention.similarity),
             resolve_similarity(cross_attention.similarity),
         )
-        self.qkv = _Linear(self_attention.query, self_attention.key, self_attention.value, contiguous=contiguous)
-        self.query = _Linear(cross_attention.query, contiguous=contiguous)
-        self.kv = _Linear(cross_attention.key, cross_attention.value, contiguous=contiguous)
-        self.up = _Linear(feedforward.up, contiguous=contiguous)
-        self.around_attention = _Residual(block.around_attention, self_attention.out, contiguous)
-        self.around_cross_attention = _Residual(block.around_cross_attention, cross_attention.out, contiguous)
-        self.around_feedforward = _Residual(block.around_feedforward, feedforward.down, contiguous)
+        self.qkv = FastLinear(self_attention.query, self_attention.key, self_attention.value, packed=packed)
+        self.query = FastLinear(cross_attention.query, packed=packed)
+        self.kv = FastLinear(cross_attention.key, cross_attention.value, packed=packed)
+        self.up = FastLinear(feedforward.up, packed=packed)
+        self.around_attention = _Residual(block.around_attention, self_attention.out, packed)
+        self.around_cross_attention = _Residual(block.around_cross_attention, cross_attention.out, packed)
+        self.around_feedforward = _Residual(block.around_feedforward, feedforward.down, packed)
 
     def source_keys_and_values(self, states: Tensor) -> Tensor:
         """Compute keys and values of the source: (B, Ts, W) → (B, Ts, 2, H, D)."""
@@ -231,8 +207,7 @@ class _DecoderBlock:
         around = self.around_cross_attention
         x = around.after(x, self._cross(around.before(x), source_kv, state.lengths))
         around = self.around_feedforward
-        inner = self.up(around.before(x))  # (B·K, hidden)
-        return around.after(x, inner.relu_() if self.activation is F.relu else self.activation(inner))
+        return around.after(x, self.up(around.before(x), self.activation))
 
     def _own(self, x: Tensor, target_kv: Tensor, last: int) -> Tensor:
         """Return the self-attention context (B·K, W). Keys and values of this position are written at `last`."""
@@ -265,11 +240,6 @@ def _packed_context(attention: MultiHeadAttention, qkv: Tensor, lengths: Tensor)
     q, k, v = qkv.view(len(qkv), 3, attention.heads, -1).unbind(1)  # (N, H, D) each
     context: Tensor = attend_packed(q, k, v, lengths)
     return context.flatten(1)
-
-
-def _transposed(weight: Tensor, contiguous: bool) -> Tensor:
-    """Transpose (out, W) to (W, out). Copy to this memory order if `contiguous`."""
-    return weight.T.contiguous() if contiguous else weight.T
 
 
 def _is_supported(model: Any) -> bool:

@@ -12,13 +12,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..core.json_files import read_json
+from ..core.process import run_in_threads
 from ..data import WordPiece
 from ..data.text_batches import packed_batches
 from ..models import SentenceEmbedder, load_bert
 from ..models.fast_inference import FastEncoder
 
 TOKENS = 2048
-"""Tokens per batch: enough to keep every core busy, few enough to stay in the caches."""
+"""Tokens per batch: enough for fast products, few enough to stay in the caches."""
+FEWEST_TOKENS = 512
+"""Batches become this small to give every thread some."""
+BATCHES = 4
+"""Batches per thread, if there are enough tokens: the threads then finish at nearly the same time."""
+PACKED_FROM = 4096
+"""Number of tokens from which packing the weights pays off."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class Embedder:
         Args:
             texts: texts of at least one word each.
             tokens: maximum number of tokens in a batch. A longer text forms a batch of its own.
-            done: called after each batch with the number of texts in it.
+            done: called after each batch with the number of texts in it, from any thread.
 
         Raises:
             ValueError: if a text is empty; the message gives its index.
@@ -84,12 +91,21 @@ class Embedder:
         ids = [encoding.ids for encoding in self.vocabulary.encode_all(texts, longest=self.longest)]
         weight = self.model.bert.tokens.weight
         embeddings = torch.empty(len(ids), weight.shape[1], dtype=weight.dtype)  # (N, W)
-        encode = FastEncoder(self.model.bert)
-        for indices in packed_batches([len(sequence) for sequence in ids], tokens):
+        total = sum(map(len, ids))
+        encode = FastEncoder(self.model.bert, packed=total >= PACKED_FROM)
+
+        def embed_batch(indices: list[int]) -> None:
             flat = torch.tensor([id for index in indices for id in ids[index]], device=weight.device)
             lengths = [len(ids[index]) for index in indices]
             embeddings[torch.tensor(indices)] = _pooled(encode(flat, lengths), lengths).to("cpu")
             done(len(indices))
+
+        if weight.device.type != "cpu":
+            for indices in packed_batches([len(sequence) for sequence in ids], tokens):
+                embed_batch(indices)
+            return embeddings
+        share = max(FEWEST_TOKENS, total // (BATCHES * torch.get_num_threads()))
+        run_in_threads(embed_batch, list(packed_batches([len(sequence) for sequence in ids], min(tokens, share))))
         return embeddings
 
 

@@ -21,8 +21,8 @@ from .alignment import Link, Step, links, word_weights
 
 BATCHES, ROWS = 8, 1024
 """Desired number of batches in a search, and maximum number of hypotheses in a batch."""
-CONTIGUOUS_FROM = 16
-"""Number of sentences from which copying the weights into a contiguous layout pays off."""
+PACKED_FROM = 16
+"""Number of sentences from which packing the weights pays off."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Translator:
         cells = min(tokens, max(tokens // 4, sum(lengths_read) * size // BATCHES)) // size
         batches = list(padded_batches(lengths_read, max(1, cells), max(1, ROWS // size)))
 
-        model = fast_decoder(self.model, contiguous=len(ids) >= CONTIGUOUS_FROM)
+        model = fast_decoder(self.model, packed=len(ids) >= PACKED_FROM)
 
         def search_batch(indices: list[int]) -> list[list[Hypothesis]]:
             source, lengths = self._batch([ids[index] for index in indices])
