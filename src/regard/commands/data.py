@@ -15,6 +15,9 @@ PACKAGED = {
 """Datasets that come from packages of the package index, by kind."""
 
 
+EXAMPLE = "example:\n  regard data tatoeba en-fr --out data/en-fr"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
     for kind, about in PACKAGED.items():
