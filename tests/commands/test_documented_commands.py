@@ -14,6 +14,8 @@ import pytest
 from PIL import Image
 
 import regard
+from regard.commands import demo, train, view
+from regard.commands.main import COMMANDS as ALL_COMMANDS
 from regard.commands.main import _parse, main
 from regard.core import assets
 from regard.data import Characters, WordPiece
@@ -66,7 +68,14 @@ def inline() -> list[str]:
     return sorted({command for command in commands if len(command.split()) > 2 and not re.search(r"[\[|…]", command)})
 
 
-COMMANDS = list(dict.fromkeys(fenced()))
+def in_help() -> list[str]:
+    """Return the examples of `--help`. The demo takes minutes, and a server does not end."""
+    texts = [module.EXAMPLE for module, _ in ALL_COMMANDS.values() if module not in (demo, view)]
+    lines = "\n".join([*texts, *(f"  {example}" for example in train.EXAMPLES.values())]).splitlines()
+    return [re.split(r"\s{2,}", line.strip())[0] for line in lines if line.startswith("  regard ")]
+
+
+COMMANDS = list(dict.fromkeys([*fenced(), *in_help()]))
 
 
 def test_the_documents_show_commands() -> None:
@@ -191,12 +200,12 @@ def test_the_documents_show_scripts() -> None:
 def test_a_documented_script_runs(workspace: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training functions take one step of a tiny model."""
     monkeypatch.chdir(workspace)
-    train = regard.train_translator
+    train_translator = regard.train_translator
     tiny = {"width": 16, "hidden": 16, "steps": 1, "warmup": 0, "vocabulary": 120, "tokens": 200, "minutes": None}
     monkeypatch.setattr(
         regard,
         "train_translator",
-        lambda folder, **settings: train(f"{folder}-{len(script)}", **{**settings, **tiny}),
+        lambda folder, **settings: train_translator(f"{folder}-{len(script)}", **{**settings, **tiny}),
         raising=False,
     )
     exec(script, {})

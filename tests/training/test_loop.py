@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import io
 import json
+import math
 import os
 import re
 import signal
@@ -420,12 +421,12 @@ def test_a_warm_up_longer_than_the_minutes_is_refused(tmp_path: Path) -> None:
     session.check_warmup()
 
 
-def test_an_evaluation_fits_its_budget_and_keeps_its_size() -> None:
+def test_an_evaluation_ends_at_its_deadline_and_keeps_its_size() -> None:
     task, shares = Toy(), list[float]()
     task.report = shares.append
-    task.budget = -1.0  # its time is over at once
+    task.deadline = -math.inf  # its time is over at once
     assert list(task.evaluated("batches", iter([1, 2, 3]), 3)) == [1]  # at least one part
-    task.budget = 1e9
+    task.deadline = math.inf
     assert list(task.evaluated("batches", iter([1, 2, 3]), 3)) == [1]  # as many as in the first evaluation
     assert list(task.evaluated("others", iter([1, 2, 3]), 3)) == [1, 2, 3]
     assert shares == [1 / 3, 1.0, 1 / 3, 2 / 3, 1.0]

@@ -83,8 +83,8 @@ class Task(ABC, Generic[BatchType]):
     """Factors of the learning rate by parameter name; 1 for parameters that are not listed."""
     unit: str = "tokens"
     """Units that `Loss.count` counts, shown with the speed: tokens, texts or images."""
-    budget: float | None = None
-    """Number of seconds that an evaluation may take. The loop sets it for a run that is limited by minutes."""
+    deadline: float | None = None
+    """Time, by `time.monotonic`, when an evaluation should end. The loop sets it for a run limited by minutes."""
     report: Callable[[float], None] = staticmethod(lambda share: None)
     """Called during an evaluation with its finished share. The loop sets it."""
 
@@ -121,8 +121,8 @@ class Task(ABC, Generic[BatchType]):
     def evaluated(self, name: str, items: Iterable[Item], count: int) -> Iterator[Item]:
         """Yield the parts of an evaluation, and report the finished share after each.
 
-        With a `budget`, the first evaluation stops when its time is over, after at least one part. Later evaluations
-        use as many parts, so that their metrics can be compared.
+        The first evaluation stops at the `deadline`, after at least one part. Later evaluations use as many parts, so
+        that their metrics can be compared.
 
         Args:
             name: name of the parts, if an evaluation has several loops.
@@ -130,9 +130,9 @@ class Task(ABC, Generic[BatchType]):
             count: their number.
         """
         sizes: dict[str, int] = self.__dict__.setdefault("_evaluated_sizes", {})
-        most, began = sizes.get(name, count), time.monotonic()
+        most = sizes.get(name, count)
         for number, item in enumerate(items):
-            late = self.budget is not None and name not in sizes and time.monotonic() - began > self.budget
+            late = self.deadline is not None and name not in sizes and time.monotonic() > self.deadline
             if number == most or (number and late):
                 sizes[name] = number
                 break

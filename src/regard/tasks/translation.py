@@ -19,7 +19,7 @@ from .task import Loss, Task
 from .translator import Translator
 
 SAMPLES = 8
-CHUNK = 256
+CHUNK = 128
 """Number of texts that are translated at once in an evaluation."""
 EVALUATION = "evaluation.json"
 """File in the folder of a run with the BLEU tokenizer and the signatures of the scores."""

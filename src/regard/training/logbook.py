@@ -166,7 +166,7 @@ class Logbook:
         at, stopping = session.progress, False
         began, minutes = time.monotonic(), session.config.minutes
         if self.group.first:
-            session.task.budget = None if minutes is None else BUDGET * 60 * minutes
+            session.task.deadline = None if minutes is None else began + BUDGET * 60 * minutes
             session.task.report = self.display.evaluating
             self.display.evaluating(0.0, at.step)
             try:

@@ -184,7 +184,9 @@ def train(recipe: ImagesRecipe | CNNRecipe, folder: str | os.PathLike[str], disp
     )
     outcome = fit(task, recipe.training, folder, recipe=settings, digests=digests, display=display)
     if is_first_process():
-        report(load_image_classifier(folder), test or valid, folder, "held out" if test is None else "test", display)
+        part, images_of_part = ("held out", valid) if test is None else ("test", test)
+        display.say(f"{part}: evaluating the best weights on {len(images_of_part):,} images …")
+        report(load_image_classifier(folder), images_of_part, folder, part, display)
     return outcome
 
 

@@ -297,6 +297,7 @@ def train(
     )
     outcome = fit(task, training, folder, recipe=settings, digests=digests, display=display)
     if is_first_process() and (outcome.trained or not (folder / "confusion.png").exists()):
+        display.say(f"confusion matrix of {len(prepared.valid):,} held-out texts: {folder / 'confusion.png'}")
         _save_confusion(task, folder)
     return outcome
 
