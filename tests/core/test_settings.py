@@ -9,6 +9,7 @@ from typing import Literal
 
 import pytest
 
+from regard.core.option_parser import HelpTexts
 from regard.core.setting_options import named, settings_from
 from regard.training import Training, from_json, parse, to_json
 
@@ -64,17 +65,10 @@ def test_the_help_is_the_docstrings(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_shows_the_important_options_and_help_all_the_others(capsys: pytest.CaptureFixture[str]) -> None:
-    printed = []
+    printed, texts = [], HelpTexts(("data", "steps"), {"--mode MODE": "9 %"}, "example:\n  x")
     for word in ("--help", "--help-all"):
         with pytest.raises(SystemExit):
-            parse(
-                Recipe,
-                [word],
-                flat=True,
-                important=("data", "steps"),
-                more={"--mode MODE": "9 %"},
-                example="example:\n  x",
-            )
+            parse(Recipe, [word], flat=True, texts=texts)
         printed.append(capsys.readouterr().out)
     assert "--steps N" in printed[0] and "--clip" not in printed[0] and "more" in printed[0]
     assert all("--mode MODE" in text and "9 %" in text and text.endswith("example:\n  x\n") for text in printed)

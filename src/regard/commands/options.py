@@ -14,7 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TextIO
 
-from ..core.setting_options import argument, options_of
+from ..core.option_parser import argument
+from ..core.setting_options import options_of
 
 LONGEST_LINE = 2**22
 """Maximum number of bytes in a line of the standard input."""

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _train(options: argparse.Namespace, rest: list[str]) -> int:
     """Parse the settings, with those of an existing run as defaults, and train."""
-    from ..training import parse
+    from ..core.option_parser import HelpTexts, parse
     from ..training.recipes.recipe_choice import choose, recipe_of
 
     name = options.recipe
@@ -82,6 +82,8 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
         name = "images"
     start = _value_of("--from", rest) or _value_of("--start", rest)
     choice = choose(name, options.folder, kind=options.kind, start=start, config=options.config)
+    more = {"--from RUN": FROM} if name in ("language", "classify") and not start else {}
+    more |= {"--kind KIND": f"kind of model: {', '.join(choice.module.KINDS)}", "--config FILE": CONFIG}
     settings = parse(
         choice.kind,
         rest,
@@ -89,13 +91,7 @@ def _train(options: argparse.Namespace, rest: list[str]) -> int:
         program=f"regard train {options.recipe} RUN",
         flat=True,
         values=choice.values,
-        important=IMPORTANT[name],
-        more={
-            **({"--from RUN": FROM} if name in ("language", "classify") and not start else {}),
-            "--kind KIND": f"kind of model: {', '.join(choice.module.KINDS)}",
-            "--config FILE": CONFIG,
-        },
-        example=f"example:\n  {EXAMPLES[name]}",
+        texts=HelpTexts(IMPORTANT[name], more, f"example:\n  {EXAMPLES[name]}"),
     )
     assert options.folder is not None, "help ends the process"
     choice.module.train(settings, options.folder)

@@ -2,7 +2,7 @@
 
 from ..core.digests import Damaged
 from ..core.files import Unwritable
-from ..core.setting_options import parse
+from ..core.option_parser import parse
 from ..core.settings import from_json, from_values, to_json
 from ..models.weights import load_weights, weights_of
 from ..tasks.run_files import load_best, read_config, read_weights
