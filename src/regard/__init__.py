@@ -19,10 +19,28 @@ if TYPE_CHECKING:
     from .lens.captures import load_capture
     from .lens.watch import watch
     from .pictures.heatmap import show_heatmaps
+    from .tasks.trained_model import load
+    from .training.train_functions import (
+        train_image_classifier,
+        train_language_model,
+        train_masked_language_model,
+        train_text_classifier,
+        train_translator,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
-        {"load_capture": ".lens.captures", "show_heatmaps": ".pictures.heatmap", "watch": ".lens.watch"},
+        {
+            "load": ".tasks.trained_model",
+            "load_capture": ".lens.captures",
+            "show_heatmaps": ".pictures.heatmap",
+            "train_image_classifier": ".training.train_functions",
+            "train_language_model": ".training.train_functions",
+            "train_masked_language_model": ".training.train_functions",
+            "train_text_classifier": ".training.train_functions",
+            "train_translator": ".training.train_functions",
+            "watch": ".lens.watch",
+        },
     )
 
 __version__ = "0.2.0"
@@ -32,9 +50,15 @@ __all__ = [
     "Bilinear",
     "attend",
     "attend_packed",
+    "load",
     "load_capture",
     "masks",
     "show_heatmaps",
+    "train_image_classifier",
+    "train_language_model",
+    "train_masked_language_model",
+    "train_text_classifier",
+    "train_translator",
     "watch",
 ]
 

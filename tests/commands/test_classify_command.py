@@ -118,6 +118,23 @@ def test_texts_and_lines_are_classified_alike(
     assert [line.split("\t") for line in capsys.readouterr().out.splitlines()] == [row[:2] for row in rows]
 
 
+def test_files_are_classified_and_an_empty_line_stays_empty(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.txt").write_text("a lovely film\n\n \ndull\n")
+    assert main(["classify", str(run), "--file", str(tmp_path / "in.txt"), "--out", str(tmp_path / "out.tsv")]) == 0
+    assert capsys.readouterr().out == ""
+    lines = (tmp_path / "out.tsv").read_text().splitlines()
+    assert [bool(line) for line in lines] == [True, False, False, True]
+    monkeypatch.chdir(tmp_path)
+    assert main(["classify", str(run), "in.txt"]) == 0
+    assert "in.txt is read as a text. It is also the name of a file: --file in.txt reads" in capsys.readouterr().err
+    assert main(["classify", str(run), "a", "--file", "in.txt"]) == 1
+    assert "texts (1) and files (1) must not both be given" in capsys.readouterr().err
+    assert main(["classify", str(run), "--file", "none.txt"]) == 1
+    assert "file (none.txt) must exist" in capsys.readouterr().err
+
+
 def test_an_export_for_transformers_gives_the_same_result(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     transformers = pytest.importorskip("transformers")
     assert main(["export", str(run), "--to", "huggingface"]) == 0
@@ -195,7 +212,6 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
             str(folder / "text.txt"),
             "--next-sentence",
         ],
-        "text (argument 2) must not be empty": ["classify", str(run), "a", " "],
         "top (0) must be at least 1": ["classify", str(run), "a", "--top", "0"],
         "plot (x.png) needs an image classifier": ["classify", str(run), "a", "--plot", "x.png"],
         f"{tmp_path}/config.json must be the settings": ["classify", str(tmp_path), "a"],
@@ -214,9 +230,11 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
 
 def test_help_lists_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, wanted in (
-        (["pretrain", "--help"], ["--whole-words", "--next-sentence", "--documents", "--vocabulary"]),
-        (["classify", "--help"], ["--data", "--hold-out", "--text-column", "--width"]),
-        (["classify", "--from", "x", "--help"], ["--from", "--layer-decay"]),
+        (["pretrain", "--help"], ["--train", "--documents", "--vocabulary", "--help-all", "example:"]),
+        (["pretrain", "--help-all"], ["--whole-words", "--next-sentence", "--documents", "--vocabulary"]),
+        (["classify", "--help"], ["--train", "--valid", "--from", "--minutes", "example:"]),
+        (["classify", "--help-all"], ["--train", "--hold-out", "--text-column", "--width"]),
+        (["classify", "--from", "x", "--help-all"], ["--from", "--layer-decay"]),
     ):
         with pytest.raises(SystemExit) as ended:
             main(["train", *arguments])

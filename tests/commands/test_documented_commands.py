@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import regard
+from regard.commands import demo, train, view
+from regard.commands.main import COMMANDS as ALL_COMMANDS
 from regard.commands.main import _parse, main
 from regard.core import assets
 from regard.data import Characters, WordPiece
@@ -65,7 +68,14 @@ def inline() -> list[str]:
     return sorted({command for command in commands if len(command.split()) > 2 and not re.search(r"[\[|…]", command)})
 
 
-COMMANDS = list(dict.fromkeys(fenced()))
+def in_help() -> list[str]:
+    """Return the examples of `--help`. The demo takes minutes, and a server does not end."""
+    texts = [module.EXAMPLE for module, _ in ALL_COMMANDS.values() if module not in (demo, view)]
+    lines = "\n".join([*texts, *(f"  {example}" for example in train.EXAMPLES.values())]).splitlines()
+    return [re.split(r"\s{2,}", line.strip())[0] for line in lines if line.startswith("  regard ")]
+
+
+COMMANDS = list(dict.fromkeys([*fenced(), *in_help()]))
 
 
 def test_the_documents_show_commands() -> None:
@@ -120,7 +130,8 @@ def run(words: list[str]) -> int:
     if words[1] == "train" and "--help" not in words:
         kind = words[2]
         if kind == "classify":
-            kind = "images" if "--images" in words else "finetune" if "--from" in words else "classify"
+            images = any(Path(word).is_dir() for word in words[4:] if word.startswith("data/"))
+            kind = "images" if images else "finetune" if "--from" in words else "classify"
         if kind == "language" and "--from" in words:
             kind = "continue"
         if "…" in words:
@@ -166,7 +177,38 @@ def test_a_documented_command_runs(
                 monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(Path(words[index + 1]).read_bytes())))
             del words[index : index + 2]
     assert run(words) == 0, capsys.readouterr().err
-    assert capsys.readouterr().out
+    assert capsys.readouterr().out or "--out" in words
+
+
+def python_scripts() -> list[str]:
+    """Return the blocks of Python that are not doctests, which need files."""
+    blocks = [
+        block
+        for document in DOCUMENTS
+        for block in re.findall(
+            r"^```python\n(.*?)^```", document.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        )
+    ]
+    return list(dict.fromkeys(block for block in blocks if ">>>" not in block))
+
+
+def test_the_documents_show_scripts() -> None:
+    assert len(python_scripts()) >= 3
+
+
+@pytest.mark.parametrize("script", python_scripts(), ids=lambda script: str(script.splitlines()[-1])[:40])
+def test_a_documented_script_runs(workspace: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training functions take one step of a tiny model."""
+    monkeypatch.chdir(workspace)
+    train_translator = regard.train_translator
+    tiny = {"width": 16, "hidden": 16, "steps": 1, "warmup": 0, "vocabulary": 120, "tokens": 200, "minutes": None}
+    monkeypatch.setattr(
+        regard,
+        "train_translator",
+        lambda folder, **settings: train_translator(f"{folder}-{len(script)}", **{**settings, **tiny}),
+        raising=False,
+    )
+    exec(script, {})
 
 
 @pytest.mark.parametrize("command", inline())

@@ -55,11 +55,42 @@ def test_many_lines_are_embedded_in_chunks(
     assert np.load(tmp_path / "none.npy").shape == (0, 24)
 
 
+def test_an_empty_line_stays_empty(folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    (tmp_path / "a.txt").write_bytes(b"a cat\n\n \n\n")
+    for end in ("npy", "jsonl"):
+        out = str(tmp_path / f"x.{end}")
+        assert main(["embed", str(folder), "--file", str(tmp_path / "a.txt"), "--out", out]) == 0
+    embeddings = np.load(tmp_path / "x.npy")
+    assert embeddings.shape == (4, 24) and not embeddings[1:].any() and embeddings[0].any()
+    lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    assert [line["embedding"] is None for line in lines] == [False, True, True, True]
+
+
+def test_runs_embed_if_they_hold_a_bert(
+    folder: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "text.txt").write_text("a cat sat\na dog ran\n" * 9)
+    sizes = ["--width", "8", "--hidden", "8", "--heads", "2", "--layers", "1", "--steps", "1", "--warmup", "0"]
+    for recipe, more in (
+        ("pretrain", ["--documents", "line", "--hold-out", "0.3", "--vocabulary", "40"]),
+        ("language", ["--vocabulary", "characters", "--context", "8"]),
+    ):
+        command = ["train", recipe, str(tmp_path / recipe), "--train", str(tmp_path / "text.txt"), *sizes, *more]
+        assert main(command) == 0
+    capsys.readouterr()
+    assert main(["embed", str(tmp_path / "pretrain"), "a cat"]) == 0
+    assert rows(capsys.readouterr().out).shape == (1, 8)
+    assert main(["embed", str(tmp_path / "language"), "a cat"]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "must hold a BERT; got a run of language, which cannot embed sentences" in error
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a", ""], "TEXT 2 ('') must not be empty"),
-        (["a", "--out", "x.csv"], "out (x.csv) must end in .npy"),
+        (["a", "--out", "x.csv"], "out (x.csv) must end in .npy, or in .jsonl for JSON lines"),
         (["a", "--file", "b"], "texts (1) and files (1) must not both be given"),
         (["--file", "nowhere.txt"], "file (nowhere.txt) must exist"),
         (["a", "--batch-tokens", "0"], "batch-tokens (0) must be at least 1"),
@@ -82,9 +113,6 @@ def test_unreadable_input_is_named(
 ) -> None:
     assert main(["embed", str(tmp_path), "a"]) == 1
     assert f"folder ({tmp_path}) must be a model directory with a config.json" in capsys.readouterr().err
-    (tmp_path / "a.txt").write_bytes(b"a cat\n\n")
-    assert main(["embed", str(folder), "--file", str(tmp_path / "a.txt"), "--out", str(tmp_path / "x.npy")]) == 1
-    assert f"line 2 of {tmp_path / 'a.txt'} ('') must not be empty" in capsys.readouterr().err
     assert not (tmp_path / "x.npy").exists()
     (tmp_path / "a.txt").write_bytes(b"a\xff\n")
     assert main(["embed", str(folder), "--file", str(tmp_path / "a.txt")]) == 1

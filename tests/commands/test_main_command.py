@@ -18,7 +18,7 @@ from PIL import Image
 from regard import __version__
 from regard.attention.native import engine
 from regard.commands import date_contest
-from regard.commands.main import main
+from regard.commands.main import COMMANDS, main
 from regard.core import assets
 from regard.models import Hypothesis
 from regard.server.target import Target
@@ -199,6 +199,16 @@ def test_info_shows_what_native_does_not_support(capsys: pytest.CaptureFixture[s
     assert "no: it computes in float32, not in float64" in capsys.readouterr().out
     assert main([*SHAPE, "--similarity", "additive"]) == 0
     assert "auto chooses native: the native kernels serve it." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command", [*([name] for name in COMMANDS), *(["data", kind] for kind in ("dates", "tatoeba"))]
+)
+def test_every_help_has_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        assert main([*command, "--help"]) == 0
+    output = capsys.readouterr().out
+    assert f"  regard {' '.join(command)}" in output.partition("\nexample")[2]
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from regard.commands.main import main
+from regard.data import Characters
+from regard.models import Transformer, TransformerConfig
+from regard.tasks import Translator
 from regard.training.recipes import train_translator as recipe
 from tests.tasks.conftest import pairs
 
@@ -90,7 +93,34 @@ def test_only_a_transformer_is_exported(run: Path, capsys: pytest.CaptureFixture
     if run.name == "transformer":
         assert status == 0 and (run / "ctranslate2/model.bin").exists()
     else:
-        assert status == 1 and "model (Seq2Seq) must be a Transformer" in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert status == 1 and "model (Seq2Seq) must be a Transformer" in error and "--kind transformer" in error
+
+
+def test_an_unsupported_export_names_a_remedy(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(run), "--to", "huggingface"]) == 1
+    assert f"must be ctranslate2 for a Translator; {run} has one. Try regard export {run}" in capsys.readouterr().err
+    letters = Characters("ab")
+    rotary = Transformer(TransformerConfig(6, 6, width=8, heads=2, hidden=8, position="rotary"))
+    with pytest.raises(
+        ValueError, match=r"position \(rotary\) must be sinusoidal or learned: .* Train with --position"
+    ):
+        Translator(rotary, letters, letters).export("nowhere")
+
+
+def test_files_are_translated_and_an_empty_line_stays_empty(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.txt").write_text("a dog\n\n \na man\n")
+    options = ["--file", str(tmp_path / "in.txt"), "--beam", "2", "--alignments", "--longest", "5"]
+    assert main(["translate", str(run), *options, "--out", str(tmp_path / "out.txt")]) == 0
+    assert main(["translate", str(run), *options]) == 0
+    lines = (tmp_path / "out.txt").read_text(encoding="utf-8").split("\n")
+    assert len(lines) == 5 and [line.strip() for line in lines[1:3]] == ["", ""]
+    assert capsys.readouterr().out == "\n".join(lines)
+    monkeypatch.chdir(tmp_path)
+    assert main(["translate", str(run), "in.txt", "--beam", "1", "--longest", "5"]) == 0
+    assert "in.txt is read as a text. It is also the name of a file: --file in.txt reads" in capsys.readouterr().err
 
 
 def test_a_fixed_context_has_no_alignments(
@@ -138,7 +168,7 @@ def test_bad_input_is_named(texts: list[str], tmp_path: Path, capsys: pytest.Cap
 
 def test_help_lists_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["train", "translate", "--help"])
+        main(["train", "translate", "--help-all"])
     output = capsys.readouterr().out
     assert (
         ended.value.code == 0 and "--learning-rate" in output and "--encoder-layers" in output and "subwords" in output

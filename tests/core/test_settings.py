@@ -9,6 +9,8 @@ from typing import Literal
 
 import pytest
 
+from regard.core.option_parser import HelpTexts
+from regard.core.setting_options import named, settings_from
 from regard.training import Training, from_json, parse, to_json
 
 
@@ -54,11 +56,58 @@ def test_the_help_is_the_docstrings(capsys: pytest.CaptureFixture[str]) -> None:
     assert stopped.value.code == 0
     assert "usage: regard train" in text
     for words in (
-        "--model.kind {gru,lstm} The cell. (default: gru)",
-        "Peak learning rate, reached at the end of the warm-up. (default: 0.001)",
-        "Compile the model with torch.compile. (default: False)",
+        "--model.kind {gru,lstm} the cell (default: gru)",
+        "peak learning rate, reached at the end of the warm-up (default: 0.001)",
+        "compile the model with torch.compile (default: False)",
+        "--data FILE where the text lies (required)",
     ):
         assert words in text
+
+
+def test_help_shows_the_important_options_and_help_all_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    printed, texts = [], HelpTexts(("data", "steps"), {"--mode MODE": "9 %"}, "example:\n  x")
+    for word in ("--help", "--help-all"):
+        with pytest.raises(SystemExit):
+            parse(Recipe, [word], flat=True, texts=texts)
+        printed.append(capsys.readouterr().out)
+    assert "--steps N" in printed[0] and "--clip" not in printed[0] and "more" in printed[0]
+    assert all("--mode MODE" in text and "9 %" in text and text.endswith("example:\n  x\n") for text in printed)
+    assert "--clip X" in printed[1] and "Settings of the model:" in printed[1]
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """Settings with other names on the command line."""
+
+    text: tuple[Path, ...] = field(metadata=named("train"))
+    """The text."""
+    width: int | None = None
+    """The width."""
+    size: Literal["large"] | int = 3
+    """The size."""
+    lower: bool = True
+    """Lower case."""
+
+
+def test_an_old_name_keeps_working() -> None:
+    expected = Renamed((Path("a"), Path("b")), 4, "large", False)
+    for name in ("--train", "--text"):
+        words = [name, "a", "b", "--width", "4", "--size", "large", "--no-lower"]
+        assert parse(Renamed, words, flat=True) == expected
+        assert settings_from(Renamed, {name[2:]: ["a", "b"], "width": 4, "size": "large", "lower": False}) == expected
+    assert parse(Renamed, ["--width", "None", "--size", "7"], expected).size == 7
+    assert parse(Renamed, ["--width", "none"], expected).width is None
+    assert settings_from(Renamed, {"train": "a"}).text == (Path("a"),)
+    assert parse(Renamed, ["--train", "a"], values={"width": 8, "train": ["b"]}) == Renamed((Path("a"),), 8)
+
+
+def test_underscores_are_accepted_in_options() -> None:
+    assert parse(Training, ["--learning_rate=0.5", "--steps", "500"]).learning_rate == 0.5
+
+
+def test_a_tuple_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"settings: betas \(\[0.9\]\) must be 2 values; got 1. Change it."):
+        from_json(Training, '{"betas": [0.9]}')
 
 
 @pytest.mark.parametrize(

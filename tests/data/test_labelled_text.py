@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from regard.data import Report
 from regard.data.labelled_text import Columns, Example, labels_of, numbers_of, read_labelled, split
 
 
-def read(path: Path, contents: str | bytes, **options: str) -> tuple[list[tuple[str, str, int]], str]:
+def read(path: Path, contents: str | bytes, **options: Any) -> tuple[list[tuple[str, str, int]], str]:
     path.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
     report = Report(what="texts")
     return [tuple(one) for one in read_labelled(path, report, columns=Columns(**options))], str(report)  # type: ignore[misc]
@@ -24,7 +25,16 @@ def test_tabs_without_header_and_without_a_last_line_end(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("header", ["sentence\tlabel", "text\tlabel"])
 def test_tabs_with_a_header(tmp_path: Path, header: str) -> None:
-    assert read(tmp_path / "a.tsv", f"{header}\na b\t1\n")[0] == [("a b", "1", 2)]
+    result, message = read(tmp_path / "a.tsv", f"{header}\na b\t1\n")
+    names = ", ".join(map(repr, header.split("\t")))
+    assert result == [("a b", "1", 2)] and message == f"1 texts kept; left out: 1 header {names} (line 1)"
+
+
+def test_a_header_can_be_set(tmp_path: Path) -> None:
+    text = "review\tstars\na b\t1\n"
+    assert read(tmp_path / "a.tsv", text)[0] == [("review", "stars", 1), ("a b", "1", 2)]
+    assert read(tmp_path / "a.tsv", text, header=True)[0] == [("a b", "1", 2)]
+    assert len(read(tmp_path / "a.tsv", "text\tlabel\na b\t1\n", header=False)[0]) == 2
 
 
 def test_columns_by_name(tmp_path: Path) -> None:

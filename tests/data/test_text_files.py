@@ -143,3 +143,23 @@ def test_says_what_is_wrong(tmp_path: Path) -> None:
     refused("got 0 pairs kept; left out: 2 empty (lines 1, 2).", two(tmp_path, b"\n\n", b"a\nb\n"))
     with pytest.raises(FileNotFoundError, match="absent"):
         list(read_pairs(tmp_path / "absent"))
+
+
+@pytest.mark.parametrize(
+    ("first", "header", "names"),
+    [
+        ("source\ttarget", None, True),
+        ("#de\tEN", None, True),
+        ("no\tyes", None, False),
+        ("source\tsource", None, False),
+        ("hello\tbonjour", True, True),
+        ("source\ttarget", False, False),
+    ],
+)
+def test_a_header_is_detected_and_named(tmp_path: Path, first: str, header: bool | None, names: bool) -> None:
+    (tmp_path / "a.tsv").write_text(f"{first}\na\tb\n")
+    report = Report()
+    result = list(read_pairs(tmp_path / "a.tsv", report, header=header))
+    assert result == [("a", "b")] if names else len(result) == 2
+    shown = ", ".join(map(repr, first.split("\t")))
+    assert str(report).endswith(f"left out: 1 header {shown} (line 1)" if names else "left out: none")

@@ -6,12 +6,10 @@ Users' files, scripts and bookmarks contain them, so they stay when modules and 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
-import io
 import json
-import os
 import re
+import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -36,7 +34,6 @@ TRAINING = (
     "classify --images X --kind cnn",
 )
 """Every recipe and kind of model, as arguments of `regard train`."""
-OPTION = re.compile(r"^[│\s]*(--[a-z][a-z0-9-]*(?:, --[a-z][a-z0-9-]*)*)", re.MULTILINE)
 DEFAULT = re.compile(r"\(default: (.*?)\)|\(required\)")
 
 
@@ -127,9 +124,13 @@ def commands() -> dict[str, dict[str, Any]]:
     return result
 
 
-def _parser(arguments: list[str]) -> argparse.ArgumentParser:
-    def caught(self: argparse.ArgumentParser, *_: Any, **__: Any) -> Any:
-        raise _Parser(self)
+def _parser(arguments: list[str], program: str = "regard") -> argparse.ArgumentParser:
+    read = argparse.ArgumentParser.parse_known_args
+
+    def caught(self: argparse.ArgumentParser, *args: Any, **options: Any) -> Any:
+        if self.prog == program:
+            raise _Parser(self)
+        return read(self, *args, **options)
 
     with mock.patch.object(argparse.ArgumentParser, "parse_known_args", caught):
         try:
@@ -156,19 +157,15 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, dict[str, A
 
 
 def _training_options(recipe: str) -> Iterator[tuple[str, str | None]]:
-    """Read from the help of a recipe: each option and its default."""
+    """Yield each option of a recipe, under each of its names, and the default that its help shows."""
     name, *inputs = recipe.split()
-    printed = io.StringIO()
-    with (
-        mock.patch.dict(os.environ, {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}),
-        contextlib.redirect_stdout(printed),
-        contextlib.suppress(SystemExit),
-    ):
-        command()(["train", name, "RUN", *inputs, "--help"])
-    _, *parts = OPTION.split(printed.getvalue())
-    for option, text in zip(parts[::2], parts[1::2], strict=True):
-        default = DEFAULT.search(" ".join(text.replace("│", " ").split()))
-        yield option, default[1] if default else None
+    with tempfile.TemporaryDirectory() as folder:
+        parser = _parser(["train", name, f"{folder}/run", *inputs], f"regard train {name} RUN")
+    for action in parser._actions:
+        switch = isinstance(action, argparse.BooleanOptionalAction)
+        default = DEFAULT.search(action.help or "")
+        for option in [", ".join(action.option_strings)] if switch else action.option_strings:
+            yield option, default[1] if default else None
 
 
 def operators() -> dict[str, str]:

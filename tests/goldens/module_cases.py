@@ -335,7 +335,13 @@ CASES: dict[str, Case] = {
 
 ELSEWHERE = {
     "AttentionMap": "returned by every case of attend",
+    "load": "the stored runs are opened by commands",
     "load_capture": "the stored capture is opened",
+    "train_image_classifier": "the runs are made with the same recipe",
+    "train_language_model": "the runs are made with the same recipe",
+    "train_masked_language_model": "the runs are made with the same recipe",
+    "train_text_classifier": "the runs are made with the same recipe",
+    "train_translator": "the runs are made with the same recipe",
     "watch": "the capture is made with it",
     "show_heatmaps": "a drawing: depends on the fonts of the machine",
     "DecoderMaps": "returned by DecoderBlock",

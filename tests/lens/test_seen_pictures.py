@@ -1,5 +1,6 @@
 """Pictures of recorded maps: their values match the dense weights, and files are written."""
 
+import inspect
 import re
 
 import matplotlib
@@ -15,6 +16,8 @@ from regard.lens.head_profile import MEASURES, profile
 from regard.lens.patch_weights import Patches
 from regard.lens.seen import Seen
 from regard.pictures import alignment_matrix, head_grid, link_diagram, notebook_html
+from regard.pictures.heatmap import draw as draw_map
+from regard.pictures.image_overlay import overlay
 from tests.allocations import peak_allocated
 from tests.pictures.fakes import pixels
 
@@ -208,6 +211,32 @@ def test_notebook_html_of_maps_and_seen(seen, monkeypatch):
     assert "not drawn automatically" in a_map(3)._repr_html_() and "not drawn automatically" in seen._repr_html_()
 
 
+def test_pictures_name_layer_head_and_part(seen):
+    assert seen.links(1, head=2).axes[0].texts[-1].get_text() == "layers.1.self_attn, head 2"
+    assert seen.links(0, query=slice(2, 5)).axes[0].texts[-1].get_text() == (
+        "layers.0.self_attn, mean of heads\ntokens 2 to 4 of 10"
+    )
+    assert seen.links(0, query=slice(0, 3), title="").axes[0].texts[-1].get_text() == "tokens 0 to 2 of 10"
+    assert draw_map(seen[0], batch=0).get_suptitle() == "layers.0.self_attn"
+    assert draw_map(seen[0].at(0, 2)).get_suptitle() == "layers.0.self_attn, head 2"
+
+
+def test_an_overlay_has_a_scale():
+    weights = np.array([[0.1, 0.2], [0.3, 0.4]])
+    picture = overlay(np.zeros((8, 8, 3), np.uint8), weights)
+    assert picture.axes[1].images[1].get_clim() == (0, 0.4) and picture.axes[2].get_ylabel() == "weight"
+
+
+def test_a_map_is_displayed_with_the_scale_of_show(monkeypatch):
+    scales = []
+    grid = head_grid.grid
+    monkeypatch.setattr(
+        notebook_html, "grid", lambda *args, **options: scales.append(options["scale"]) or grid(*args, **options)
+    )
+    a_map(3)._repr_html_()
+    assert scales == [inspect.signature(draw_map).parameters["scale"].default]
+
+
 @pytest.mark.parametrize(
     "draw, message",
     [
@@ -217,6 +246,7 @@ def test_notebook_html_of_maps_and_seen(seen, monkeypatch):
         (lambda s: s.grid(heads=3), "grid: heads (3) must lie in 0…2"),
         (lambda s: s.grid(layers="lstm"), "grid: layers ('lstm') must select some of the 2 recorded layers: layers.0"),
         (lambda s: s.grid(tokens=slice(20, 30)), "grid: tokens (slice(20, 30, None)) must be a range of the 10"),
+        (lambda s: s.grid(layers=[0, 99]), "seen: layers (99) must lie in 0…1; got 99. There are 2 layers."),
         (lambda s: s.grid(side=3), "grid: side (3) must lie in 8…1024"),
         (lambda s: Seen().grid(), "seen: there is no map"),
         (lambda s: Seen().profile(), "seen: there is no map"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import io
 import json
+import math
 import os
 import re
 import signal
@@ -14,11 +16,13 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 from regard.core import files
 from regard.core.tensor_files import read_tensors, read_tensors_and_metadata
 from regard.training import (
+    Display,
     Diverged,
     Interrupted,
     Loss,
@@ -32,6 +36,10 @@ from regard.training import (
     seed_all,
     weights_of,
 )
+from regard.training.distributed import Group
+from regard.training.logbook import reached
+from regard.training.session import Session
+from regard.training.signals import Signals
 from tests.training.toy import Batch, Toy
 
 SHORT = Training(steps=20, warmup=3, learning_rate=1e-2, log_every=4, evaluate_every=5, save_every=3, save_seconds=0.0)
@@ -339,7 +347,7 @@ def test_the_time_limit_includes_earlier_sessions(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, at, tensors)
     records: list[Mapping[str, Any]] = []
     outcome = fit(Toy(dropout=0.1), config, tmp_path, hooks=[records.append], display=Silent())
-    assert outcome.reason == "minutes" and outcome.seconds >= 60_000
+    assert outcome.reason == "minutes" and outcome.seconds > 59_999.8  # the last evaluation counts, too
     assert all(record["seconds"] >= 59_999.8 for record in records if record["event"] == "train")
 
 
@@ -397,3 +405,51 @@ def test_compile_can_be_selected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_curves_are_drawn(tmp_path: Path, drawing: None) -> None:
     run(tmp_path)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_warm_up_longer_than_the_minutes_is_refused(tmp_path: Path) -> None:
+    """The speed is taken from the first steps; here, each takes 6 seconds of the run's time."""
+    config = dataclasses.replace(SHORT, steps=None, minutes=1.0, warmup=50)
+    session = Session(Toy(), config, Group(0, 1, torch.device("cpu")), Signals())
+    for step in range(1, 4):
+        session.progress.step, session.progress.seconds = step, 1 + 6.0 * step
+        session.check_warmup()
+    session.progress.step, session.progress.seconds = 4, 25.0
+    with pytest.raises(ValueError, match=r"warmup \(50\) must not be longer than the run, about 10 steps in 1 minutes"):
+        session.check_warmup()
+    session.config = dataclasses.replace(config, warmup=9)
+    session.check_warmup()
+
+
+def test_an_evaluation_ends_at_its_deadline_and_keeps_its_size() -> None:
+    task, shares = Toy(), list[float]()
+    task.report = shares.append
+    task.deadline = -math.inf  # its time is over at once
+    assert list(task.evaluated("batches", iter([1, 2, 3]), 3)) == [1]  # at least one part
+    task.deadline = math.inf
+    assert list(task.evaluated("batches", iter([1, 2, 3]), 3)) == [1]  # as many as in the first evaluation
+    assert list(task.evaluated("others", iter([1, 2, 3]), 3)) == [1, 2, 3]
+    assert shares == [1 / 3, 1.0, 1 / 3, 2 / 3, 1.0]
+
+
+def test_the_limit_in_minutes_includes_the_last_evaluation() -> None:
+    config = dataclasses.replace(SHORT, steps=None, minutes=1.0)
+    session = Session(Toy(), config, Group(0, 1, torch.device("cpu")), Signals())
+    for seconds, evaluation, reason in (
+        (53.9, None, ""),
+        (54.0, None, "minutes"),  # a tenth is kept until the duration is known
+        (54.0, 2.0, ""),
+        (58.0, 2.0, "minutes"),
+        (54.0, 30.0, "minutes"),  # never more than a tenth
+        (53.9, 30.0, ""),
+    ):
+        session.progress.seconds, session.evaluation_seconds = seconds, evaluation
+        assert reached(session) == reason
+
+
+def test_an_evaluation_is_announced_and_its_duration_kept(tmp_path: Path) -> None:
+    text = io.StringIO()
+    fit(Toy(), dataclasses.replace(SHORT, steps=2, warmup=1), tmp_path, display=Display(Console(file=text, width=120)))
+    lines = text.getvalue().splitlines()
+    announced = lines.index("step 2 · evaluating …")
+    assert lines[announced + 1].startswith("step 2 · evaluated: ")

@@ -38,6 +38,30 @@ def test_a_bar_in_a_terminal() -> None:
     assert "evaluated: bleu 38.61" in text
 
 
+def test_an_evaluation_is_announced_and_counts_in_the_remaining_time() -> None:
+    for terminal in (False, True):
+        text = io.StringIO()
+        with Display(Console(file=text, force_terminal=terminal, width=120, highlight=False)) as display:
+            display.unit = "images"
+            display.advance(1, 0.0, 0.0)
+            display.advance(10, 0.5, 100.0, evaluation=20.0)
+            display.report({"event": "train", "step": 10, "epoch": 1.0, "tokens_per_second": 7.0})
+            display.advance(10, 0.5, 100.0, evaluation=20.0)
+            display.evaluating(0.0)
+            display.evaluating(0.25)
+        shown = text.getvalue()
+        assert "7 images/s · 2 min left" in shown  # 100 s of training, 20 s of evaluation
+        assert ("evaluating, 25%" if terminal else "step 10 · evaluating …\n") in shown
+
+
+def test_the_loss_is_shown_before_the_first_record() -> None:
+    text = io.StringIO()
+    with Display(Console(file=text, width=120, highlight=False)) as display:
+        display.preview(TRAIN)
+        display.preview(TRAIN)
+    assert text.getvalue().count("loss 2.346") == 1
+
+
 def test_the_remaining_time_is_unknown_before_the_first_steps() -> None:
     text = io.StringIO()
     with Display(Console(file=text)) as display:

@@ -44,10 +44,13 @@ from regard.models import (
 from regard.pictures import Picture
 from regard.tasks import (
     Alignment,
-    Classifier,
     ImageClassifier,
+    LanguageModel,
     Loss,
+    MaskedLanguageModel,
     Task,
+    TextClassifier,
+    TrainedModel,
     Translation,
     Translator,
     load_image_classifier,
@@ -168,7 +171,25 @@ def trained_models(flag: bool) -> None:
     translator.translate("one", return_maps=flag)
     assert_type(translator.align(translator.known("a", "b")), Alignment)
     assert_type(translator.align(translator.translate(["a"])), list[Alignment])
-    assert_type(load_text_classifier("runs/y"), Classifier)
+    assert_type(translator("one text", size=1), str)
+    assert_type(translator(["one", "two"]), list[str])
+    assert_type(translator.maps("one text"), list[AttentionMap])
+    assert_type(translator.evaluate("test.tsv")["bleu"], float)
+    assert_type(regard.load("runs/x"), TrainedModel)
+    assert_type(regard.load("runs/x", Translator), Translator)
+    assert_type(regard.load("runs/l", LanguageModel)("a prompt"), str)
+    assert_type(regard.load("runs/l", LanguageModel).evaluate("text.txt")["perplexity"], float)
+    assert_type(regard.load("runs/y", TextClassifier)(["a text"]), list[str])
+    assert_type(regard.load("runs/y", TextClassifier).evaluate("texts.tsv")["confusion"], list[list[int]])
+    assert_type(regard.load("runs/z", ImageClassifier)("cat.png"), str)
+    assert_type(regard.train_translator("runs/x", train=("a.de", "a.en"), minutes=3, kind="recurrent"), Translator)
+    assert_type(regard.train_language_model("runs/l", train="text.txt", vocabulary="characters"), LanguageModel)
+    assert_type(regard.train_text_classifier("runs/y", train=Path("texts.tsv"), start="runs/b"), TextClassifier)
+    assert_type(regard.train_image_classifier("runs/z", train="images", widths=(4, 8)), ImageClassifier)
+    assert_type(regard.train_masked_language_model("runs/b", train=["a.txt"], mask=0.3), MaskedLanguageModel)
+    regard.train_translator("runs/x", minuts=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    regard.train_translator("runs/x", width="wide")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert_type(load_text_classifier("runs/y"), TextClassifier)
     assert_type(load_text_classifier("runs/y").probabilities(["a text"]), Tensor)
     assert_type(load_image_classifier("runs/z"), ImageClassifier)
     assert_type(load_image_classifier("runs/z").look("cat.png"), Tensor | None)

@@ -57,6 +57,10 @@ class AttentionMap(TensorLike):
         self.request = request
         self.query_tokens: list[str] | None = None
         self.key_tokens: list[str] | None = None
+        self.layer = ""
+        """Name of the layer, shown in pictures; empty if it is unknown."""
+        self.head: int | None = None
+        """Index of the head if the map is one head of a layer, shown in pictures."""
         self.backend_statistic: Statistic | None = None
         """Statistic that the backend computed with the context. Views use it if it matches the scores they compute."""
         self._same_scores = False
@@ -276,6 +280,9 @@ class AttentionMap(TensorLike):
         index = Lookup.of(entry, self.shape).lead
         known = None if self.known is None else self.known.map(lambda x: take_lead(x, index))
         entry_map = AttentionMap(self.request.select(index), known)
+        entry_map.layer, entry_map.head = self.layer, self.head
+        if len(entry) == len(lead) and entry:
+            entry_map.head = int(entry[-1]) % lead[-1]
         return entry_map.tokens(query=self.query_tokens, key=self.key_tokens)
 
     @torch.no_grad()

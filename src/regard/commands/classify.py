@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from .options import chunks, numbered, read_texts
+from .options import add_file_and_out, chunks, numbered, output, read_texts
 
 if TYPE_CHECKING:
     from ..tasks.image_classifier import ImageClassifier
 
 CHUNK = 512
 """Number of lines read before results are written, so that texts of similar length can be batched."""
+
+
+EXAMPLE = """example:
+  regard classify runs/mood "a lovely film"
+  regard classify runs/mood --file lines.txt --out labels.tsv"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "texts", metavar="TEXT", nargs="*", help="texts or image files (default: lines of the standard input)"
     )
+    add_file_and_out(parser, "classify")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument(
         "--top", type=int, default=1, metavar="N", help="print the N most likely labels (default: %(default)s)"
@@ -38,35 +43,30 @@ def run(options: argparse.Namespace) -> int:
     """Classify texts, images or lines of the standard input; print LABEL TAB PROBABILITY, most likely first."""
     if options.top < 1:
         raise ValueError(f"top ({options.top}) must be at least 1.")
-    inputs = read_texts(options)
-    if _is_image_classifier(options.folder):
-        return _classify_images(options, inputs)
-    if options.plot:
+    images = _is_image_classifier(options.folder)
+    if options.plot and not images:
         raise ValueError(f"plot ({options.plot}) needs an image classifier; {options.folder} classifies texts.")
+    inputs = read_texts(options, are_files=images)
+    with output(options.out) as out:
+        (_classify_images if images else _classify_texts)(options, inputs, out)
+    return 0
+
+
+def _classify_texts(options: argparse.Namespace, inputs: Iterable[str], out: TextIO) -> None:
     from ..tasks.loading import load_text_classifier
 
     classifier = load_text_classifier(options.folder)
     count = len(classifier.labels) if options.all else options.top
-    done = 0
     for texts in chunks(inputs, CHUNK):
-        _refuse_empty(texts, done, bool(options.texts))
-        for row in classifier.probabilities(texts).tolist():
-            print(_line(row, classifier.labels, count))
-        done += len(texts)
-        sys.stdout.flush()
-    return 0
+        rows = iter(classifier.probabilities([text for text in texts if text.strip()]).tolist())
+        for text in texts:  # an empty line stays empty
+            print(_line(next(rows), classifier.labels, count) if text.strip() else "", file=out)
+        out.flush()
 
 
 def _line(row: Sequence[float], labels: Sequence[str], count: int) -> str:
     best = sorted(range(len(row)), key=lambda index: -row[index])[:count]
     return "\t".join(f"{labels[index]}\t{row[index]:.4f}" for index in best)
-
-
-def _refuse_empty(texts: Sequence[str], done: int, from_arguments: bool) -> None:
-    for number, text in enumerate(texts, done + 1):
-        if not text.strip():
-            where = "argument" if from_arguments else "line"
-            raise ValueError(f"text ({where} {number}) must not be empty. Leave it out.")
 
 
 def _is_image_classifier(folder: Path) -> bool:
@@ -76,20 +76,21 @@ def _is_image_classifier(folder: Path) -> bool:
     return config.get("recipe") == "images" or config.get("model_type") == "vit"
 
 
-def _classify_images(options: argparse.Namespace, files: Iterable[str]) -> int:
+def _classify_images(options: argparse.Namespace, files: Iterable[str], out: TextIO) -> None:
     from ..tasks.loading import load_image_classifier
 
     classifier = load_image_classifier(options.folder)
     count = len(classifier.classes) if options.all else options.top
     number = 0
     for paths in chunks(files, CHUNK):
-        for path, label in zip(paths, classifier.classify([Path(path) for path in paths]), strict=True):
-            print(_line(label.probabilities.tolist(), classifier.classes, count))
-            if options.plot:
+        labels = iter(classifier.classify([Path(path) for path in paths if path.strip()]))
+        for path in paths:  # an empty line stays empty
+            label = next(labels) if path.strip() else None
+            print("" if label is None else _line(label.probabilities.tolist(), classifier.classes, count), file=out)
+            if options.plot and label is not None:
                 _draw(classifier, Path(path), f"{label.name} ({label.probability:.2f})", numbered(options.plot, number))
             number += 1
-        sys.stdout.flush()
-    return 0
+        out.flush()
 
 
 def _draw(classifier: ImageClassifier, image: Path, title: str, path: Path) -> None:

@@ -79,7 +79,7 @@ class Bar(Display):
     def __exit__(self, *_: object) -> None:
         pass
 
-    def advance(self, step: int, done: float, seconds: float) -> None:
+    def advance(self, step: int, done: float, seconds: float, *, evaluation: float = 0.0) -> None:
         self._bars.update(self._task, completed=done, status=f"step {step:,}{self._result}")
 
     def report(self, record: Mapping[str, Any]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+EXAMPLE = "example:\n  regard demo --out out/demo"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

@@ -17,6 +17,9 @@ NAMES = (
 """Listed here so that the command line does not have to import PyTorch."""
 
 
+EXAMPLE = "example:\n  regard explain bahdanau --out chart.html"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("mechanism", metavar="MECHANISM", choices=NAMES, help=f"one of {', '.join(NAMES)}")
     parser.add_argument("--text", help="input text, a few words (default: the cat sat on it)")

@@ -5,35 +5,33 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+EXAMPLE = "example:\n  regard export runs/de-en --to ctranslate2"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", type=Path, help="the folder of a trained Transformer or BERT")
+    parser.add_argument("folder", metavar="RUN", type=Path, help="the folder of a run")
     parser.add_argument(
-        "--to", choices=("ctranslate2", "huggingface"), default="ctranslate2", help="format (default: %(default)s)"
+        "--to",
+        choices=("ctranslate2", "huggingface"),
+        default="ctranslate2",
+        help="format: ctranslate2 for translators, huggingface for other models (default: %(default)s)",
     )
     parser.add_argument("--out", type=Path, help="output folder (default: RUN/ctranslate2 or RUN/huggingface)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the model and print the name of its folder."""
-    out: Path = options.out or options.folder / options.to
-    if options.to == "huggingface":
-        to_huggingface(options.folder, out)
-    else:
-        from ..models.ctranslate2_export import to_ctranslate2
-        from ..tasks.loading import load_translator
+    from ..tasks import Translator
+    from ..tasks.trained_model import load
 
-        translator = load_translator(options.folder)
-        to_ctranslate2(translator.model, translator.source, translator.target, out)
+    model = load(options.folder)
+    fitting = "ctranslate2" if isinstance(model, Translator) else "huggingface"
+    if options.to != fitting:
+        raise ValueError(
+            f"export: to ({options.to}) must be {fitting} for a {type(model).__name__}; {options.folder} has one. Try "
+            f"regard export {options.folder} --to {fitting}."
+        )
+    out: Path = options.out or options.folder / options.to
+    model.export(out)
     print(out)
     return 0
-
-
-def to_huggingface(run: Path, out: Path) -> None:
-    """Write the best model of a BERT run as a directory that `transformers` can load."""
-    from ..data.wordpiece import WordPiece
-    from ..models.huggingface_bert import save_bert
-    from ..tasks.loading import best
-
-    save_bert(best(run), out)
-    WordPiece.load(run).save(out)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -15,7 +14,7 @@ from torch import nn
 
 from ..core.settings import refuse
 from ..models.sampling import Sampling
-from .options import add_settings, chunks, numbered, read_file, read_texts, settings_from
+from .options import add_file_and_out, add_settings, chunks, numbered, output, read_texts, settings_from
 
 if TYPE_CHECKING:
     from ..lens.seen import Seen
@@ -26,6 +25,10 @@ MOST = {"tokens": 2**20, "batch": 1024, "runners_up": 1024}
 PICTURES = (".png", ".svg", ".pdf")
 
 
+EXAMPLE = """example:
+  regard generate runs/plays "To be, or" --tokens 40 --temperature 0.8"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder",
@@ -34,15 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the folder of a trained language model, or a Hugging Face directory of a GPT-2 or Llama model",
     )
     parser.add_argument("texts", metavar="PROMPT", nargs="*", help="prompts (default: lines of the standard input)")
-    parser.add_argument(
-        "--file",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="prompts are the lines of a file, plain or .gz; repeatable",
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write to a file (default: the standard output)")
+    add_file_and_out(parser, "prompts are")
     parser.add_argument(
         "--tokens", type=int, default=128, metavar="N", help="maximum tokens of each text (default: %(default)s)"
     )
@@ -74,19 +69,14 @@ def run(options: argparse.Namespace) -> int:
 
     generator = open_language_model(options.folder)
     settings = {"sampling": sampling, "max_new_tokens": options.tokens, "stop": options.stop, "chat": options.chat}
-    prompts = _lines(options.file) if options.file else read_texts(options)
-    with _output(options.out) as out:
+    prompts = read_texts(options)
+    with output(options.out) as out:
         if options.batch > 1:
             _continue_batches(generator, prompts, settings, options, out)
         else:
             for number, prompt in enumerate(prompts):
                 _continue_one(generator, prompt, number, settings, options, out)
     return 0
-
-
-def _lines(files: Iterable[Path]) -> Iterator[str]:
-    for path in files:
-        yield from read_file(path, "generate")
 
 
 def _continue_batches(
@@ -165,24 +155,6 @@ def _table_row(chunk: TextChunk) -> str:
     """
     cells = [(chunk.token, math.exp(chunk.log_probability)), *chunk.runners_up]
     return "  ".join(f"{probability:.3f} {token!r:12}" for token, probability in cells).rstrip()
-
-
-@contextmanager
-def _output(path: Path | None) -> Iterator[TextIO]:
-    """Yield the standard output, or a file that replaces `path` at the end; after Ctrl-C, with the texts so far."""
-    if path is None:
-        yield sys.stdout
-        return
-    from ..core.files import replacing
-
-    interrupted = None
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        try:
-            yield file
-        except KeyboardInterrupt as error:
-            interrupted = error
-    if interrupted is not None:
-        raise interrupted
 
 
 def _errors(options: argparse.Namespace) -> list[str]:

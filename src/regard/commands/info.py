@@ -30,6 +30,9 @@ SIMILARITIES = ("scaled_dot", "dot", "cosine", "bilinear", "additive")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
+EXAMPLE = "example:\n  regard info --shape 1,8,8192,64 --causal"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shape", metavar="B,H,T,D", help="batch sizes, queries and width of a call, such as 1,8,8192,64"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import classify, data, demo, embed, explain, export, generate, info, train, translate, view
+from . import classify, data, demo, embed, evaluate, explain, export, generate, info, train, translate, view
 from .options import decode_argument
 
 COMMANDS: dict[str, tuple[Any, str]] = {
@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[Any, str]] = {
     "translate": (translate, "translate sentences with a trained model"),
     "classify": (classify, "classify texts or images"),
     "generate": (generate, "continue prompts with a language model"),
+    "evaluate": (evaluate, "compute the scores of a trained model on any file"),
     "embed": (embed, "compute sentence embeddings with a Hugging Face BERT"),
     "view": (view, "show attention maps of any size on a web page"),
     "explain": (explain, "draw a flowchart of a mechanism from an actual computation"),
@@ -25,7 +26,7 @@ COMMANDS: dict[str, tuple[Any, str]] = {
     "data": (data, "fetch and prepare text and images for training"),
     "info": (info, "print versions and kernels, and which backend is chosen for a call and why"),
 }
-"""Modules with `add_arguments` and `run`, and their help texts. `train` parses its options itself."""
+"""Modules with `add_arguments`, `run` and `EXAMPLE`, and their help texts."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,8 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    if words[:1] == ["train"]:  # its options depend on the recipe, which parses them itself
-        return train.run(words[1:])
     options = _parse(words)
     return int(options.run(options))
 
@@ -91,12 +90,15 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the options of a command.
 
     Texts may come before and after options, although argparse accepts only one group of them. After `--`, every
-    argument is a text.
+    argument is a text. The options of `train` depend on the recipe, so that unknown ones are left in `rest`.
     """
     cut = list(words).index("--") if "--" in words else len(words)
     parser = _parser()
     options, rest = parser.parse_known_args(translate.complete_alignments(words[:cut]))
     last = [*words[cut + 1 :]]
+    if options.command == "train":
+        options.rest = [decode_argument(word, "argument") for word in rest + last]
+        return options
     if ((rest or last) and not hasattr(options, "texts")) or any(word.startswith("-") for word in rest):
         parser.error(f"unrecognized arguments: {' '.join(rest + last)}")
     if hasattr(options, "texts"):
@@ -118,8 +120,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"regard {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, text) in COMMANDS.items():
-        command = commands.add_parser(name, help=text)
-        if module is not train:
-            module.add_arguments(command)
-            command.set_defaults(run=module.run)
+        command = commands.add_parser(
+            name,
+            help=text,
+            epilog=module.EXAMPLE,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            add_help=module is not train,  # which shows the settings of a recipe
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
     return parser

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import ast
-import inspect
 import os
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from gzip import GzipFile
 from io import StringIO
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, TextIO, get_type_hints
+from typing import IO, Any, TextIO
+
+from ..core.option_parser import argument
+from ..core.setting_options import options_of
 
 LONGEST_LINE = 2**22
 """Maximum number of bytes in a line of the standard input."""
@@ -59,10 +60,68 @@ def read_lines(stream: TextIO | IO[bytes] | GzipFile, name: str = "the standard 
             raise _not_utf8(where, error) from None
 
 
-def read_texts(options: argparse.Namespace) -> Iterable[str]:
-    """Return the texts of the arguments, or the lines of the standard input if there are none."""
+def add_file_and_out(parser: argparse.ArgumentParser, what: str, out: str = "write to a file") -> None:
+    """Add the options `--file` and `--out`. `what` describes the lines of a file."""
+    parser.add_argument(
+        "--file",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help=f"{what} the lines of a file, plain or .gz; repeatable",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"{out} (default: the standard output)")
+
+
+def read_texts(options: argparse.Namespace, *, are_files: bool = False) -> Iterable[str]:
+    """Return the texts of the arguments, the lines of `--file`, or those of the standard input if there are none.
+
+    A text that is the name of an existing file gets a hint on the standard error, unless the texts `are_files`.
+
+    Raises:
+        ValueError: if there are texts and files, or a file does not exist.
+    """
     texts: list[str] = options.texts
+    files: list[Path] = options.file
+    if texts and files:
+        raise ValueError(f"texts ({len(texts)}) and files ({len(files)}) must not both be given.")
+    for path in files:
+        if not path.is_file():
+            raise ValueError(f"file ({path}) must exist.")
+    if files:
+        return (line for path in files for line in read_file(path, options.command))
+    if len(texts) == 1 and not are_files and _is_file(texts[0]):
+        print(
+            f"regard {options.command}: {texts[0]} is read as a text. It is also the name of a file: --file {texts[0]} "
+            "reads its lines.",
+            file=sys.stderr,
+        )
     return texts or read_lines(sys.stdin)
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long, or with a zero byte
+        return False
+
+
+@contextmanager
+def output(path: Path | None) -> Iterator[TextIO]:
+    """Yield the standard output, or a file that replaces `path` at the end; after Ctrl-C, with the texts so far."""
+    if path is None:
+        yield sys.stdout
+        return
+    from ..core.files import replacing
+
+    interrupted = None
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        try:
+            yield file
+        except KeyboardInterrupt as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
 
 
 def read_file(path: Path, where: str) -> Iterator[str]:
@@ -73,46 +132,15 @@ def read_file(path: Path, where: str) -> Iterator[str]:
         yield from read_lines(file, str(path))
 
 
-def add_settings(parser: argparse.ArgumentParser, kind: Any) -> None:
-    """Add an option for each number of a dataclass. Attribute docstrings become the help texts.
-
-    An option of a field that may be None accepts "none".
-    """
-    hints, texts = get_type_hints(kind), _attribute_docstrings(kind)
-    for item in fields(kind):
-        numeric: Any = float if hints[item.name] is float else int
-        optional = hints[item.name] == int | None
-        parser.add_argument(
-            f"--{item.name.replace('_', '-')}",
-            type=_number_or_none if optional else numeric,
-            default=item.default,
-            metavar="N" if numeric is int else "X",
-            help=f"{texts[item.name]} (default: %(default)s)",
-        )
+def add_settings(parser: argparse.ArgumentParser, kind: type) -> None:
+    """Add an option for each setting of a dataclass. Attribute docstrings become the help texts."""
+    for option in options_of(kind):
+        parser.add_argument(*option.flags, default=option.default, **argument(option))
 
 
 def settings_from(options: argparse.Namespace, kind: Any) -> Any:
     """Return the dataclass whose fields were added with `add_settings`."""
     return kind(**{item.name: getattr(options, item.name) for item in fields(kind)})
-
-
-def _number_or_none(text: str) -> int | None:
-    return None if text.lower() == "none" else int(text)
-
-
-_number_or_none.__name__ = "number or none"  # argparse shows it in messages
-
-
-def _attribute_docstrings(kind: type) -> dict[str, str]:
-    """Return the docstring below each attribute of a class, as a help text on one line."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    texts = {}
-    for one, after in zip(body.body, body.body[1:], strict=False):
-        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(after, ast.Expr):
-            text = " ".join(ast.literal_eval(after.value).split()).removesuffix(".").replace("; None for", "; none for")
-            texts[one.target.id] = text[:1].lower() + text[1:]
-    return texts
 
 
 def chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:

@@ -5,100 +5,122 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 RECIPES = ("translate", "language", "pretrain", "classify")
-EPILOG = """recipes:
+DESCRIPTION = (
+    "Train a model. A run is a folder: settings, vocabularies, weights, metrics, curves, samples.\n"
+    "To resume an interrupted run, repeat the command."
+)
+EXAMPLE = """recipes:
   translate   sentence pairs → a translator: a Transformer, or with --kind recurrent an encoder and decoder with
               attention (or, with --context fixed, without)
-  language    plain text → a GPT, trained to predict the next token, from scratch or --from another GPT; with --kind
-              llama in the form of Llama
+  language    plain text → a GPT, trained to predict the next token; with --kind llama in the form of Llama
   pretrain    plain text → a BERT, trained to predict masked tokens
-  classify    texts with labels → a classifier, from scratch or --from a pretrained BERT or GPT; with --images, of
-              images
+  classify    texts or images with labels → a classifier, from scratch or --from a pretrained BERT or GPT
 
 examples:
   regard train translate runs/de-en --train train.de train.en --valid val.de val.en --minutes 45
   regard train translate runs/de-en                  resumes the run with its settings
   regard train translate runs/x --kind recurrent --help
   regard train language runs/plays --train plays.txt --vocabulary characters --minutes 10
-  regard train pretrain runs/bert --text reviews.txt --documents line --minutes 45
-  regard train classify runs/mood --data reviews.tsv --from runs/bert
+  regard train pretrain runs/bert --train reviews.txt --documents line --minutes 45
+  regard train classify runs/mood --train reviews.tsv --from runs/bert
   torchrun --nproc-per-node 2 -m regard train translate runs/de-en …
 
-regard train translate RUN --help lists all settings; with classify RUN --from X, those of finetuning."""
+regard train translate --help shows the main settings of a recipe, --help-all all of them."""
+EXAMPLES = {
+    "translate": "regard train translate runs/de-en --train train.de train.en --valid val.de val.en --minutes 45",
+    "language": "regard train language runs/plays --train plays.txt --vocabulary characters --minutes 10",
+    "pretrain": "regard train pretrain runs/bert --train reviews.txt --documents line --minutes 45",
+    "classify": "regard train classify runs/mood --train reviews.tsv --from runs/bert",
+    "images": "regard train classify runs/fashion --train data/fashion-mnist --minutes 30",
+}
+IMPORTANT = {
+    "translate": ("train", "valid", "minutes", "vocabulary", "from"),
+    "language": ("train", "valid", "minutes", "vocabulary", "from"),
+    "pretrain": ("train", "valid", "minutes", "vocabulary", "documents"),
+    "classify": ("train", "valid", "minutes", "vocabulary", "from"),
+    "images": ("train", "valid", "minutes", "size", "flip"),
+}
+"""Settings that `--help` shows."""
+KIND = "kind of model: transformer (default) or recurrent; gpt2 (default) or llama; vit (default) or cnn"
+CONFIG = "take settings from a .toml, .yaml or .json file, such as the config.json of a run; options override them"
+FROM = "start from a trained run or a Hugging Face directory; --help-all with it shows the settings of fine-tuning"
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Train a model by a recipe and return an exit status."""
-    parser = argparse.ArgumentParser(
-        prog="regard train",
-        description="Train a model. A run is a folder: settings, vocabularies, weights, metrics, curves, samples. "
-        "To resume an interrupted run, repeat the command.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=False,
-        allow_abbrev=False,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    parser.allow_abbrev = False
     parser.add_argument("recipe", metavar="RECIPE", choices=RECIPES, nargs="?")
     parser.add_argument("folder", metavar="RUN", type=Path, nargs="?", help="the folder of the run")
-    parser.add_argument(
-        "--kind",
-        default=None,
-        help="kind of model: transformer (default) or recurrent; gpt2 (default) or llama; vit or cnn",
-    )
-    known, rest = parser.parse_known_args(list(arguments))
-    if known.recipe is None:
-        parser.print_help()
-        return 0 if set(rest) & {"-h", "--help"} else 2
-    if known.folder is None and not set(rest) & {"-h", "--help"}:
-        parser.error("RUN must be given: the folder of the run, such as runs/de-en")
-    return _train(known.recipe, known.folder, known.kind, rest)
+    parser.add_argument("--kind", default=None, help=KIND)
+    parser.add_argument("--config", type=Path, metavar="FILE", help=CONFIG)
+    parser.set_defaults(parser=parser)
 
 
-def _train(name: str, folder: Path | None, kind: str | None, rest: list[str]) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Train a model by a recipe and return an exit status."""
+    rest: list[str] = options.rest
+    asked = bool({"-h", "--help", "--help-all"} & set(rest))
+    if options.recipe is None:
+        options.parser.print_help()
+        return 0 if asked else 2
+    if options.folder is None and rest and not rest[0].startswith("-"):  # after an option: --kind recurrent RUN
+        options.folder = Path(rest.pop(0))
+    if options.folder is None and not asked:
+        options.parser.error("RUN must be given: the folder of the run, such as runs/de-en")
+    return _train(options, rest)
+
+
+def _train(options: argparse.Namespace, rest: list[str]) -> int:
     """Parse the settings, with those of an existing run as defaults, and train."""
-    from ..training import parse, read_config
+    from ..core.option_parser import HelpTexts, parse
+    from ..training.recipes.recipe_choice import choose, recipe_of
 
-    existing = folder if folder is not None and (folder / "config.json").exists() else None
-    if name == "classify" and (
-        _has_option("--images", rest) or (existing and read_config(existing).get("recipe") == "images")
-    ):
-        recipe = _recipe("images")
-    else:
-        recipe = _recipe(name)
-    previous, kinds = recipe.stored(existing) if existing else None, recipe.KINDS
-    if kind is None and "finetune" in kinds:
-        scratch = next(name for name in kinds if name != "finetune")
-        kind = "finetune" if _has_option("--from", rest) else None if previous else scratch
-    if kind is not None and kind not in kinds:
-        raise ValueError(f"kind ({kind}) must be one of {', '.join(kinds)}.")
-    chosen = type(previous) if previous is not None and kind is None else kinds[kind or next(iter(kinds))]
-    defaults = previous if isinstance(previous, chosen) else None
-    settings = parse(chosen, rest, defaults, program=f"regard train {name} RUN", flat=True)
-    assert folder is not None, "help ends the process"
-    recipe.train(settings, folder)
+    name = options.recipe
+    if name == "classify" and (_names_images(rest) or "images" in (recipe_of(options.folder), _recipe_in(options))):
+        name = "images"
+    start = _value_of("--from", rest) or _value_of("--start", rest)
+    choice = choose(name, options.folder, kind=options.kind, start=start, config=options.config)
+    more = {"--from RUN": FROM} if name in ("language", "classify") and not start else {}
+    more |= {"--kind KIND": f"kind of model: {', '.join(choice.module.KINDS)}", "--config FILE": CONFIG}
+    settings = parse(
+        choice.kind,
+        rest,
+        choice.defaults,
+        program=f"regard train {options.recipe} RUN",
+        flat=True,
+        values=choice.values,
+        texts=HelpTexts(IMPORTANT[name], more, f"example:\n  {EXAMPLES[name]}"),
+    )
+    assert options.folder is not None, "help ends the process"
+    choice.module.train(settings, options.folder)
     return 0
 
 
-def _recipe(name: str) -> Any:
-    """Return the module of a recipe."""
-    from ..training.recipes import (
-        pretrain_bert,
-        train_image_classifier,
-        train_language_model,
-        train_text_classifier,
-        train_translator,
+def _names_images(rest: Sequence[str]) -> bool:
+    """Return whether the data are images: a folder or an .npz file."""
+    data = _value_of("--train", rest) or _value_of("--data", rest)
+    return _value_of("--images", rest) is not None or (
+        data is not None and (Path(data).is_dir() or Path(data).suffix == ".npz")
     )
 
-    return {
-        "translate": train_translator,
-        "language": train_language_model,
-        "pretrain": pretrain_bert,
-        "classify": train_text_classifier,
-        "images": train_image_classifier,
-    }[name]
+
+def _recipe_in(options: argparse.Namespace) -> object:
+    from ..core.setting_files import read_settings
+
+    return None if options.config is None else read_settings(options.config).get("recipe")
 
 
-def _has_option(option: str, rest: Sequence[str]) -> bool:
-    return any(word == option or word.startswith(f"{option}=") for word in rest)
+def _value_of(option: str, rest: Sequence[str]) -> str | None:
+    """Return the value of an option, which the recipe will parse; None if it is not there.
+
+    >>> _value_of("--from", ["--from=runs/x"]), _value_of("--from", ["--from", "runs/x"]), _value_of("--from", [])
+    ('runs/x', 'runs/x', None)
+    """
+    for index, word in enumerate(rest):
+        if word == option and index + 1 < len(rest):
+            return rest[index + 1]
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from .options import chunks, numbered, read_texts
+from .options import add_file_and_out, chunks, numbered, output, read_texts
 
 if TYPE_CHECKING:
     from ..attention import AttentionMap
@@ -22,9 +21,15 @@ CHUNK = 512
 """Number of lines read before results are written, so that sentences of similar length can be batched."""
 
 
+EXAMPLE = """example:
+  regard translate runs/de-en "Ein Hund läuft über das Gras."
+  regard translate runs/de-en --file test.de --out test.out"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", type=Path, help="the folder of a trained translator")
     parser.add_argument("texts", metavar="TEXT", nargs="*", help="sentences (default: lines of the standard input)")
+    add_file_and_out(parser, "translate")
     parser.add_argument("--beam", type=int, default=5, help="beam size; 1 is greedy (default: %(default)s)")
     parser.add_argument(
         "--length-penalty", type=float, default=1.0, metavar="A", help="score = log p / length^A (default: %(default)s)"
@@ -87,19 +92,25 @@ def run(options: argparse.Namespace) -> int:
             f"alignments and plot need a model with attention; {options.folder} has a fixed context. Train with "
             "another --context."
         )
+    sentences = read_texts(options)
+    with output(options.out) as out:
+        _translate(translator, sentences, options, out)
+    return 0
+
+
+def _translate(translator: Translator, sentences: Iterable[str], options: argparse.Namespace, out: TextIO) -> None:
     number = 0
-    for texts in chunks(read_texts(options), CHUNK):
+    for texts in chunks(sentences, CHUNK):
         _refuse_long(translator, texts, number, options.longest_source)
         for best, links, maps in _translated(translator, texts, options):
             for one, ending in zip(best, links, strict=True):
-                print(_line(number, one, ending, options.n_best))
-            if options.plot:
+                print(_line(number, one, ending, options.n_best), file=out)
+            if options.plot and best[0].written:
                 path = numbered(options.plot, number)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 maps[0].save(path, title=f"{best[0].source} → {best[0].text}")
             number += 1
-        sys.stdout.flush()
-    return 0
+        out.flush()
 
 
 def _translated(

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from ..server.target import Target
 
 
+EXAMPLE = """example:
+  regard view runs/de-en --text "Ein Hund läuft."
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", metavar="TARGET", type=Path, help="a capture, a run, or a Hugging Face model directory"

@@ -1,14 +1,15 @@
-"""Settings from the command line and from JSON, typed by dataclasses."""
+"""Settings typed by dataclasses: to and from JSON, and their errors."""
 
 from __future__ import annotations
 
 import difflib
 import json
+import os
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .json_files import parse_json
 
@@ -25,38 +26,31 @@ def refuse(errors: list[str]) -> None:
 Settings = TypeVar("Settings")
 
 
-def parse(
-    kind: type[Settings],
-    arguments: Sequence[str],
-    defaults: Settings | None = None,
-    *,
-    program: str | None = None,
-    flat: bool = False,
-) -> Settings:
-    """Parse a command line into a dataclass. Attribute docstrings become the `--help` texts.
-
-    Options of nested dataclasses are named `--training.steps`, or `--steps` if `flat` is true.
-
-    A command line that does not parse ends the process with status 2 and names the option. Values that have the right
-    type but are invalid raise one ValueError, which lists the `errors()` of all dataclasses, including nested ones.
-
-    >>> from regard.training import Training
-    >>> parse(Training, ["--steps", "100", "--warmup", "10", "--betas", "0.9", "0.95"]).betas
-    (0.9, 0.95)
-    """
-    import tyro
-
-    config = (tyro.conf.OmitArgPrefixes,) if flat else ()
-    settings = cast(Settings, tyro.cli(kind, args=list(arguments), default=defaults, prog=program, config=config))
-    refuse(errors_of(settings))
-    return settings
-
-
 def errors_of(settings: object) -> list[str]:
     """Return the errors of `settings` and of all nested dataclasses, from their `errors()` methods."""
     own = settings.errors() if hasattr(settings, "errors") else []
     inner = [getattr(settings, item.name) for item in fields(settings)] if is_dataclass(settings) else []
     return [*own, *(error for value in inner if is_dataclass(value) for error in errors_of(value))]
+
+
+LATER = {"omit_none": True}
+"""Metadata of a field that was added after a release: runs store it only if it is set, so that earlier runs resume."""
+
+
+def to_values(settings: DataclassInstance) -> dict[str, Any]:
+    """Return a dataclass as nested dictionaries, without `LATER` settings that are None.
+
+    >>> from regard.training import Training
+    >>> to_values(Training(steps=3))["steps"]
+    3
+    """
+    values = {item.name: getattr(settings, item.name) for item in fields(settings)}
+    later = {item.name for item in fields(settings) if item.metadata.get("omit_none")}
+    return {
+        name: to_values(value) if is_dataclass(value) and not isinstance(value, type) else value
+        for name, value in values.items()
+        if value is not None or name not in later
+    }
 
 
 def to_json(settings: DataclassInstance) -> str:
@@ -105,31 +99,49 @@ def _instance(kind: Any, values: Any, path: str, problems: list[str]) -> Any:
         return None
     hints, known = get_type_hints(kind), {item.name: item for item in fields(kind)}
     for key in values.keys() - known.keys():
-        near = difflib.get_close_matches(key, known, 1)
-        remedy = f"Did you mean {near[0]}?" if near else "Remove it."
-        problems.append(f"settings: {path}{key} ({values[key]!r}) must be a known setting; got another name. {remedy}")
-    arguments = {name: _value(hints[name], values[name], f"{path}{name}", problems) for name in known if name in values}
+        problems.append(unknown_setting(key, values[key], known, path))
+    arguments = {
+        name: convert(hints[name], values[name], f"{path}{name}", problems) for name in known if name in values
+    }
     for name, item in known.items():
         if name not in arguments and item.default is item.default_factory:  # both MISSING: there is no default
             problems.append(f"settings: {path}{name} must be given; got nothing. Add it.")
     return None if problems else kind(**arguments)
 
 
-def _value(hint: Any, value: Any, path: str, problems: list[str]) -> Any:
-    """Convert `value` to the type `hint`, as far as JSON can represent it. Append errors to `problems`."""
+def unknown_setting(name: str, value: object, known: Iterable[str], path: str = "") -> str:
+    """Return the error for a name that is not among the known ones, with the nearest of them."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    remedy = f"Did you mean {near[0]}?" if near else "Remove it."
+    return f"settings: {path}{name} ({value!r}) must be a known setting; got another name. {remedy}"
+
+
+def convert(hint: Any, value: Any, path: str, problems: list[str]) -> Any:
+    """Convert `value`, from JSON or from a call, to the type `hint`. Append errors to `problems`.
+
+    A single file is accepted where a setting takes several.
+
+    >>> problems = []
+    >>> convert(tuple[int, ...], [3, 4], "widths", problems), convert(float, "x", "clip", problems), problems
+    ((3, 4), 'x', ["settings: clip ('x') must be of type float; got str. Change it."])
+    """
     if is_dataclass(hint):
         return _instance(hint, value, f"{path}.", problems)
-    if get_origin(hint) is tuple and isinstance(value, list):
+    if get_origin(hint) is tuple and get_args(hint)[0] is Path and isinstance(value, str | os.PathLike):
+        value = [value]
+    if get_origin(hint) is tuple and isinstance(value, list | tuple):
         inner = get_args(hint)
         each = [inner[0]] * len(value) if inner[1:] == (...,) else inner
         if len(each) == len(value):
-            return tuple(_value(kind, one, path, problems) for kind, one in zip(each, value, strict=True))
-    if hint is Path and isinstance(value, str):
+            return tuple(convert(kind, one, path, problems) for kind, one in zip(each, value, strict=True))
+        problems.append(f"settings: {path} ({value!r}) must be {len(each)} values; got {len(value)}. Change it.")
+        return value
+    if hint is Path and isinstance(value, str | os.PathLike):
         return Path(value)
     if get_origin(hint) in (Union, types.UnionType):
         chosen = next((arm for arm in get_args(hint) if _fits(arm, value)), None)
         if chosen is not None:
-            return None if value is None else _value(chosen, value, path, problems)
+            return None if value is None else convert(chosen, value, path, problems)
     if not _fits(hint, value):
         rule = f"be of type {getattr(hint, '__name__', hint)}"
         if get_origin(hint) is Literal:
@@ -149,6 +161,6 @@ def _fits(hint: Any, value: Any) -> bool:
     if hint in (int, float):
         return isinstance(value, int | float if hint is float else int) and not isinstance(value, bool)
     if hint is Path:
-        return isinstance(value, str)
-    plain = list if origin in (tuple, list) else (origin or hint)
-    return not isinstance(plain, type) or isinstance(value, plain)
+        return isinstance(value, str | os.PathLike)
+    plain = list | tuple if origin in (tuple, list) else (origin or hint)
+    return not isinstance(plain, type | types.UnionType) or isinstance(value, plain)

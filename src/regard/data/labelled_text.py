@@ -43,6 +43,8 @@ class Columns:
 
     text: str = ""
     label: str = ""
+    header: bool | None = None
+    """Whether the first line of a .tsv file names the columns. None: if it has the names of both."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -73,6 +75,10 @@ class Columns:
 
     def is_header(self, fields: Sequence[str]) -> bool:
         """Return whether the first line of a .tsv file is a header."""
+        if self.header is not None:
+            return self.header
+        if self.text or self.label:
+            return True
         return all(any(name in fields for name in names) for names in (self.texts, self.labels))
 
 
@@ -153,8 +159,10 @@ def _tsv(lines: Iterable[str], path: Path, columns: Columns) -> Iterator[Row]:
     width = 2
     for number, line in enumerate(lines, 1):
         fields = line.rstrip("\r\n").split("\t")
-        if number == 1 and (columns.text or columns.label or columns.is_header(fields)):
-            positions, width = columns.column_positions(fields, path), len(fields)
+        if number == 1 and columns.is_header(fields):
+            named = columns.text or columns.label or len(fields) != 2 or Columns().is_header(fields)
+            positions, width = columns.column_positions(fields, path) if named else (0, 1), len(fields)
+            yield number, f"header {', '.join(map(repr, fields))}"
         elif len(fields) != width:
             yield number, "without exactly one tab" if width == 2 else f"not of {width} columns"
         else:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from ..core.files import write_text
 from .byte_level import readable, token_bytes
 from .subwords import SPACE, _threads
-from .vocabulary import check_ids, damaged, read_json
+from .vocabulary import BOS, EOS, PAD, UNK, Vocabulary, check_ids, damaged, read_json
 from .wordpiece import _name
 
 TOKENIZER, CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
@@ -268,3 +268,29 @@ def _id(tokenizer: Tokenizer, name: str | None) -> int | None:
 def _has_part(part: Any, name: str) -> bool:
     """Return whether a decoder is of type `name`, or a sequence with one of that type."""
     return part is not None and f'"type":"{name}"' in part.__getstate__().decode()
+
+
+def model_tokenizer(vocabulary: Vocabulary) -> ModelTokenizer | None:
+    """Return a vocabulary of a language model as a tokenizer that `transformers` can load; None if there is none.
+
+    >>> from .characters import Characters
+    >>> letters = Characters("abc ")
+    >>> tokenizer = model_tokenizer(letters)
+    >>> tokenizer.encode("a cab!") == letters.encode("a cab!"), tokenizer.decode(letters.encode("a cab"))
+    (True, 'a cab')
+    """
+    from .byte_subwords import END, ByteSubwords
+    from .characters import Characters
+
+    if isinstance(vocabulary, ModelTokenizer):
+        return vocabulary
+    if isinstance(vocabulary, ByteSubwords):
+        return ModelTokenizer(Tokenizer.from_str(vocabulary._tokenizer.to_str()), {"eos": END})
+    if not isinstance(vocabulary, Characters):
+        return None
+    names = vocabulary.pieces(range(len(vocabulary)))
+    tokenizer = Tokenizer(models.WordLevel({name: id for id, name in enumerate(names)}, unk_token=names[UNK]))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return ModelTokenizer(tokenizer, {"pad": names[PAD], "bos": names[BOS], "eos": names[EOS]})

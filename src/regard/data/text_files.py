@@ -17,6 +17,11 @@ FAULTS: tuple[Fault, ...] = get_args(Fault)
 LONGEST = 2000
 """Maximum characters of a line. Longer ones are tables and pages, not sentences."""
 EXAMPLES = 3
+HEADERS = frozenset(
+    "source target src tgt trg input output text translation sentence reference ar bg cs da de el en es et fi fr he hi "  # noqa: SIM905 shorter than a list
+    "hu id it ja ko lt lv nl pl pt ro ru sk sl sv th tr uk vi zh".split()
+)
+"""Names of columns in the first line of a TSV file of pairs: usual ones and language codes, in lower case."""
 
 
 @dataclass
@@ -68,6 +73,7 @@ def read_pairs(
     *,
     longest: int = LONGEST,
     badly_encoded: float = 1.0,
+    header: bool | None = None,
 ) -> Iterator[tuple[str, str]]:
     """Iterate over the pairs of a parallel text.
 
@@ -77,6 +83,8 @@ def read_pairs(
         report: counts the pairs that are kept and dropped.
         longest: maximum characters of a sentence. Pairs with a longer one are dropped.
         badly_encoded: share of pairs that may be dropped because they are not UTF-8.
+        header: whether the first line of a TSV file names its columns; None detects names such as source and target,
+            and language codes. The report shows the names.
 
     Yields:
         Source and target without surrounding white space, otherwise unchanged.
@@ -99,16 +107,21 @@ def read_pairs(
     if longest < 1:
         raise ValueError(f"parallel: longest ({longest}) must be at least 1, the characters of a sentence.")
     report = Report() if report is None else report
-    return _pairs(files, report, longest, badly_encoded)
+    return _pairs(files, report, longest, badly_encoded, header)
 
 
-def _pairs(files: list[Path], report: Report, longest: int, badly_encoded: float) -> Iterator[tuple[str, str]]:
+def _pairs(
+    files: list[Path], report: Report, longest: int, badly_encoded: float, header: bool | None
+) -> Iterator[tuple[str, str]]:
     lines = Lines(files, badly_encoded, "parallel")
     bound = (longest + 2) * 4 * (2 if len(files) == 1 else 1)  # bytes: four per character, with tab and line end
     with ExitStack() as stack:
         rows = (_tsv if len(files) == 1 else _paired_lines)([_lines(path, bound, stack) for path in files], files)
         for number, pair in enumerate(rows, 1):
             result = _sentences(pair, longest)
+            if number == 1 and len(files) == 1 and not isinstance(result, str) and _is_header(result, header):
+                report.add(f"header {result[0]!r}, {result[1]!r}", 1)
+                continue
             lines.add(result == "badly encoded")
             if isinstance(result, str):
                 report.add(result, number)
@@ -124,6 +137,18 @@ def _pairs(files: list[Path], report: Report, longest: int, badly_encoded: float
         )
     if not report.kept:
         raise ValueError(f"parallel: {names} must hold at least one pair; got {report}.")
+
+
+def _is_header(pair: tuple[str, str], header: bool | None) -> bool:
+    """Return whether the first line of a TSV file names its columns: by known names, or two codes such as de and en.
+
+    >>> _is_header(("source", "target"), None), _is_header(("de", "en"), None), _is_header(("no", "nein"), None)
+    (True, True, False)
+    """
+    if header is not None:
+        return header
+    names = [name.lower().strip("#") for name in pair]
+    return names[0] != names[1] and all(name in HEADERS for name in names)
 
 
 Line = bytes | None

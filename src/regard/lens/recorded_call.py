@@ -157,6 +157,7 @@ class Call:
             self._map = AttentionMap(request) if self.sink is None else SinkMap(request, self.sink)
         self.check()
         self._map.query_tokens, self._map.key_tokens = self.query_tokens, self.key_tokens
+        self._map.layer = self.name
         return self._map
 
     @property

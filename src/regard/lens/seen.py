@@ -199,10 +199,15 @@ class Seen:
             layers: indices of attention modules in the order of their first call, names, or patterns.
             kind: "self", "causal" or "cross".
             name: a pattern such as "*cross*".
+
+        Raises:
+            ValueError: for an unknown kind, and an index that is out of range.
         """
         if kind is not None and kind not in KINDS:
             raise ValueError(f"seen: kind ({kind!r}) must be one of {', '.join(KINDS)}.")
         modules = list(dict.fromkeys(call.module for call in self.calls))
+        layers = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else layers
+        _check_indices(layers, len(modules))
         selected = LayerFilter(layers)
         return self._subset(
             call
@@ -415,6 +420,14 @@ class Seen:
         from ..pictures.notebook_html import of_layers
 
         return of_layers(list(zip(self.names, self.kinds, self.maps, strict=True)))
+
+
+def _check_indices(layers: Layers, count: int) -> None:
+    """Raise ValueError for the first index of a layer that does not exist."""
+    selection = layers if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
+    for one in selection:
+        if isinstance(one, int) and count and not -count <= one < count:
+            raise ValueError(f"seen: layers ({one}) must lie in 0…{count - 1}; got {one}. There are {count} layers.")
 
 
 class LayerFilter:

@@ -80,11 +80,17 @@ def to_ctranslate2(
 
 def _supported(model: Any) -> Transformer:
     if not isinstance(model, Transformer):
-        raise ValueError(f"export: model ({type(model).__name__}) must be a Transformer for CTranslate2.")
+        raise ValueError(
+            f"export: model ({type(model).__name__}) must be a Transformer: CTranslate2 has no recurrent models. Train "
+            "with --kind transformer to export the model, or use it with regard translate, or regard.load in Python."
+        )
     for name, known in (("similarity", ("scaled_dot",)), ("position", ("sinusoidal", "learned"))):
         value = getattr(model.config, name)
         if value not in known:
-            raise ValueError(f"export: {name} ({value}) must be {' or '.join(known)}: CTranslate2 has no other.")
+            raise ValueError(
+                f"export: {name} ({value}) must be {' or '.join(known)}: CTranslate2 has no other. Train with --{name} "
+                f"{known[0]} to export the model, or use it with regard translate, or regard.load in Python."
+            )
     return model
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.files import write_text
 from ..core.json_files import read_json_object
 from .model_directory import block_names, fill, label_names, read_config, read_tensors, tensor_names, write
 from .transformer import ACTIVATIONS
@@ -87,7 +89,8 @@ def save_vit(model: ViT, folder: str | Path, labels: Sequence[str] = ()) -> None
     ):
         if value != known:
             raise ValueError(
-                f"vit: {name} ({value!r}) must be {known!r} in a Hugging Face directory: its ViT has no other."
+                f"vit: {name} ({value!r}) must be {known!r} in a Hugging Face directory: its ViT has no other. Train "
+                f"with --{name} {known} to export the model."
             )
     if labels and len(labels) != ours.classes:
         raise ValueError(f"vit: labels ({len(labels)}) must be one for each class ({ours.classes}).")
@@ -111,6 +114,21 @@ def scale_of(folder: str | Path, channels: int) -> tuple[tuple[float, ...], tupl
         if not isinstance(values, list) or len(values) != channels or not all(map(_is_number, values)):
             raise ValueError(f"vit: {name} ({values!r}) of {path} must be {channels} numbers, one for each channel.")
     return tuple(mean), tuple(deviation)
+
+
+def save_scale(folder: str | Path, mean: Sequence[float], deviation: Sequence[float], image: tuple[int, int]) -> None:
+    """Write `preprocessor_config.json`: size of the images, and mean and standard deviation of their pixels."""
+    settings = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"height": image[0], "width": image[1]},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(mean),
+        "image_std": list(deviation),
+    }
+    write_text(Path(folder) / "preprocessor_config.json", json.dumps(settings, indent=2) + "\n")
 
 
 def _is_number(value: object) -> bool:

@@ -20,6 +20,7 @@ from ..attention.attention_map import AttentionMap
 from ..attention.picture_options import HeatmapOptions
 from . import figure as picture
 from . import panel_selection, terminal
+from .layer_names import shorten
 from .layout import Sheet
 from .panel_selection import Dense, Map, Selection
 from .panels import PAPER, Style, paint
@@ -48,7 +49,8 @@ def draw(
     `heads` and `batch` select panels by one index or several. A map with more cells than its panel has pixels is pooled
     by `reduce`: "max" keeps every strong link visible. `scale="log"` emphasizes small weights and draws zeros in grey.
     `limits` sets the range of the colour bar, to compare pictures. `size` is the width and height of the figure in
-    inches; it grows if the panels do not fit. `annotate` writes the weights in the cells, by default if they fit.
+    inches; it grows if the panels do not fit. `title` is by default the layer and head, if the map knows them.
+    `annotate` writes the weights in the cells, by default if they fit.
 
     Raises ValueError if a selection is out of range, if there are no or more than 64 panels, or for unknown options.
 
@@ -68,9 +70,15 @@ def draw(
         names=("query", "key"),
         titles=panel_selection.titles(map, panels),
         columns=panel_selection.columns(panels),
-        title=title or "",
+        title=name_of(map) if title is None else title,
     )
     return paint(sheet, Style(cmap, scale, limits, annotate, reduce), size)
+
+
+def name_of(map: Map) -> str:
+    """Return the layer and head of a map; empty if it knows neither."""
+    head = getattr(map, "head", None)
+    return ", ".join(filter(None, (shorten(getattr(map, "layer", "")), "" if head is None else f"head {head}")))
 
 
 def save(map: Map, path: str | os.PathLike[str], **options: Unpack[HeatmapOptions]) -> Path:
@@ -208,8 +216,9 @@ def _print(map: Map, *, heads: Selection = None, batch: Selection = None, reduce
     lengths = (map.shape[-2], map.shape[-1])
     rows, columns = (min(length, 256) for length in lengths)
     console = Console(highlight=False, markup=False)
-    if options.get("title"):
-        console.print(options["title"])
+    title = name_of(map) if options.get("title") is None else options["title"]
+    if title:
+        console.print(title)
     for name, weights in zip(
         panel_selection.titles(map, panels), panel_selection.cells(map, panels, reduce, rows, columns), strict=True
     ):

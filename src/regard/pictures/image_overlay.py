@@ -28,7 +28,7 @@ def overlay(
 
     Args:
         image: bytes (C, H, W) or (H, W, C), 1 or 3 channels.
-        weights: (rows, columns), of image patches. They are normalized: the largest is brightest.
+        weights: (rows, columns), of image patches. The scale beside the picture ends with the largest.
         path: also save the picture to this file (.png, .svg or .pdf).
         title: title of the figure.
         mark: row and column of a patch to frame, such as the query.
@@ -37,20 +37,24 @@ def overlay(
         ValueError: if the shapes are invalid.
 
     >>> picture = overlay(np.zeros((24, 24, 3), np.uint8), np.eye(3), title="the diagonal", mark=(0, 0))
-    >>> len(picture.axes)                                               # the image, and the image with weights
-    2
+    >>> [axes.get_ylabel() for axes in picture.axes]                    # the image, the image with weights, the scale
+    ['', '', 'weight']
     """
     pixels, map_ = _pixels(image), np.asarray(weights, np.float64)
     if map_.ndim != 2 or not map_.size:
         raise ValueError(f"overlay: weights {map_.shape} must be (rows, columns) of patches.")
     height, width = pixels.shape[:2]
-    figure = Picture(figsize=(2 * 3.2, 3.2 * height / width + 0.4), layout="constrained", dpi=max(120, SIDE / 3.2))
+    figure = Picture(
+        figsize=(2 * 3.2 + 0.8, 3.2 * height / width + 0.4), layout="constrained", dpi=max(120, SIDE / 3.2)
+    )
     original, overlaid = figure.subplots(1, 2)
     extent = (0, width, height, 0)
     for axes in (original, overlaid):
         axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, extent=extent, interpolation="nearest")
         axes.set_axis_off()
-    overlaid.imshow(map_ / max(map_.max(), 1e-12), cmap="inferno", vmin=0, vmax=1, alpha=0.6, extent=extent)
+    highest = max(map_.max(), 1e-12)
+    drawn = overlaid.imshow(map_, cmap="inferno", vmin=0, vmax=highest, alpha=0.6, extent=extent)
+    figure.colorbar(drawn, ax=[original, overlaid], label="weight", shrink=0.8)
     if mark is not None:
         down, across = height / map_.shape[0], width / map_.shape[1]
         corner = (mark[1] * across, mark[0] * down)

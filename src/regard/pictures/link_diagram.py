@@ -22,6 +22,7 @@ from matplotlib.path import Path as Curve
 from ..attention.attention_map import AttentionMap
 from . import fonts, panel_selection
 from .figure import Picture, check_path, save
+from .heatmap import name_of
 from .layout import line, px, width_of
 from .panels import FAINT, INK, LINE
 
@@ -71,7 +72,7 @@ class LinkOptions(TypedDict, total=False):
     batch: int
     top: int
     path: str | os.PathLike[str] | None
-    title: str
+    title: str | None
 
 
 def links(
@@ -82,17 +83,19 @@ def links(
     batch: int = 0,
     top: int = 3,
     path: str | os.PathLike[str] | None = None,
-    title: str = "",
+    title: str | None = None,
 ) -> Picture:
     """Draw the strongest links of a span: queries at the left, keys at the right. The line width shows the weight.
 
-    If there are many keys, only those with a link are shown, each with its position. Maps may have any length.
+    If there are many keys, only those with a link are shown, each with its position. Maps may have any length. If the
+    span is only a part of the queries, the picture says so.
 
     Args:
         query: the span, as a slice or one index; at most 64 tokens.
         head: index of a head, or "mean" of all.
         top: number of keys for each query.
         path: also save the picture to this file (.png, .svg or .pdf).
+        title: default: the layer, if the map knows it, and the head.
 
     Raises:
         ValueError: if span, head or batch entry are out of range.
@@ -111,6 +114,12 @@ def links(
     shown = list(range(keys)) if keys <= MAX_UNLINKED_KEYS else sorted({link.key for link in strongest_links})
     left = _texts(map.query_tokens, range(span.start, span.stop))
     right = _texts(map.key_tokens, shown)
+    if title is None:
+        heads = "" if map.ndim == 2 else "mean of heads" if head == "mean" else f"head {head}"
+        title = ", ".join(filter(None, (name_of(map), heads)))
+    if span.stop - span.start < map.shape[-2]:
+        part = f"tokens {span.start} to {span.stop - 1} of {map.shape[-2]:,}"
+        title = f"{title}\n{part}" if title else part
     picture = _paint(strongest_links, range(span.start, span.stop), shown, left, right, title)
     if path is not None:
         save(picture, path)
@@ -154,7 +163,10 @@ def _paint(
     columns = [max((width_of(text, 9, families) for text in side if text), default=0) for side in (left, right)]
     number = width_of("0" * len(str(max([*queries, *keys]))), 7, families) + px(0.1)
     edge = [px(0.15) + number + column + px(0.08) for column in columns]
-    top, bottom = px(0.36) + (px(0.3) if title else 0), px(0.4)
+    lines = title.split("\n") if title else []
+    top, bottom = px(0.36) + px(0.3) * len(lines), px(0.4)
+    widest = max((width_of(text, 11, families) for text in lines), default=0) + px(0.3)
+    middle = max(middle, widest - edge[0] - edge[1])
     width, height = edge[0] + middle + edge[1], top + round(tall * row) + bottom
     picture = Picture.of_pixels(width, height)
     axes = picture.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))  # in pixels

@@ -10,6 +10,7 @@ from html import escape
 
 from ..attention.attention_map import AttentionMap
 from .head_grid import grid
+from .heatmap import name_of
 
 MAX_WEIGHTS = 2**28
 """Maximum number of computed weights. This is one head of 16,384 tokens: 0.3 s on one thread for the picture, measured,
@@ -29,7 +30,8 @@ def of_map(m: AttentionMap) -> str:
         return _page([*words, _omitted(m)])
     if shown < heads:
         words += [f"the first {shown} of {heads} heads; <code>m.show(heads=…)</code> draws the others"]
-    return _page(words, grid(m, heads=range(shown), side=_side(shown))._repr_html_())
+    # the scale of m.show()
+    return _page(words, grid(m, heads=range(shown), side=_side(shown), scale="linear", title=name_of(m))._repr_html_())
 
 
 def of_layers(layers: Sequence[tuple[str, str, AttentionMap]]) -> str:

@@ -1,6 +1,7 @@
 """Tasks: each combines data, a model, a loss and a metric behind the interface that the training loop expects.
 
-Trained models, ready for use: `load_translator`, `load_text_classifier`, `load_image_classifier`, `Embedder.load`.
+Trained models, ready for use: `load` returns a `Translator`, `TextClassifier`, `ImageClassifier`, `LanguageModel`,
+`MaskedLanguageModel` or `Embedder`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from ..core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .embedder import Embedder
+    from .evaluation import ClassificationScores, LanguageScores, MaskedScores, TranslationScores
     from .image_classification import ClassifyImages
     from .image_classifier import ImageClassifier, Label
+    from .language_model import LanguageModel
     from .loading import load_image_classifier, load_text_classifier, load_translator
+    from .masked_language_model import MaskedLanguageModel
     from .pretraining import Pretrain
     from .task import Loss, Task
     from .text_classification import Classify
-    from .text_classifier import Classifier
+    from .text_classifier import Classifier, TextClassifier
+    from .trained_model import TrainedModel, load
     from .translation import Translate
     from .translator import Alignment, AlignOptions, SearchOptions, Translation, Translator
 else:
@@ -26,19 +31,28 @@ else:
         {
             "AlignOptions": ".translator",
             "Alignment": ".translator",
+            "ClassificationScores": ".evaluation",
             "Classifier": ".text_classifier",
             "Classify": ".text_classification",
             "ClassifyImages": ".image_classification",
             "Embedder": ".embedder",
             "ImageClassifier": ".image_classifier",
             "Label": ".image_classifier",
+            "LanguageModel": ".language_model",
+            "LanguageScores": ".evaluation",
             "Loss": ".task",
+            "MaskedLanguageModel": ".masked_language_model",
+            "MaskedScores": ".evaluation",
             "Pretrain": ".pretraining",
             "SearchOptions": ".translator",
             "Task": ".task",
+            "TextClassifier": ".text_classifier",
+            "TrainedModel": ".trained_model",
             "Translate": ".translation",
             "Translation": ".translator",
+            "TranslationScores": ".evaluation",
             "Translator": ".translator",
+            "load": ".trained_model",
             "load_image_classifier": ".loading",
             "load_text_classifier": ".loading",
             "load_translator": ".loading",
@@ -48,19 +62,28 @@ else:
 __all__ = [
     "AlignOptions",
     "Alignment",
+    "ClassificationScores",
     "Classifier",
     "Classify",
     "ClassifyImages",
     "Embedder",
     "ImageClassifier",
     "Label",
+    "LanguageModel",
+    "LanguageScores",
     "Loss",
+    "MaskedLanguageModel",
+    "MaskedScores",
     "Pretrain",
     "SearchOptions",
     "Task",
+    "TextClassifier",
+    "TrainedModel",
     "Translate",
     "Translation",
+    "TranslationScores",
     "Translator",
+    "load",
     "load_image_classifier",
     "load_text_classifier",
     "load_translator",

@@ -11,12 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..attention import AttentionMap
 from ..core.json_files import read_json
 from ..core.process import run_in_threads
 from ..data import WordPiece
 from ..data.text_batches import packed_batches
-from ..models import SentenceEmbedder, load_bert
+from ..models import SentenceEmbedder, load_bert, save_bert
+from ..models.bert import Bert
 from ..models.fast_inference import FastEncoder
+from .block_maps import block_maps
+from .loading import CONFIG, best, is_run
+from .run_files import read_config
 
 TOKENS = 2048
 """Tokens per batch: enough for fast products, few enough to stay in the caches."""
@@ -40,6 +45,13 @@ class Embedder:
     >>> vectors = Embedder(SentenceEmbedder(bert), words).embed(["a low", "newest", "a low"])
     >>> tuple(vectors.shape), torch.allclose(vectors[0], vectors[2])
     ((3, 12), True)
+    >>> embedder = Embedder(SentenceEmbedder(bert), words)
+    >>> tuple(embedder("a low").shape), [m.shape for m in embedder.maps("a low")]         # [CLS] a low [SEP]
+    ((12,), [(3, 4, 4), (3, 4, 4)])
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "exported"
+    >>> Embedder.load(embedder.export(folder)).longest
+    512
     """
 
     model: SentenceEmbedder
@@ -49,12 +61,24 @@ class Embedder:
 
     @classmethod
     def load(cls, folder: str | Path) -> Embedder:
-        """Load a model directory of Hugging Face or sentence-transformers, or one written by `save_bert`.
+        """Load a model directory of Hugging Face or sentence-transformers, or a run that trained a BERT.
+
+        The embeddings of a run are the mean of its tokens.
 
         Raises:
-            ValueError: if the folder is not a model directory, or its model does not use mean pooling.
+            ValueError: if the folder has no BERT, or its model does not use mean pooling.
         """
         folder = Path(folder)
+        if (folder / "config.json").exists() and is_run(folder):
+            if not (folder / CONFIG).exists():
+                recipe = read_config(folder).get("recipe")
+                raise ValueError(
+                    f"embed: {folder} must hold a BERT; got a run of {recipe}, which cannot embed sentences. Give a "
+                    "run of pretrain or classify, or a Hugging Face directory of a BERT."
+                )
+            bert = best(folder).bert
+            assert isinstance(bert, Bert)
+            return cls(SentenceEmbedder(bert), WordPiece.load(folder), bert.config.positions)
         model = load_bert(folder, SentenceEmbedder)
         _check_modules(folder)
         settings = _read(folder / "sentence_bert_config.json")
@@ -67,6 +91,24 @@ class Embedder:
                 f"({model.bert.config.vocabulary:,})."
             )
         return cls(model, words, min(longest, positions) if isinstance(longest, int) else positions)
+
+    def __call__(self, texts: str | Sequence[str]) -> Tensor:
+        """Embed texts: N texts → (N, W), rows of unit length; a single string → (W,). See `embed`."""
+        return self.embed(texts)
+
+    @torch.no_grad()
+    def maps(self, text: str) -> list[AttentionMap]:
+        """Return the attention map of each block for a text: (H, T, T), with its tokens along both axes."""
+        ids = self.vocabulary.encode(text, longest=self.longest).ids
+        _, maps = self.model.bert(torch.tensor([ids], device=self.model.bert.tokens.weight.device), return_maps=True)
+        tokens = self.vocabulary.pieces(ids)
+        return block_maps(maps, tokens, tokens)
+
+    def export(self, folder: str | Path) -> Path:
+        """Write a directory that `transformers` loads as a BertModel. Return the folder."""
+        save_bert(self.model, folder)
+        self.vocabulary.save(folder)
+        return Path(folder)
 
     def embed(
         self, texts: str | Sequence[str], *, tokens: int = TOKENS, done: Callable[[int], object] = lambda count: None

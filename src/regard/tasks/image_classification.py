@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,7 @@ class ClassifyImages(Task[ImageBatch]):
     """
 
     goal = ("accuracy", "max")
+    unit = "images"
 
     def __init__(
         self,
@@ -76,7 +78,8 @@ class ClassifyImages(Task[ImageBatch]):
 
     def evaluate(self) -> dict[str, float]:
         """Return the loss per image without label smoothing, the accuracy, and the macro F1."""
-        return figures(*predicted(self.classifier, self.valid))
+        batches = self.evaluated("batches", self.valid.epoch(0), self.valid.count(0))
+        return figures(*predicted(self.classifier, batches))
 
     def samples(self) -> list[tuple[str, str, str]]:
         """Return a few held-out images by number, the predicted class with its probability, and the true class."""
@@ -91,8 +94,8 @@ class ClassifyImages(Task[ImageBatch]):
         self.classifier.save(folder)
 
 
-def predicted(classifier: ImageClassifier, batches: ImageBatches) -> tuple[Tensor, Tensor]:
+def predicted(classifier: ImageClassifier, batches: Iterable[ImageBatch]) -> tuple[Tensor, Tensor]:
     """Return the logits (N, classes) and labels (N,) of all images."""
-    results = [(classifier.logits(batch.images), batch.labels) for batch in batches.epoch(0)]
+    results = [(classifier.logits(batch.images), batch.labels) for batch in batches]
     logits, labels = zip(*results, strict=True)
     return torch.cat(logits), torch.cat(labels)

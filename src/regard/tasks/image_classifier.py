@@ -7,16 +7,23 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor, nn
 
+from ..attention import AttentionMap
 from ..core.files import write_text
 from ..core.json_files import parse_json
 from ..data.image_batches import Normal, Shape
 from ..data.image_files import ImageInput, decode
 from ..models.beam_search import evaluating
+from ..models.huggingface_vit import save_scale, save_vit
 from ..models.vit import ViT
+from .block_maps import block_maps
+
+if TYPE_CHECKING:
+    from .evaluation import ClassificationScores
 
 FILE = "images.json"
 """File in the folder of a run with the classes, shape and normalization of the images."""
@@ -55,8 +62,13 @@ class ImageClassifier:
     (3, 2)
     >>> tuple(classifier.look(grey).shape)                              # attention to 2 × 2 patches
     (2, 2)
+    >>> classifier(grey) in ("cat", "dog"), [m.shape for m in classifier.maps(grey)]      # 4 patches and [CLS]
+    (True, [(3, 5, 5), (3, 5, 5)])
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
+    >>> np.savez(folder / "images.npz", images=np.zeros((2, 8, 8), np.uint8), labels=[0, 1])
+    >>> classifier.evaluate(folder / "images.npz")["examples"], classifier.export(folder / "exported").name
+    (2, 'exported')
     >>> classifier.save(folder)
     >>> read_about(folder)[0]
     ['cat', 'dog']
@@ -64,6 +76,47 @@ class ImageClassifier:
 
     def __init__(self, model: nn.Module, classes: Sequence[str], shape: Shape, normal: Normal) -> None:
         self.model, self.classes, self.shape, self.normal = model, list(classes), shape, normal
+
+    @overload
+    def __call__(self, images: ImageInput) -> str: ...
+    @overload
+    def __call__(self, images: list[ImageInput]) -> list[str]: ...
+    def __call__(self, images: ImageInput | list[ImageInput]) -> str | list[str]:
+        """Return the class of an image, or of each image of a list. See `classify` for images and probabilities."""
+        if isinstance(images, list):
+            return [label.name for label in self.classify(images)]
+        return self.classify([images])[0].name
+
+    def maps(self, image: ImageInput) -> list[AttentionMap]:
+        """Return the attention map (H, T, T) of each block; T are the patches, after a class token if there is one.
+
+        The list is empty for a model without attention.
+        """
+        return block_maps(self._maps(image) or [])
+
+    def evaluate(self, path: str | Path) -> ClassificationScores:
+        """Classify the images of a folder or an .npz file: accuracy, F1 and the confusion matrix.
+
+        path: as in `regard train classify --images`. Its test images are used, or all images if there are none.
+        """
+        from .evaluation import evaluate_image_classifier
+
+        return evaluate_image_classifier(self, path)
+
+    def export(self, folder: str | Path) -> Path:
+        """Write a directory that `transformers` loads as a ViTForImageClassification. Return the folder.
+
+        Raises:
+            ValueError: if `transformers` has no such model; the message names the setting.
+        """
+        if not isinstance(self.model, ViT):
+            raise ValueError(
+                f"export: model ({type(self.model).__name__}) must be a Vision Transformer: transformers has no such "
+                "network. Train with --kind vit to export it."
+            )
+        save_vit(self.model, folder, self.classes)
+        save_scale(folder, self.normal.mean, self.normal.deviation, self.model.config.image)
+        return Path(folder)
 
     def classify(self, images: Sequence[ImageInput], batch: int = 256) -> list[Label]:
         """Predict the class of each image: a file, a Pillow image, or a uint8 array (H, W) or (H, W, 3).
@@ -99,15 +152,23 @@ class ImageClassifier:
 
         With mean pooling, return the mean attention of all patches. Return None for a model without attention.
         """
+        maps, model = self._maps(image), self.model
+        if maps is None or not isinstance(model, ViT):
+            return None
+        last = maps[-1]
+        weights = last[0, :, :1, 1:].mean((0, 1)) if model.first is not None else last[0].mean((0, 1))  # (N,)
+        return weights.reshape(model.config.grid).cpu()
+
+    @torch.no_grad()
+    def _maps(self, image: ImageInput) -> list[AttentionMap] | None:
+        """Return the map (1, H, T, T) of each block; None for a model without attention."""
         model = self.model
         if not isinstance(model, ViT):
             return None
         pixels = decode(image, self.shape)[None].to(next(model.parameters()).device)
         with evaluating(model):  # restores the training mode afterwards
             _, maps = model(self.normal(pixels), return_maps=True)
-        last = maps[-1]
-        weights = last[0, :, :1, 1:].mean((0, 1)) if model.first is not None else last[0].mean((0, 1))  # (N,)
-        return weights.reshape(model.config.grid).cpu()
+        return maps
 
     def save(self, folder: Path) -> None:
         """Write everything but the weights."""

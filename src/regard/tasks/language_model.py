@@ -5,18 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..attention import AttentionMap
+from ..data.model_tokenizer import model_tokenizer
 from ..data.token_windows import TokenBatch, consecutive_windows
 from ..data.vocabulary import Vocabulary
 from ..layers.cross_entropy import cross_entropy
 from ..models.gpt import GPT
+from ..models.huggingface_gpt import save_gpt
 from ..models.sampling import Sampling
+from .block_maps import block_maps
 from .text_generation import Generation, TextGenerator, TextSteps
+
+if TYPE_CHECKING:
+    from .evaluation import LanguageScores
 
 BATCH_TOKENS = 4096
 """Number of tokens that are scored at a time."""
@@ -35,6 +43,13 @@ class LanguageModel:
     >>> [one] = language.generate("to ", Sampling(temperature=0), max_new_tokens=4)
     >>> len(one.text), "".join(chunk.text for chunk in language.stream("to ", max_new_tokens=4)) != ""
     (4, True)
+    >>> len(language("to ", Sampling(temperature=0), max_new_tokens=4)), len(language(["to", "be"], max_new_tokens=2))
+    (4, 2)
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "text.txt").write_text("to be or not to be")
+    >>> language.evaluate(folder / "text.txt")["characters"], language.export(folder / "exported").name
+    (18, 'exported')
     >>> 10 < language.perplexity("not to be") < 12          # without training, about the size of the vocabulary
     True
     """
@@ -50,6 +65,49 @@ class LanguageModel:
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a string is a sequence of strings, too
+        self, prompts: str, sampling: Sampling | None = None, *, max_new_tokens: int = 128, stop: Sequence[str] = ()
+    ) -> str: ...
+    @overload
+    def __call__(
+        self,
+        prompts: Sequence[str],
+        sampling: Sampling | None = None,
+        *,
+        max_new_tokens: int = 128,
+        stop: Sequence[str] = (),
+    ) -> list[str]: ...
+    def __call__(
+        self,
+        prompts: str | Sequence[str],
+        sampling: Sampling | None = None,
+        *,
+        max_new_tokens: int = 128,
+        stop: Sequence[str] = (),
+    ) -> str | list[str]:
+        """Return the text that follows a prompt, or each of several prompts. See `TextGenerator.generate`."""
+        texts = [one.text for one in self.generate(prompts, sampling, max_new_tokens=max_new_tokens, stop=stop)]
+        return texts[0] if isinstance(prompts, str) else texts
+
+    def evaluate(self, *files: str | Path) -> LanguageScores:
+        """Predict each token of text files but the first: loss, perplexity and bits per character.
+
+        The text is read in windows side by side, as in `perplexity`.
+        """
+        from .evaluation import evaluate_language_model
+
+        return evaluate_language_model(self, files)
+
+    def export(self, folder: str | Path) -> Path:
+        """Write a directory that `transformers` loads, with the tokenizer. Return the folder.
+
+        Raises:
+            ValueError: if no architecture of `transformers` computes the same; the message names the settings.
+        """
+        save_gpt(self.model, folder, model_tokenizer(self.vocabulary))
+        return Path(folder)
 
     @torch.inference_mode()
     def logits(self, text: str) -> Tensor:
@@ -71,7 +129,7 @@ class LanguageModel:
         ids = self._ids(text)
         _, maps = self.model.hidden(ids, return_maps=True)
         tokens = self.vocabulary.pieces(ids[0])
-        return [m.at(0).tokens(query=tokens, key=tokens) for m in maps]
+        return block_maps(maps, tokens, tokens)
 
     @torch.inference_mode()
     def perplexity(self, text: str) -> float:

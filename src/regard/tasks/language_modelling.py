@@ -56,9 +56,10 @@ class LanguageModelling(Task[TokenBatch]):
         """Return the loss in nats per token, perplexity, and bits per character, of consecutive held-out windows."""
         total, count = 0.0, 0
         context = self.train.context
-        for batch in consecutive_windows(
-            self.valid, context, max(1, BATCH_TOKENS // context), most_tokens=self.most_tokens
-        ):
+        size = max(1, BATCH_TOKENS // context)
+        predicted = min(len(self.valid) - 1, self.most_tokens or len(self.valid))
+        batches = consecutive_windows(self.valid, context, size, most_tokens=self.most_tokens)
+        for batch in self.evaluated("windows", batches, max(1, math.ceil(predicted / (size * context)))):
             total += float(self.language.batch_loss(batch))
             count += batch.ids.numel()
         loss = total / count

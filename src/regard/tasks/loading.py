@@ -35,8 +35,9 @@ from ..models.vit import ViT, ViTConfig
 from ..models.weights import load_weights
 from .image_classifier import ImageClassifier, read_about
 from .language_model import LanguageModel
+from .masked_language_model import MaskedLanguageModel
 from .run_files import read_config, read_weights
-from .text_classifier import Classifier
+from .text_classifier import TextClassifier
 from .translator import Translator
 
 CONFIG, GPT_CONFIG = "bert.json", "gpt.json"
@@ -104,7 +105,7 @@ def load_language_model(folder: str | os.PathLike[str]) -> LanguageModel:
     return LanguageModel(model, load_vocabulary(vocabulary_file(folder)))
 
 
-def load_text_classifier(folder: str | os.PathLike[str]) -> Classifier:
+def load_text_classifier(folder: str | os.PathLike[str]) -> TextClassifier:
     """Load the best model of a run of `regard train classify`, or the model of a Hugging Face directory.
 
     Raises:
@@ -123,7 +124,7 @@ def load_text_classifier(folder: str | os.PathLike[str]) -> Classifier:
     folder = Path(folder)
     if not is_run(folder):
         model = load_bert(folder, SequenceClassifier)
-        return Classifier(model, WordPiece.load(folder), model.bert.config.positions)
+        return TextClassifier(model, WordPiece.load(folder), model.bert.config.positions)
     config = read_recipe_config(folder, "classify", TEXT_CLASSIFIERS, "a text classifier")
     texts = config.get("texts")
     longest = texts.get("longest") if isinstance(texts, dict) else None
@@ -131,7 +132,22 @@ def load_text_classifier(folder: str | os.PathLike[str]) -> Classifier:
         got = type(longest).__name__
         raise ValueError(f"settings: texts.longest ({longest!r}) must be of type int; got {got}. Change it.")
     words = BareText.load(folder) if is_gpt(folder) else WordPiece.load(folder)
-    return Classifier(classifier(folder), words, longest)
+    return TextClassifier(classifier(folder), words, longest)
+
+
+def load_masked_language_model(folder: str | os.PathLike[str]) -> MaskedLanguageModel:
+    """Load the best model of a run of `regard train pretrain`, or the model of a Hugging Face directory.
+
+    Raises:
+        ValueError: if the folder holds no model, or a damaged one; the message names the file.
+    """
+    folder = Path(folder)
+    if is_run(folder):
+        read_recipe_config(folder, "pretrain", ("",), "a masked language model")
+        return MaskedLanguageModel(pretrained(folder), WordPiece.load(folder))
+    paired = "BertForPreTraining" in str(read_config(folder).get("architectures"))
+    model = load_bert(folder, Pretraining) if paired else load_bert(folder, MaskedTokens)
+    return MaskedLanguageModel(model, WordPiece.load(folder))
 
 
 def load_image_classifier(folder: str | os.PathLike[str]) -> ImageClassifier:

@@ -82,7 +82,7 @@ class Pretrain(Task[MaskedBatch]):
     def evaluate(self) -> dict[str, float]:
         """Return the loss and accuracy on masked tokens of held-out text, and the accuracy on next sentences."""
         total = right = count = next_right = pairs = 0.0
-        for batch in self.valid.epoch(0):
+        for batch in self.evaluated("batches", self.valid.epoch(0), self.valid.count(0)):
             batch = batch.to(self.device)
             hidden = self._hidden(batch)
             for logits, wanted in self._logits(hidden, batch):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from ..data.epoch_batches import EpochBatches
 
+Item = TypeVar("Item")
 BatchType = TypeVar("BatchType", bound=Sized)
 """The batches of a task. A batch has a length, the number of its entries."""
 
@@ -62,6 +64,14 @@ class Task(ABC, Generic[BatchType]):
     (0, 1)
     >>> list(task.evaluate()), task.samples(), task.save(Path("run"))
     (['loss'], [], None)
+
+    An evaluation of several parts reports its progress, and stops when its time is over:
+
+    >>> task.report = lambda share: print(f"{share:.0%}")
+    >>> list(task.evaluated("points", [1, 2], 2))
+    50%
+    100%
+    [1, 2]
     """
 
     model: nn.Module
@@ -71,6 +81,12 @@ class Task(ABC, Generic[BatchType]):
     """Batches to train on."""
     rates: Mapping[str, float] | None = None
     """Factors of the learning rate by parameter name; 1 for parameters that are not listed."""
+    unit: str = "tokens"
+    """Units that `Loss.count` counts, shown with the speed: tokens, texts or images."""
+    deadline: float | None = None
+    """Time, by `time.monotonic`, when an evaluation should end. The loop sets it for a run limited by minutes."""
+    report: Callable[[float], None] = staticmethod(lambda share: None)
+    """Called during an evaluation with its finished share. The loop sets it."""
 
     @property
     def device(self) -> torch.device:
@@ -101,6 +117,28 @@ class Task(ABC, Generic[BatchType]):
     @abstractmethod
     def evaluate(self) -> dict[str, float]:
         """Return metrics on held-out data. The loop sets evaluation mode and turns gradients off."""
+
+    def evaluated(self, name: str, items: Iterable[Item], count: int) -> Iterator[Item]:
+        """Yield the parts of an evaluation, and report the finished share after each.
+
+        The first evaluation stops at the `deadline`, after at least one part. Later evaluations use as many parts, so
+        that their metrics can be compared.
+
+        Args:
+            name: name of the parts, if an evaluation has several loops.
+            items: the parts, such as batches.
+            count: their number.
+        """
+        sizes: dict[str, int] = self.__dict__.setdefault("_evaluated_sizes", {})
+        most = sizes.get(name, count)
+        for number, item in enumerate(items):
+            late = self.deadline is not None and name not in sizes and time.monotonic() > self.deadline
+            if number == most or (number and late):
+                sizes[name] = number
+                break
+            yield item
+            self.report((number + 1) / most)
+        sizes.setdefault(name, count)
 
     def samples(self) -> list[tuple[str, str, str]]:
         """Return a few inputs, the model's outputs, and references."""

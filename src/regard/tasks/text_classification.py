@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from ..data.text_batches import TextBatch, TextBatches
 from .metrics import confusion, figures
 from .task import Loss, Task
-from .text_classifier import Classifier
+from .text_classifier import TextClassifier
 
 SAMPLES = 8
 
@@ -36,7 +36,7 @@ class Classify(Task[TextBatch]):
     >>> folder = tempfile.mkdtemp()
     >>> corpus = Corpus.write(folder + "/corpus", [(words.encode(text).ids, [label]) for text, label in texts])
     >>> bert = Bert(BertConfig(vocabulary=len(words), width=12, heads=3, hidden=24, layers=2))
-    >>> classifier = Classifier(SequenceClassifier(bert, ["old", "new"]), words)
+    >>> classifier = TextClassifier(SequenceClassifier(bert, ["old", "new"]), words)
     >>> task = Classify(classifier, *(TextBatches(corpus, 64, pad=words.pad, shuffle=turn) for turn in (True, False)))
     >>> task.batch_loss(next(task.train.epoch(0))).count, list(task.evaluate())
     (3, ['loss', 'accuracy', 'f1'])
@@ -45,10 +45,11 @@ class Classify(Task[TextBatch]):
     """
 
     goal = ("accuracy", "max")
+    unit = "texts"
 
     def __init__(
         self,
-        classifier: Classifier,
+        classifier: TextClassifier,
         train: TextBatches,
         valid: TextBatches,
         *,
@@ -92,7 +93,7 @@ class Classify(Task[TextBatch]):
     def _held_out(self) -> tuple[Tensor, Tensor]:
         """Return the logits (N, C) and labels (N,) of the held-out texts."""
         logits, wanted = [], []
-        for batch in self.valid.epoch(0):
+        for batch in self.evaluated("batches", self.valid.epoch(0), self.valid.count(0)):
             batch = batch.to(self.device)
             logits.append(self.model(batch.ids, batch.lengths).float().cpu())
             wanted.append(batch.labels.cpu())

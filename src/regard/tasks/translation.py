@@ -13,11 +13,14 @@ from torch import Tensor, nn
 from ..core.files import write_text
 from ..data import Batch, Batches
 from ..layers.cross_entropy import cross_entropy
+from ..models import EncoderDecoder
 from .bleu import References
 from .task import Loss, Task
 from .translator import Translator
 
 SAMPLES = 8
+CHUNK = 128
+"""Number of texts that are translated at once in an evaluation."""
 EVALUATION = "evaluation.json"
 """File in the folder of a run with the BLEU tokenizer and the signatures of the scores."""
 
@@ -76,15 +79,18 @@ class Translate(Task[Batch]):
 
     def batch_loss(self, batch: Batch) -> Loss:
         """Return the cross-entropy summed over the target tokens, without padding."""
-        return Loss(self._total(batch, self.smoothing), batch.tokens, {"padding": batch.padding})
+        return Loss(total_loss(self.translator.model, batch, self.smoothing), batch.tokens, {"padding": batch.padding})
 
     def evaluate(self) -> dict[str, float]:
         """Return the loss per token without smoothing, and BLEU, chrF and exact matches of greedy translations."""
         total = count = 0.0
-        for batch in self.valid.epoch(0):
-            total += float(self._total(batch.to(self.device), 0.0))
+        for batch in self.evaluated("batches", self.valid.epoch(0), self.valid.count(0)):
+            total += float(total_loss(self.translator.model, batch.to(self.device)))
             count += batch.tokens
-        ours, references = self._translated(), self.references
+        ours = self._translated()
+        references = self.references
+        if len(ours) < len(references.texts):  # the time of the evaluation was over
+            references = References(references.texts[: len(ours)], references.tokenizer)
         return {
             "loss": total / count,
             "bleu": references.bleu(ours),
@@ -94,7 +100,7 @@ class Translate(Task[Batch]):
 
     def samples(self) -> list[tuple[str, str, str]]:
         """Return a few held-out texts, their greedy translations, and the references."""
-        ours = self._translated(SAMPLES)
+        ours = self.translator([source for source, _ in self.texts[:SAMPLES]], size=1, longest=self.longest)
         return [(source, text, wanted) for (source, wanted), text in zip(self.texts, ours, strict=False)]
 
     def save(self, folder: Path) -> None:
@@ -108,18 +114,21 @@ class Translate(Task[Batch]):
         evaluation = {"tokenizer": self.references.tokenizer, **self.references.signatures}
         write_text(folder / EVALUATION, json.dumps(evaluation, indent=2) + "\n")
 
-    def _translated(self, first: int | None = None) -> list[str]:
-        sources = [source for source, _ in self.texts[:first]]
-        return [best.text for best, *_ in self.translator.translate(sources, size=1, longest=self.longest)]
+    def _translated(self) -> list[str]:
+        sources = [source for source, _ in self.texts]
+        chunks = [sources[start : start + CHUNK] for start in range(0, len(sources), CHUNK)]
+        parts = self.evaluated("texts", chunks, len(chunks))
+        return [text for chunk in parts for text in self.translator(chunk, size=1, longest=self.longest)]
 
-    def _total(self, batch: Batch, smoothing: float) -> Tensor:
-        model = self.translator.model
-        memory = model.encode(batch.source, batch.source_lengths)
-        hidden = model.decode(batch.target[:, :-1], memory, lengths=batch.target_lengths)  # (B, T, W)
-        steps = torch.arange(hidden.shape[1], device=hidden.device)
-        inside = steps < batch.target_lengths.unsqueeze(1)  # (B, T)
-        last = model.vocabulary
-        return cross_entropy(hidden[inside], last.weight, last.bias, batch.target[:, 1:][inside], smoothing)
+
+def total_loss(model: EncoderDecoder, batch: Batch, smoothing: float = 0.0) -> Tensor:
+    """Return Σ −log p(token) over the target tokens of a batch, without padding: ()."""
+    memory = model.encode(batch.source, batch.source_lengths)
+    hidden = model.decode(batch.target[:, :-1], memory, lengths=batch.target_lengths)  # (B, T, W)
+    steps = torch.arange(hidden.shape[1], device=hidden.device)
+    inside = steps < batch.target_lengths.unsqueeze(1)  # (B, T)
+    last = model.vocabulary
+    return cross_entropy(hidden[inside], last.weight, last.bias, batch.target[:, 1:][inside], smoothing)
 
 
 def exact(ours: Sequence[str], wanted: Sequence[str]) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -18,6 +19,10 @@ from ..models import EncoderDecoder, Hypothesis, beam, greedy
 from ..models.beam_search import evaluating
 from ..models.fast_inference import fast_decoder
 from .alignment import Link, Step, links, word_weights
+from .block_maps import block_maps
+
+if TYPE_CHECKING:
+    from .evaluation import TranslationScores
 
 BATCHES, ROWS = 8, 1024
 """Desired number of batches in a search, and maximum number of hypotheses in a batch."""
@@ -94,6 +99,17 @@ class Translator:
     ('ab', True, True)
     >>> [len(best) for best in translator.translate(["ab", "c"], n_best=2, longest=4)]
     [2, 2]
+    >>> isinstance(translator("ab", longest=4), str), translator(["ab", ""], longest=4)[1]      # the text alone
+    (True, '')
+    >>> [m.shape for m in translator.maps("ab", "ca")]                  # of each decoder block, for a known translation
+    [(2, 3, 3), (2, 3, 3), (2, 3, 3)]
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "pairs.tsv").write_text("ab\\tba\\nc\\tc\\n")
+    >>> translator.evaluate(folder / "pairs.tsv", size=1, longest=4)["pairs"]
+    2
+    >>> translator.export(folder / "ctranslate2").name, translator.device.type
+    ('ctranslate2', 'cpu')
 
     Attention and word alignment of an existing pair of sentences:
 
@@ -116,6 +132,58 @@ class Translator:
     def attends(self) -> bool:
         """Whether the model attends to its source. Only then are there maps and alignments."""
         return self.model.attends
+
+    @overload
+    def __call__(self, texts: str, **options: Unpack[SearchOptions]) -> str: ...  # type: ignore[overload-overlap]  # a string is a sequence of strings, too
+    @overload
+    def __call__(self, texts: Sequence[str], **options: Unpack[SearchOptions]) -> list[str]: ...
+    def __call__(self, texts: str | Sequence[str], **options: Unpack[SearchOptions]) -> str | list[str]:
+        """Return the best translation of a text, or of each of several texts. See `translate` for the options."""
+        if isinstance(texts, str):
+            return self.translate(texts, **options)[0].text
+        return [best.text for best, *_ in self.translate(texts, **options)]
+
+    def maps(self, text: str, translation: str | None = None) -> list[AttentionMap]:
+        """Return the cross-attention map (H, steps, source) of each decoder block, with its tokens.
+
+        There is one step for each output token, and one for EOS. The list is empty for a model without attention.
+
+        Args:
+            text: a sentence.
+            translation: its translation; by default, the best one of the model.
+        """
+        if not self.attends:
+            return []
+        one = self.translate(text)[0] if translation is None else self.known(text, translation)
+        tokens = self.target.pieces((*one.written, EOS)), self.source.pieces(one.read)
+        return block_maps(self._maps([one]), *tokens)
+
+    def evaluate(self, *files: str | Path, size: int = 5, longest: int = 128) -> TranslationScores:
+        """Translate the sources of sentence pairs and compare with their targets: loss, BLEU and chrF.
+
+        Args:
+            files: two files with one sentence per line, or one file of SOURCE TAB TARGET lines.
+            size: beam size; 1 for greedy search.
+            longest: maximum number of tokens of a translation.
+        """
+        from .evaluation import evaluate_translator
+
+        return evaluate_translator(self, files, size=size, longest=longest)
+
+    def export(self, folder: str | Path) -> Path:
+        """Write a folder that `ctranslate2.Translator` opens, with the vocabularies. Return it.
+
+        Raises:
+            ValueError: if CTranslate2 does not support the model or is not installed.
+        """
+        from ..models.ctranslate2_export import to_ctranslate2
+
+        return to_ctranslate2(self.model, self.source, self.target, folder)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        return next(self.model.parameters()).device
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a string is a sequence of strings, too
@@ -153,7 +221,7 @@ class Translator:
         """Return the n best translations of each text, best first. For a single string, return its translations.
 
         Args:
-            texts: sentences. For an empty sentence, the model reads only EOS and its output is arbitrary.
+            texts: sentences. The translation of an empty sentence is empty.
             size: beam size; 1 for greedy search.
             length_penalty: α of score / length^α.
             n_best: number of translations of each text, at most `size`.
@@ -164,10 +232,14 @@ class Translator:
         """
         listed = [texts] if isinstance(texts, str) else list(texts)
         ids = [(*tokens, EOS) for tokens in self.source.encode_all(listed)]
-        translations = [
-            [Translation(text, self.target.decode(one.tokens), one.score, read, one.tokens) for one in best]
-            for text, read, best in zip(listed, ids, self.search(ids, **options), strict=True)
-        ]
+        # replaced below, except for empty texts
+        translations = [[Translation(text, "", 0.0, (EOS,), ())] * options.get("n_best", 1) for text in listed]
+        written = [index for index, text in enumerate(listed) if text.strip()]
+        for index, best in zip(written, self.search([ids[index] for index in written], **options), strict=True):
+            translations[index] = [
+                Translation(listed[index], self.target.decode(one.tokens), one.score, ids[index], one.tokens)
+                for one in best
+            ]
         maps = [self.look(best) for best in translations] if return_maps else []
         if isinstance(texts, str):
             return (translations[0], maps[0]) if return_maps else translations[0]
@@ -202,9 +274,7 @@ class Translator:
 
         hypotheses: list[list[Hypothesis]] = [[] for _ in ids]
         with evaluating(self.model):  # around all batches, because the threads share the model's mode
-            results = (
-                run_in_threads(search_batch, batches) if self._device.type == "cpu" else map(search_batch, batches)
-            )
+            results = run_in_threads(search_batch, batches) if self.device.type == "cpu" else map(search_batch, batches)
             for indices, batch in zip(batches, results, strict=True):
                 for index, best in zip(indices, batch, strict=True):
                     hypotheses[index] = best
@@ -300,22 +370,22 @@ class Translator:
         merged = word_weights(rows, self.source.words(one.read[:-1]), self.target.words(one.written), step)
         return Alignment(links(merged), merged)
 
-    @torch.inference_mode()
     def _map(self, translations: Sequence[Translation], layer: int) -> AttentionMap:
         """Return the map (B, H, steps, source) of a batch at a decoder layer."""
+        return self._maps(translations)[layer]
+
+    @torch.inference_mode()
+    def _maps(self, translations: Sequence[Translation]) -> Sequence[AttentionMap]:
+        """Return the map (B, H, steps, source) of a batch at each decoder layer."""
         source, lengths = self._batch([one.read for one in translations])
         written, steps = self._batch([(BOS, *one.written) for one in translations])
         with evaluating(self.model):  # no dropout, and no random numbers are drawn
             _, maps = self.model.decode(written, self.model.encode(source, lengths), lengths=steps, return_maps=True)
-        return maps[layer]
-
-    @property
-    def _device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        return maps
 
     def _batch(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Return padded ids (B, T) and lengths (B,)."""
-        return padded_rows(rows, PAD, self._device)
+        return padded_rows(rows, PAD, self.device)
 
 
 def _flat(translations: Translations) -> list[Translation]:

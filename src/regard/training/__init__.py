@@ -2,7 +2,8 @@
 
 from ..core.digests import Damaged
 from ..core.files import Unwritable
-from ..core.settings import from_json, from_values, parse, to_json
+from ..core.option_parser import parse
+from ..core.settings import from_json, from_values, to_json
 from ..models.weights import load_weights, weights_of
 from ..tasks.run_files import load_best, read_config, read_weights
 from ..tasks.task import Loss, Task

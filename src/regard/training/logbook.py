@@ -21,7 +21,7 @@ from .distributed import Group
 from .progress import Display, Metrics, Silent
 from .random_state import preserve_rng_states
 from .run_folder import Run
-from .session import Session
+from .session import BUDGET, Session
 from .signals import Aborted, Interrupted
 from .weight_average import averaged_weights
 
@@ -29,6 +29,8 @@ Hook: TypeAlias = Callable[[Metrics], None]
 """Called with each record of metrics.jsonl, for example to log it elsewhere."""
 DRAW_SECONDS = 60.0
 """Minimum time between drawings of the curves. The final one is always drawn."""
+PREVIEW_SECONDS = 2.0
+"""Time between displays of the loss before the first record."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Logbook:
         self.fingerprints: dict[str, str] = {}
         self._saved = (0, 0.0)  # step and seconds of the last state
         self._drawn = time.monotonic()
+        self._previewed = math.inf  # seconds of the last preview of the loss; no more after the first record
 
     def __enter__(self) -> Logbook:
         self.display.__enter__()
@@ -84,6 +87,7 @@ class Logbook:
         `digests` are those of files that already exist in the folder. Without them, the task writes its files.
         """
         self.fingerprints = {CONFIG: config_digest(settings), **digests}
+        self.display.unit = task.unit
         refused: Exception | None = None
         try:
             if self.group.first:
@@ -108,6 +112,7 @@ class Logbook:
             session.restore(progress, tensors)
         at = session.progress
         self._saved = (at.step, at.seconds)
+        self._previewed = at.seconds
         if self.group.first:
             self.run.truncate_metrics(at.metrics)
             for path in checkpoint.states(self.folder):
@@ -119,10 +124,19 @@ class Logbook:
     def advance(self, session: Session) -> None:
         """Update the display after a step, and write a record of metrics if one is due."""
         at, minutes = session.progress, session.config.minutes
-        done = max(at.step / session.total, at.seconds / (60 * minutes) if minutes else 0.0)
-        self.display.advance(at.step, min(1.0, done), at.seconds)
+        session.check_warmup()
+        by_time = at.seconds / (60 * minutes) if minutes else 0.0
+        by_steps = at.step / session.total
+        last = (session.evaluation_seconds or 0.0) if by_steps > by_time else 0.0  # a limit in minutes includes it
+        self.display.advance(at.step, min(1.0, max(by_steps, by_time)), at.seconds, evaluation=last)
         if at.step % session.config.log_every == 0:
             self._log_training(session)
+            self._previewed = math.inf
+        elif self.group.first and at.seconds - self._previewed >= PREVIEW_SECONDS:
+            session.check()
+            self._previewed = at.seconds
+            means = session.window.means(at.seconds)
+            self.display.preview({"event": "train", "step": at.step, "epoch": session.epochs, **means})
 
     def _log_training(self, session: Session) -> None:
         session.check()
@@ -150,7 +164,11 @@ class Logbook:
         """Evaluate the averaged weights in the first process and share the result with the others."""
         session.check()
         at, stopping = session.progress, False
+        began, minutes = time.monotonic(), session.config.minutes
         if self.group.first:
+            session.task.deadline = None if minutes is None else began + BUDGET * 60 * minutes
+            session.task.report = self.display.evaluating
+            self.display.evaluating(0.0, at.step)
             try:
                 metrics, samples = _evaluated(session)
             except Aborted:
@@ -161,7 +179,7 @@ class Logbook:
                 if time.monotonic() - self._drawn > DRAW_SECONDS:
                     self._draw(session)
         values = (math.nan if at.best is None else at.best, at.best_step, at.misses, at.evaluated, stopping)
-        best, *counts = self.group.broadcast(*values)
+        best, *counts, session.evaluation_seconds = self.group.broadcast(*values, time.monotonic() - began)
         at.best = None if math.isnan(best) else best
         at.best_step, at.misses, at.evaluated = map(int, counts[:3])
         session.stopping |= bool(counts[3])
@@ -260,7 +278,7 @@ def reached(session: Session) -> str:
     limits = {
         "steps": config.steps is not None and at.step >= config.steps,
         "epochs": config.epochs is not None and at.epoch >= config.epochs,
-        "minutes": config.minutes is not None and at.seconds >= 60 * config.minutes,
+        "minutes": config.minutes is not None and at.seconds + session.reserve >= 60 * config.minutes,
         "patience": 0 < config.patience <= at.misses,
     }
     return next((name for name, over in limits.items() if over), "")

@@ -76,14 +76,18 @@ class Window:
         assert not self._unread
         return asdict(self.sums)
 
-    def line(self, seconds: float) -> dict[str, float]:
-        """Return the means for a record of metrics after `seconds` of training, and start a new window."""
+    def means(self, seconds: float) -> dict[str, float]:
+        """Return the means of the window after `seconds` of training. Call `read` first."""
         sums = self.sums
-        means = {
+        return {
             "loss": sums.loss / max(1, sums.tokens),
             "gradient_norm": sums.norm / max(1, sums.steps),
             **{name: value / max(1, sums.weight) for name, value in sums.extras.items()},
             "tokens_per_second": sums.tokens / max(1e-9, seconds - sums.since),
         }
+
+    def line(self, seconds: float) -> dict[str, float]:
+        """Return the means for a record of metrics after `seconds` of training, and start a new window."""
+        means = self.means(seconds)
         self.sums = Sums(since=seconds)
         return means

@@ -23,6 +23,11 @@ from .random_state import restore, rng_states, seed_all
 from .signals import Signals
 from .weight_average import average_of
 
+BUDGET = 0.1
+"""Share of a limit in minutes that an evaluation may take."""
+MEASURED_STEPS, MEASURED_SECONDS = 3, 10.0
+"""Steps and seconds after which the speed is known well enough to compare the warm-up with the run."""
+
 
 class Objective(nn.Module):
     """The task's loss as a module. Distributed training wraps this module, so the task's own model stays unwrapped."""
@@ -56,6 +61,9 @@ class Session:
         self.rate = 0.0
         self.stopping = False
         """Whether any process was asked to stop."""
+        self.evaluation_seconds: float | None = None
+        """Duration of the last evaluation of this process; None before the first one."""
+        self._first_step: tuple[int, float] | None = None  # step and seconds after the first step of this process
         seed_all(config.seed, group.rank)
         self._began = time.monotonic()
 
@@ -116,6 +124,31 @@ class Session:
         loss, count, stopping, seconds = self.group.sum(sums).tolist()
         self.progress.seconds, self.stopping = seconds, stopping > 0
         return torch.tensor(loss, dtype=torch.float64), round(count)
+
+    @property
+    def reserve(self) -> float:
+        """Seconds of a limit in minutes that are kept for the last evaluation."""
+        most = BUDGET * 60 * (self.config.minutes or 0.0)
+        return most if self.evaluation_seconds is None else min(most, self.evaluation_seconds)
+
+    def check_warmup(self) -> None:
+        """Raise ValueError if a run limited by minutes would end before its warm-up, at the speed so far."""
+        at, config = self.progress, self.config
+        if config.minutes is None or config.warmup <= max(1, at.step):
+            return
+        if self._first_step is None:
+            self._first_step = (at.step, at.seconds)
+        step, seconds = self._first_step
+        limit = 60 * config.minutes
+        if at.step < step + MEASURED_STEPS or at.seconds < min(limit / 20, MEASURED_SECONDS):
+            return
+        expected = at.step + (limit - at.seconds) * (at.step - step) / max(1e-9, at.seconds - seconds)
+        if config.warmup > min(expected, self.total):
+            raise ValueError(
+                f"training: warmup ({config.warmup:g}) must not be longer than the run, about {expected:,.0f} steps in "
+                f"{config.minutes:g} minutes; the learning rate would never reach its peak. Try warmup 0.1, a tenth of "
+                "the run, in another folder."
+            )
 
     def check(self) -> None:
         """Raise `Diverged` if the loss or a gradient since the last check was not finite."""

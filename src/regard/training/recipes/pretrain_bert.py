@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 
+from ...core.setting_options import named
 from ...data import Corpus, Report
 from ...data.documents import Documents, encode_passages, read_documents
 from ...data.encodings import allowed, check_share
@@ -44,7 +45,7 @@ TRAIN, VALID = "data/train", "data/valid"
 class Plain:
     """Settings of the training text and its masking."""
 
-    text: tuple[Path, ...]
+    text: tuple[Path, ...] = field(metadata=named("train"))
     """Training text files, plain or gzip."""
     valid: tuple[Path, ...] = ()
     """Held-out text files for evaluation. By default, a fraction of the documents is held out."""

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ...core.settings import errors_of, from_values, refuse
+from ...core.settings import errors_of, from_values, refuse, to_values
 from ...tasks.loading import read_recipe_config
 from ..run_folder import check_settings
 
@@ -74,7 +74,7 @@ def checked_settings(
     """
     refuse(errors_of(recipe))
     kind = next((kind for kind, known in (kinds or {}).items() if type(recipe) is known), None)
-    values = {field: value for field, value in asdict(recipe).items() if field != "training"}
+    values = {field: value for field, value in to_values(recipe).items() if field != "training"}
     settings = {"recipe": name, **({} if kind is None else {"kind": kind}), **values}
     check_settings(folder, {"training": asdict(recipe.training), **settings})
     return settings

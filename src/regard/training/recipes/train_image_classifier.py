@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
 
+from ...core.setting_options import named
+from ...core.settings import LATER, to_values
 from ...data import augment
 from ...data.image_batches import ImageBatches, Images, Normal, Shape, split
 from ...data.image_files import read_images
@@ -36,9 +38,9 @@ from .recipe_settings import checked_settings, range_errors, read_recipe, smooth
 class Pictures:
     """Settings of the images and their augmentation."""
 
-    images: Path
+    images: Path = field(metadata=named("train"))
     """A folder of idx files, a folder with one subfolder per class (or with train and test), or an .npz of arrays."""
-    held_out: float = 0.05
+    held_out: float = field(default=0.05, metadata=named("hold_out"))
     """Fraction of the training images held out at random, to select the best weights."""
     size: int = 0
     """Height and width to resize images to; 0 uses the size of the first image."""
@@ -54,12 +56,16 @@ class Pictures:
     """Probability of erasing a random rectangle."""
     mixup: float = 0.0
     """Strength of mixup: α of Beta(α, α); 0 disables it."""
+    valid: Path | None = field(default=None, metadata=LATER)
+    """Held-out images to select the best weights, in the same format. By default, a fraction is held out."""
 
     def errors(self) -> list[str]:
         """Return one message for each invalid setting."""
         errors = []
         if not self.images.exists():
             errors.append(f"data: images ({self.images}) must be an existing folder or .npz file.")
+        if self.valid is not None and not self.valid.exists():
+            errors.append(f"data: valid ({self.valid}) must be an existing folder or .npz file.")
         for name in ("flip", "erase"):
             if not 0 <= getattr(self, name) <= 1:
                 errors.append(f"data: {name} ({getattr(self, name)}) must lie in [0, 1].")
@@ -100,7 +106,8 @@ def prepare(data: Pictures, folder: Path, seed: int = 0) -> Prepared:
         train, _, _, normal = read[0]
         write_about(folder, train.classes, train.shape, normal)
 
-    settings, inputs = {**asdict(data), "seed": seed}, (data.images,)
+    settings = {**to_values(data), "seed": seed}
+    inputs = (data.images,) if data.valid is None else (data.images, data.valid)
     digests = prepare_once(folder, settings=settings, inputs=inputs, outputs=(FILE,), make=make)
     return Prepared(*(read[0] if read else _read(data, seed)), digests)
 
@@ -109,7 +116,13 @@ def _read(data: Pictures, seed: int) -> tuple[Images, Images, Images | None, Nor
     images = read_images(data.images, shape=data.shape)
     if images is None:
         raise ValueError(f"images: {data.images} must hold training images (train); got only others.")
-    train, valid = split(images, data.held_out, seed)
+    if data.valid is None:
+        train, valid = split(images, data.held_out, seed)
+    else:
+        train, held = images, read_images(data.valid, shape=images.shape, classes=images.classes)
+        if held is None:
+            raise ValueError(f"images: {data.valid} must hold images in a folder for each class; got only others.")
+        valid = held
     test = read_images(data.images, "test", shape=images.shape, classes=images.classes)
     return train, valid, test, Normal.of(train)
 
@@ -171,13 +184,15 @@ def train(recipe: ImagesRecipe | CNNRecipe, folder: str | os.PathLike[str], disp
     )
     outcome = fit(task, recipe.training, folder, recipe=settings, digests=digests, display=display)
     if is_first_process():
-        report(load_image_classifier(folder), test or valid, folder, "held out" if test is None else "test", display)
+        part, images_of_part = ("held out", valid) if test is None else ("test", test)
+        display.say(f"{part}: evaluating the best weights on {len(images_of_part):,} images …")
+        report(load_image_classifier(folder), images_of_part, folder, part, display)
     return outcome
 
 
 def report(classifier: ImageClassifier, images: Images, folder: Path, part: str, display: Display) -> None:
     """Print accuracy and F1 of the best weights, and save the confusion matrix as a picture."""
-    logits, labels = predicted(classifier, ImageBatches(images, 256, shuffle=False))
+    logits, labels = predicted(classifier, ImageBatches(images, 256, shuffle=False).epoch(0))
     matrix = confusion(logits.argmax(-1), labels, len(classifier.classes))
     save_confusion(matrix, classifier.classes, f1_of(matrix).each.tolist(), folder / PICTURE)
     metrics = figures(logits, labels)

@@ -9,11 +9,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-import tyro
 
+from ...core.setting_options import named
 from ...core.settings import refuse
 from ...data import ByteSubwords, Characters, Corpus, Report, Vocabulary, load_vocabulary
 from ...data.bare_text import FILE
@@ -186,7 +186,7 @@ class LlamaRecipe(ScratchRecipe):
 class FinetuneRecipe(Recipe):
     """Continue the training of a language model on plain text, with its vocabulary."""
 
-    start: Annotated[Path, tyro.conf.arg(name="from")]
+    start: Path = field(metadata=named("from"))
     """Model to start from: a run of `regard train language` or a Hugging Face model directory of a GPT."""
     dropout: float | None = None
     """Dropout of the embeddings and of the output of each sublayer. By default, that of the model."""

@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-import tyro
 
 from ...core.files import write_text
-from ...core.settings import refuse
+from ...core.setting_options import named
+from ...core.settings import LATER, refuse, to_values
 from ...data import Corpus, Report
 from ...data.bare_text import FILE, BareText
 from ...data.corpus import CHUNK, Pair
@@ -37,7 +37,7 @@ from ...tasks.loading import LABELS, config_of, gpt_config_of, is_gpt, positions
 from ...tasks.metrics import f1_of
 from ...tasks.run_files import load_best
 from ...tasks.text_classification import Classify
-from ...tasks.text_classifier import Classifier
+from ...tasks.text_classifier import TextClassifier
 from ..config import Training
 from ..distributed import is_first_process
 from ..logbook import Outcome
@@ -67,7 +67,7 @@ TRAIN, VALID = "data/train", "data/valid"
 class Texts:
     """Settings of the labelled texts."""
 
-    data: Path
+    data: Path = field(metadata=named("train"))
     """Texts with labels: .tsv (text TAB label), .csv or .jsonl; plain or gzip."""
     valid: Path | None = None
     """Held-out texts for evaluation, in the same format. By default, a fraction of the data is held out."""
@@ -83,6 +83,8 @@ class Texts:
     """Maximum number of tokens in a batch."""
     badly_encoded: float | None = None
     """Maximum fraction of lines that are not valid UTF-8. They are skipped; more are an error. Default 0.01."""
+    header: bool | None = field(default=None, metadata=LATER)
+    """Whether the first line of a .tsv file names its columns. By default, the names text and label are detected."""
 
     def errors(self) -> list[str]:
         """Return one message for each invalid setting."""
@@ -94,7 +96,7 @@ class Texts:
 
     @property
     def columns(self) -> Columns:
-        return Columns(self.text_column, self.label_column)
+        return Columns(self.text_column, self.label_column, self.header)
 
 
 class Prepared(NamedTuple):
@@ -137,7 +139,7 @@ def prepare(
     files = (FILE,) if bare else (TOKENIZER, CONFIG)
     digests = prepare_once(
         folder,
-        settings={**asdict(config), "seed": seed},
+        settings={**to_values(config), "seed": seed},
         inputs=[path for path in (config.data, config.valid, *sources) if path is not None],
         outputs=(*files, TRAIN, VALID, LABELS),
         make=lambda: _make(config, folder, vocabulary, seed, say),
@@ -211,7 +213,7 @@ class Recipe:
 class FinetuneRecipe(Recipe):
     """Finetune a pretrained BERT or GPT as a classifier of labelled texts."""
 
-    start: Annotated[Path, tyro.conf.arg(name="from")]
+    start: Path = field(metadata=named("from"))
     """Model to start from: a run of regard (pretrain, classify, language) or a Hugging Face model directory."""
     layer_decay: float = 1.0
     """Ratio of the learning rate of each layer to that of the layer above it; 1 for equal rates."""
@@ -288,13 +290,14 @@ def train(
     model = _model(recipe, folder, prepared)
     digests = {**prepared.digests, **_write_config(folder, model)}
     task = Classify(
-        Classifier(model, prepared.words, recipe.texts.longest),
+        TextClassifier(model, prepared.words, recipe.texts.longest),
         *prepared.batches(recipe.texts.tokens, training.seed),
         smoothing=recipe.smoothing,
         layer_decay=recipe.layer_decay if isinstance(recipe, FinetuneRecipe) else 1.0,
     )
     outcome = fit(task, training, folder, recipe=settings, digests=digests, display=display)
     if is_first_process() and (outcome.trained or not (folder / "confusion.png").exists()):
+        display.say(f"confusion matrix of {len(prepared.valid):,} held-out texts: {folder / 'confusion.png'}")
         _save_confusion(task, folder)
     return outcome
 
