@@ -4,12 +4,23 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 
 import type { LanguageInfo } from "../api/types.ts";
 import type { Store } from "../shell/store.ts";
-import type { State } from "../shell/url_state.ts";
+import { START } from "../shell/url_state.ts";
+import type { Settings } from "./generation.ts";
 
 const MOST_TOKENS = 4096;
-
-/** The settings that are in the URL, and their names in a request. */
-export type Settings = Pick<State, "say" | "seed" | "temperature" | "top_p" | "tokens">;
+/** The settings that are shown on request: which tokens may be chosen, and what ends or repeats. */
+const RESTRICTIONS = ["top_k", "top_p", "min_p"] as const;
+const MORE = [...RESTRICTIONS, "repetition_penalty", "stop"] as const;
+const NUMBERS = {
+  temperature: { min: 0, max: 10, step: 0.05 },
+  tokens: { min: 1, max: MOST_TOKENS, step: 1 },
+  seed: { min: 0, max: 999_999_999, step: 1 },
+  top_k: { min: 0, max: 999_999_999, step: 1 },
+  top_p: { min: 0.05, max: 1, step: 0.05 },
+  min_p: { min: 0, max: 1, step: 0.01 },
+  repetition_penalty: { min: 0.1, max: 10, step: 0.05 },
+};
+type NumberName = keyof typeof NUMBERS;
 
 interface FormProps {
   app: Store;
@@ -26,10 +37,9 @@ export function PromptForm({ app, info, submit }: FormProps) {
   }, [state.say, info.prompt]);
   const send = (event: Event): void => {
     event.preventDefault();
-    if (!form.current!.reportValidity()) return;
-    const value = (name: string): number => Number(new FormData(form.current!).get(name));
-    const numbers = { seed: value("seed"), temperature: value("temperature"), top_p: value("top_p") };
-    submit({ say: box.current!.value, ...numbers, tokens: value("tokens") });
+    const more = form.current!.querySelector("details")!;
+    if (more.querySelector(":invalid")) more.open = true; // the browser shows what is wrong
+    if (form.current!.reportValidity()) submit(settingsIn(form.current!, box.current!.value));
   };
   const pressed = (event: KeyboardEvent): void => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
@@ -37,48 +47,74 @@ export function PromptForm({ app, info, submit }: FormProps) {
   return (
     <form class="say" ref={form} onSubmit={send}>
       <label class="field wide">
-        <span>{words.generate.label}</span>
+        <span>{state.chat && info.chat ? words.generate.message : words.generate.label}</span>
         <textarea ref={box} rows={2} placeholder={words.generate.placeholder} maxLength={2000} onKeyDown={pressed} />
       </label>
-      <SettingFields app={app} />
+      <div class="settings">
+        <NumberField app={app} name="temperature" />
+        <NumberField app={app} name="tokens" />
+        <NumberField app={app} name="seed" />
+        {info.chat && <ChatField app={app} />}
+        <button type="submit" class="main">
+          {words.generate.go}
+        </button>
+      </div>
+      <MoreSettings app={app} />
     </form>
   );
 }
 
-function SettingFields({ app }: { app: Store }) {
+function settingsIn(form: HTMLFormElement, say: string): Settings {
+  const fields = new FormData(form);
+  const numbers = Object.keys(NUMBERS).map((name) => [name, Number(fields.get(name))]);
+  const values = Object.fromEntries(numbers) as Record<NumberName, number>;
+  return { say, ...values, stop: String(fields.get("stop") ?? ""), chat: fields.has("chat") };
+}
+
+/** The settings that a beginner can leave alone. They are open if one of them is in use. */
+function MoreSettings({ app }: { app: Store }) {
   const { words, state } = app;
+  const used = MORE.some((name) => state[name] !== START[name]);
   return (
-    <div class="settings">
-      <NumberField
-        label={words.generate.temperature}
-        name="temperature"
-        value={state.temperature}
-        max={10}
-        step={0.05}
-      />
-      <NumberField label={words.generate.topP} name="top_p" value={state.top_p} min={0.05} max={1} step={0.05} />
-      <NumberField label={words.generate.seed} name="seed" value={state.seed} max={999_999_999} />
-      <NumberField label={words.generate.tokens} name="tokens" value={state.tokens} min={1} max={MOST_TOKENS} />
-      <button type="submit" class="main">
-        {words.generate.go}
-      </button>
-    </div>
+    <details class="more" open={used}>
+      <summary>{words.generate.more}</summary>
+      <div class="groups">
+        <fieldset>
+          <legend>{words.generate.restrict}</legend>
+          {RESTRICTIONS.map((name) => (
+            <NumberField key={name} app={app} name={name} />
+          ))}
+        </fieldset>
+        <fieldset>
+          <legend>{words.generate.repeat}</legend>
+          <NumberField app={app} name="repetition_penalty" />
+          <label class="field">
+            <span>{words.generate.settings.stop}</span>
+            <input type="text" name="stop" defaultValue={state.stop} key={state.stop} maxLength={100} />
+            <small>{words.generate.about.stop}</small>
+          </label>
+        </fieldset>
+      </div>
+    </details>
   );
 }
 
-interface NumberProps {
-  label: string;
-  name: string;
-  value: number;
-  min?: number;
-  max: number;
-  step?: number;
+function ChatField({ app }: { app: Store }) {
+  const { words, state } = app;
+  return (
+    <label class="check" title={words.generate.about.chat}>
+      <input type="checkbox" name="chat" defaultChecked={state.chat} key={String(state.chat)} />
+      <span>{words.generate.settings.chat}</span>
+    </label>
+  );
 }
 
-function NumberField({ label, name, value, min = 0, max, step = 1 }: NumberProps) {
+function NumberField({ app, name }: { app: Store; name: NumberName }) {
+  const { settings, about } = app.words.generate;
+  const value = app.state[name];
   return (
     <label class="field">
-      <span>{label}</span>
+      <span>{settings[name]}</span>
       <input
         type="number"
         inputMode="decimal"
@@ -86,10 +122,9 @@ function NumberField({ label, name, value, min = 0, max, step = 1 }: NumberProps
         name={name}
         defaultValue={String(value)}
         key={value}
-        min={min}
-        max={max}
-        step={step}
+        {...NUMBERS[name]}
       />
+      <small>{about[name]}</small>
     </label>
   );
 }
