@@ -18,6 +18,7 @@ test("a URL restores the whole state", () => {
     token: 7,
     end: 9,
     direction: "to",
+    links: "all",
     sight: [1.25, -3.5, 40],
     overlay: "rollout",
     patch: 60,

@@ -27,7 +27,9 @@ MAX_SESSIONS = 8
 class GenerationSession:
     """One generation. Nothing is computed between requests: `advance` computes the tokens that a client asks for.
 
-    `stop` are strings that end the text. With `chat`, the prompt is a message to a model trained on conversations. Each method holds `lock`, the lock of the model, during one step at most, so that other requests are served in
+    `stop` are strings that end the text. With `chat`, the prompt is a message to a model trained on conversations.
+
+    Each method holds `lock`, the lock of the model, during one step at most, so that other requests are served in
     between.
     """
 

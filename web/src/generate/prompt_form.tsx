@@ -1,6 +1,7 @@
 // The prompt and the settings of a generation.
 
-import { useLayoutEffect, useRef } from "preact/hooks";
+import type { InputHTMLAttributes } from "preact";
+import { useId, useLayoutEffect, useRef } from "preact/hooks";
 
 import type { LanguageInfo } from "../api/types.ts";
 import type { Store } from "../shell/store.ts";
@@ -37,8 +38,6 @@ export function PromptForm({ app, info, submit }: FormProps) {
   }, [state.say, info.prompt]);
   const send = (event: Event): void => {
     event.preventDefault();
-    const more = form.current!.querySelector("details")!;
-    if (more.querySelector(":invalid")) more.open = true; // the browser shows what is wrong
     if (form.current!.reportValidity()) submit(settingsIn(form.current!, box.current!.value));
   };
   const pressed = (event: KeyboardEvent): void => {
@@ -75,8 +74,11 @@ function settingsIn(form: HTMLFormElement, say: string): Settings {
 function MoreSettings({ app }: { app: Store }) {
   const { words, state } = app;
   const used = MORE.some((name) => state[name] !== START[name]);
+  const reveal = (event: Event): void => {
+    (event.currentTarget as HTMLDetailsElement).open = true; // the browser shows what is wrong
+  };
   return (
-    <details class="more" open={used}>
+    <details class="more" open={used} onInvalidCapture={reveal}>
       <summary>{words.generate.more}</summary>
       <div class="groups">
         <fieldset>
@@ -88,11 +90,7 @@ function MoreSettings({ app }: { app: Store }) {
         <fieldset>
           <legend>{words.generate.repeat}</legend>
           <NumberField app={app} name="repetition_penalty" />
-          <label class="field">
-            <span>{words.generate.settings.stop}</span>
-            <input type="text" name="stop" defaultValue={state.stop} key={state.stop} maxLength={100} />
-            <small>{words.generate.about.stop}</small>
-          </label>
+          <Field app={app} name="stop" attributes={{ type: "text", maxLength: 100 }} />
         </fieldset>
       </div>
     </details>
@@ -101,30 +99,43 @@ function MoreSettings({ app }: { app: Store }) {
 
 function ChatField({ app }: { app: Store }) {
   const { words, state } = app;
+  const box = useRef<HTMLInputElement>(null);
+  useLayoutEffect(() => {
+    box.current!.checked = state.chat;
+  }, [state.chat]);
   return (
     <label class="check" title={words.generate.about.chat}>
-      <input type="checkbox" name="chat" defaultChecked={state.chat} key={String(state.chat)} />
+      <input type="checkbox" name="chat" ref={box} />
       <span>{words.generate.settings.chat}</span>
     </label>
   );
 }
 
 function NumberField({ app, name }: { app: Store; name: NumberName }) {
+  return <Field app={app} name={name} attributes={{ type: "number", inputMode: "decimal", ...NUMBERS[name] }} />;
+}
+
+type FieldProps = { app: Store; name: NumberName | "stop"; attributes: InputHTMLAttributes };
+
+/** A setting with its explanation. It shows the value of the URL until the user types another. */
+function Field({ app, name, attributes }: FieldProps) {
   const { settings, about } = app.words.generate;
-  const value = app.state[name];
+  const [value, id, box] = [String(app.state[name]), useId(), useRef<HTMLInputElement>(null)];
+  useLayoutEffect(() => {
+    box.current!.value = value;
+  }, [value]);
   return (
-    <label class="field">
-      <span>{settings[name]}</span>
+    <div class="field">
+      <label for={id}>{settings[name]}</label>
       <input
-        type="number"
-        inputMode="decimal"
-        required
+        id={id}
+        ref={box}
         name={name}
-        defaultValue={String(value)}
-        key={value}
-        {...NUMBERS[name]}
+        required={name !== "stop"}
+        aria-describedby={`${id}-about`}
+        {...attributes}
       />
-      <small>{about[name]}</small>
-    </label>
+      <small id={`${id}-about`}>{about[name]}</small>
+    </div>
   );
 }

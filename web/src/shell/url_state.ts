@@ -48,6 +48,8 @@ const FIELDS = {
   /** The other end of a selected span. */
   end: whole,
   direction: oneOf("from", "to"),
+  /** Links of the selected head, or of all heads in colours. */
+  links: oneOf("one", "all"),
   /** Key at the left edge, query at the top edge, keys across. */
   sight,
   overlay: oneOf("class", "patch", "rollout"),
