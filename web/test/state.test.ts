@@ -66,7 +66,7 @@ test("a bookmark of another target leads to a valid state", () => {
 
 test("a target opens at the view that shows most of it", () => {
   const target = { kind: "model", can: ["map", "text", "run"], maps: shapes, text: "a film" };
-  assert.deepEqual(landing(target), { view: "text", map: 1, head: "mean" });
+  assert.deepEqual(landing(target), { view: "text", map: 1, head: "mean", scale: "linear" });
   assert.deepEqual(landing({ ...target, kind: "capture", can: ["map", "text"] }), {});
   assert.deepEqual(landing({ ...target, can: ["map", "image"], text: null }), { view: "image" });
   assert.deepEqual(landing({ ...target, can: ["map", "text", "translate"] }), { view: "translate", say: "a film" });

@@ -14,7 +14,7 @@ interface LegendProps {
 }
 
 export function Legend({ app, low, high, colours }: LegendProps) {
-  const ends = { low: figure(low), high: figure(high) };
+  const ends = { low: figure(low), high: high === 1 ? "1" : figure(high) };
   return (
     <div class="legend" role="img" aria-label={fill(app.words.map.legend, ends)}>
       <span>{ends.low}</span>

@@ -4,7 +4,7 @@ import { figure } from "./format.ts";
 
 export type Reading = { name: string; position: number | null; weight: number };
 
-const MOST = 4;
+const MOST = 3;
 
 export function Readout({ name, readings }: { name: string; readings: readonly Reading[] }) {
   return (

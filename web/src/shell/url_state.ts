@@ -128,6 +128,8 @@ export function landing({ kind, can, maps, text }: Landing): Partial<State> {
   if (can.includes("image")) return { view: "image" };
   if (can.includes("translate")) return { view: "translate", say };
   if (can.includes("generate")) return { view: "generate", say };
-  if (kind === "model" && can.includes("text")) return { view: "text", map: maps.length - 1, head: "mean" };
+  if (kind === "model" && can.includes("text")) {
+    return { view: "text", map: maps.length - 1, head: "mean", scale: "linear" };
+  }
   return {};
 }

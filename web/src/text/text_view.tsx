@@ -188,8 +188,8 @@ function Texts({ app, map, names, one, chosen, choose, keys, point }: TextsProps
   const high = Math.max(...(weights?.weights ?? []), 0);
   return (
     <div class="texts">
+      <Legend app={app} low={lowest(high, scale)} high={high} />
       {one ? text("key", words.text.both, "from") : two}
-      {high > 0 && <Legend app={app} low={lowest(high, scale)} high={high} />}
     </div>
   );
 }
