@@ -151,7 +151,7 @@ class GenerationRoutes:
 
 def _stop_field(body: Mapping[str, Any]) -> list[str]:
     """Return the field `stop`: a list of strings that end a text."""
-    stop = body.get("stop", [])
+    stop: list[str] = body.get("stop", [])
     if len(stop) > MAX_STOP:
         raise RequestError(400, f"body: stop ({len(stop)} strings) must have at most {MAX_STOP}.")
     for one in stop:

@@ -7,6 +7,7 @@ import type { AttentionAnswer, LanguageInfo } from "../api/types.ts";
 import { useAnswer } from "../api/use_answer.ts";
 import { fill } from "../shared/translations.ts";
 import { type Store, useHandlers } from "../shell/store.ts";
+import { write } from "../shell/url_state.ts";
 import { TokenText, shadesOf } from "../text/token_text.tsx";
 import {
   type Generation,
@@ -40,9 +41,9 @@ function Generating({ app, info }: { app: Store; info: LanguageInfo }) {
   }, [JSON.stringify(settings), String(state.branches)]);
   const submit = (next: Settings): void => {
     submitted.current = true;
-    const before = JSON.stringify(settingsOf(app, info));
+    const before = write({ ...app.state, at: null });
     app.go({ ...next, branches: null, at: null });
-    if (JSON.stringify(settingsOf(app, info)) === before) generator.show(settings, [], true);
+    if (write(app.state) === before) generator.show(settings, [], true);
   };
   useHandlers(app, [app, info], { key: (event) => stepLayer(app, info, event.key) });
   const { generation } = generator;

@@ -19,7 +19,7 @@ import {
 const RUNNERS_UP = 6;
 
 export class Generator {
-  /** What the server reports about the model, once it did. */
+  /** The server's description of the model, once it arrived. */
   info: LanguageInfo | null = null;
   generation: Generation | null = null;
   running = false;

@@ -1,4 +1,4 @@
-// The numbers of the chosen token, at the bottom of a phone: the list of weights is below the text, out of sight.
+// The numbers of the chosen token, at the bottom of a phone: the list of weights is below the text.
 
 import { figure } from "./format.ts";
 

@@ -70,7 +70,7 @@ export class Store {
   private stale = false;
   private noting = 0;
   private noted = 0;
-  /** How far each view was scrolled when it was left. */
+  /** Scroll position of each view when it was left. */
   private readonly scrolled = new Map<string, number>();
   private readonly draw: () => void;
 
@@ -157,7 +157,9 @@ export class Store {
     const target = await this.request(this.words.work.run, task, this.running);
     if (!target) return false;
     this.show(target);
-    if (target.can.includes("translate") || target.can.includes("generate")) this.go({ say: text }, true);
+    if (text !== this.state.say && (target.can.includes("translate") || target.can.includes("generate"))) {
+      this.go({ say: text, branches: null, at: null }, true);
+    }
     return true;
   }
 

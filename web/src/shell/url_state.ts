@@ -119,7 +119,7 @@ export function fit(state: State, shapes: readonly Shape[]): State {
   };
 }
 
-/** What `landing` needs to know of a target. */
+/** The properties of a target that decide where the page opens it. */
 export type Landing = { kind: string; can: readonly string[]; maps: readonly Shape[]; text: string | null };
 
 /** Where the page opens a target: at the view that shows most of it. */
