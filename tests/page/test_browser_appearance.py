@@ -136,6 +136,7 @@ def test_a_phone_shows_every_view_without_scrolling_sideways(visit: Open, name: 
         assert re.fullmatch(r"“.+”.*“.+”\d* .+", page.locator(".readout").inner_text().replace("\n", " "))
     if name == "text":
         page.locator("[data-token='50']").tap()
+        quiet(page)
         expect(page.locator(".readout")).to_be_in_viewport()
         expect(page.locator(".readout em").first).to_have_text(page.locator(".weights .number").first.inner_text())
 

