@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import regard
+from regard.commands import view
 from regard.commands.main import main
 from regard.server.open_target import open_target
 from regard.server.run_target import words
@@ -213,8 +214,9 @@ def test_invalid_files_are_named(tmp_path: Path, capture: Path, capsys: pytest.C
     ("config", "text", "prompt"),
     [
         ({"recipe": "language"}, None, ""),
-        ({"recipe": "language"}, "To be", "To be"),
+        ({"recipe": "language"}, "to be", "to be"),
         ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, None, ""),
+        ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, "to be", "to be"),
         ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, None, ""),
     ],
 )
@@ -228,5 +230,48 @@ def test_a_language_model_opens_generate(
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     client = asked(open_target(tmp_path, text))
     assert opened == [tmp_path]
-    assert client.get("/api/target").json()["can"] == ["generate", "run"]  # no maps: the page opens Generate
+    about = client.get("/api/target").json()
+    assert about["kind"] == "language" and about["text"] == text
+    assert about["can"] == ([] if text is None else ["map", "text"]) + ["generate", "run"]
     assert client.get("/api/generate").json()["prompt"] == prompt
+
+
+def test_a_text_that_is_no_prompt_is_left_to_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text too long to be continued, and a model that regard does not read, are shown as maps."""
+    opened: list[str | None] = []
+    monkeypatch.setattr(
+        import_module("regard.server.huggingface_target"),
+        "Model",
+        lambda path, config, text, image: opened.append(text),
+    )
+    module, generator = import_module("regard.tasks.open_language_model"), targets.language_model().generator
+
+    def refuse(path: Path) -> None:
+        raise ValueError("no weights")
+
+    for kind, text, load in (
+        ("gpt2", "a" * 4097, lambda path: generator),
+        ("gpt2", "unreadable", refuse),
+        ("gpt_neox", "another", refuse),
+    ):
+        monkeypatch.setattr(module, "open_language_model", load)
+        config = {"model_type": kind, "architectures": ["ForCausalLM"]}
+        (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        open_target(tmp_path, text)
+        assert opened[-1] == text
+
+
+def test_without_a_target_mechanisms_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Any] = []
+    monkeypatch.setattr(view, "serve", lambda target, *others: served.append(target) or 0)
+    assert main(["view", "--no-open"]) == 0
+    client = asked(served[0])
+    about = client.get("/api/target").json()
+    assert (about["kind"], about["can"], about["maps"]) == ("mechanisms", [], [])
+    assert client.get("/api/explain").json()["run"] is None
+    assert client.get("/api/explain/dot").status_code == 200
+
+
+def test_a_text_needs_a_target(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["view", "--text", "a b"]) == 1
+    assert "--text ('a b') must come with a TARGET" in capsys.readouterr().err

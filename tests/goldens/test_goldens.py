@@ -44,6 +44,8 @@ ADDRESSES = (
     "#image?overlay=rollout&patch=4",
     "#translate?say=the+cat",
     "#generate?head=2&say=the+cat&seed=7&temperature=0.7&top_p=0.9&tokens=32&layer=1",
+    "#generate?say=a&top_k=5&min_p=0.1&repetition_penalty=1.2&stop=x&chat=true&branches=3,17,8,5&at=9",
+    "#text?map=1&token=4&links=all",
 )
 """Bookmarks of the page."""
 INTERFACES = json.loads((STORED / "interfaces.json").read_text(encoding="utf-8"))

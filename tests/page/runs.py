@@ -58,6 +58,19 @@ def image_classifier(folder: Path) -> tuple[Path, Path]:
     return folder / "run", path
 
 
+RHYME = "the cat sat on the mat. the dog sat on the log. the cat saw the dog, and the dog saw the cat.\n"
+
+
+def language_model(folder: Path) -> Path:
+    """A model of characters with two layers of two heads that has begun to learn a rhyme."""
+    (folder / "text.txt").write_text(RHYME * 40, encoding="utf-8")
+    data = ("--train", str(folder / "text.txt"), "--vocabulary", "characters", "--context", "64", "--batch", "8")
+    sizes = ("--width", "32", "--heads", "2", "--layers", "2", "--learning-rate", "0.01", "--warmup", "5")
+    steps = ("--steps", "60", "--log-every", "60", "--evaluate-tokens", "64")
+    assert main(["train", "language", str(folder / "run"), *data, *sizes, *steps]) == 0
+    return folder / "run"
+
+
 def capture(folder: Path) -> Path:
     """Two entries of seven tokens, recorded in two layers of two heads."""
     torch.manual_seed(0)

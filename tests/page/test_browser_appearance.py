@@ -132,6 +132,13 @@ def test_a_phone_shows_every_view_without_scrolling_sideways(visit: Open, name: 
         page.touchscreen.tap(*middle(page))
         until(page, lambda: number(page, "token") != 905, "another query")
         expect(page.locator(".weights li")).to_have_count(20)
+        expect(page.locator(".readout")).to_be_in_viewport()
+        assert re.fullmatch(r"“.+”.*“.+”\d* .+", page.locator(".readout").inner_text().replace("\n", " "))
+    if name == "text":
+        page.locator("[data-token='50']").tap()
+        quiet(page)
+        expect(page.locator(".readout")).to_be_in_viewport()
+        expect(page.locator(".readout em").first).to_have_text(page.locator(".weights .number").first.inner_text())
 
 
 @pytest.mark.parametrize("name", ADDRESSES)

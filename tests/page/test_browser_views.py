@@ -87,6 +87,75 @@ def test_another_text(visit: Open, server: GatedServer) -> None:
     assert any(path.endswith("/api/run") for path in server.gate.asked)
 
 
+def test_links_of_all_heads_in_colours(visit: Open, server: GatedServer) -> None:
+    page = visit("capture/#text?map=0&head=1&token=40")
+    page.get_by_text("all heads").click()
+    at(page, "links=all")
+    curves = page.locator("svg.links path")
+    expect(curves).to_have_count(3 * 4)  # four links of each head
+    colours = curves.evaluate_all("nodes => [...new Set(nodes.map(n => getComputedStyle(n).stroke))]")
+    assert len(colours) == 3
+    best = int(server.row("capture", 0, "2", 40).argmax())
+    page.get_by_role("button", name="Head 2").hover()
+    expect(curves).to_have_count(4)
+    expect(page.locator("svg.links title", has_text="2: ")).to_have_count(4)
+    expect(page.locator("svg.links .place", has_text=re.compile(f"^{best}$"))).to_have_count(1)
+    page.locator("[data-token='60']").hover()
+    expect(page.locator(".linked h2")).to_contain_text("(60) in all heads")
+    expect(curves).to_have_count(3 * 4)
+    page.mouse.move(5, 5)
+    expect(page.locator(".linked h2")).to_contain_text("(40) in all heads")
+    page.get_by_role("button", name="Head 2").click()
+    at(page, "head=2")
+
+
+def test_repeated_tokens_have_positions_in_lists(visit: Open, server: GatedServer) -> None:
+    page = visit("capture/#text?map=0&head=1&token=400")
+    names = server.targets["capture"].snapshot.layers[0].key_tokens
+    assert names is not None
+    keys = server.row("capture", 0, "1", 400).topk(20).indices.tolist()
+    rows = page.locator(".weights li")
+    expect(rows).to_have_count(20)
+    shown = ["".join(row.locator(".name small").all_inner_texts()) for row in rows.all()]
+    spoken = [name.replace("Ġ", "") for name in names]
+    assert shown == [str(key) if spoken.count(spoken[key]) > 1 else "" for key in keys]
+    assert any(shown)
+
+
+def test_a_legend_names_the_weights_of_its_colours(visit: Open, server: GatedServer) -> None:
+    page = visit("capture/#text?map=0&head=1&token=40&scale=linear")
+    strongest = float(server.row("capture", 0, "1", 40).max())
+    expect(page.locator(".texts .legend span")).to_have_text(["0", f"{strongest:.3f}"])
+    page.get_by_text("log", exact=True).click()
+    expect(page.locator(".texts .legend span").first).not_to_have_text("0")
+    page = visit("capture/#map?map=0&head=1")
+    expect(page.locator(".toolbar .legend")).to_have_attribute(
+        "aria-label", re.compile("^Colours: weights from .* to 1")
+    )
+    page = visit("images/#image?map=1&head=2")
+    expect(page.locator(".framed .legend span").last).to_have_text(re.compile(r"^\d\.\d"))
+
+
+def test_layer_names_break_only_between_parts(visit: Open) -> None:
+    page = visit("capture/", viewport={"width": 390, "height": 844})
+    breaks = page.locator(".sheet th b").evaluate_all(
+        """nodes => nodes.flatMap(node => [...node.childNodes].filter(part => part.nodeType === 3).map(part => {
+          const range = document.createRange();
+          range.selectNode(part);
+          return range.getClientRects().length;
+        }))"""
+    )
+    assert breaks and set(breaks) == {1}
+
+
+def test_shift_and_click_selects_tokens_and_no_text(visit: Open) -> None:
+    page = visit("capture/#text?map=0&head=1")
+    page.locator("[data-token='5']").click()
+    page.locator("[data-token='12']").click(modifiers=["Shift"])
+    at(page, r"token=5&end=12\b")
+    assert page.evaluate("getSelection().toString()") == ""
+
+
 # The picture
 
 

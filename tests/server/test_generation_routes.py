@@ -68,8 +68,10 @@ def ids(answer: dict[str, Any]) -> list[int]:
 
 def test_a_language_model_is_described(client: TestClient) -> None:
     about = client.get("/api/target").json()
-    assert (about["kind"], about["title"], about["can"], about["maps"]) == ("language", "tiny", ["generate", "run"], [])
-    assert client.get("/api/generate").json() == {"layers": 2, "heads": 3, "longest": 29, "prompt": "a b"}
+    assert (about["kind"], about["title"], about["text"]) == ("language", "tiny: a b", "a b")
+    assert about["can"] == ["map", "text", "generate", "run"] and len(about["maps"]) == LAYERS
+    info = {"layers": 2, "heads": 3, "longest": 29, "prompt": "a b", "chat": False}
+    assert client.get("/api/generate").json() == info
 
 
 @pytest.mark.parametrize("fields", [{"temperature": 0}, {"seed": 3, "temperature": 0.8, "top_p": 0.9, "top_k": 5}])
@@ -134,6 +136,43 @@ def test_an_end_token_ends_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
         other = next(id for id in range(4, len(LETTERS)) if id != chosen[2])
         client.post(f"{at}/branch", json={"step": last, "token": other})
         assert ids(steps(client, at, count=last + 1)) == [*chosen[:last], other]
+
+
+def test_a_stop_string_ends_the_text(client: TestClient) -> None:
+    chosen = ids(steps(client, start(client, seed=4, tokens=12)))
+    texts = [LETTERS.decode(chosen[:length]) for length in range(13)]
+    stop = texts[-1][3:5]
+    length = next(length for length, text in enumerate(texts) if stop in text)
+    at = start(client, seed=4, tokens=12, stop=["zz", stop])
+    answer = steps(client, at)
+    assert len(answer["steps"]) == length and answer["reason"] == "stop"
+    refused = client.post(f"{at}/continue", json={"tokens": 3})
+    assert refused.status_code == 400 and "must not have reached its stop string" in refused.json()["error"]
+    first, second = LETTERS.encode(stop)
+    client.post(f"{at}/branch", json={"step": length - 1, "token": second})  # the tokens before are part of the string
+    assert steps(client, at)["reason"] == "stop"
+    other = next(id for id in range(4, len(LETTERS)) if id not in (first, second))
+    client.post(f"{at}/branch", json={"step": length - 1, "token": other})
+    assert steps(client, at, count=length)["reason"] is None
+
+
+def test_a_chat_template_is_put_around_a_message() -> None:
+    class Conversations(Characters):
+        chat_template = "{% for m in messages %}a.{{ m.content }}.{% endfor %}g"
+
+    target = language()
+    target.generator.vocabulary = Conversations("abcdefg .")
+    with asked(target) as client:
+        assert client.get("/api/generate").json()["chat"] is True
+        started = client.post("/api/generate", json={"text": "bc", "chat": True}).json()
+        assert "".join(started["prompt"]) == "a.bc.g"
+        assert client.post("/api/generate", json={"text": "bc"}).json()["prompt"] == ["b", "c"]
+
+
+def test_without_a_template_there_is_no_chat(client: TestClient) -> None:
+    assert client.get("/api/generate").json()["chat"] is False
+    refused = client.post("/api/generate", json={"text": "bc", "chat": True})
+    assert refused.status_code == 400 and "must have a chat template" in refused.json()["error"]
 
 
 def test_a_full_context_ends_the_text(client: TestClient) -> None:
@@ -206,6 +245,11 @@ def test_attention_reads_only_what_it_has_not_read(target: LanguageTarget, monke
         ({"temperature": 10**400}, 400, "temperature (inf) must be a finite number"),
         ({"temperature": -(10**400)}, 400, "temperature (-inf) must be a finite number"),
         ({"other": 1}, 400, "'other' must be one of text, tokens"),
+        ({"chat": 1}, 400, "chat must be of type bool; got int"),
+        ({"stop": "x"}, 400, "stop must be of type list; got str"),
+        ({"stop": [""]}, 400, "stop ('') must be strings of 1…200 characters"),
+        ({"stop": ["a", 5]}, 400, "stop (5) must be strings of 1…200 characters"),
+        ({"stop": ["a"] * 9}, 400, "stop (9 strings) must have at most 8"),
     ],
 )
 def test_invalid_settings_are_refused(client: TestClient, fields: dict[str, Any], status: int, words: str) -> None:

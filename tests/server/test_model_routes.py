@@ -12,6 +12,7 @@ from regard.explain import MECHANISMS, explain
 from regard.models import Seq2Seq, Seq2SeqConfig
 from regard.server.target import Snapshot, Target
 from regard.tasks.translator import Translator
+from tests.page.targets import language_model
 from tests.server.conftest import asked
 
 
@@ -62,6 +63,29 @@ def test_the_model_of_the_target_is_explained_as_run() -> None:
         assert chart["steps"] == len(chart["written"])
         refused = client.get("/api/explain/run")
         assert refused.status_code == 400 and "must be run on a text" in refused.json()["error"]
+
+
+def test_a_language_model_is_explained_with_the_end_of_a_long_prompt() -> None:
+    target = language_model()
+    with asked(target) as client:
+        assert client.get("/api/explain").json()["run"] == "a made-up language model"
+        short = client.get("/api/explain/run?text=the cat").json()
+        assert short["tokens"]["T"] == [*"the", "␣", *"cat"] and short["title"] == "a made-up language model"
+        text = "abcdefghijklmnopqrstuvwxyz"
+        long = client.get(f"/api/explain/run?text={text}").json()
+        assert long["tokens"]["T"] == list(text[2:])
+        assert long["title"] == "a made-up language model (the last 24 of 26 tokens)"
+        logits = target.gpt(torch.tensor([target.encode(text)[2:]]))[0, -1]
+        best = target.generator.vocabulary.pieces([int(logits.argmax())])
+        assert long["tokens"]["K"][:1] == best
+
+
+def test_a_model_without_a_chart_is_not_offered() -> None:
+    target = Target()
+    target.snapshot = Snapshot("images", "a run", [])
+    target.classifier = SimpleNamespace(model=torch.nn.Linear(2, 2))  # type: ignore[attr-defined]
+    with asked(target) as client:
+        assert client.get("/api/explain").json()["run"] is None
 
 
 def _plain(response: dict[str, object]) -> dict[str, object]:

@@ -2,14 +2,19 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import type { GeneratedToken, Reason, StepsAnswer } from "../src/api/types.ts";
+import { START } from "../src/shell/url_state.ts";
 import {
   type Generation,
+  beginsWith,
   begun,
   branched,
+  branchesOf,
   continues,
   follow,
+  requestOf,
   strongest,
   tokensOf,
+  withBranch,
 } from "../src/generate/generation.ts";
 
 const token = (name: string): GeneratedToken => ({ token: name, id: 0, probability: 0.5, runners_up: [] });
@@ -63,4 +68,36 @@ test("the strongest weights come first, and weights that are not finite count no
       [0.2, 0, 0.5, 0, 0.3],
     ],
   );
+});
+
+test("branches in the URL: a branch replaces those after it", () => {
+  const branches = branchesOf({ branches: [3, 17, 8, 5] });
+  assert.deepEqual(branches, [
+    { step: 3, token: 17 },
+    { step: 8, token: 5 },
+  ]);
+  assert.deepEqual(withBranch(branches, { step: 9, token: 1 }), [3, 17, 8, 5, 9, 1]);
+  assert.deepEqual(withBranch(branches, { step: 8, token: 1 }), [3, 17, 8, 1]);
+  assert.deepEqual(withBranch(branches, { step: 0, token: 1 }), [0, 1]);
+  assert.deepEqual(branchesOf({ branches: null }), []);
+  assert.deepEqual(
+    [beginsWith(branches, branches.slice(0, 1)), beginsWith(branches.slice(0, 1), branches)],
+    [true, false],
+  );
+});
+
+test("a text is followed up to a number of tokens", async () => {
+  const partial = await follow(start, serve("abcdef", "end"), () => undefined, 2);
+  assert.deepEqual([tokensOf(partial).join(""), partial.reason], ["xyab", null]);
+});
+
+test("a request has the settings, and the stop string as it was meant", () => {
+  const settings = { ...START, say: "x", stop: "\\n\\\\n" };
+  const { say, seed, temperature, top_k, top_p, min_p, repetition_penalty, tokens, stop, chat } = settings;
+  const body = requestOf({ say, seed, temperature, top_k, top_p, min_p, repetition_penalty, tokens, stop, chat }, 6);
+  assert.deepEqual(body["stop"], ["\n\\n"]);
+  assert.deepEqual(Object.keys(body).sort(), [
+    ...["chat", "min_p", "repetition_penalty", "runners_up", "seed", "stop", "temperature", "text", "tokens", "top_k"],
+    "top_p",
+  ]);
 });

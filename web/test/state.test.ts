@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { START, type State, fit, read, write } from "../src/shell/url_state.ts";
+import { START, type State, fit, landing, read, write } from "../src/shell/url_state.ts";
 
 const shapes = [
   { heads: 6, queries: 100, keys: 100 },
@@ -18,14 +18,22 @@ test("a URL restores the whole state", () => {
     token: 7,
     end: 9,
     direction: "to",
+    links: "all",
     sight: [1.25, -3.5, 40],
     overlay: "rollout",
     patch: 60,
     say: "Où est-ce ? 在哪里 & co",
     seed: 7,
     temperature: 0.7,
+    top_k: 40,
     top_p: 0.95,
+    min_p: 0.02,
+    repetition_penalty: 1.3,
     tokens: 12,
+    stop: "\\n\\n",
+    chat: true,
+    branches: [3, 17, 8, 5],
+    at: 9,
     layer: 3,
   };
   assert.deepEqual(read(write(state)), state);
@@ -39,7 +47,8 @@ test("default values are not in the URL", () => {
 });
 
 test("invalid values have their defaults", () => {
-  const bad = "#map?map=-1&head=x&token=1e9&sight=1,2&reduce=sum&seed=-1&temperature=11&top_p=x&tokens=0";
+  const bad =
+    "#map?map=-1&head=x&token=1e9&sight=1,2&reduce=sum&seed=-1&temperature=11&top_p=x&tokens=0&branches=3&at=-1";
   for (const hash of ["", "#", "#nowhere", bad, "#?map=%", "#map?sight=1,2,0", "#map?sight=a,b,c"]) {
     assert.deepEqual(read(hash), START, hash);
   }
@@ -53,4 +62,13 @@ test("a bookmark of another target leads to a valid state", () => {
   assert.equal(fit(read("#map?map=7&sight=0,0,9"), shapes).sight, null);
   assert.equal(fit(read("#text?token=3&end=200"), shapes).end, null);
   assert.equal(fit(read("#map?map=0&token=3"), []).map, null);
+});
+
+test("a target opens at the view that shows most of it", () => {
+  const target = { kind: "model", can: ["map", "text", "run"], maps: shapes, text: "a film" };
+  assert.deepEqual(landing(target), { view: "text", map: 1, head: "mean", scale: "linear" });
+  assert.deepEqual(landing({ ...target, kind: "capture", can: ["map", "text"] }), {});
+  assert.deepEqual(landing({ ...target, can: ["map", "image"], text: null }), { view: "image" });
+  assert.deepEqual(landing({ ...target, can: ["map", "text", "translate"] }), { view: "translate", say: "a film" });
+  assert.deepEqual(landing({ ...target, can: ["generate", "run"], text: null }), { view: "generate", say: "" });
 });

@@ -1,4 +1,4 @@
-"""`regard view TARGET`: show attention maps on a web page, by default served to this machine only."""
+"""`regard view [TARGET]`: show attention maps on a web page, by default served to this machine only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ EXAMPLE = """example:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "target", metavar="TARGET", type=Path, help="a capture, a run, or a Hugging Face model directory"
+        "target",
+        metavar="TARGET",
+        type=Path,
+        nargs="?",
+        help="a capture, a run, or a Hugging Face model directory (default: only the charts of Explain)",
     )
     inputs = parser.add_mutually_exclusive_group()
     inputs.add_argument("--text", help="input text of the model")
@@ -47,15 +51,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C and return an exit status."""
     from ..core.process import limit_arenas
-    from ..server.open_target import open_target
 
     limit_arenas(1)  # before any thread starts
     if not 0 <= options.port < 2**16:
         raise ValueError(f"port ({options.port}) must lie in 0…65535; 0 selects any free port.")
     text = _text(options.file) if options.file else options.text
-    target = open_target(options.target, text, options.image, options.batch)
+    target = _target(options.target, text, options.image, options.batch)
     with _listening(options.host, options.port) as listening:
         return serve(target, options.host, listening, _screen() if options.open is None else options.open)
+
+
+def _target(path: Path | None, text: str | None, image: Path | None, batch: int) -> Target:
+    from ..server.open_target import open_target
+    from ..server.target import NoTarget
+
+    if path is not None:
+        return open_target(path, text, image, batch)
+    if text is not None or image is not None:
+        name, value = ("--text", text) if text is not None else ("--image", image)
+        raise ValueError(f"{name} ({str(value)[:40]!r}) must come with a TARGET: the model that reads it.")
+    return NoTarget()
 
 
 def _text(path: Path) -> str:

@@ -7,9 +7,9 @@ closed page computes nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -37,6 +37,8 @@ MAX_PROMPT_LENGTH = 100_000
 MAX_COUNT = 64
 """Maximum number of steps in one response."""
 MAX_RUNNERS_UP = 50
+MAX_STOP, MAX_STOP_LENGTH = 8, 200
+"""Maximum number of stop strings, and of characters of each."""
 MAX_ID = 10**9
 NUMBERS = [field.name for field in fields(Sampling) if field.name not in ("seed", "top_k")]
 """Settings of `Sampling` that are not integers."""
@@ -72,8 +74,9 @@ class GenerationRoutes:
     async def start(self, request: Request) -> Response:
         target = self._language()
         known: dict[str, type] = {"text": str, "tokens": int, "runners_up": int, "seed": int, "top_k": int}
-        body = await read_fields(request, {**known, **dict.fromkeys(NUMBERS, float)})
-        text = text_field(body, MAX_PROMPT_LENGTH)
+        known |= {**dict.fromkeys(NUMBERS, float), "stop": list, "chat": bool}
+        body = await read_fields(request, known)
+        text, stop, chat = text_field(body, MAX_PROMPT_LENGTH), _stop_field(body), body.get("chat", False)
         tokens = integer_field(body, "tokens", 1, MAX_NEW_TOKENS, 64)
         runners_up = integer_field(body, "runners_up", 0, MAX_RUNNERS_UP, 8)
         sampling = Sampling(
@@ -83,7 +86,8 @@ class GenerationRoutes:
         )
 
         def job(task: Task) -> GenerationSession:
-            return GenerationSession(target, text, sampling, tokens=tokens, runners_up=runners_up, lock=self._lock)
+            counts = {"tokens": tokens, "runners_up": runners_up}
+            return GenerationSession(target, text, sampling, **counts, lock=self._lock, stop=stop, chat=chat)
 
         session = await self._submit(request, "the prompt", job)
         removed = self.sessions.add(session)
@@ -143,3 +147,15 @@ class GenerationRoutes:
                 raise RequestError(400, str(error)) from error
 
         return await self._queue.submit(request, label, run)
+
+
+def _stop_field(body: Mapping[str, Any]) -> list[str]:
+    """Return the field `stop`: a list of strings that end a text."""
+    stop: list[str] = body.get("stop", [])
+    if len(stop) > MAX_STOP:
+        raise RequestError(400, f"body: stop ({len(stop)} strings) must have at most {MAX_STOP}.")
+    for one in stop:
+        if not isinstance(one, str) or not 1 <= len(one) <= MAX_STOP_LENGTH:
+            shown = f"{one!r:.40}"
+            raise RequestError(400, f"body: stop ({shown}) must be strings of 1…{MAX_STOP_LENGTH} characters.")
+    return stop

@@ -6,13 +6,14 @@ import math
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from ..models.generation import Reason, TokenSteps
 from ..models.sampling import Sampling
+from ..tasks.text_stream import TextStream
 from .guard import RequestError
 from .language_target import LanguageTarget, TokenAttention
 from .work_queue import Task
@@ -25,6 +26,8 @@ MAX_SESSIONS = 8
 
 class GenerationSession:
     """One generation. Nothing is computed between requests: `advance` computes the tokens that a client asks for.
+
+    `stop` are strings that end the text. With `chat`, the prompt is a message to a model trained on conversations.
 
     Each method holds `lock`, the lock of the model, during one step at most, so that other requests are served in
     between.
@@ -39,6 +42,8 @@ class GenerationSession:
         tokens: int,
         runners_up: int,
         lock: threading.Lock,
+        stop: Sequence[str] = (),
+        chat: bool = False,
     ) -> None:
         self.id = secrets.token_hex(8)
         self.revision = 0
@@ -50,12 +55,14 @@ class GenerationSession:
         self._target, self._vocabulary, self._lock = target, target.generator.vocabulary, lock
         self._token_steps = TokenSteps(
             target.generator.model,
-            [target.encode(prompt)],
+            [target.encode(prompt, chat=chat)],
             sampling,
             max_new_tokens=MAX_NEW_TOKENS,
             end_ids=target.generator.end_ids,
             runners_up=runners_up,
         )
+        self._stop = tuple(stop)
+        self._stream = self._new_stream()
         self._attention = TokenAttention(target.gpt)
         self._closed = False
 
@@ -100,6 +107,9 @@ class GenerationSession:
             self._check_step("step", step, len(self.steps) - 1)
             self._token_steps.branch(step, token)
             del self.steps[step:]
+            self._stream = self._new_stream()
+            for before in self._token_steps.tokens[0]:
+                self._stream.add(before)
             self.revision += 1
             self.limit = max(self.limit, step + 1)
             return {"revision": self.revision, "limit": self.limit}
@@ -109,9 +119,8 @@ class GenerationSession:
         with self._lock:
             self._check_open()
             if self.reason not in (None, "length") or len(self.steps) >= MAX_NEW_TOKENS:
-                why = {"end": "its end token", "context": "the context of the model"}.get(
-                    self.reason or "", f"{MAX_NEW_TOKENS:,} tokens"
-                )
+                ends = {"end": "its end token", "stop": "its stop string", "context": "the context of the model"}
+                why = ends.get(self.reason or "", f"{MAX_NEW_TOKENS:,} tokens")
                 raise RequestError(
                     400, f"generation ({len(self.steps)} tokens) must not have reached {why}. Branch at a token."
                 )
@@ -144,6 +153,10 @@ class GenerationSession:
     def _next(self) -> dict[str, Any]:
         step = next(self._token_steps)
         (chosen,), (others,) = step.tokens.tolist(), step.runners_up.tolist()
+        if self._token_steps.reasons[0] != "end":
+            self._stream.add(chosen)
+            if self._stream.stopped:
+                self._token_steps.finish(0, "stop")
         names = self._vocabulary.pieces([chosen, *others])
         log_probability, probabilities = float(step.log_probabilities[0]), step.probabilities[0].tolist()
         return {
@@ -155,6 +168,10 @@ class GenerationSession:
                 for name, id, probability in zip(names[1:], others, probabilities, strict=True)
             ],
         }
+
+    def _new_stream(self) -> TextStream:
+        """Return a stream that notices stop strings in the text after the prompt."""
+        return TextStream(self._vocabulary, self._token_steps.prompts[0], self._stop)
 
     @staticmethod
     def _check_step(name: str, step: int, last: int) -> None:

@@ -67,7 +67,7 @@ class Model(Target):
             target = self._tokens(inputs["decoder_input_ids"])
         seen = self._seen(inputs)
         seen.tokens(query=target, key=source)
-        return snapshot(seen, "model", f"{self.title}: {brief(text)}")
+        return snapshot(seen, "model", f"{self.title}: {brief(text)}", text=text)
 
     def _tokens(self, ids: Tensor) -> list[str]:
         return readable([str(token) for token in self.tokenizer.convert_ids_to_tokens(ids[0].tolist())])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..models.gpt import GPT
+from ..tasks.language_model import LanguageModel
 from ..tasks.text_generation import TextGenerator
 from .guard import RequestError
 from .target import Layer, Snapshot, Target, brief
@@ -18,23 +19,40 @@ MAX_PROMPT_TOKENS = 4096
 
 
 class LanguageTarget(Target):
-    """A language model and its vocabulary. `prompt` is the prompt that the page shows first."""
+    """A language model and its vocabulary. `prompt` is the prompt that the page continues first."""
 
     can = ("generate", "run")
 
     def __init__(self, generator: TextGenerator, title: str, prompt: str = "") -> None:
         self.generator, self.title, self.prompt = generator, title, prompt
         self.gpt = plain_model(generator.model).eval()
+        self.language = LanguageModel(self.gpt, generator.vocabulary)
+        """The model as the charts of Explain need it."""
         self.snapshot = Snapshot("language", title, [])
+        if prompt:
+            try:
+                self.snapshot = self.run(prompt)
+            except RequestError as error:
+                raise ValueError(f"view: {error.message}") from error
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, after checking their number."""
-        ids = self.generator.encode(text)
+    @property
+    def has_chat(self) -> bool:
+        """Whether the model has a chat template."""
+        return isinstance(getattr(self.generator.vocabulary, "chat_template", None), str)
+
+    @property
+    def limit(self) -> int:
+        """Maximum number of tokens of a prompt."""
         longest = self.generator.model.longest
-        limit = MAX_PROMPT_TOKENS if longest is None else min(longest, MAX_PROMPT_TOKENS)
-        if len(ids) > limit:
+        return MAX_PROMPT_TOKENS if longest is None else min(longest, MAX_PROMPT_TOKENS)
+
+    def encode(self, text: str, *, chat: bool = False) -> list[int]:
+        """Return the ids of a text, after checking their number. `chat` puts the chat template around it."""
+        ids = self.generator.encode(text, chat=chat)
+        if len(ids) > self.limit:
             raise RequestError(
-                413, f"text ({len(ids):,} tokens) must have at most {limit:,} for {self.title}. Send a shorter text."
+                413,
+                f"text ({len(ids):,} tokens) must have at most {self.limit:,} for {self.title}. Send a shorter text.",
             )
         return ids
 
@@ -47,13 +65,18 @@ class LanguageTarget(Target):
         layers = [
             Layer(f"blocks.{number}.attention", "causal", map.tokens(tokens, tokens)) for number, map in enumerate(maps)
         ]
-        return Snapshot("language", f"{self.title}: {brief(text)}", layers)
+        return Snapshot("language", f"{self.title}: {brief(text)}", layers, text=text)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON response of GET /api/generate."""
         config = self.gpt.config
-        longest = self.generator.model.longest
-        return {"layers": config.layers, "heads": config.heads, "longest": longest, "prompt": self.prompt}
+        return {
+            "layers": config.layers,
+            "heads": config.heads,
+            "longest": self.generator.model.longest,
+            "prompt": self.prompt,
+            "chat": self.has_chat,
+        }
 
 
 def plain_model(model: Any) -> GPT:

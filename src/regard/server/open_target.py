@@ -19,7 +19,8 @@ def open_target(
 ) -> Target:
     """Open a capture, a run or a model directory. A model is run on the text or the image.
 
-    For the run of a language model, the text is the first prompt.
+    For a language model, the text is the first prompt. In a model directory, a text that is too long for a prompt is
+    shown as maps.
 
     Raises:
         ValueError, OSError: if the path cannot be shown.
@@ -37,8 +38,9 @@ def open_target(
     if "recipe" in config:
         return _run(path, config["recipe"], text, image)
     if "model_type" in config:
-        if text is None and image is None and _is_language_model(config):
-            return _language_model(path, None)
+        language = _language_directory(path, config, text) if image is None and _is_language_model(config) else None
+        if language is not None:
+            return language
         from .huggingface_target import Model
 
         return Model(path, config, text, image)
@@ -74,6 +76,29 @@ def _language_model(path: Path, prompt: str | None) -> Target:
     from .language_target import LanguageTarget
 
     return LanguageTarget(open_language_model(path), path.resolve().name, prompt or "")
+
+
+def _language_directory(path: Path, config: dict[str, Any], prompt: str | None) -> Target | None:
+    """Open the language model of a Hugging Face directory.
+
+    Returns None for a prompt that only `transformers` can read: because it is too long to be continued, or because
+    regard does not support the model.
+    """
+    from ..tasks.loading import GPT_TYPES
+    from ..tasks.open_language_model import open_language_model
+    from .language_target import MAX_PROMPT_TOKENS, LanguageTarget
+
+    if prompt is None:
+        return _language_model(path, None)
+    if config["model_type"] not in GPT_TYPES:
+        return None
+    try:
+        generator = open_language_model(path)
+    except ValueError:
+        return None
+    if len(generator.encode(prompt)) > MAX_PROMPT_TOKENS:
+        return None
+    return LanguageTarget(generator, path.resolve().name, prompt)
 
 
 def _is_language_model(config: dict[str, Any]) -> bool:

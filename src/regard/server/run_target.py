@@ -29,8 +29,8 @@ class TranslatorTarget(Target):
     def __init__(self, folder: Path, text: str | None = None) -> None:
         self.translator: Translator = load_translator(folder)
         self.title = folder.resolve().name
-        self.snapshot = Snapshot("translator", self.title, [])
-        if text is not None:
+        self.snapshot = Snapshot("translator", self.title, [], text=text)
+        if text is not None and self.translator.attends:
             try:
                 self.snapshot = self.run(text)
             except RequestError as error:
@@ -42,7 +42,7 @@ class TranslatorTarget(Target):
             raise RequestError(
                 400, f"model must attend to its source; {self.title} has a fixed context, the same at each step."
             )
-        return Snapshot("translator", f"{self.title}: {best.source} → {best.text}", self._layers(best))
+        return Snapshot("translator", f"{self.title}: {best.source} → {best.text}", self._layers(best), text=text)
 
     def _layers(self, one: Translation) -> list[Layer]:
         """Return all attention maps of the model for a sentence and its translation."""
@@ -125,7 +125,7 @@ class TextClassifier(Target):
         seen.tokens(words.pieces(ids))
         best = int(chances.argmax())
         label = f"{self.classifier.labels[best]} ({float(chances[best]):.2f})"
-        return snapshot(seen, "model", f"{self.title}: {label}: {brief(text)}")
+        return snapshot(seen, "model", f"{self.title}: {label}: {brief(text)}", text=text)
 
 
 class Classifier(Target):

@@ -71,6 +71,8 @@ class Snapshot:
     """Input image, uint8 (height, width, 3)."""
     patches: Patches | None = None
     version: str = field(default_factory=lambda: secrets.token_hex(6))
+    text: str | None = None
+    """Input text of the model; None for a capture or an image."""
 
     def layer(self, number: int) -> Layer:
         """Return a layer by its index."""
@@ -125,10 +127,11 @@ class Snapshot:
             "maps": maps,
             "image": image,
             "can": [*views, *can],
+            "text": self.text,
         }
 
 
-def snapshot(seen: Seen, kind: str, title: str, batch: int = 0) -> Snapshot:
+def snapshot(seen: Seen, kind: str, title: str, batch: int = 0, text: str | None = None) -> Snapshot:
     """Create a snapshot of recorded maps. Empty maps are omitted."""
     for name, map in zip(seen.names, seen.maps, strict=True):
         if len(map.shape) > 4:
@@ -146,7 +149,7 @@ def snapshot(seen: Seen, kind: str, title: str, batch: int = 0) -> Snapshot:
         raise ValueError(f"view: {title} must have a map that is not empty; got none.")
     if len(layers) > MAX_MAPS:
         raise ValueError(f"view: {title} ({len(layers):,} maps) must have at most {MAX_MAPS:,}. Use seen.filter(…).")
-    return Snapshot(kind, title, layers, seen.image, seen.patches)
+    return Snapshot(kind, title, layers, seen.image, seen.patches, text=text)
 
 
 def brief(text: str) -> str:
@@ -175,6 +178,13 @@ class Target:
         raise RequestError(
             404, "this target must be a translator to translate. Open a folder of `regard train translate`."
         )
+
+
+class NoTarget(Target):
+    """Neither maps nor a model: the page explains mechanisms."""
+
+    def __init__(self) -> None:
+        self.snapshot = Snapshot("mechanisms", "Explain", [])
 
 
 class Capture(Target):

@@ -23,13 +23,15 @@ export interface Picture {
 }
 
 export interface Target {
-  kind: "capture" | "model" | "translator" | "images" | "language";
+  kind: "capture" | "model" | "translator" | "images" | "language" | "mechanisms";
   title: string;
   version: string;
   tokens: Record<string, string[]>;
   maps: MapInfo[];
   image: Picture | null;
   can: ("map" | "text" | "image" | "translate" | "generate" | "run")[];
+  /** The text that the model read. */
+  text: string | null;
 }
 
 /** Weights that are not finite are null. */
@@ -55,8 +57,9 @@ export interface Hypothesis {
 }
 export type TranslateAnswer = { hypotheses: Hypothesis[] };
 
-/** A language model. `longest` is the number of tokens that it can read; null for any number. */
-export type LanguageInfo = { layers: number; heads: number; longest: number | null; prompt: string };
+/** A language model. `longest` is the number of tokens that it can read; null for any number. `chat` is whether it has a
+ * chat template. */
+export type LanguageInfo = { layers: number; heads: number; longest: number | null; prompt: string; chat: boolean };
 /** Why a text ended: an end token, a stop string, the number of tokens asked for, or the context of the model. */
 export type Reason = "end" | "stop" | "length" | "context";
 export type GenerationStart = { id: string; revision: number; limit: number; prompt: string[] };

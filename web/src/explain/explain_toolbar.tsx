@@ -27,7 +27,7 @@ export function ExplainToolbar({ app, asked, state, setState }: ExplainToolbarPr
   const { words } = app;
   return (
     <div class="toolbar">
-      {asked.offer && <Mechanism app={app} asked={asked} offer={asked.offer} state={state} />}
+      {asked.offer && <Mechanism app={app} asked={asked} offer={asked.offer} />}
       {state && state.chart.steps > 1 && <Steps app={app} state={state} setState={setState} />}
       {state && (
         <div class="icons">
@@ -44,24 +44,24 @@ export function ExplainToolbar({ app, asked, state, setState }: ExplainToolbarPr
   );
 }
 
-function go(mechanism: string, text: string): void {
+function go(app: Store, mechanism: string, text: string): void {
   const address = `#${mechanism}${text ? `?${new URLSearchParams({ text })}` : ""}`;
-  if (window.location.hash !== address) window.location.hash = address;
+  if (window.location.hash !== address) app.visit(address);
 }
 
-type MechanismProps = { app: Store; asked: Asked; offer: ExplainOffer; state: ChartState | null };
+type MechanismProps = { app: Store; asked: Asked; offer: ExplainOffer };
 
 /** The mechanism and its input text. */
-function Mechanism({ app, asked: { mechanism, text }, offer, state }: MechanismProps) {
+function Mechanism({ app, asked: { mechanism, text }, offer }: MechanismProps) {
   const { explain: words } = app.words;
   const box = useRef<HTMLInputElement>(null);
   const names = offer.mechanisms.map((one): [string, string] => [one.name, one.name]);
   if (offer.run) names.unshift(["run", offer.run]);
   const example = offer.mechanisms.find((one) => one.name === mechanism)?.text;
-  const reads = example || (mechanism === "run" && state?.chart.tokens["P"] === undefined);
+  const reads = example || (mechanism === "run" && !app.target.image);
   const submit = (event: Event): void => {
     event.preventDefault();
-    go(mechanism, box.current!.value.trim());
+    go(app, mechanism, box.current!.value.trim());
   };
   return (
     <>
@@ -69,7 +69,7 @@ function Mechanism({ app, asked: { mechanism, text }, offer, state }: MechanismP
         label={words.mechanism}
         options={names}
         value={mechanism}
-        choose={(name) => go(name, name === "vit" ? "" : text)}
+        choose={(name) => go(app, name, name === "vit" ? "" : text)}
       />
       {reads && (
         <form class="field" onSubmit={submit}>

@@ -1,6 +1,6 @@
 // The view Explain: a mechanism as a chart whose boxes open and close, step by step.
 
-import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { paths } from "../api/client.ts";
 import { begin, end } from "../api/pending_requests.ts";
@@ -17,50 +17,53 @@ import { numbers } from "./open_groups.ts";
 import { ValuePanel } from "./value_panel.tsx";
 import { origins } from "./value_text.ts";
 
+const RUN = "run"; // the name of the model of the target among the mechanisms
+const MOST_LETTERS = 500;
+
 /** The state in the URL: #bahdanau?text=the+cat&step=2 */
 type Address = { name: string; text: string; step: number };
 
 function readAddress(): Address {
   const [name = "", query] = window.location.hash.replace(/^#/, "").split(/\?(.*)/s);
   const field = new URLSearchParams(query ?? "");
-  return { name, text: (field.get("text") ?? "").slice(0, 500), step: Number(field.get("step")) || 1 };
+  return { name, text: (field.get("text") ?? "").slice(0, MOST_LETTERS), step: Number(field.get("step")) || 1 };
 }
 
-function useAddress(): Address {
-  const [address, setAddress] = useState(readAddress);
-  useEffect(() => {
-    const arrive = (): void => setAddress(readAddress());
-    window.addEventListener("hashchange", arrive);
-    return () => window.removeEventListener("hashchange", arrive);
-  }, []);
-  return address;
-}
-
-/** The mechanism in the URL, or the first one. */
+/** The mechanism in the URL, or the model of the target, or the first mechanism. */
 function mechanismOf(offer: ExplainOffer | null, name: string): string | null {
   if (!offer) return null;
   const known = offer.mechanisms.map((one) => one.name);
-  return known.includes(name) || (name === "run" && offer.run) ? name : (known[0] ?? null);
+  if (offer.run) known.unshift(RUN);
+  return known.includes(name) ? name : (known[0] ?? null);
+}
+
+/** The text in the URL. The model of the target reads its own text: the prompt, the sentence, or what it was opened
+ * with. */
+function textOf({ state, target }: Store, mechanism: string | null, { text }: Address): string {
+  return text || (mechanism === RUN ? (state.say || target.text || "").slice(0, MOST_LETTERS) : "");
 }
 
 /** `file` is the chart of a self-contained file; otherwise the chart is requested from the server. */
 export function ExplainView({ app, file }: { app: Store; file: Chart | null }) {
   const { words } = app;
-  const address = useAddress();
-  const offer = useAnswer<ExplainOffer>(app, file ? null : paths.explain, words.loading);
+  const address = readAddress();
+  const offer = useAnswer<ExplainOffer>(app, file || !app.target.version ? null : paths.explain, words.loading);
   const mechanism = mechanismOf(offer, address.name);
-  const path = mechanism === null ? null : paths.chart(mechanism, address.text);
+  const text = textOf(app, mechanism, address);
+  const missing = mechanism === RUN && !text && !app.target.image;
+  const path = mechanism === null || missing ? null : paths.chart(mechanism, text);
   const answered = useAnswer<Chart>(app, path, words.explain.chart, true);
-  const chart = file ?? answered;
+  const chart = file ?? (missing ? null : answered);
   const first = useMemo(() => chart && initial(chart, address.step), [chart]);
   const [edited, setState] = useState<ChartState | null>(null);
   const state = edited && edited.chart === chart ? edited : first;
   useLayoutEffect(() => app.entitle(chart?.title ?? ""), [chart]);
   if (!offer && !state) return null;
-  const asked = { offer, mechanism: mechanism ?? "", text: address.text };
+  const asked = { offer, mechanism: mechanism ?? "", text };
   return (
     <>
       <ExplainToolbar app={app} asked={asked} state={state} setState={setState} />
+      {missing && <p class="hint">{words.explain.empty}</p>}
       {state && <ChartDesk app={app} state={state} setState={setState} />}
     </>
   );

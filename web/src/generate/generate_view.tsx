@@ -9,76 +9,71 @@ import { fill } from "../shared/translations.ts";
 import { type Store, useHandlers } from "../shell/store.ts";
 import { write } from "../shell/url_state.ts";
 import { TokenText, shadesOf } from "../text/token_text.tsx";
-import { type Generation, continues, strongest, tokensOf } from "./generation.ts";
-import { PromptForm, type Settings } from "./prompt_form.tsx";
+import {
+  type Generation,
+  type Settings,
+  branchesOf,
+  continues,
+  strongest,
+  tokensOf,
+  withBranch,
+} from "./generation.ts";
+import { PromptForm } from "./prompt_form.tsx";
 import { Attention, RunnersUp, headOf, layerOf, stepLayer } from "./token_panel.tsx";
-import { type Running, useGeneration } from "./use_generation.ts";
 
-const RUNNERS_UP = 6;
 const STRONGEST = 12;
 const NO_MARKS: ReadonlySet<number> = new Set();
 
 export function GenerateView({ app }: { app: Store }) {
-  const info = useAnswer<LanguageInfo>(app, paths.generate, app.words.loading, true);
-  return <section class="look generate">{info && <Generator app={app} info={info} />}</section>;
+  const { generator } = app;
+  const info = useAnswer<LanguageInfo>(app, generator.info ? null : paths.generate, app.words.loading, true);
+  generator.info ??= info;
+  return <section class="look generate">{generator.info && <Generating app={app} info={generator.info} />}</section>;
 }
 
-function Generator({ app, info }: { app: Store; info: LanguageInfo }) {
-  const running = useGeneration(app);
-  const [chosen, setChosen] = useState<number | null>(null);
-  const [attempt, setAttempt] = useState(0);
+function Generating({ app, info }: { app: Store; info: LanguageInfo }) {
+  const { generator, state } = app;
   const submitted = useRef(false);
-  const settings = settingsOf(app);
+  const settings = settingsOf(app, info);
   useLayoutEffect(() => {
-    const { say, ...rest } = settings;
-    if (!say && !submitted.current) return; // an empty prompt is only continued on request
-    setChosen(null);
-    running.start({ text: say, runners_up: RUNNERS_UP, ...rest });
-  }, [JSON.stringify(settings), attempt]);
+    if (!settings.say && !submitted.current) return; // an empty prompt is only continued on request
+    generator.show(settings, branchesOf(state));
+  }, [JSON.stringify(settings), String(state.branches)]);
   const submit = (next: Settings): void => {
     submitted.current = true;
-    const before = write(app.state);
-    app.go(next);
-    if (write(app.state) === before) setAttempt(attempt + 1);
+    const before = write({ ...app.state, at: null });
+    app.go({ ...next, branches: null, at: null });
+    if (write(app.state) === before) generator.show(settings, [], true);
   };
   useHandlers(app, [app, info], { key: (event) => stepLayer(app, info, event.key) });
-  const { generation } = running;
+  const { generation } = generator;
   return (
     <>
       <PromptForm app={app} info={info} submit={submit} />
-      {generation && (
-        <Text app={app} info={info} running={running} generation={generation} chosen={chosen} choose={setChosen} />
-      )}
+      {generation && <Text app={app} info={info} generation={generation} />}
     </>
   );
 }
 
-function settingsOf({ state }: Store): Settings {
-  const { say, seed, temperature, top_p, tokens } = state;
-  return { say, seed, temperature, top_p, tokens };
+function settingsOf({ state }: Store, info: LanguageInfo): Settings {
+  const { say, seed, temperature, top_k, top_p, min_p, repetition_penalty, tokens, stop, chat } = state;
+  return { say, seed, temperature, top_k, top_p, min_p, repetition_penalty, tokens, stop, chat: chat && info.chat };
 }
 
-interface TextProps {
-  app: Store;
-  info: LanguageInfo;
-  running: Running;
-  generation: Generation;
-  chosen: number | null;
-  choose: (position: number | null) => void;
-}
+type TextProps = { app: Store; info: LanguageInfo; generation: Generation };
 
-function Text({ app, info, running, generation, chosen: selected, choose }: TextProps) {
+function Text({ app, info, generation }: TextProps) {
+  const { at } = app.state;
   const { prompt, steps } = generation;
   const tokens = useMemo(() => tokensOf(generation), [generation]);
-  const chosen = selected !== null && selected < tokens.length ? selected : null;
+  const chosen = at !== null && at < tokens.length ? at : null;
   const [pointed, setPointed] = useState<number | null>(null);
   const weights = useAttention(app, info, generation, chosen);
   const shades = useMemo(() => weights && shadesOf(tokens.length, weights, "linear"), [weights, tokens.length]);
   const step = (chosen ?? tokens.length - 1) - prompt.length;
-  const branch = (token: number): void => {
-    choose(prompt.length + step);
-    running.branch(step, token);
-  };
+  const choose = (position: number | null): void => app.go({ at: position }, at !== null && position !== null);
+  const branch = (token: number): void =>
+    app.go({ at: prompt.length + step, branches: withBranch(branchesOf(app.state), { step, token }) });
   return (
     <div class="desk">
       <div class="texts">
@@ -93,7 +88,7 @@ function Text({ app, info, running, generation, chosen: selected, choose }: Text
           clear={() => choose(null)}
           point={setPointed}
         />
-        <Progress app={app} running={running} generation={generation} />
+        <Progress app={app} generation={generation} />
       </div>
       <aside class="panel">
         {chosen === null && <p class="hint">{app.words.generate.hint}</p>}
@@ -112,11 +107,11 @@ function useAttention(app: Store, info: LanguageInfo, { id, revision }: Generati
   return useMemo(() => attention && strongest(attention.weights, STRONGEST), [attention]);
 }
 
-type ProgressProps = { app: Store; running: Running; generation: Generation };
-
 /** Stop and continue, and why the text ended. */
-function Progress({ app, running: { running, stop, resume }, generation }: ProgressProps) {
-  const { generate } = app.words;
+function Progress({ app, generation }: { app: Store; generation: Generation }) {
+  const { words, generator } = app;
+  const { generate } = words;
+  const { running } = generator;
   const { steps, reason } = generation;
   const count = fill(generate.count, { count: app.count(steps.length) });
   const showMaps = async (): Promise<void> => {
@@ -125,11 +120,15 @@ function Progress({ app, running: { running, stop, resume }, generation }: Progr
   return (
     <div class="progress">
       {running ? (
-        <button type="button" class="plain" onClick={stop}>
+        <button type="button" class="plain" onClick={() => generator.stop()}>
           {generate.stop}
         </button>
       ) : (
-        <button type="button" class="plain" disabled={!continues(generation)} onClick={() => resume(app.state.tokens)}>
+        <button
+          type="button"
+          class="plain"
+          disabled={!continues(generation)}
+          onClick={() => generator.resume(app.state.tokens)}>
           {generate.resume}
         </button>
       )}

@@ -1,15 +1,27 @@
 // The prompt and the settings of a generation.
 
-import { useLayoutEffect, useRef } from "preact/hooks";
+import type { InputHTMLAttributes } from "preact";
+import { useId, useLayoutEffect, useRef } from "preact/hooks";
 
 import type { LanguageInfo } from "../api/types.ts";
 import type { Store } from "../shell/store.ts";
-import type { State } from "../shell/url_state.ts";
+import { START } from "../shell/url_state.ts";
+import type { Settings } from "./generation.ts";
 
 const MOST_TOKENS = 4096;
-
-/** The settings that are in the URL, and their names in a request. */
-export type Settings = Pick<State, "say" | "seed" | "temperature" | "top_p" | "tokens">;
+/** The settings that are shown on request: which tokens may be chosen, and what ends or repeats. */
+const RESTRICTIONS = ["top_k", "top_p", "min_p"] as const;
+const MORE = [...RESTRICTIONS, "repetition_penalty", "stop"] as const;
+const NUMBERS = {
+  temperature: { min: 0, max: 10, step: 0.05 },
+  tokens: { min: 1, max: MOST_TOKENS, step: 1 },
+  seed: { min: 0, max: 999_999_999, step: 1 },
+  top_k: { min: 0, max: 999_999_999, step: 1 },
+  top_p: { min: 0.05, max: 1, step: 0.05 },
+  min_p: { min: 0, max: 1, step: 0.01 },
+  repetition_penalty: { min: 0.1, max: 10, step: 0.05 },
+};
+type NumberName = keyof typeof NUMBERS;
 
 interface FormProps {
   app: Store;
@@ -26,10 +38,7 @@ export function PromptForm({ app, info, submit }: FormProps) {
   }, [state.say, info.prompt]);
   const send = (event: Event): void => {
     event.preventDefault();
-    if (!form.current!.reportValidity()) return;
-    const value = (name: string): number => Number(new FormData(form.current!).get(name));
-    const numbers = { seed: value("seed"), temperature: value("temperature"), top_p: value("top_p") };
-    submit({ say: box.current!.value, ...numbers, tokens: value("tokens") });
+    if (form.current!.reportValidity()) submit(settingsIn(form.current!, box.current!.value));
   };
   const pressed = (event: KeyboardEvent): void => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
@@ -37,59 +46,96 @@ export function PromptForm({ app, info, submit }: FormProps) {
   return (
     <form class="say" ref={form} onSubmit={send}>
       <label class="field wide">
-        <span>{words.generate.label}</span>
+        <span>{state.chat && info.chat ? words.generate.message : words.generate.label}</span>
         <textarea ref={box} rows={2} placeholder={words.generate.placeholder} maxLength={2000} onKeyDown={pressed} />
       </label>
-      <SettingFields app={app} />
+      <div class="settings">
+        <NumberField app={app} name="temperature" />
+        <NumberField app={app} name="tokens" />
+        <NumberField app={app} name="seed" />
+        {info.chat && <ChatField app={app} />}
+        <button type="submit" class="main">
+          {words.generate.go}
+        </button>
+      </div>
+      <MoreSettings app={app} />
     </form>
   );
 }
 
-function SettingFields({ app }: { app: Store }) {
+function settingsIn(form: HTMLFormElement, say: string): Settings {
+  const fields = new FormData(form);
+  const numbers = Object.keys(NUMBERS).map((name) => [name, Number(fields.get(name))]);
+  const values = Object.fromEntries(numbers) as Record<NumberName, number>;
+  return { say, ...values, stop: String(fields.get("stop") ?? ""), chat: fields.has("chat") };
+}
+
+/** The settings that a beginner can leave alone. They are open if one of them is in use. */
+function MoreSettings({ app }: { app: Store }) {
   const { words, state } = app;
+  const used = MORE.some((name) => state[name] !== START[name]);
+  const reveal = (event: Event): void => {
+    (event.currentTarget as HTMLDetailsElement).open = true; // the browser shows what is wrong
+  };
   return (
-    <div class="settings">
-      <NumberField
-        label={words.generate.temperature}
-        name="temperature"
-        value={state.temperature}
-        max={10}
-        step={0.05}
-      />
-      <NumberField label={words.generate.topP} name="top_p" value={state.top_p} min={0.05} max={1} step={0.05} />
-      <NumberField label={words.generate.seed} name="seed" value={state.seed} max={999_999_999} />
-      <NumberField label={words.generate.tokens} name="tokens" value={state.tokens} min={1} max={MOST_TOKENS} />
-      <button type="submit" class="main">
-        {words.generate.go}
-      </button>
-    </div>
+    <details class="more" open={used} onInvalidCapture={reveal}>
+      <summary>{words.generate.more}</summary>
+      <div class="groups">
+        <fieldset>
+          <legend>{words.generate.restrict}</legend>
+          {RESTRICTIONS.map((name) => (
+            <NumberField key={name} app={app} name={name} />
+          ))}
+        </fieldset>
+        <fieldset>
+          <legend>{words.generate.repeat}</legend>
+          <NumberField app={app} name="repetition_penalty" />
+          <Field app={app} name="stop" attributes={{ type: "text", maxLength: 100 }} />
+        </fieldset>
+      </div>
+    </details>
   );
 }
 
-interface NumberProps {
-  label: string;
-  name: string;
-  value: number;
-  min?: number;
-  max: number;
-  step?: number;
+function ChatField({ app }: { app: Store }) {
+  const { words, state } = app;
+  const box = useRef<HTMLInputElement>(null);
+  useLayoutEffect(() => {
+    box.current!.checked = state.chat;
+  }, [state.chat]);
+  return (
+    <label class="check" title={words.generate.about.chat}>
+      <input type="checkbox" name="chat" ref={box} />
+      <span>{words.generate.settings.chat}</span>
+    </label>
+  );
 }
 
-function NumberField({ label, name, value, min = 0, max, step = 1 }: NumberProps) {
+function NumberField({ app, name }: { app: Store; name: NumberName }) {
+  return <Field app={app} name={name} attributes={{ type: "number", inputMode: "decimal", ...NUMBERS[name] }} />;
+}
+
+type FieldProps = { app: Store; name: NumberName | "stop"; attributes: InputHTMLAttributes };
+
+/** A setting with its explanation. It shows the value of the URL until the user types another. */
+function Field({ app, name, attributes }: FieldProps) {
+  const { settings, about } = app.words.generate;
+  const [value, id, box] = [String(app.state[name]), useId(), useRef<HTMLInputElement>(null)];
+  useLayoutEffect(() => {
+    box.current!.value = value;
+  }, [value]);
   return (
-    <label class="field">
-      <span>{label}</span>
+    <div class="field">
+      <label for={id}>{settings[name]}</label>
       <input
-        type="number"
-        inputMode="decimal"
-        required
+        id={id}
+        ref={box}
         name={name}
-        defaultValue={String(value)}
-        key={value}
-        min={min}
-        max={max}
-        step={step}
+        required={name !== "stop"}
+        aria-describedby={`${id}-about`}
+        {...attributes}
       />
-    </label>
+      <small id={`${id}-about`}>{about[name]}</small>
+    </div>
   );
 }

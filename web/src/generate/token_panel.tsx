@@ -5,10 +5,12 @@ import type { ComponentChildren } from "preact";
 import type { GeneratedToken, LanguageInfo } from "../api/types.ts";
 import { Select, WeightList } from "../shared/controls.tsx";
 import { figure } from "../shared/format.ts";
+import { Legend } from "../shared/legend.tsx";
+import { Readout } from "../shared/readout.tsx";
 import { fill } from "../shared/translations.ts";
 import { type Store, headName } from "../shell/store.ts";
 import type { Head } from "../shell/url_state.ts";
-import { show } from "../text/token_spelling.ts";
+import { positionIfRepeated, show } from "../text/token_spelling.ts";
 import type { Weights } from "../text/token_text.tsx";
 
 interface RunnersUpProps {
@@ -85,6 +87,7 @@ export function Attention({ app, info, tokens, chosen, weights, pointed, choose 
   const { generate } = app.words;
   const items = (weights?.positions ?? []).map((position, rank) => ({
     name: show(tokens[position] ?? ""),
+    position: positionIfRepeated(tokens, position),
     weight: weights!.weights[rank]!,
     shown: figure(weights!.weights[rank]!),
     choose: () => choose(position),
@@ -93,13 +96,10 @@ export function Attention({ app, info, tokens, chosen, weights, pointed, choose 
   const weight = pointed === null ? undefined : weights?.all?.[pointed];
   return (
     <section class="card">
+      <Readout name={`“${show(tokens[chosen] ?? "")}”`} readings={items} />
       <h2>{fill(generate.attends, { token: show(tokens[chosen] ?? "") })}</h2>
       <LayerChoice app={app} info={info} />
-      <div class="legend" role="img" aria-label={fill(generate.legend, { weight: figure(most) })}>
-        <span>0</span>
-        <i />
-        <span>{figure(most)}</span>
-      </div>
+      <Legend app={app} low={0} high={most} />
       <p class="hint told">
         {weight === undefined
           ? "\u00a0"

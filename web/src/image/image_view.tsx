@@ -9,6 +9,7 @@ import { useAnswer, useAnswers } from "../api/use_answer.ts";
 import { Choice, HeadChoice, ScaleChoice, stepHead } from "../shared/controls.tsx";
 import { beside, clamp, figure } from "../shared/format.ts";
 import { type Scale, ramp, shade } from "../shared/palette.ts";
+import { Legend, gradient, lowest } from "../shared/legend.tsx";
 import { fill } from "../shared/translations.ts";
 import { type Store, mapOf, useHandlers } from "../shell/store.ts";
 import type { State } from "../shell/url_state.ts";
@@ -79,14 +80,13 @@ function patchBeside(event: KeyboardEvent, { rows, columns }: Picture, patch: nu
 /** The image, its overlay, and the hovered patch. */
 function Framed({ app, opacity }: { app: Store; opacity: number }) {
   const { words, state, target } = app;
-  const picture = target.image!;
-  const rolled = state.overlay === "rollout";
+  const [picture, rolled] = [target.image!, state.overlay === "rollout"];
   const path = rolled ? paths.rolledOverlay(tokenOf(app)) : paths.overlay(mapOf(app).id, state.head, tokenOf(app));
   const answer = useAnswer<OverlayAnswer>(app, path, rolled ? words.work.rollout : words.work.overlay, true);
   const resting = state.overlay === "class" ? null : state.patch;
   const [pointed, setPointed] = useState<number | null>(null);
-  const choose = (patch: number): void =>
-    app.go({ patch, overlay: rolled ? "rollout" : "patch" }, state.patch !== null);
+  const kind = rolled ? "rollout" : "patch";
+  const choose = (patch: number): void => app.go({ patch, overlay: kind }, state.patch !== null);
   const pressed = (event: KeyboardEvent): void => {
     const next = patchBeside(event, picture, state.patch);
     if (event.key === "Escape" && state.patch !== null) app.go({ patch: null, overlay: "class" });
@@ -114,8 +114,15 @@ function Framed({ app, opacity }: { app: Store; opacity: number }) {
       <p class="hint" aria-live="polite">
         {patchText(app, pointed ?? resting, answer)}
       </p>
+      {answer && <OverlayLegend app={app} answer={answer} />}
     </div>
   );
+}
+
+/** The colours of an overlay, which are those of dark pages. */
+function OverlayLegend({ app, answer }: { app: Store; answer: OverlayAnswer }) {
+  const high = Math.max(...answer.weights, 0);
+  return <Legend app={app} low={lowest(high, app.state.scale)} high={high} colours={gradient("dark")} />;
 }
 
 function patchText(

@@ -1,5 +1,6 @@
 // All layers and heads as thumbnails: a table whose rows are maps and whose columns are heads.
 
+import { Fragment } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 
 import { ask, paths } from "../api/client.ts";
@@ -10,6 +11,7 @@ import { ARROWS, clamp } from "../shared/format.ts";
 import { paintShades, readPgm } from "../shared/shades.ts";
 import { fill } from "../shared/translations.ts";
 import { type Store, pictureOptions } from "../shell/store.ts";
+import { MapLegend } from "./map_view.tsx";
 
 const AT_ONCE = 3; // requests: the browser keeps a few connections free for what is clicked meanwhile
 
@@ -62,6 +64,7 @@ function Heading({ app }: { app: Store }) {
       <div class="tools">
         <ReduceChoice app={app} />
         <ScaleChoice app={app} />
+        {maps.length > 0 && <MapLegend app={app} floor={Math.max(...maps.map((map) => map.floor))} />}
       </div>
     </header>
   );
@@ -72,7 +75,14 @@ function Row({ app, map }: { app: Store; map: MapInfo }) {
   return (
     <tr>
       <th scope="row">
-        <b title={map.name}>{map.name}</b>
+        <b title={map.name}>
+          {map.name.split(/(?<=[._/])/).map((part, index) => (
+            <Fragment key={index}>
+              {part}
+              <wbr />
+            </Fragment>
+          ))}
+        </b>
         <span>
           {grid.kinds[map.kind]} · {`${app.count(map.queries)} × ${app.count(map.keys)}`}
         </span>

@@ -10,8 +10,11 @@ import { useAnswer } from "../api/use_answer.ts";
 import { Debounced } from "../shared/canvas.ts";
 import { Facts, HeadChoice, IconButton, ReduceChoice, ScaleChoice, WeightList, stepHead } from "../shared/controls.tsx";
 import { figure } from "../shared/format.ts";
+import { Legend, gradient } from "../shared/legend.tsx";
+import { Readout } from "../shared/readout.tsx";
 import { fill } from "../shared/translations.ts";
 import { type Store, headName, mapOf, named, tokensOf, useHandlers } from "../shell/store.ts";
+import { positionIfRepeated } from "../text/token_spelling.ts";
 import { TokenText, shadesOf } from "../text/token_text.tsx";
 import { type TileElements, type TileEvents, TileViewer } from "./tile_viewer.ts";
 import type { Cell } from "./zoom_levels.ts";
@@ -76,6 +79,7 @@ function Toolbar({ app, zoom, whole }: { app: Store; zoom: (by: number) => void;
       <HeadChoice app={app} />
       <ReduceChoice app={app} />
       <ScaleChoice app={app} />
+      <MapLegend app={app} floor={mapOf(app).floor} />
       <div class="icons">
         <IconButton label={words.map.zoomIn} sign="+" action={() => zoom(2)} />
         <IconButton label={words.map.zoomOut} sign="−" action={() => zoom(0.5)} />
@@ -83,6 +87,10 @@ function Toolbar({ app, zoom, whole }: { app: Store; zoom: (by: number) => void;
       </div>
     </div>
   );
+}
+
+export function MapLegend({ app, floor }: { app: Store; floor: number }) {
+  return <Legend app={app} low={app.state.scale === "log" ? floor : 0} high={1} colours={gradient(app.theme)} />;
 }
 
 /** The elements of the tile viewer. They stay when another head is shown, and so does the focus. */
@@ -115,8 +123,9 @@ function TileArea({ app, viewer, events }: { app: Store; viewer: { current: Tile
         aria-label={fill(words.map.label, { name: mapOf(app).name, head: headName(app, state.head) })}
         aria-describedby="here"
         ref={keep("container")}
+        onPointerDown={point}
         onPointerMove={point}
-        onPointerLeave={() => viewer.current!.point(null)}
+        onPointerLeave={(event) => event.pointerType !== "touch" && viewer.current!.point(null)}
         onKeyDown={(event) => viewer.current!.pressed(event) && event.preventDefault()}>
         <div class="tiles" ref={keep("tiles")} />
         <canvas class="over" aria-hidden="true" ref={keep("over")} />
@@ -155,6 +164,9 @@ function Here({ app, pointer }: { app: Store; pointer: Pointer }) {
       {tokens && <small> {position}</small>}
     </>
   );
+  const reading = ({ key }: Cell, { weight }: CellAnswer) => {
+    return { name: named(keys, key), position: positionIfRepeated(keys, key), weight: weight ?? 0 };
+  };
   const lines = (at: Cell): [string, ComponentChildren][] => [
     [words.query, entry(queries, at.query)],
     [words.key, entry(keys, at.key)],
@@ -163,6 +175,7 @@ function Here({ app, pointer }: { app: Store; pointer: Pointer }) {
   ];
   return (
     <section class="card">
+      {cell && answer && <Readout name={named(queries, cell.query)} readings={[reading(cell, answer)]} />}
       <h2>{words.here}</h2>
       <div class="here" id="here" aria-live="polite">
         {cell ? <Facts lines={lines(cell)} /> : <p class="hint">{words.hover}</p>}
@@ -198,7 +211,9 @@ function Strongest({ app, query, row, show, clear }: StrongestProps) {
   const keys = tokensOf(app, map, "key");
   const items = listed.row.keys.map((key, rank) => {
     const weight = listed.row.weights[rank]!;
-    return { name: named(keys, key), weight, shown: figure(weight), choose: () => show({ query: listed.query, key }) };
+    const position = positionIfRepeated(keys, key);
+    const choose = (): void => show({ query: listed.query, key });
+    return { name: named(keys, key), position, weight, shown: figure(weight), choose };
   });
   return (
     <section class="card">

@@ -139,16 +139,26 @@ export function stepHead(app: Store, key: string): boolean {
   return false;
 }
 
-export type Weighed = { name: string; weight: number; shown: string; choose: () => void };
+export interface Weighed {
+  name: string;
+  /** Shown if the text has several tokens of that name. */
+  position: number | null;
+  weight: number;
+  shown: string;
+  choose: () => void;
+}
 
 /** A list of tokens, each with a bar as long as its weight. */
 export function WeightList({ items, strongest }: { items: Weighed[]; strongest: number }) {
   return (
     <ol class="weights">
-      {items.map(({ name, weight, shown, choose }, index) => (
+      {items.map(({ name, position, weight, shown, choose }, index) => (
         <li key={index}>
           <button type="button" class="weighed" onClick={choose}>
-            <span class="token">{name}</span>
+            <span class="name">
+              <span class="token">{name}</span>
+              {position !== null && <small>{position}</small>}
+            </span>
             <i class="measure" style={{ "--share": String(strongest > 0 ? weight / strongest : 0) }} />
             <span class="number">{shown}</span>
           </button>

@@ -33,6 +33,6 @@ export function beside(key: string, { row, column }: Cell, rows: number, columns
 }
 
 /** Whether a key is pressed together with Ctrl, Alt or the command key: such keys belong to the browser. */
-export function modified(event: KeyboardEvent): boolean {
+export function modified(event: KeyboardEvent | MouseEvent): boolean {
   return event.ctrlKey || event.metaKey || event.altKey;
 }

@@ -67,6 +67,7 @@ export function ramp(theme: Theme): Colour[] {
 
 /** Three decades: a weight of a thousandth of the strongest is the weakest that is seen on the log scale. */
 const DECADES = 3;
+export const WEAKEST = 10 ** -DECADES;
 
 /** Colour intensity of a weight, in [0, 1]. */
 export function shade(weight: number, strongest: number, scale: Scale): number {

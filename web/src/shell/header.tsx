@@ -2,8 +2,9 @@
 
 import { Menu } from "../shared/controls.tsx";
 import { LANGUAGES, type Language } from "../shared/translations.ts";
+import { modified } from "../shared/format.ts";
 import type { Store, ThemeChoice } from "./store.ts";
-import { write } from "./url_state.ts";
+import type { View } from "./url_state.ts";
 
 export function Header({ app, alone }: { app: Store; alone: boolean }) {
   const { words } = app;
@@ -43,18 +44,23 @@ export function Header({ app, alone }: { app: Store; alone: boolean }) {
 
 function Navigation({ app }: { app: Store }) {
   const { words, state, explains } = app;
-  const current = (here: boolean) => (here ? "page" : undefined);
+  const link = (view: View | "explain", name: string) => {
+    const [here, address] = [explains ? view === "explain" : view === state.view, app.address(view)];
+    const go = (event: MouseEvent): void => {
+      if (modified(event) || event.shiftKey) return; // another tab or window
+      event.preventDefault();
+      if (!here || explains) app.visit(address);
+    };
+    return (
+      <a key={view} href={address} aria-current={here ? "page" : undefined} onClick={go}>
+        {name}
+      </a>
+    );
+  };
   return (
     <nav aria-label={words.navigation}>
-      {explains && <a href="./">{words.explain.maps}</a>}
-      {app.views().map((view) => (
-        <a key={view} href={write(app.sound({ ...state, view }))} aria-current={current(view === state.view)}>
-          {words.views[view]}
-        </a>
-      ))}
-      <a href={explains ? "#" : "explain.html"} aria-current={current(explains)}>
-        {words.explain.title}
-      </a>
+      {app.views().map((view) => link(view, words.views[view]))}
+      {link("explain", words.explain.title)}
     </nav>
   );
 }

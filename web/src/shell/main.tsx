@@ -66,12 +66,11 @@ function start(): void {
   const inlined = document.getElementById("chart")?.textContent;
   const chart = inlined ? (JSON.parse(inlined) as Chart) : null;
   const root = document.getElementById("page")!;
-  const explains = chart !== null || window.location.pathname.endsWith("/explain.html");
-  const app = new Store(explains, () => render(<Shell app={app} chart={chart} />, root));
+  const app = new Store(chart !== null, () => render(<Shell app={app} chart={chart} />, root));
   window.addEventListener("keydown", (event) => pressed(app, event));
   app.changed();
-  if (explains) return;
-  window.addEventListener("hashchange", () => app.arrive());
+  if (chart) return;
+  for (const event of ["popstate", "hashchange"]) window.addEventListener(event, () => app.arrive());
   void app.loadTarget();
 }
 

@@ -5,10 +5,11 @@ import { useLayoutEffect } from "preact/hooks";
 import { answer, paths } from "../api/client.ts";
 import { type Label, PendingRequests, begin, end } from "../api/pending_requests.ts";
 import type { MapInfo, Target } from "../api/types.ts";
+import { Generator } from "../generate/generator.ts";
 import type { Theme } from "../shared/palette.ts";
 import { LANGUAGES, type Language, type Words, preferred } from "../shared/translations.ts";
 import { show } from "../text/token_spelling.ts";
-import { type Head, type State, VIEWS, type View, fit, read, write } from "./url_state.ts";
+import { type Head, START, type State, VIEWS, type View, fit, landing, read, write } from "./url_state.ts";
 
 export type ThemeChoice = "auto" | Theme;
 
@@ -35,12 +36,22 @@ const store = (name: string, value: string): void => {
   }
 };
 
-const NOTHING: Target = { kind: "capture", title: "", version: "", tokens: {}, maps: [], image: null, can: [] };
+const NOTHING: Target = {
+  kind: "capture",
+  title: "",
+  version: "",
+  tokens: {},
+  maps: [],
+  image: null,
+  can: [],
+  text: null,
+};
+const EXPLAIN = "explain.html";
 const NOTE_EVERY = 320; // milliseconds: browsers limit how often the URL may be changed
 
 export class Store {
   target = NOTHING;
-  state: State = read(window.location.hash);
+  state: State;
   /** Number of times that the URL set the view. */
   arrivals = 0;
   handlers: ViewHandlers = {};
@@ -48,8 +59,9 @@ export class Store {
     (["en", "zh"] as const).find((name) => name === stored("language")) ?? preferred(navigator.languages);
   themeChoice: ThemeChoice = (["light", "dark"] as const).find((name) => name === stored("theme")) ?? "auto";
   /** Whether the page explains mechanisms, at explain.html, instead of showing maps. */
-  readonly explains: boolean;
+  explains: boolean;
   readonly requests = new PendingRequests();
+  readonly generator = new Generator(this);
   title = "";
   helping = false;
   private running = new AbortController();
@@ -58,10 +70,15 @@ export class Store {
   private stale = false;
   private noting = 0;
   private noted = 0;
+  /** Scroll position of each view when it was left. */
+  private readonly scrolled = new Map<string, number>();
   private readonly draw: () => void;
 
-  constructor(explains: boolean, draw: () => void) {
-    [this.explains, this.draw] = [explains, draw];
+  /** `file` is whether the page is a file with one chart, which has no server. */
+  constructor(file: boolean, draw: () => void) {
+    this.draw = draw;
+    this.explains = file || atExplain();
+    this.state = this.explains ? START : read(window.location.hash);
     this.dark.addEventListener("change", () => this.changed());
   }
 
@@ -138,15 +155,40 @@ export class Store {
     this.running = new AbortController();
     const task = (signal: AbortSignal): Promise<Target> => answer<Target>(paths.run, signal, { text });
     const target = await this.request(this.words.work.run, task, this.running);
-    if (target) this.show(target);
-    return target !== undefined;
+    if (!target) return false;
+    this.show(target);
+    if (text !== this.state.say && (target.can.includes("translate") || target.can.includes("generate"))) {
+      this.go({ say: text, branches: null, at: null }, true);
+    }
+    return true;
   }
 
   private show(target: Target): void {
+    const first = this.target === NOTHING;
     this.target = target;
-    this.title = target.title;
-    this.state = this.sound(this.noting ? this.state : read(window.location.hash));
+    const arrived = this.explains || this.noting ? this.state : read(window.location.hash);
+    const landed = first && (this.explains || window.location.hash.length < 2);
+    this.state = this.sound(landed ? { ...arrived, ...landing(target) } : arrived);
+    if (!this.explains) this.title = target.title;
+    if (!this.views().length && !this.explains) this.visit(EXPLAIN, true);
     this.changed();
+  }
+
+  /** Show the maps or Explain, which have different paths, without loading the page again. */
+  visit(address: string, instead = false): void {
+    this.handlers.note?.();
+    if (instead) window.history.replaceState(null, "", address);
+    else {
+      if (!this.explains) window.history.replaceState(null, "", write(this.state));
+      window.history.pushState(null, "", address);
+    }
+    this.arrive();
+  }
+
+  /** The address of a view, or of Explain with the model of the target. */
+  address(view: View | "explain"): string {
+    if (view === "explain") return EXPLAIN;
+    return `${this.explains ? "./" : ""}${write(this.sound({ ...this.state, view }))}`;
   }
 
   views(): View[] {
@@ -162,31 +204,42 @@ export class Store {
   /** Change the state. Adds an entry to the browser's history unless `quiet`. */
   go(changes: Partial<State>, quiet = false): void {
     if (!quiet) this.handlers.note?.();
-    const before = this.state;
+    const [before, shown] = [this.state, this.shown];
     this.state = this.sound({ ...before, ...changes });
     const address = write(this.state);
-    if (address === write(before)) return;
+    if (this.explains || address === write(before)) return;
     if (quiet) this.note();
     else {
       this.stopNoting();
       window.history.replaceState(null, "", write(before));
       window.history.pushState(null, "", address);
     }
-    this.follow(before);
+    this.follow(shown);
   }
 
   /** Handle a URL change by the browser's navigation or a bookmark. */
   arrive(): void {
-    const before = this.state;
+    const [before, shown] = [this.state, this.shown];
     this.stopNoting();
-    this.state = this.sound(read(window.location.hash));
+    this.explains = atExplain();
+    if (!this.explains) {
+      this.state = this.sound(read(window.location.hash));
+      this.title = this.target.title;
+    }
     if (String(before.sight) !== String(this.state.sight)) this.arrivals += 1;
-    this.follow(before);
+    this.follow(shown);
   }
 
-  private follow(before: State): void {
+  private get shown(): string {
+    return this.explains ? EXPLAIN : this.state.view;
+  }
+
+  /** Draw the page after a change of the state. A view is scrolled as it was when it was left. */
+  private follow(shown: string): void {
+    const moves = shown !== this.shown;
+    if (moves) this.scrolled.set(shown, window.scrollY);
     this.changed();
-    if (before.view !== this.state.view) window.scrollTo(0, 0);
+    if (moves) window.scrollTo(0, this.scrolled.get(this.shown) ?? 0);
   }
 
   /** Schedule an update of the URL. */
@@ -206,6 +259,10 @@ export class Store {
     this.noting = 0;
     end(this);
   }
+}
+
+function atExplain(): boolean {
+  return window.location.pathname.endsWith(`/${EXPLAIN}`);
 }
 
 /** Handle keys while a component is shown. The handlers are replaced when `inputs` change. */

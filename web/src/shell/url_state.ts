@@ -5,6 +5,7 @@ export type View = (typeof VIEWS)[number];
 export type Head = number | "mean";
 
 const MAX_SENTENCE_LENGTH = 2000; // maximum number of characters of a sentence or a prompt in the URL
+const MAX_STOP_LENGTH = 100;
 
 type Field<T> = (text: string | null) => T;
 
@@ -30,6 +31,11 @@ const sight: Field<[left: number, top: number, across: number] | null> = (text) 
   return Number.isFinite(left + top + across) && across > 0 && !more.length ? [left, top, across] : null;
 };
 
+const numbers: Field<number[] | null> = (text) => {
+  const all = text === null || !/^\d{1,9}(,\d{1,9})*$/.test(text) ? [] : text.split(",").map(Number);
+  return all.length && all.length % 2 === 0 ? all : null;
+};
+
 /** Parsers of the state in the URL. Missing or invalid values have their defaults. */
 const FIELDS = {
   /** The selected map; null for the grid of all maps. */
@@ -42,6 +48,8 @@ const FIELDS = {
   /** The other end of a selected span. */
   end: whole,
   direction: oneOf("from", "to"),
+  /** Links of the selected head, or of all heads in colours. */
+  links: oneOf("one", "all"),
   /** Key at the left edge, query at the top edge, keys across. */
   sight,
   overlay: oneOf("class", "patch", "rollout"),
@@ -51,8 +59,19 @@ const FIELDS = {
   /** Settings of a generation. */
   seed: (text: string | null) => whole(text) ?? 0,
   temperature: number(0, 10, 1),
+  top_k: (text: string | null) => whole(text) ?? 0,
   top_p: number(0.05, 1, 1),
+  min_p: number(0, 1, 0),
+  repetition_penalty: number(0.1, 10, 1),
   tokens: (text: string | null) => number(1, 4096, 64)(String(whole(text))),
+  /** The string that ends a text, as typed; empty for none. */
+  stop: (text: string | null) => (text ?? "").slice(0, MAX_STOP_LENGTH),
+  /** Whether the prompt is a message to a model trained on conversations. */
+  chat: (text: string | null) => text === "true",
+  /** The branches of a generated text: the step and the id of the other token, of one branch after the other. */
+  branches: numbers,
+  /** The selected token of a prompt or a generated text. */
+  at: whole,
   /** The layer whose attention is shown for a generated token; null for the last one. */
   layer: whole,
 };
@@ -98,4 +117,19 @@ export function fit(state: State, shapes: readonly Shape[]): State {
     end: token === null ? null : within(state.end, size),
     sight: map === null ? null : state.sight,
   };
+}
+
+/** The properties of a target that decide where the page opens it. */
+export type Landing = { kind: string; can: readonly string[]; maps: readonly Shape[]; text: string | null };
+
+/** Where the page opens a target: at the view that shows most of it. */
+export function landing({ kind, can, maps, text }: Landing): Partial<State> {
+  const say = (text ?? "").slice(0, MAX_SENTENCE_LENGTH);
+  if (can.includes("image")) return { view: "image" };
+  if (can.includes("translate")) return { view: "translate", say };
+  if (can.includes("generate")) return { view: "generate", say };
+  if (kind === "model" && can.includes("text")) {
+    return { view: "text", map: maps.length - 1, head: "mean", scale: "linear" };
+  }
+  return {};
 }

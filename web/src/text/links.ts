@@ -1,6 +1,6 @@
 // Links between tokens: which of them are shown.
 
-export type Link = { from: number; to: number; weight: number };
+export type Link = { from: number; to: number; weight: number; head?: number };
 
 const MOST_TO = 28;
 

@@ -1,27 +1,30 @@
 // The Text view: the tokens, coloured by what the selected one attends to or receives, and the links of a span.
 
-import { useMemo, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { paths } from "../api/client.ts";
-import type { KeyAnswer, MapInfo, QueryAnswer, ReceivedAnswer } from "../api/types.ts";
+import type { MapInfo, ReceivedAnswer } from "../api/types.ts";
 import { useAnswer, useAnswers } from "../api/use_answer.ts";
 import { Choice, HeadChoice, ScaleChoice, WeightList, stepHead } from "../shared/controls.tsx";
+import { Debounced } from "../shared/canvas.ts";
 import { figure } from "../shared/format.ts";
+import { Legend, lowest } from "../shared/legend.tsx";
+import { Readout } from "../shared/readout.tsx";
 import { fill } from "../shared/translations.ts";
 import { AnotherText } from "../shell/dialogs.tsx";
 import { type Store, mapOf, tokensOf, useHandlers } from "../shell/store.ts";
-import type { State } from "../shell/url_state.ts";
+import { AllHeads } from "./all_heads.tsx";
+import { type Answer, type Direction, type Names, pathOf, receivedOf, sides, weightsOf } from "./answers.ts";
 import { LinkCurves } from "./link_curves.tsx";
 import type { Link } from "./links.ts";
-import { show } from "./token_spelling.ts";
+import { positionIfRepeated, show } from "./token_spelling.ts";
 import { TokenText, type Weights, shadesOf } from "./token_text.tsx";
 
 const STRONGEST = 20;
 const LINKS_EACH = 5;
 const MOST_FROM = 16;
+const PAUSE = 60; // milliseconds on a token until its links are requested
 const NO_MARKS: ReadonlySet<number> = new Set();
-
-type Answer = QueryAnswer | KeyAnswer;
 
 export function TextView({ app }: { app: Store }) {
   const { words } = app;
@@ -58,6 +61,14 @@ function Toolbar({ app }: { app: Store }) {
         choose={(direction) => app.go({ direction })}
       />
       <ScaleChoice app={app} />
+      {mapOf(app).heads > 1 && (
+        <Choice
+          label={words.text.links}
+          names={words.text.linkedHeads}
+          value={state.links}
+          choose={(links) => app.go({ links })}
+        />
+      )}
       {app.target.can.includes("run") && (
         <button type="button" class="plain" onClick={() => setAsking(true)}>
           {words.text.another}
@@ -68,23 +79,17 @@ function Toolbar({ app }: { app: Store }) {
   );
 }
 
-function pathOf(map: MapInfo, { head, direction }: State, token: number, top: number): string {
-  return direction === "from" ? paths.query(map.id, head, token, top) : paths.key(map.id, head, token, top);
-}
-
-function weightsOf(answer: Answer): Weights {
-  if ("keys" in answer) return { positions: answer.keys, weights: answer.weights, all: answer.row };
-  return { positions: answer.queries, weights: answer.weights, all: answer.column };
-}
-
-/** The mean weight that each key receives, for each of `size` keys. */
-function receivedOf(size: number, { received, cells_per_entry: cells = 1 }: ReceivedAnswer): Weights {
-  const all = Array.from({ length: size }, (_, position) => received[Math.floor(position / cells)] ?? 0);
-  return { positions: [], weights: [received.reduce((most, weight) => Math.max(most, weight), 1e-12)], all };
-}
-
+type Pointed = { token: number; direction: Direction };
 /** A token, the direction of the request, and the response. */
-type Listed = { token: number; direction: State["direction"]; answer: Weights };
+type Listed = Pointed & { answer: Weights };
+
+/** The token under the mouse, once it rests there. */
+function usePointed(): [Pointed | null, (token: number | null, direction: Direction) => void] {
+  const [pointed, setPointed] = useState<Pointed | null>(null);
+  const debounced = useMemo(() => new Debounced(PAUSE, setPointed), []);
+  useLayoutEffect(() => () => debounced.cancel(), []);
+  return [pointed, (token, direction) => debounced.call(token === null ? null : { token, direction })];
+}
 
 /** The weights of the selected token. The previous response is kept until the new one arrives. */
 function useChosen(app: Store, map: MapInfo): Listed | null {
@@ -92,7 +97,11 @@ function useChosen(app: Store, map: MapInfo): Listed | null {
   const { direction } = state;
   const token = state.end ?? state.token;
   const label = fill(direction === "from" ? words.work.query : words.work.key, { position: token ?? 0 });
-  const answer = useAnswer<Answer>(app, token === null ? null : pathOf(map, state, token, STRONGEST), label);
+  const answer = useAnswer<Answer>(
+    app,
+    token === null ? null : pathOf(map, state.head, direction, token, STRONGEST),
+    label,
+  );
   const listed = useMemo(
     () => (token === null || !answer ? null : { token, direction, answer: weightsOf(answer) }),
     [answer, token, direction],
@@ -103,15 +112,15 @@ function useChosen(app: Store, map: MapInfo): Listed | null {
   return last.current;
 }
 
-type Names = { query: string[]; key: string[] };
-
 /** The texts, and the weights of the selected token beside them. */
 function Reading({ app, map, names }: { app: Store; map: MapInfo; names: Names }) {
   const { token, end, direction } = app.state;
   const chosen = useChosen(app, map);
+  const [pointed, point] = usePointed();
   const keys = useRef<TokenText>(null);
+  const all = app.state.links === "all" && map.heads > 1;
   const one = map.kind !== "cross" && map.query_tokens === map.key_tokens;
-  const choose = (next: number, lengthen: boolean, towards: State["direction"]): void => {
+  const choose = (next: number, lengthen: boolean, towards: Direction): void => {
     const { state } = app;
     if (lengthen && state.token !== null && towards === state.direction) app.go({ end: next }, true);
     else app.go({ token: next, end: null, direction: towards }, state.token !== null);
@@ -120,9 +129,10 @@ function Reading({ app, map, names }: { app: Store; map: MapInfo; names: Names }
     choose(next, false, one ? direction : direction === "from" ? "to" : "from");
   return (
     <div class="desk">
-      <Texts app={app} map={map} names={names} one={one} chosen={chosen} choose={choose} keys={keys} />
+      <Texts app={app} map={map} names={names} one={one} chosen={chosen} choose={choose} keys={keys} point={point} />
       <aside class="panel">
-        {token !== null && end !== null && end !== token && chosen && (
+        {all && <AllHeads app={app} map={map} names={names} at={pointed ?? chosen} />}
+        {!all && token !== null && end !== null && end !== token && chosen && (
           <SpanLinks app={app} map={map} span={[token, end]} names={names} reveal={(to) => keys.current?.reveal(to)} />
         )}
         {token === null && <Hints app={app} />}
@@ -139,24 +149,26 @@ interface TextsProps {
   /** Whether queries and keys are one text. */
   one: boolean;
   chosen: Listed | null;
-  choose: (token: number, lengthen: boolean, towards: State["direction"]) => void;
+  choose: (token: number, lengthen: boolean, towards: Direction) => void;
   keys: { current: TokenText | null };
+  point: (token: number | null, towards: Direction) => void;
 }
 
 /** The texts of queries and keys; one text if a sequence attends to itself. */
-function Texts({ app, map, names, one, chosen, choose, keys }: TextsProps) {
+function Texts({ app, map, names, one, chosen, choose, keys, point }: TextsProps) {
   const { words, state } = app;
   const { token, end, direction, scale } = state;
   const overall = token === null ? paths.received(map.id, state.head) : null;
   const received = useAnswer<ReceivedAnswer>(app, overall, words.work.received);
   // A token attends to keys and receives from queries; without a chosen token, keys are coloured by what they receive
   const coloured = chosen?.direction === "to" ? "query" : "key";
-  const shades = useMemo(() => {
-    const weights = chosen?.answer ?? (received && receivedOf(map.keys, received));
-    return weights && shadesOf(names[coloured].length, weights, scale);
-  }, [chosen, received, coloured, scale]);
+  const weights = useMemo(
+    () => chosen?.answer ?? (received && receivedOf(map.keys, received)),
+    [chosen, received, map.keys],
+  );
+  const shades = useMemo(() => weights && shadesOf(names[coloured].length, weights, scale), [weights, coloured, scale]);
   const span: [number, number] | null = token === null ? null : [token, end ?? token];
-  const text = (side: "query" | "key", label: string, towards: State["direction"]) => (
+  const text = (side: "query" | "key", label: string, towards: Direction) => (
     <section class="reading" key={label}>
       {!one && <h2>{label}</h2>}
       <TokenText
@@ -168,11 +180,18 @@ function Texts({ app, map, names, one, chosen, choose, keys }: TextsProps) {
         span={one || direction === towards ? span : null}
         choose={(next, lengthen) => choose(next, lengthen, one ? app.state.direction : towards)}
         clear={() => app.go({ token: null, end: null })}
+        point={(next) => point(next, one ? app.state.direction : towards)}
       />
     </section>
   );
   const two = [text("key", words.text.keys, "to"), text("query", words.text.queries, "from")];
-  return <div class="texts">{one ? text("key", words.text.both, "from") : two}</div>;
+  const high = Math.max(...(weights?.weights ?? []), 0);
+  return (
+    <div class="texts">
+      <Legend app={app} low={lowest(high, scale)} high={high} />
+      {one ? text("key", words.text.both, "from") : two}
+    </div>
+  );
 }
 
 function Hints({ app }: { app: Store }) {
@@ -185,11 +204,6 @@ function Hints({ app }: { app: Store }) {
   );
 }
 
-/** The names on the side of the chosen token, and on the other side. */
-function sides(names: Names, direction: State["direction"]): { from: string[]; to: string[] } {
-  return direction === "from" ? { from: names.query, to: names.key } : { from: names.key, to: names.query };
-}
-
 type ChosenProps = { app: Store; listed: Listed; names: Names; choose: (token: number) => void };
 
 function Chosen({ app, listed: { token, direction, answer }, names, choose }: ChosenProps) {
@@ -198,10 +212,12 @@ function Chosen({ app, listed: { token, direction, answer }, names, choose }: Ch
   const items = answer.positions.map((position, rank) => {
     const weight = answer.weights[rank]!;
     const name = `“${show(to[position] ?? "")}”`;
-    return { name, weight, shown: figure(weight), choose: () => choose(position) };
+    const repeated = positionIfRepeated(to, position);
+    return { name, position: repeated, weight, shown: figure(weight), choose: () => choose(position) };
   });
   return (
     <section class="card">
+      <Readout name={`“${show(from[token] ?? "")}”`} readings={items} />
       <h2>{fill(words.text.chosen, { token: show(from[token] ?? ""), position: token })}</h2>
       <p class="hint">{words.text.directions[direction]}</p>
       <WeightList items={items} strongest={Math.max(...answer.weights, 1e-12)} />
@@ -217,7 +233,7 @@ function SpanLinks({ app, map, span, names, reveal }: SpanLinksProps) {
   const [first, last] = [Math.min(...span), Math.max(...span)];
   const all = last - first + 1;
   const tokens = Array.from({ length: Math.min(all, MOST_FROM) }, (_, index) => first + index);
-  const asked = tokens.map((token) => pathOf(map, state, token, LINKS_EACH));
+  const asked = tokens.map((token) => pathOf(map, state.head, state.direction, token, LINKS_EACH));
   const answers = useAnswers<Answer>(app, asked, 3, words.work.links);
   if (answers.some((one) => one === undefined)) return null;
   const links: Link[] = answers.flatMap((one, index) => {
@@ -227,11 +243,11 @@ function SpanLinks({ app, map, span, names, reveal }: SpanLinksProps) {
   if (!links.length) return null;
   return (
     <section class="card linked">
-      <h2>{words.text.links}</h2>
+      <h2>{words.text.spanLinks}</h2>
       <p class="hint">
         {all > MOST_FROM ? fill(words.text.linksCut, { shown: MOST_FROM, all }) : words.text.linksHint}
       </p>
-      <LinkCurves links={links} names={sides(names, state.direction)} label={words.text.links} choose={reveal} />
+      <LinkCurves links={links} names={sides(names, state.direction)} label={words.text.spanLinks} choose={reveal} />
     </section>
   );
 }

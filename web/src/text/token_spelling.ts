@@ -69,3 +69,18 @@ export function parts(spelled: readonly Spelled[], least = 120, most = 320): [nu
   if (start < spelled.length) ranges.push([start, spelled.length]);
   return ranges;
 }
+
+const repetitions = new WeakMap<readonly string[], ReadonlySet<string>>();
+
+/** The position of a token if its name occurs more than once; otherwise null. */
+export function positionIfRepeated(tokens: readonly string[] | null, position: number): number | null {
+  if (!tokens) return null;
+  let repeated = repetitions.get(tokens);
+  if (!repeated) {
+    const names = tokens.map(show);
+    const first = new Map(names.map((name, index) => [name, index] as const).reverse());
+    repeated = new Set(names.filter((name, index) => first.get(name) !== index));
+    repetitions.set(tokens, repeated);
+  }
+  return repeated.has(show(tokens[position] ?? "")) ? position : null;
+}

@@ -133,6 +133,7 @@ export class TokenText extends Component<TokenTextProps> {
         aria-activedescendant={this.at === null ? undefined : `${this.id}-${this.at}`}
         ref={this.root}
         onKeyDown={(event) => this.pressed(event) && event.preventDefault()}
+        onMouseDown={(event) => event.shiftKey && event.preventDefault()} // the browser would select text
         onClick={clicked}
         onPointerMove={point && ((event) => point(tokenUnder(event)))}
         onPointerLeave={point && (() => point(null))}>

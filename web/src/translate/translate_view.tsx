@@ -9,7 +9,7 @@ import { type Cell, figure } from "../shared/format.ts";
 import type { Scale } from "../shared/palette.ts";
 import { type Words, fill } from "../shared/translations.ts";
 import type { Store } from "../shell/store.ts";
-import { show } from "../text/token_spelling.ts";
+import { positionIfRepeated, show } from "../text/token_spelling.ts";
 import { AlignmentMatrix } from "./alignment_matrix.tsx";
 
 const BEAMS = ["1", "3", "5", "10"].map((beam): [string, string] => [beam, beam]);
@@ -30,6 +30,7 @@ export function TranslateView({ app }: { app: Store }) {
       if (!answer) return;
       setHypotheses(answer.hypotheses);
       setShown(0);
+      if (answer.hypotheses[0]?.weights.length) void followText(app, say);
     });
     return () => control.abort();
   }, [say, attempt]);
@@ -48,6 +49,12 @@ export function TranslateView({ app }: { app: Store }) {
       <div class="detail">{chosen && <Detail app={app} hypothesis={chosen} scale={scale} />}</div>
     </section>
   );
+}
+
+/** Let Map and Text show the attention behind the translation of a text; false if that failed. */
+async function followText(app: Store, text: string): Promise<boolean> {
+  if (!app.target.can.includes("run")) return false;
+  return app.target.text === text || app.run(text);
 }
 
 /** The alignment of words; a model with a fixed context has none. */
@@ -106,7 +113,7 @@ function Hypotheses({ app, hypotheses, shown, setShown }: HypothesesProps) {
   const { translate: words } = app.words;
   /** Show every map behind the best translation. */
   const showMaps = async (): Promise<void> => {
-    if (await app.run(app.state.say)) app.go({ view: "map", map: null, token: null, end: null, sight: null });
+    if (await followText(app, app.state.say)) app.go({ view: "map", map: null, token: null, end: null, sight: null });
   };
   return (
     <>
@@ -178,6 +185,12 @@ function WordByWord({ words, hypothesis }: { words: Words; hypothesis: Hypothesi
   );
 }
 
+/** A token, with its position if there are several like it. */
+function numbered(tokens: string[], position: number): string {
+  const repeated = positionIfRepeated(tokens, position);
+  return repeated === null ? show(tokens[position]!) : `${show(tokens[position]!)} (${repeated})`;
+}
+
 function Alignment({ app, hypothesis, scale }: { app: Store; hypothesis: Hypothesis; scale: Scale }) {
   const { words, theme } = app;
   const { source, target, weights } = hypothesis;
@@ -187,7 +200,7 @@ function Alignment({ app, hypothesis, scale }: { app: Store; hypothesis: Hypothe
     const line = weights[row]!;
     const read = column >= 0 ? column : line.indexOf(Math.max(...line));
     const weight = figure(line[read]!);
-    return fill(words.translate.cell, { target: show(target[row]!), source: show(source[read]!), weight });
+    return fill(words.translate.cell, { target: numbered(target, row), source: numbered(source, read), weight });
   };
   return (
     <section class="card">
