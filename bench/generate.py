@@ -3,7 +3,9 @@
 Both have the same random weights in float32, and must generate the same tokens from a prompt of 512. transformers runs
 with SDPA and its fastest cache: dynamic, static, or static with the forward pass compiled by Inductor with frozen
 weights, determined on a few tokens. Prompt and new tokens are timed together, and a step of ours also against the speed
-at which this machine reads memory: every token needs all weights, and keys and values of all tokens before it.
+at which this machine reads memory: every token needs all weights, and keys and values of all tokens before it. The same
+generation is watched, too, which must not change its tokens; the maps of all steps are compared with those that the
+model computes for the whole text.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.harness import Case, Options, Versus
+import regard
+from bench.harness import Case, Figure, Options, Versus
 from bench.parity import Parity
 from regard.attention.native.few_rows import bind_linear
 from regard.models import GPT, GPTConfig
@@ -39,6 +42,7 @@ def cases(options: Options) -> Iterator[Case]:
     prompt, new = (24, 6) if options.quick else (PROMPT, NEW)
     for batch in (1, 8):
         yield from _steps(fast, batch, prompt, new, options)
+    yield _watched(fast, prompt, new, options)
     theirs = transformers_model(model)
     for batch in (1, 8):
         ids = torch.randint(model.config.vocabulary, (batch, prompt), generator=torch.Generator().manual_seed(batch))
@@ -50,6 +54,44 @@ def cases(options: Options) -> Iterator[Case]:
         bar = None if options.quick else ">= 1.5"
         parity = Parity("transformers", rtol=0, atol=0)
         yield Case("generate", shape, contenders, (Versus("ours", "transformers", bar),), parity, most_rounds=5)
+
+
+def _watched(fast: FastGPT, prompt: int, new: int, options: Options) -> Case:
+    """A generation that is watched against one that is not."""
+    ids = torch.randint(fast.model.config.vocabulary, (1, prompt), generator=torch.Generator().manual_seed(1))
+    contenders = {"watched": partial(watched, fast, ids, new), "unwatched": partial(generate, fast, ids, new)}
+    versus = Versus("watched", "unwatched", None if options.quick else "<= 1.05", "ours/peer")
+    parity = Parity("unwatched", rtol=0, atol=0, view=lambda result: result[0] if isinstance(result, tuple) else result)
+    shape = f"batch 1, prompt {prompt}, {new} new tokens"
+    return Case("generate, watched", shape, contenders, (versus,), parity, most_rounds=9, close=0.02)
+
+
+def watched(fast: FastGPT, ids: Tensor, count: int) -> tuple[Tensor, regard.Seen]:
+    """Return the tokens of a greedy generation, (B, count), and the maps of its steps."""
+    with regard.watch(fast.model) as seen:
+        return generate(fast, ids, count), seen
+
+
+def figures(options: Options) -> Iterator[Figure]:
+    prompt, new = (24, 6) if options.quick else (PROMPT, NEW)
+    yield Figure(
+        "watched maps against the model's",
+        f"{prompt} + {new} tokens",
+        partial(difference, options),
+        "max |Δ|",
+        "<= 0.00001",
+    )
+
+
+@torch.no_grad()
+def difference(options: Options) -> float:
+    """Return the largest difference of a weight in the maps of a watched generation and in those of the whole text."""
+    model, prompt, new = build(options.quick), *((24, 6) if options.quick else (PROMPT, NEW))
+    ids = torch.randint(model.config.vocabulary, (1, prompt), generator=torch.Generator().manual_seed(1))
+    tokens, seen = watched(fast_gpt(model), ids, new)
+    _, maps = model.hidden(torch.cat((ids, tokens[:, :-1]), 1), return_maps=True)
+    assert len(seen) == len(maps) and seen.missed == []
+    return max(float((mine.dense() - other.dense()).abs().max()) for mine, other in zip(seen, maps, strict=True))
 
 
 def build(quick: bool) -> GPT:

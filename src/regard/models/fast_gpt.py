@@ -107,6 +107,7 @@ class FastGPT:
             for block in self._blocks:
                 x = block.read(x, state, self._table(state), last if block is self._blocks[-1] else None)
             state.set_lengths(valid)
+            state.written = tokens
             return state, self._logits(x)  # (B, V)
 
     def step(self, tokens: Tensor, state: GPTState) -> Tensor:
@@ -126,20 +127,30 @@ class FastGPT:
                 "before them. Shorten the text, or use a model with a longer context."
             )
         with torch.inference_mode(False), torch.no_grad():
-            # an observer keeps references to queries and keys: then new buffers are used, and keys are written visibly
-            observed = bool(torch._C._len_torch_function_stack()) or traced()
+            watched = torch._C._len_torch_function_stack() > 0
             state.reserve(1)
-            x, blocks = (None if observed else state.bound) or self._bind(state, observed)
-            state.bound = None if observed else (x, blocks)
-            x.copy_(self._embed(tokens.to(x.device)[:, None], state.lengths).squeeze(1))  # (B, W)
-            for block in blocks:
-                for call in block.before:
-                    call()
-                block.attention(state)
-                for call in block.after:
-                    call()
-            state.advance()
-            return self._logits(x)
+            if traced() or (watched and state.overwrites):  # an observer must see what is written
+                state.bound = None
+                return self._run_step(tokens, state, self._bind(state, observed=True))
+            with torch._C.DisableTorchFunction():
+                bound = state.bound = state.bound or self._bind(state, observed=False)
+                logits = self._run_step(tokens, state, bound)
+            if watched:
+                for block, calls in zip(self._blocks, bound[1], strict=True):
+                    block.report(calls.query, state)
+            return logits
+
+    def _run_step(self, tokens: Tensor, state: GPTState, bound: tuple[Tensor, list[BoundBlock]]) -> Tensor:
+        x, blocks = bound
+        x.copy_(self._embed(tokens.to(x.device)[:, None], state.lengths).squeeze(1))  # (B, W)
+        for block in blocks:
+            for call in block.before:
+                call()
+            block.attention(state)
+            for call in block.after:
+                call()
+        state.advance()
+        return self._logits(x)
 
     def _bind(self, state: GPTState, observed: bool) -> tuple[Tensor, list[BoundBlock]]:
         """Return the input (B, W) of the first block, which becomes the output of the last, and the calls of a step."""

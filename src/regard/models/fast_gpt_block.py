@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..attention.attend import report_attention
 from ..attention.native.few_rows import Rotation, RowNorm, bind_attention, bind_linear, bind_rotate_append
-from ..layers import EncoderBlock, FeedForward, GatedFeedForward
+from ..layers import EncoderBlock, FeedForward, GatedFeedForward, MultiHeadAttention
 from .fast_inference import _context
 from .gpt_state import BoundBlock, GPTState
 
@@ -63,7 +64,15 @@ class FastBlock:
                 context.copy_(self._attend(q, state))
 
         rotate = bind_rotate_append(qkv, self.heads, rotation, state.lengths, None if observed else caches)
-        return BoundBlock((self._bind_qkv(x, qkv), rotate), attention, self._bind_rest(x, context.view(len(x), -1)))
+        rest = self._bind_rest(x, context.view(len(x), -1))
+        return BoundBlock((self._bind_qkv(x, qkv), rotate), attention, rest, q)
+
+    def report(self, q: Tensor, state: GPTState) -> None:
+        """Show an observer the attention of the latest step. q (B, heads, 1, D) is overwritten by the next one."""
+        with torch._C.DisableTorchFunction():
+            q, (k, v) = q.clone(), (cache[:, :, : state.length] for cache in state.caches[self.attention])
+        options = {"enable_gqa": self.heads != self.kv_heads, "window": self.window}
+        _report(self.attention, q, k, v, causal_offset=state.length - 1, **options)
 
     def _attend(self, q: Tensor, state: GPTState) -> Tensor:
         k, v = (cache[:, :, : state.length + 1] for cache in state.caches[self.attention])  # (B, kv_heads, keys, D)
@@ -96,6 +105,11 @@ class FastBlock:
                 inner.copy_(self.activation(inner))
 
         return [first, bind_linear(x, *self.up, wide, norm=self.norms[1]), activate, last]
+
+
+def _report(attention: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> None:
+    """Report a call for `attention`. `regard.watch` reads the module from this frame to name the map."""
+    report_attention(q, k, v, **options)
 
 
 def _fused(*layers: nn.Linear) -> tuple[Tensor, Tensor | None]:

@@ -361,6 +361,14 @@ class GPT(nn.Module):
         """Return empty caches, one per block, for decoding step by step, with memory for `capacity` tokens at first."""
         return [Cache(capacity) for _ in self.blocks]
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile each block with `torch.compile`, and so all that calls them: `forward`, `hidden`, `begin`, `step`.
+
+        `nn.Module.compile` would compile `forward` alone, which neither training nor generation calls.
+        """
+        for block in self.blocks:
+            block.compile(*args, **kwargs)
+
     @torch.no_grad()
     def _initialize(self) -> None:
         for name, parameter in self.named_parameters():

@@ -23,6 +23,8 @@ class BoundBlock(NamedTuple):
     before: Sequence[Callable[[], None]]
     attention: Callable[[GPTState], None]
     after: Sequence[Callable[[], None]]
+    query: Tensor
+    """(B, heads, 1, D): the queries of the latest step."""
 
 
 class GPTState:
@@ -42,6 +44,8 @@ class GPTState:
         """Number of tokens of the longest text."""
         self.ragged = False
         """Whether the lengths differ."""
+        self.written = 0
+        """Number of positions that were ever written. Watched maps may refer to them."""
         self.bound: tuple[Tensor, list[BoundBlock]] | None = None
         """The input (B, W) of the first block, and the calls of all blocks; None if they must be prepared again."""
         self.set_lengths(lengths)
@@ -68,10 +72,16 @@ class GPTState:
         self.lengths, self.bound = lengths, None
         self.length, self.ragged = max(numbers, default=0), len(set(numbers)) > 1
 
+    @property
+    def overwrites(self) -> bool:
+        """Whether the next token of a text is written to a position that was in use before."""
+        return self.ragged or self.length < self.written
+
     def advance(self) -> None:
         """Count one more token of each text."""
         self.lengths.add_(1)
         self.length += 1
+        self.written = max(self.written, self.length)
 
     def truncate(self, lengths: int | Tensor) -> None:
         """Go back to the first tokens: of all texts, or as many as (B,) says for each.

@@ -83,9 +83,10 @@ class LanguageModelling(Task[TokenBatch]):
         model, generator = self.language.model, torch.Generator().manual_seed(0)
         caches, sampled = model.caches(longest), []
         ids = torch.from_numpy(prompt.astype(np.int64))[None].to(self.device)  # (1, T)
-        for _ in range(min(CONTINUATION, longest - len(prompt))):
-            hidden = model.hidden(ids, caches=caches)[:, -1]  # (1, W)
-            probabilities = model.vocabulary(hidden).float().softmax(-1).cpu()  # (1, V)
-            ids = torch.multinomial(probabilities, 1, generator=generator).to(self.device)  # (1, 1)
-            sampled.append(int(ids))
+        with torch.compiler.set_stance("force_eager"):  # a compiled block would be compiled again for its cache
+            for _ in range(min(CONTINUATION, longest - len(prompt))):
+                hidden = model.hidden(ids, caches=caches)[:, -1]  # (1, W)
+                probabilities = model.vocabulary(hidden).float().softmax(-1).cpu()  # (1, V)
+                ids = torch.multinomial(probabilities, 1, generator=generator).to(self.device)  # (1, 1)
+                sampled.append(int(ids))
         return sampled

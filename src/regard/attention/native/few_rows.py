@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from .fused import served
+from .many_rows import EPILOGUES, Epilogue, linear_
 from .plan import OPEN, address, kernels, rows_of, view
 
-Epilogue = Literal["store", "add", "gate"]
-EPILOGUES: tuple[Epilogue, ...] = ("store", "add", "gate")
-"""Uses of a product: y = product, y += product, or y = silu(gate) · up for weights [gate; up]."""
 MOST_ROWS = 32
 """Most rows for which the kernel is used. It reads the weights from memory once, then from the cache per 8 rows."""
 
@@ -185,17 +183,7 @@ def _reference_linear(
 ) -> None:
     if before is not None:
         before()
-    if epilogue == "add":
-        y.addmm_(x, weight.T)
-        if bias is not None:
-            y.add_(bias)
-    elif epilogue == "gate":
-        gate, up = F.linear(x, weight, bias).tensor_split(2, -1)  # (N, out) each
-        torch.mul(F.silu(gate, inplace=True), up, out=y)
-    elif bias is None:
-        torch.mm(x, weight.T, out=y)
-    else:
-        torch.addmm(bias, x, weight.T, out=y)
+    linear_(x, weight, bias, y, epilogue)
 
 
 def _reference_rotate_append(
