@@ -4,7 +4,7 @@ Claim (Kaplan et al. 2020, "Scaling Laws for Neural Language Models", section 1.
 falls as a power of the number of its parameters without embeddings, and as a power of the amount of text, as long as
 the other one does not limit it.
 
-GPTs of four sizes, with rotary positions, read parts of "Romeo and Juliet" of four lengths, each 2.5 times the one
+GPTs of three sizes, with rotary positions, read parts of "Romeo and Juliet" of four lengths, each 2.5 times the one
 before, and predict the last tenth of the play. Steps, batches and learning rate are the same for all. A large model
 learns a short text by heart and then predicts other text worse, so the lowest held-out loss during training counts, as
 in the paper. Each seed has other initial weights and another part of the play.
@@ -43,7 +43,7 @@ Losses = Mapping[int, Mapping[int, Sequence[float]]]
 
 @dataclass(frozen=True)
 class Settings:
-    widths: tuple[int, ...] = (16, 32, 64, 128)
+    widths: tuple[int, ...] = (16, 32, 64)
     characters: tuple[int, ...] = (7680, 19_200, 48_000, 120_000)
     """Lengths of the training text."""
     layers: int = 3
