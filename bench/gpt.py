@@ -118,7 +118,7 @@ def difference(ours: GPT, theirs: Any, ids: Tensor) -> tuple[float, float]:
 def same_tokens(ours: GPT, theirs: Any, ids: list[int], count: int) -> int:
     """Return the number of greedy tokens until both continuations differ; `count` if they do not."""
     [mine] = generate(fast_gpt(ours), [ids], Sampling(temperature=0.0), max_new_tokens=count)
-    settings = {"do_sample": False, "max_new_tokens": count, "eos_token_id": NO_TOKEN, "pad_token_id": NO_TOKEN}
+    settings = {"do_sample": False, "max_new_tokens": count, "eos_token_id": NO_TOKEN, "pad_token_id": 0}
     mask = torch.ones(1, len(ids), dtype=torch.int64)
     other = theirs.generate(torch.tensor([ids]), attention_mask=mask, **settings)[0, len(ids) :].tolist()
     return next((at for at, (a, b) in enumerate(zip(mine.tokens, other, strict=True)) if a != b), count)
