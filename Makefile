@@ -68,7 +68,7 @@ bench: $(VENV)/ready
 	@$(BIN)/python -m pip install --quiet --only-binary :all: --no-deps openvino openvino-telemetry || echo "no openvino for this machine in the package index: nothing is compared with it"
 	$(BIN)/python -m bench all
 
-# The eleven studies (docs/studies.md), each within ten minutes on two cores
+# The twelve studies (docs/studies.md), each within ten minutes on two cores
 studies: $(VENV)/ready
 	$(BIN)/python -m studies all
 

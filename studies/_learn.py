@@ -24,6 +24,7 @@ def learn(
     rate: float,
     seed: int,
     enough: float = 0.0,
+    after: Callable[[int], object] | None = None,
 ) -> list[float]:
     """Train with AdamW on newly generated data at each step, and return the loss of each step.
 
@@ -34,6 +35,7 @@ def learn(
         loss: draws a batch with the generator and returns its mean loss.
         seed: seed of the data.
         enough: stop when the mean of the last 20 losses is below this value.
+        after: called after each step with the number of steps so far.
 
     >>> layer = nn.Linear(1, 1)
     >>> def loss(draw: torch.Generator) -> Tensor:
@@ -58,6 +60,8 @@ def learn(
         optimizer.step()
         schedule.step()
         losses.append(value.item())
+        if after is not None:
+            after(len(losses))
         if len(losses) >= 20 and statistics.mean(losses[-20:]) < enough:
             break
     model.eval()

@@ -59,7 +59,7 @@ def test_a_missing_translation_does_not_compile(tmp_path: Path) -> None:
     assert done.returncode != 0 and "Property '\"cancel\"' is missing" in done.stdout
 
 
-def test_the_wheel_contains_the_page(tmp_path: Path) -> None:
+def test_the_wheel_contains_the_page_and_the_play(tmp_path: Path) -> None:
     demand((assets.FOLDER / "index.html").exists(), "it is not built; run make page")
     pytest.importorskip("scikit_build_core")
     code = (
@@ -73,6 +73,7 @@ def test_the_wheel_contains_the_page(tmp_path: Path) -> None:
         f"regard/assets/page/{path.relative_to(assets.FOLDER)}" for path in assets.FOLDER.rglob("*") if path.is_file()
     }
     assert len(page) >= 3 and page <= names
+    assert "regard/data/romeo_and_juliet.txt.gz" in names  # the text of `regard demo --language`
 
 
 def test_the_page_loads_nothing_from_other_hosts() -> None:

@@ -1,4 +1,4 @@
-"""Studies of order, heads, normalisation, data and the three advantages: complete runs, tasks and verdicts."""
+"""Studies of order, heads, normalisation, data, the three advantages and sizes: complete runs, tasks and verdicts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from regard.data.image_files import idx_bytes
-from studies import advantages, data, heads, normalisation, order
+from studies import advantages, data, heads, normalisation, order, sizes
 from studies.__main__ import main
 from studies._compare import leads, parameters
 from studies._strokes import alphabet, draw_letters
 
-NAMES = ("order", "heads", "normalisation", "data", "advantages")
+NAMES = ("order", "heads", "normalisation", "data", "advantages", "sizes")
 WORDS = ("held: ", "did not hold here: ", "held in part: ")
 
 
@@ -42,7 +42,7 @@ def test_a_quick_study_gives_figure_results_and_verdict(
 
 
 def test_studies_have_the_numbers_of_their_claims() -> None:
-    assert [study.NUMBER for study in (order, heads, normalisation, data, advantages)] == [7, 8, 9, 10, 11]
+    assert [study.NUMBER for study in (order, heads, normalisation, data, advantages, sizes)] == [*range(7, 13)]
 
 
 # --- order
@@ -285,3 +285,49 @@ def test_verdicts_of_the_three_advantages() -> None:
 
 def test_a_lead_exceeds_the_sum_of_deviations() -> None:
     assert leads([0.9, 0.9], [0.8, 0.8]) and not leads([0.9, 0.7], [0.8, 0.6]) and not leads([0.5], [0.5])
+
+
+# --- sizes
+
+
+def test_parts_of_the_play_have_the_requested_length() -> None:
+    letters, train, held_out = sizes.play()
+    assert len(train) == 120_118 and len(train) + len(held_out) == 133_465
+    parts = [sizes.part_of_play(500, seed) for seed in (0, 0, 1)]
+    assert {len(part) for part in parts} == {500} and (parts[0] == parts[1]).all() and (parts[0] != parts[2]).any()
+    text = letters.decode(train)
+    assert all(letters.decode(part) in text for part in parts)
+    assert len(sizes.part_of_play(len(train), 3)) == len(train)
+
+
+def test_sizes_are_counted_without_embeddings() -> None:
+    counted = [sizes.size_of(width, sizes.Settings()) for width in (32, 64)]
+    assert counted == [3 * (12 * width**2 + 13 * width) + 2 * width for width in (32, 64)]
+
+
+def test_a_model_learns_the_play_and_its_lowest_loss_counts() -> None:
+    settings = replace(sizes.QUICK, steps=60)
+    short, long = (sizes.measure(16, 60_000, replace(settings, steps=steps), 0) for steps in (4, 60))
+    assert long < short - 0.3
+    assert sizes.measure(16, 20, settings, 0) < 5  # learned by heart, so that its last loss is high
+
+
+def _losses(exponent: float, least: float = 1.0) -> dict[int, dict[int, list[float]]]:
+    """Losses that fall with both; `least` is the part of the gain of size with the least text."""
+    result: dict[int, dict[int, list[float]]] = {}
+    for width, size in ((16, 1), (32, 4), (64, 16)):
+        result[width] = {}
+        for amount in (100, 1000):
+            gain = (size**-exponent - 1) * (least if amount == 100 else 1.0)
+            loss = 3 * (amount / 100) ** -exponent * (1 + gain)
+            result[width][amount] = [loss, loss * 1.001]
+    return result
+
+
+def test_verdicts_of_sizes() -> None:
+    counts = {16: 1, 32: 4, 64: 16}
+    output = sizes.judge(_losses(0.1, least=0.2), counts)
+    assert output.startswith("held: with more text") and "as a power of 0.100 within 0.0%" in output
+    assert sizes.judge(_losses(0.1), counts).startswith("held in part: ")
+    assert "but the largest model gained 0.73 over the smallest" in sizes.judge(_losses(0.1), counts)
+    assert sizes.judge(_losses(0.0), counts).startswith("did not hold here: ")

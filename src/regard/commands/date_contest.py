@@ -10,13 +10,10 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from ..core.files import write_text
@@ -29,8 +26,9 @@ from ..pictures.html_report import Curve, Example, Page
 from ..tasks.loading import load_translator
 from ..tasks.translation import exact
 from ..tasks.translator import Translation, Translator
-from ..training import Display, Training
+from ..training import Training
 from ..training.recipes.train_translator import Parallel, RecurrentRecipe, train
+from .demo_progress import ModelBar, progress_bars
 
 STEPS = 900
 """Training steps of each model: enough for 99 % with attention."""
@@ -64,33 +62,6 @@ class Contestant:
     """Fraction of correct test dates."""
 
 
-class Bar(Display):
-    """A progress bar of one contestant that also records its evaluations."""
-
-    def __init__(self, console: Console, progress: Progress, bar: TaskID) -> None:
-        super().__init__(console)
-        self._bars, self._task, self._result = progress, bar, ""
-        self.curve = [(0.0, 0.0)]
-
-    def __enter__(self) -> Bar:
-        self._bars.start_task(self._task)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def advance(self, step: int, done: float, seconds: float, *, evaluation: float = 0.0) -> None:
-        self._bars.update(self._task, completed=done, status=f"step {step:,}{self._result}")
-
-    def report(self, record: Mapping[str, Any]) -> None:
-        if "exact" in record:
-            self._result = f" · {record['exact']:.1%} correct"
-            self.curve.append((float(record["step"]), record["exact"]))
-
-    def say(self, words: str) -> None:
-        """Ignore messages of the training loop, because the demo prints its own summary."""
-
-
 def run(steps: int, out: Path, seed: int = 0) -> int:
     """Train both models, compare them and draw the results. Return an exit status.
 
@@ -107,19 +78,12 @@ def run(steps: int, out: Path, seed: int = 0) -> int:
         _write(work / f"{part}.tsv", dates(count, seed, part=part))  # type: ignore[arg-type]  # a name of a part
     test = dates(TEST, seed, part="test")
     contestants = []
-    columns = (
-        TextColumn("{task.description:<19}"),
-        BarColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
-        TextColumn("{task.fields[status]}"),
-    )
     # a model this small gains little from more threads, and would wait for busy cores
-    with single_threaded_operations(), Progress(*columns, console=console) as progress:
-        bars = {name: progress.add_task(NAMES[name], total=1.0, start=False, status="") for name in NAMES}
+    with single_threaded_operations(), progress_bars(console) as progress:
+        bars = {name: ModelBar(progress, NAMES[name], "exact", "{:.1%} correct") for name in NAMES}
         for name, bar in bars.items():
-            display = Bar(console, progress, bar)
-            train(_recipe(name, work, steps, seed), work / name, display)
-            contestant = Contestant(name, work / name, load_translator(work / name), display.curve)
+            train(_recipe(name, work, steps, seed), work / name, bar)
+            contestant = Contestant(name, work / name, load_translator(work / name), [(0.0, 0.0), *bar.curve])
             _examine(contestant, test)
             contestants.append(contestant)
     _show(console, contestants, test, out)

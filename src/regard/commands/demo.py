@@ -1,4 +1,4 @@
-"""`regard demo`: train and compare two translators of dates, with and without attention."""
+"""`regard demo`: train two translators of dates, with and without attention, or a language model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ EXAMPLE = "example:\n  regard demo --out out/demo"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--steps", type=int, help="training steps of each model (default: enough for 99 %% with attention)"
+        "--language",
+        action="store_true",
+        help="train a small GPT on a play of Shakespeare instead, and let it write (about a minute)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        help="training steps of each model (default: enough for 99 %% of the dates with attention, or for a minute "
+        "with --language)",
     )
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="output folder (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
@@ -18,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo and return an exit status."""
-    from .date_contest import STEPS, run
+    from . import date_contest, language_demo
 
-    return run(STEPS if options.steps is None else options.steps, options.out, options.seed)
+    demo = language_demo if options.language else date_contest
+    return demo.run(demo.STEPS if options.steps is None else options.steps, options.out, options.seed)

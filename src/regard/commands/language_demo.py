@@ -1,0 +1,147 @@
+"""`regard demo --language`: train a small GPT on "Romeo and Juliet", let it write, and show its attention.
+
+The model is an ordinary run of `regard train language`, which every other command can open. It reads and writes
+characters. A run that was stopped is resumed if the settings are the same.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from ..core.files import write_text
+from ..data.romeo_and_juliet import read_play
+from ..lens.head_profile import profile
+from ..models.sampling import Sampling
+from ..pictures import terminal
+from ..tasks.language_model import LanguageModel
+from ..tasks.loading import load_language_model
+from ..tasks.open_language_model import open_language_model
+from ..training import Training
+from ..training.recipes.gpt_sizes import Sizes
+from ..training.recipes.train_language_model import LlamaRecipe, Text, stored, train
+from ..training.signals import Interrupted
+from .demo_progress import ModelBar, progress_bars
+
+STEPS = 1200
+"""Training steps: about a minute on two cores."""
+EVALUATIONS = 8
+"""Number of evaluations during training."""
+CONTEXT, BATCH = 256, 4
+SIZES = replace(Sizes.llama(), width=128, heads=4, hidden=336, layers=3)
+PROMPT, TEMPERATURE, WRITTEN = "JULIET:", 0.8, 240
+ROWS, COLUMNS = 12, 32
+"""Numbers of the last queries and keys in the picture of the attention."""
+LEAD = (
+    'A GPT with 0.6 million parameters reads "Romeo and Juliet" and learns to predict the next character. It is not '
+    "given words, names or verse: whatever it writes of them it has learned from the play."
+)
+
+
+def run(steps: int, out: Path, seed: int = 0) -> int:
+    """Train the model, let it write and show its attention. Return an exit status.
+
+    Training is limited by steps, not by time, so the result does not depend on the speed of the machine. Only rounding
+    differs between processors.
+    """
+    if steps < 1:
+        raise ValueError(f"steps ({steps}) must be at least 1; {STEPS} are enough.")
+    console = Console(highlight=False)
+    began = time.monotonic()
+    folder = out / "language-run" / "gpt"
+    play = folder.parent / "romeo_and_juliet.txt"
+    console.print(f"[bold]Writing like Shakespeare.[/] {LEAD}\n")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    write_text(play, read_play())
+    _train(console, _recipe(play, steps, seed), folder)
+    text = _write(console, folder, seed)
+    _show_attention(console, load_language_model(folder), text)
+    _name_commands(console, folder)
+    console.print(f"\nIn {time.monotonic() - began:.0f} s.")
+    return 0
+
+
+def _recipe(play: Path, steps: int, seed: int) -> LlamaRecipe:
+    every = max(1, steps // EVALUATIONS)
+    return LlamaRecipe(
+        text=Text(train=(play,), context=CONTEXT, batch=BATCH),
+        vocabulary="characters",
+        model=SIZES,
+        training=Training(
+            steps=steps,
+            learning_rate=5e-3,
+            warmup=min(100, steps // 2),
+            final_rate=0.1,
+            betas=(0.9, 0.99),
+            weight_decay=0.1,
+            evaluate_every=every,
+            log_every=every,
+            seed=seed,
+        ),
+    )
+
+
+def _train(console: Console, recipe: LlamaRecipe, folder: Path) -> None:
+    """Train the model. Resume a run with the same settings, and replace any other."""
+    if not _is_run_of(folder, recipe):
+        shutil.rmtree(folder, ignore_errors=True)
+    with progress_bars(console) as progress:
+        bar = ModelBar(progress, "GPT", "loss", "{:.2f} nats per unseen character")
+        try:
+            outcome = train(recipe, folder, bar)
+        except Interrupted as stopped:
+            progress.stop()
+            console.print(escape(str(stopped)), soft_wrap=True)
+            raise
+        bar.advance(outcome.step, 1.0, outcome.seconds)  # an earlier demo may have finished it
+
+
+def _is_run_of(folder: Path, recipe: LlamaRecipe) -> bool:
+    try:
+        return stored(folder) == recipe
+    except (OSError, ValueError):  # no run, or a damaged one
+        return False
+
+
+def _write(console: Console, folder: Path, seed: int) -> str:
+    """Print a text token by token, and return it with its prompt."""
+    text = PROMPT
+    console.print(f"\n[bold]{PROMPT}[/]", end="")
+    sampling = Sampling(temperature=TEMPERATURE, seed=seed)
+    for chunk in open_language_model(folder).stream(PROMPT, sampling, max_new_tokens=WRITTEN):
+        console.print(chunk.text, end="", markup=False, soft_wrap=True)
+        text += chunk.text
+    console.print()
+    return text
+
+
+def _show_attention(console: Console, language: LanguageModel, text: str) -> None:
+    """Draw the weights between the last characters, in the head with the lowest entropy."""
+    maps = language.maps(text)
+    entropy = profile([(str(number), m) for number, m in enumerate(maps)])["entropy"]  # (layers, heads)
+    layer, head = divmod(int(entropy.argmin()), entropy.shape[1])
+    m = maps[layer]
+    queries, keys = (list(tokens or ())[-count:] for tokens, count in ((m.query_tokens, ROWS), (m.key_tokens, COLUMNS)))
+    weights = m[head, -len(queries) :, -len(keys) :]  # (ROWS, COLUMNS)
+    console.print(
+        f"\nThe last {len(queries)} characters (rows) attended to these (columns) in head {head + 1} of block "
+        f"{layer + 1}, the head that attends to the fewest:"
+    )
+    console.print(terminal.draw(weights, queries, keys))
+
+
+def _name_commands(console: Console, folder: Path) -> None:
+    """Print commands that open the run."""
+    console.print("\nCommands that open this run:")
+    for command in (
+        ["regard", "generate", str(folder), "ROMEO:", "--temperature", str(TEMPERATURE)],
+        ["regard", "view", str(folder)],
+        ["regard", "explain", "gpt", "--run", str(folder), "--text", "O Romeo", "--out", "gpt.html"],
+    ):
+        console.print(f"  {shlex.join(command)}", soft_wrap=True, markup=False)
