@@ -23,6 +23,7 @@ import regard
 from bench.harness import Case, Figure, Options, Versus
 from bench.parity import Parity
 from regard.attention.native.few_rows import bind_linear
+from regard.lens import Seen
 from regard.models import GPT, GPTConfig
 from regard.models.fast_gpt import FastGPT, fast_gpt
 
@@ -59,14 +60,17 @@ def cases(options: Options) -> Iterator[Case]:
 def _watched(fast: FastGPT, prompt: int, new: int, options: Options) -> Case:
     """A generation that is watched against one that is not."""
     ids = torch.randint(fast.model.config.vocabulary, (1, prompt), generator=torch.Generator().manual_seed(1))
-    contenders = {"watched": partial(watched, fast, ids, new), "unwatched": partial(generate, fast, ids, new)}
+    contenders: dict[str, Callable[[], object]] = {
+        "watched": partial(watched, fast, ids, new),
+        "unwatched": partial(generate, fast, ids, new),
+    }
     versus = Versus("watched", "unwatched", None if options.quick else "<= 1.05", "ours/peer")
     parity = Parity("unwatched", rtol=0, atol=0, view=lambda result: result[0] if isinstance(result, tuple) else result)
     shape = f"batch 1, prompt {prompt}, {new} new tokens"
     return Case("generate, watched", shape, contenders, (versus,), parity, most_rounds=9, close=0.02)
 
 
-def watched(fast: FastGPT, ids: Tensor, count: int) -> tuple[Tensor, regard.Seen]:
+def watched(fast: FastGPT, ids: Tensor, count: int) -> tuple[Tensor, Seen]:
     """Return the tokens of a greedy generation, (B, count), and the maps of its steps."""
     with regard.watch(fast.model) as seen:
         return generate(fast, ids, count), seen

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention.native.fused import gelu_
+from ..attention.native.many_rows import onednn
 
 FUSED: dict[Callable[[Tensor], Tensor], tuple[str, str | None]] = {F.gelu: ("gelu", "none"), F.relu: ("relu", None)}
 """Activations that oneDNN computes as part of a product: their names there."""
@@ -73,18 +74,11 @@ class FastLinear:
 
 
 def has_blocked_products(weight: Tensor) -> bool:
-    """Return whether oneDNN's products with blocked weights can be used, and are fast on this processor.
-
-    They are the operators behind `torch.compile` with frozen weights. With SSE only, MKL is faster. A dispatch mode
-    could not read a weight in blocks.
-    """
+    """Return whether oneDNN's products can be used with this weight in blocks. A dispatch mode could not read them."""
     return (
         weight.dtype == torch.float32
         and weight.device.type == "cpu"
         and weight.numel() > 0
-        and torch.backends.mkldnn.is_available()
-        and bool(torch.backends.mkldnn.enabled)
-        and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and not torch._C._len_torch_dispatch_stack()
+        and onednn() is not None
     )

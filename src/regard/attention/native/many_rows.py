@@ -31,15 +31,15 @@ def linear_(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, epilogue:
     if epilogue == "gate":
         (gate, up), biases = weight.tensor_split(2), (None, None) if bias is None else bias.tensor_split(2)
         if _onednn_serves(x, weight, y):
-            gated = _onednn().default(x, gate, biases[0], "swish", [], "")  # (N, out)
-            y.copy_(_onednn().binary(x, gated, up, biases[1], "mul"))
+            gated = onednn().default(x, gate, biases[0], "swish", [], "")  # (N, out)
+            y.copy_(onednn().binary(x, gated, up, biases[1], "mul"))
         else:
             torch.mul(F.silu(F.linear(x, gate, biases[0]), inplace=True), F.linear(x, up, biases[1]), out=y)
     elif _onednn_serves(x, weight, y):
         if epilogue == "add":
-            y.copy_(_onednn().binary(x, y, weight, bias, "add"))
+            y.copy_(onednn().binary(x, y, weight, bias, "add"))
         else:
-            y.copy_(_onednn().default(x, weight, bias, "none", [], ""))
+            y.copy_(onednn().default(x, weight, bias, "none", [], ""))
     elif epilogue == "add":
         y.addmm_(x, weight.T)
         if bias is not None:
@@ -50,17 +50,24 @@ def linear_(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, epilogue:
         torch.addmm(bias, x, weight.T, out=y)
 
 
+def onednn() -> Any:
+    """Return PyTorch's operator for a linear layer of oneDNN, or None if it is missing, disabled or slow here.
+
+    It is what `torch.compile` uses for frozen weights. With SSE only, MKL is faster.
+    """
+    return _operator() if torch.backends.mkldnn.enabled else None
+
+
 @cache
-def _onednn() -> Any:
-    """Return PyTorch's operator for a linear layer of oneDNN, or None if this build has none."""
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]  # torch declares no types
+def _operator() -> Any:
+    if not torch.backends.mkldnn.is_available() or torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
         return None
     operator = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     return operator if operator is not None and {"default", "binary"} <= set(operator.overloads()) else None
 
 
 def _onednn_serves(*tensors: Tensor) -> bool:
-    if traced() or not torch.backends.mkldnn.enabled or _onednn() is None:
+    if traced() or onednn() is None:
         return False
     return all(
         type(x) in PLAIN and x.dtype == torch.float32 and x.is_cpu and x.is_contiguous() and x.numel() for x in tensors
