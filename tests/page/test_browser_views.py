@@ -130,7 +130,7 @@ def test_a_legend_names_the_weights_of_its_colours(visit: Open, server: GatedSer
     expect(page.locator(".texts .legend span").first).not_to_have_text("0")
     page = visit("capture/#map?map=0&head=1")
     expect(page.locator(".toolbar .legend")).to_have_attribute(
-        "aria-label", re.compile("^Colours: weights from .* to 1")
+        "aria-label", re.compile("^Legend: weights from .* to 1")
     )
     page = visit("images/#image?map=1&head=2")
     expect(page.locator(".framed .legend span").last).to_have_text(re.compile(r"^\d\.\d"))
