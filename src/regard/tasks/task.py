@@ -85,7 +85,7 @@ class Task(ABC, Generic[BatchType]):
     """Units that `Loss.count` counts, shown with the speed: tokens, texts or images."""
     deadline: float | None = None
     """Time, by `time.monotonic`, when an evaluation should end. The loop sets it for a run limited by minutes."""
-    report: Callable[[float], None] = staticmethod(lambda share: None)
+    report: Callable[[float], None] | None = None
     """Called during an evaluation with its finished share. The loop sets it."""
 
     @property
@@ -137,7 +137,8 @@ class Task(ABC, Generic[BatchType]):
                 sizes[name] = number
                 break
             yield item
-            self.report((number + 1) / most)
+            if self.report is not None:
+                self.report((number + 1) / most)
         sizes.setdefault(name, count)
 
     def samples(self) -> list[tuple[str, str, str]]:

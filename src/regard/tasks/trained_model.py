@@ -49,7 +49,7 @@ RECIPES = {
 def load(path: str | os.PathLike[str]) -> TrainedModel: ...
 @overload
 def load(path: str | os.PathLike[str], kind: type[ModelType]) -> ModelType: ...
-def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
+def load(path: str | os.PathLike[str], kind: type[TrainedModel] | None = None) -> TrainedModel:
     """Load a trained model: the best weights of a run, a Hugging Face directory, or a .gguf file.
 
     Every model can be called, has `maps` and `export`, and all but `Embedder` have `evaluate`.
@@ -81,7 +81,8 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
             f"load: path ({path}) must be the folder of a run, a Hugging Face directory or a .gguf file; it does not "
             "exist."
         )
-    return LOADERS[kind or _kind_of(path)](path)
+    model: TrainedModel = LOADERS[kind or _kind_of(path)](path)
+    return model
 
 
 def _kind_of(path: Path) -> type:
