@@ -26,5 +26,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the demo and return an exit status."""
     from . import date_contest, language_demo
 
-    demo = language_demo if options.language else date_contest
-    return demo.run(demo.STEPS if options.steps is None else options.steps, options.out, options.seed)
+    run_demo, steps = (
+        (language_demo.run, language_demo.STEPS) if options.language else (date_contest.run, date_contest.STEPS)
+    )
+    return run_demo(steps if options.steps is None else options.steps, options.out, options.seed)
