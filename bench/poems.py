@@ -52,8 +52,8 @@ def figures(options: Options) -> Iterator[Figure]:
         titles = [poem.partition("\n")[0] for poem in chosen]
         return share_of(verse for poem in write(trained(options)[0], titles) for verse in verses_of(poem))
 
-    yield Figure("held-out poems", shape, loss, "bits/character")
-    yield Figure("verses of 5 or 7 characters", shape, share, "share", None if options.quick else BAR)
+    yield Figure("held-out poems", shape, loss, "bits/character", dtype="bfloat16")
+    yield Figure("verses of 5 or 7 characters", shape, share, "share", None if options.quick else BAR, "bfloat16")
     real = share_of(verse for poem in chosen for verse in verses_of(poem.partition("\n")[2]))
     yield Figure("verses of the real poems", f"{len(chosen)} poems", lambda: real, "share")
 

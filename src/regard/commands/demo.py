@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the demo and return an exit status."""
     from . import date_contest, language_demo
 
-    train, default = (
+    run_demo, steps = (
         (language_demo.run, language_demo.STEPS) if options.language else (date_contest.run, date_contest.STEPS)
     )
-    return train(default if options.steps is None else options.steps, options.out, options.seed)
+    return run_demo(steps if options.steps is None else options.steps, options.out, options.seed)

@@ -29,7 +29,7 @@ from ..training.recipes.train_language_model import LlamaRecipe, Text, stored, t
 from ..training.signals import Interrupted
 from .demo_progress import ModelBar, progress_bars
 
-STEPS = 1200
+STEPS = 1000
 """Training steps: about a minute on two cores."""
 EVALUATIONS = 8
 """Number of evaluations during training."""
