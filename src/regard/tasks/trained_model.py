@@ -49,7 +49,7 @@ RECIPES = {
 def load(path: str | os.PathLike[str]) -> TrainedModel: ...
 @overload
 def load(path: str | os.PathLike[str], kind: type[ModelType]) -> ModelType: ...
-def load(path: str | os.PathLike[str], kind: type[TrainedModel] | None = None) -> TrainedModel:
+def load(path: str | os.PathLike[str], kind: type[object] | None = None) -> TrainedModel:
     """Load a trained model: the best weights of a run, a Hugging Face directory, or a .gguf file.
 
     Every model can be called, has `maps` and `export`, and all but `Embedder` have `evaluate`.
