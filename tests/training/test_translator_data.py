@@ -51,10 +51,10 @@ def test_long_held_out_pairs_are_kept(config: Parallel, tmp_path: Path) -> None:
 
 def test_every_error_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "none.en"
-    errors = Parallel((missing,), (), vocabulary=3, tokens=0).errors()
+    errors = Parallel((missing,), (), vocabulary=3, tokens=0, hold_out=1.0).errors()
     assert [error.split(" must ")[0] for error in errors] == [
         f"data: train ({missing})",
-        "data: valid (0 files)",
+        "data: hold_out (1.0)",
         "data: vocabulary (3)",
         "data: tokens (0)",
     ]

@@ -173,7 +173,8 @@ def _argument_of_union(arms: Sequence[Any], optional: bool) -> dict[str, Any]:
             return None
         return text if text in names or not plain else plain[0](text)
 
-    read.__name__ = " or ".join([*(arm.__name__ for arm in plain), *names, *["none"] * optional])  # shown in messages
+    kinds = ["number" if arm in (int, float) else arm.__name__ for arm in plain]
+    read.__name__ = " or ".join([*kinds, *names, *["none"] * optional])  # argparse shows it in messages
     if not plain:
         return {"type": read, "choices": (*names, *[None] * optional)}
     metavar = METAVARS.get(plain[0], "VALUE")

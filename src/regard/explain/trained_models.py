@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from ..data import EOS
@@ -10,12 +11,19 @@ from ..data.image_files import decode
 from ..models import GPT, LastTokenClassifier, Seq2Seq, SequenceClassifier, Transformer, ViT
 from ..tasks.image_classifier import ImageClassifier
 from ..tasks.language_model import LanguageModel
-from ..tasks.text_classifier import TextClassifier
-from ..tasks.trained_model import load as load_model
+from ..tasks.loading import (
+    GPT_TYPES,
+    load_image_classifier,
+    load_language_model,
+    load_text_classifier,
+    load_translator,
+)
+from ..tasks.run_files import read_config
+from ..tasks.text_classifier import Classifier
 from ..tasks.translator import Translator
 from .recorded_models import LONGEST, Explained, classifier, image, language_model, translator
 
-Run = Translator | TextClassifier | ImageClassifier | LanguageModel
+Run = Translator | Classifier | ImageClassifier | LanguageModel
 
 
 def load(folder: str | os.PathLike[str]) -> Run:
@@ -27,13 +35,22 @@ def load(folder: str | os.PathLike[str]) -> Run:
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"explain: RUN ({folder}) must be a folder with a trained model; it does not exist.")
-    model = load_model(folder)
-    if not isinstance(model, Run):
+    config = read_config(folder)
+    kind = str(config.get("recipe") or config.get("model_type") or "")
+    loaders: dict[object, Callable[[Path], Run]] = {
+        "translate": load_translator,
+        "classify": load_text_classifier,
+        "bert": load_text_classifier,
+        "images": load_image_classifier,
+        "vit": load_image_classifier,
+        **dict.fromkeys(("language", *GPT_TYPES), load_language_model),
+    }
+    if kind not in loaders:
         raise ValueError(
             f"explain: RUN ({folder}) must be a run of translate, classify, images or language, or a directory of a "
-            f"classifier, GPT or ViT; got a {type(model).__name__}. Pass a folder written by regard train."
+            f"BERT, GPT or ViT; got {kind or 'none of them'}. Pass a folder written by regard train."
         )
-    return model
+    return loaders[kind](folder)
 
 
 def mechanism_of(run: Run) -> str:
@@ -75,7 +92,7 @@ def explain_run(run: Run, text: str | None, picture: Path | None, title: str) ->
     if not (text or "").strip():
         raise ValueError(f"explain: {title} must be run on a text. Pass --text TEXT.")
     assert text is not None
-    if isinstance(run, TextClassifier):
+    if isinstance(run, Classifier):
         assert isinstance(run.model, SequenceClassifier), "mechanism_of raises for others"
         ids = run.words.encode(text, longest=run.longest).ids
         _check_length(len(ids))

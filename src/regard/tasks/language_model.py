@@ -50,6 +50,11 @@ class LanguageModel:
     >>> _ = (folder / "text.txt").write_text("to be or not to be")
     >>> language.evaluate(folder / "text.txt")["characters"], language.export(folder / "exported").name
     (18, 'exported')
+    >>> language.context, language.device.type
+    (1024, 'cpu')
+    >>> ids = torch.tensor([[4, 5, 6]])
+    >>> language.batch_loss(TokenBatch(ids, ids)).shape               # the sum over all tokens
+    torch.Size([])
     >>> 10 < language.perplexity("not to be") < 12          # without training, about the size of the vocabulary
     True
     """
@@ -64,6 +69,7 @@ class LanguageModel:
 
     @property
     def device(self) -> torch.device:
+        """The device of the model."""
         return next(self.model.parameters()).device
 
     @overload
