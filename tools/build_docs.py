@@ -10,6 +10,7 @@ docs/site.toml has the navigation. `python -m pip install '.[docs]'` installs wh
 from __future__ import annotations
 
 import ast
+import copy
 import importlib
 import json
 import posixpath
@@ -38,9 +39,13 @@ LINK = re.compile(r"\[([^\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)]*)?\)")
 
 
 @cache
+def site() -> dict:
+    return tomllib.loads((ROOT / "docs/site.toml").read_text(encoding="utf-8"))
+
+
 def sections() -> list[dict]:
     """Return the sections of the navigation, with their pages and titles."""
-    return tomllib.loads((ROOT / "docs/site.toml").read_text(encoding="utf-8"))["section"]
+    return site()["section"]
 
 
 def public_modules() -> dict[str, list[str]]:
@@ -66,9 +71,10 @@ def home(modules: dict[str, list[str]], module: str, name: str) -> str:
 
 
 def identifier(module: str, name: str) -> str:
-    """Return the path that mkdocstrings resolves: `regard.attend` is a function and `regard.attention.attend` its module.
+    """Return the path by which mkdocstrings loads a name.
 
-    Static analysis cannot tell a function from the module of the same name that defines it.
+    Static analysis takes `regard.attention.attend` for a module, although the package replaces it by the function of
+    the same name. Such a function is loaded from its module.
     """
     value = value_of(module, name)
     defined_in = str(getattr(value, "__module__", ""))
@@ -78,8 +84,8 @@ def identifier(module: str, name: str) -> str:
 
 def api_page(modules: dict[str, list[str]], module: str) -> str:
     """Return the page of a module: its docstring, links to names on other pages, and the reference of its own names."""
-    lines = [f"# {module}", "", f"::: {module}", "    options:", "      members: false", "      show_root_heading: false"]
-    lines += ["      show_root_toc_entry: false", ""]
+    lines = [f"# {module}", "", f"::: {module}", "    options:"]
+    lines += ["      members: false", "      show_root_heading: false", "      show_root_toc_entry: false", ""]
     own = []
     for name in modules[module]:
         value = value_of(module, name)
@@ -185,75 +191,26 @@ def pages(language: str, assets: set[Path]) -> Iterator[tuple[str, str]]:
 
 def settings(language: str) -> dict:
     """Return the configuration of Zensical for one language."""
-    title = {"en": "regard", "zh": "regard 文档"}[language]
-    menu = {"en": {"en": "./", "zh": "./zh/"}, "zh": {"en": "../", "zh": "./"}}[language]
-    return {
-        "site_name": title,
-        "site_description": "Attention in every form the field uses, at fused-kernel speed, and visible at any size.",
-        "docs_dir": "pages",
-        "nav": navigation(language),
-        "theme": {
-            "language": language,
-            "font": False,  # nothing is loaded from other hosts
-            "features": [
-                "content.code.copy",
-                "navigation.sections",
-                "navigation.top",
-                "search.highlight",
-                "toc.follow",
-            ],
-            "palette": [
-                {
-                    "media": "(prefers-color-scheme: light)",
-                    "scheme": "default",
-                    "toggle": {"icon": "lucide/sun", "name": {"en": "Dark colours", "zh": "深色"}[language]},
-                },
-                {
-                    "media": "(prefers-color-scheme: dark)",
-                    "scheme": "slate",
-                    "toggle": {"icon": "lucide/moon", "name": {"en": "Light colours", "zh": "浅色"}[language]},
-                },
-            ],
-        },
-        "extra": {
-            "generator": False,
-            "alternate": [
-                {"name": "English", "link": menu["en"], "lang": "en"},
-                {"name": "中文", "link": menu["zh"], "lang": "zh"},
-            ],
-        },
-        "plugins": {
-            "mkdocstrings": {
-                "handlers": {
-                    "python": {
-                        "paths": [str(PACKAGE.parent)],
-                        "options": {
-                            "docstring_options": {"warnings": False},  # tests/test_public_names.py checks types
-                            "docstring_style": "google",
-                            "extensions": [str(ROOT / "tools/docstring_markdown.py")],
-                            "heading_level": 2,
-                            "inherited_members": False,
-                            "members_order": "source",
-                            "merge_init_into_class": True,
-                            "separate_signature": True,
-                            "show_root_full_path": True,
-                            "show_root_heading": True,
-                            "show_signature_annotations": True,
-                            "show_source": False,
-                            "show_symbol_type_heading": True,
-                            "summary": False,
-                        },
-                    }
-                }
-            }
-        },
-    }
+    result = copy.deepcopy(site()["zensical"])
+    result |= {"site_name": site()["title"][language], "nav": navigation(language)}
+    result["theme"]["language"] = language
+    menu = {"en": ("./", "./zh/"), "zh": ("../", "./")}[language]
+    names = zip(("English", "中文"), menu, LANGUAGES, strict=True)
+    result["extra"]["alternate"] = [{"name": name, "link": link, "lang": each} for name, link, each in names]
+    python = result["plugins"]["mkdocstrings"]["handlers"]["python"]
+    python["paths"] = [str(PACKAGE.parent)]
+    python["options"]["extensions"] = [str(ROOT / "tools/docstring_markdown.py")]
+    return result
 
 
 def toml(value: object) -> str:
     """Return a value in the syntax of TOML, on one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key, ensure_ascii=False)} = {toml(each)}" for key, each in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{json.dumps(key, ensure_ascii=False)} = {toml(each)}" for key, each in value.items())
+            + "}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False)

@@ -34,7 +34,7 @@ ONLY_PARSED = {
     "data tatoeba": "needs the network",
     "data bible": "needs the network",
     "data fashion-mnist": "needs the network",
-    "demo": "trains for minutes; tests/commands/test_language_demo.py and tests/training run it with fewer steps",
+    "demo": "trains for minutes; tests/commands/test_main_command.py runs it with three steps",
     "view": "serves until Ctrl-C; tests/commands/test_view_command.py opens and ends servers",
 }
 """Beginnings of commands that are parsed but not run, with the reason."""

@@ -1,4 +1,4 @@
-"""Commands in the documentation that do not begin with `regard`: make, python, pip, npm, git and torchrun.
+"""Commands in the documentation that do not begin with `regard`: make, python, pip, npm and git.
 
 Targets of make must exist, and arguments of benchmarks and studies must be valid. Running them takes hours; their own
 tests run them on small inputs. Every other line needs a reason in `NOT_RUN`.
@@ -29,9 +29,7 @@ NOT_RUN = {
     "npm test": "the unit tests of web/, which need its packages",
     "python -m doctest docs/attention.md": "tests/test_house.py runs the examples of every page",
     "python -m tests.goldens.record": "writes goldens; tests/goldens compares with them",
-    'python -c "import regard': "tests/test_public_names.py imports the package",
     "export PATH": "sets a variable of the shell of the reader",
-    "torchrun": "tests/training starts several processes",
 }
 """Beginnings of lines that no test runs as they stand, with the reason."""
 
@@ -55,7 +53,7 @@ def test_lines_of_every_program_are_detected() -> None:
 
 
 @pytest.mark.parametrize("line", shell_lines())
-def test_a_documented_line_is_valid(line: str) -> None:
+def test_a_documented_line_is_valid(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(line)
     if words[0] == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
@@ -64,6 +62,9 @@ def test_a_documented_line_is_valid(line: str) -> None:
         _parser().parse_args(words[3:])
     elif words[:3] == ["python", "-m", "studies"]:
         assert words[3] in {*study_names(), "all", "NAME"}
+    elif words[:2] == ["python", "-c"]:
+        monkeypatch.chdir(tmp_path)
+        exec(words[2], {})
     else:
         assert line.startswith(tuple(NOT_RUN)), f"{line}: run it in a test, or add it to NOT_RUN with a reason"
 

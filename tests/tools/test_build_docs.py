@@ -40,7 +40,9 @@ def navigation_pages() -> list[str]:
 def test_every_page_is_in_the_navigation_once() -> None:
     listed = navigation_pages()
     assert len(set(listed)) == len(listed)
-    assert sorted(page for page in listed if not page.startswith("../")) == [p for p in PAGES if not p.startswith("zh/")]
+    assert sorted(page for page in listed if not page.startswith("../")) == [
+        p for p in PAGES if not p.startswith("zh/")
+    ]
     assert all((DOCS / page).is_file() for page in listed)
 
 
@@ -152,3 +154,15 @@ def test_the_site_builds_without_warnings(tmp_path: Path, monkeypatch: pytest.Mo
     chinese = (tmp_path / "site/zh/index.html").read_text(encoding="utf-8")
     assert '<html lang="zh"' in chinese and "快速上手" in chinese
     assert "AttentionMap" in (tmp_path / "site/search.json").read_text(encoding="utf-8")
+
+
+def test_docstrings_become_markdown() -> None:
+    pytest.importorskip("griffe", reason="make docs installs it")
+    to_markdown = load("docstring_markdown").to_markdown
+    text = (
+        "Sum (*lead, D) of `*x` and <pad>.\n\n    y = a * b\n\nArgs:\n    x: (*lead, D) [a][b].\n\n>>> 1 * 1\n1\n\nEnd."
+    )
+    assert to_markdown(text) == (
+        "Sum (\\*lead, D) of `*x` and &lt;pad>.\n\n    y = a * b\n\nArgs:\n    x: (\\*lead, D) [a]\\[b].\n\n"
+        "```pycon\n>>> 1 * 1\n1\n```\n\nEnd."
+    )
