@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 # The setup installs cmake if the machine has none
 CMAKE   = $(shell test -x $(BIN)/cmake && echo $(BIN)/cmake || echo cmake)
 
-.PHONY: demo test quick test-hosts check words bench studies set-up page chromium native native-check sanitize arm64 clean
+.PHONY: demo test quick test-hosts check words docs bench studies set-up page chromium native native-check sanitize arm64 clean
 
 demo: set-up
 	@$(BIN)/regard demo
@@ -37,6 +37,17 @@ check: $(VENV)/ready words
 # Words that a newcomer would have to decode, in names and prose (tools/words.toml)
 words: $(VENV)/ready
 	$(BIN)/python tools/check_words.py
+
+# The documentation site in English and Chinese, in out/docs. A warning, a broken link or a missing page is an error.
+# The constraint keeps the installed torch.
+docs: $(VENV)/docs
+	$(BIN)/python tools/build_docs.py out/docs
+
+$(VENV)/docs: pyproject.toml | $(VENV)/ready
+	@$(BIN)/python -m pip freeze | grep -i '^torch==' | sed 's/+.*//' >$(VENV)/constraints.txt
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' >$(VENV)/docs-requirements.txt
+	$(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt --requirement $(VENV)/docs-requirements.txt
+	@touch $@
 
 # Without Node or a network the page is not built. Everything else works, and `regard view` reports what is missing
 set-up: $(VENV)/ready

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "native/README.md", ROOT / "web/README.md")
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "native/README.md", ROOT / "web/README.md")
     if path.name != "CHANGELOG.md"  # names what no longer exists
 )
 FENCED_CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)

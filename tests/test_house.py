@@ -83,7 +83,10 @@ def test_the_tree_in_the_readme_is_correct() -> None:
     assert shown == real | {"src/regard/"}
 
 
-DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("README*.md"), *ROOT.glob("*/*.md")))
+DOCUMENTS = sorted(
+    str(path.relative_to(ROOT))
+    for path in (*ROOT.glob("README*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("docs/*/**/*.md"))
+)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)

@@ -8,8 +8,14 @@ from typing import Any, Protocol, runtime_checkable
 
 from ..core.json_files import read_json_object
 
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
-"""Ids of padding, of unknown characters, and of the begin and the end of a sentence."""
+PAD = 0
+"""Id of padding."""
+UNK = 1
+"""Id of an unknown character or token."""
+BOS = 2
+"""Id of the begin of a sentence."""
+EOS = 3
+"""Id of the end of a sentence."""
 NAMES = ("<pad>", "<unk>", "<s>", "</s>")
 """Display names of the special ids."""
 UNKNOWN = "⁇"
