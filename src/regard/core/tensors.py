@@ -10,9 +10,14 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch's decorator has no types
 def transformed() -> bool:
-    """Return whether a `torch.func` transform (vmap, grad, jvp) is active. Values cannot be read inside one."""
-    return torch._C._functorch.get_dynamic_layer_stack_depth() > 0  # the only such query torch.compile can trace
+    """Return whether a `torch.func` transform (vmap, grad, jvp) is active. Values cannot be read inside one.
+
+    The result is a constant to torch.compile, which cannot trace the call before 2.13. Tracing enters the transforms of
+    the compiled code itself, and compiled code is guarded on those outside.
+    """
+    return torch._C._functorch.get_dynamic_layer_stack_depth() > 0
 
 
 def traced() -> bool:
