@@ -63,7 +63,8 @@ def broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
     """Return whether `shape` broadcasts to `target` without enlarging it."""
     if len(shape) > len(target):
         return False
-    return all(_fits(n, size) for n, size in zip(reversed(shape), reversed(target), strict=False))
+    last = target[len(target) - len(shape) :]  # as many as in shape: torch.compile 2.8 cannot zip other lengths
+    return all(_fits(n, size) for n, size in zip(shape, last, strict=True))
 
 
 def _fits(size: int, target: int) -> bool:

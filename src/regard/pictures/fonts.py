@@ -151,7 +151,7 @@ def _covered_by(path: str, face: int, characters: set[str]) -> set[str]:
     if not characters:
         return set()
     try:
-        font = FT2Font(str(path), **({"face_index": face} if face else {}))  # the option exists from 3.11 on
+        font = FT2Font(str(path), face_index=face) if face else FT2Font(str(path))  # the option exists from 3.11 on
     except (OSError, RuntimeError):  # removed or damaged since matplotlib listed it
         return set()
     return {character for character in characters if font.get_char_index(ord(character))}
