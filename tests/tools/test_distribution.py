@@ -24,7 +24,8 @@ OLD, NEW = 1_000_000_000, 1_000_000_001
 BUILD = """
 import sys; sys.path.insert(0, "tools"); import build_backend as backend
 backend.build_page = lambda: None  # whether it is built is tested below
-getattr(backend, sys.argv[1])(sys.argv[2], {"wheel.cmake": "false", "wheel.py-api": "py3", "build-dir": sys.argv[2] + "/build"})
+settings = {"wheel.cmake": "false", "wheel.py-api": "py3", "build-dir": sys.argv[2] + "/build"}
+getattr(backend, sys.argv[1])(sys.argv[2], settings)
 """
 
 
