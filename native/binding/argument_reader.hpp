@@ -23,12 +23,12 @@ class Reader {
 
    public:
     Reader(const char* name, nb::handle value, Py_ssize_t size) : tuple(value.ptr()) {
-        if (PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) == size) return;
+        if (PyTuple_Check(tuple) && NB_TUPLE_GET_SIZE(tuple) == size) return;
         const std::string rule = "native: " + std::string(name) + " must be a tuple of " + std::to_string(size);
         throw nb::type_error((rule + " items.").c_str());
     }
 
-    nb::handle item() { return PyTuple_GET_ITEM(tuple, next++); }
+    nb::handle item() { return NB_TUPLE_GET_ITEM(tuple, next++); }
     int64_t integer() {
         const long long value = PyLong_AsLongLong(item().ptr());
         if (value == -1 && PyErr_Occurred()) throw nb::python_error();

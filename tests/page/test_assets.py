@@ -1,4 +1,4 @@
-"""The unit tests of the page, its build, and its files in the wheel."""
+"""The unit tests of the page, and its build."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -57,23 +56,6 @@ def test_a_missing_translation_does_not_compile(tmp_path: Path) -> None:
     command += [*options, "src/shared/translations.ts"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode != 0 and "Property '\"cancel\"' is missing" in done.stdout
-
-
-def test_the_wheel_contains_the_page_and_the_play(tmp_path: Path) -> None:
-    demand((assets.FOLDER / "index.html").exists(), "it is not built; run make page")
-    pytest.importorskip("scikit_build_core")
-    code = (
-        "import sys; from scikit_build_core.build import build_wheel; "
-        "build_wheel(sys.argv[1], {'wheel.cmake': 'false', 'build-dir': sys.argv[1] + '/build'})"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
-    page = {
-        f"regard/assets/page/{path.relative_to(assets.FOLDER)}" for path in assets.FOLDER.rglob("*") if path.is_file()
-    }
-    assert len(page) >= 3 and page <= names
-    assert "regard/data/romeo_and_juliet.txt.gz" in names  # the text of `regard demo --language`
 
 
 def test_the_page_loads_nothing_from_other_hosts() -> None:

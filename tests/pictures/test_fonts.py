@@ -2,6 +2,7 @@
 
 import warnings
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
@@ -14,6 +15,9 @@ from matplotlib.font_manager import FontProperties
 
 from regard.pictures import fonts, heatmap
 
+shaping = pytest.mark.skipif(
+    matplotlib.__version_info__ < fonts.SHAPING_SINCE, reason="this matplotlib does not handle right-to-left text"
+)
 CHINESE, JAPANESE, ARABIC, HEBREW = "注意力机制", "日本語かな", "مرحبا بالعالم", "שלום עולם"
 
 
@@ -108,6 +112,7 @@ def test_label_is_visible_and_short(token, shown):
 
 @pytest.mark.parametrize("text", [ARABIC, HEBREW, "Ġ▁#␣∅↵⇥⇤…◌□", "naïve Ωμέγα Привет"])
 def test_matplotlib_fonts_cover_these(bare, text):
+    bare.setattr(fonts, "_warned", {fonts.RIGHT_TO_LEFT})  # matplotlib before 3.11: coverage is tested, not order
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         texts, families = fonts.fit([text])
@@ -115,6 +120,21 @@ def test_matplotlib_fonts_cover_these(bare, text):
     assert has_glyphs(text, families)
 
 
+@pytest.mark.parametrize("version", [(3, 10, 8), (3, 11, 0)])
+def test_right_to_left_text_needs_a_recent_matplotlib(bare, version):
+    bare.setattr(matplotlib, "__version_info__", version)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fonts.fit(["the"])
+        assert not caught
+        for _ in range(2):
+            fonts.fit([HEBREW])
+    messages = [str(warning.message) for warning in caught]
+    assert len(messages) == (version < (3, 11))
+    assert all("right-to-left" in message and "pip install 'matplotlib>=3.11'" in message for message in messages)
+
+
+@shaping
 def test_right_to_left_text_is_ordered(bare):
     _, families = fonts.fit(["א"])
     # Logical א, I reads from the right: I stands at the left of א, just as in logical I, א.
@@ -122,6 +142,7 @@ def test_right_to_left_text_is_ordered(bare):
     assert not np.array_equal(drawn("אב", families), drawn("בא", families))
 
 
+@shaping
 def test_arabic_letters_are_joined(bare):
     _, families = fonts.fit(["ب"])
     assert width("ببب", families) < 0.8 * 3 * width("ب", families)

@@ -148,6 +148,18 @@ def test_show_opens_a_window_if_possible(monkeypatch):
     assert isinstance(opened[0], Figure) and opened[1] == "shown"
 
 
+def test_show_prints_if_matplotlib_cannot_open_its_figure(monkeypatch, capsys):
+    import matplotlib.pyplot as plt
+
+    def refuse(figure):
+        raise ValueError("The passed figure is not managed by pyplot")  # before matplotlib 3.11
+
+    monkeypatch.setattr(matplotlib, "get_backend", lambda: "TkAgg")
+    monkeypatch.setattr(plt, "figure", refuse)
+    heatmap.show(FakeMap(torch.eye(3)), title="in the terminal")
+    assert "in the terminal" in capsys.readouterr().out
+
+
 def test_no_pyplot_figures_are_left(tmp_path):
     import matplotlib.pyplot as plt
 

@@ -87,7 +87,8 @@ def _listening(host: str, port: int) -> socket.socket:
         raise ValueError(f"host ({host}) must be an address of this machine; got {error}. Try 127.0.0.1.") from None
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if os.name != "nt":  # on Windows the option would let two servers use the same port
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
     except OSError as error:
         listening.close()

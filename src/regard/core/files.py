@@ -128,7 +128,10 @@ def remove_stale(folder: Path) -> None:
 
 def sync(folder: Path) -> None:
     """Flush the directory entries of `folder` to disk. Without this, a power cut can undo a rename."""
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows cannot open a folder
+        return
     try:
         os.fsync(handle)
     finally:

@@ -63,7 +63,7 @@ def _allocator(function: str, *arguments: int) -> bool:
     """Call an allocator function of GNU's C library. Return False if it fails or the C library does not have it."""
     try:
         return bool(getattr(ctypes.CDLL(None), function)(*arguments))
-    except (AttributeError, OSError):
+    except (AttributeError, OSError, TypeError):  # TypeError: Windows has no library named None
         return False
 
 

@@ -10,9 +10,14 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch's decorator has no types
 def transformed() -> bool:
-    """Return whether a `torch.func` transform (vmap, grad, jvp) is active. Values cannot be read inside one."""
-    return torch._C._functorch.get_dynamic_layer_stack_depth() > 0  # the only such query torch.compile can trace
+    """Return whether a `torch.func` transform (vmap, grad, jvp) is active. Values cannot be read inside one.
+
+    The result is a constant to torch.compile, which cannot trace the call before 2.13. Tracing enters the transforms of
+    the compiled code itself, and compiled code is guarded on those outside.
+    """
+    return torch._C._functorch.get_dynamic_layer_stack_depth() > 0
 
 
 def traced() -> bool:
@@ -58,7 +63,8 @@ def broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
     """Return whether `shape` broadcasts to `target` without enlarging it."""
     if len(shape) > len(target):
         return False
-    return all(_fits(n, size) for n, size in zip(reversed(shape), reversed(target), strict=False))
+    last = target[len(target) - len(shape) :]  # as many as in shape: torch.compile 2.8 cannot zip other lengths
+    return all(_fits(n, size) for n, size in zip(shape, last, strict=True))
 
 
 def _fits(size: int, target: int) -> bool:

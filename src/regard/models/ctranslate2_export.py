@@ -43,7 +43,7 @@ def to_ctranslate2(
         from ctranslate2.specs.common_spec import Activation
     except ImportError:
         raise ValueError(
-            "export: ctranslate2 must be installed; got no such package. Try pip install ctranslate2."
+            "export: ctranslate2 must be installed; got no such package. Try pip install 'regard[ctranslate2]'."
         ) from None
     transformer = _supported(model)
     config = transformer.config

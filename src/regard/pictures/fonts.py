@@ -1,8 +1,9 @@
 """Readable token labels: a visible form of every token, and fonts with its glyphs.
 
-Matplotlib 3.11 handles right-to-left text (libraqm) and falls back through a list of font families, character by
-character. This module selects that list, and warns if no font has a character. Matplotlib is imported when fonts are
-needed; `label` does not need it.
+Matplotlib falls back through a list of font families, character by character. This module selects that list, and warns
+if no font has a character. From 3.11 on, matplotlib also handles right-to-left text (libraqm) and every face of a font
+collection; an earlier version draws such text with a warning, and uses the first face. Matplotlib is imported when
+fonts are needed; `label` does not need it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,12 @@ DECORATED = re.compile(r"mono|serif|code|typewriter", re.IGNORECASE)
 # Last Resort and Blank claim every character but draw none; Computer Modern has a non-standard encoding.
 EXCLUDED = re.compile(r"^\.|last ?resort|blank|^cm[a-z]+\d+$", re.IGNORECASE)
 
+SHAPING_SINCE = (3, 11)
+"""Version of matplotlib that first orders and joins right-to-left text."""
+RIGHT_TO_LEFT = "right-to-left"
+
 _warned: set[str] = set()
+"""Characters, and `RIGHT_TO_LEFT`, that the user has been warned about."""
 _lock = threading.Lock()
 
 
@@ -85,6 +91,8 @@ def fit(texts: Iterable[str]) -> tuple[list[str], list[str]]:
 
     texts = list(texts)
     characters = frozenset(character for text in texts for character in text if _has_ink(character))
+    if any(unicodedata.bidirectional(character) in ("R", "AL") for character in characters):
+        _warn_if_unshaped()
     families, missing = _cover(characters, _region("".join(texts)), tuple(rcParams["font.family"]))
     if missing:
         _warn(missing)
@@ -121,7 +129,7 @@ def _cover(characters: frozenset[str], region: str, base: tuple[str, ...]) -> tu
             path = font_manager.findfont(font_manager.FontProperties(family=[family]), fallback_to_default=False)
         except ValueError:  # the user's settings name a font that is not installed
             continue
-        covered = _covered_by(path, path.face_index, missing)
+        covered = _covered_by(path, getattr(path, "face_index", 0), missing)
         if covered or not families:
             families.append(family)
             missing -= covered
@@ -131,7 +139,7 @@ def _cover(characters: frozenset[str], region: str, base: tuple[str, ...]) -> tu
         if source is not None:
             _register(source())
         for entry in _candidates(region):
-            if covered := _covered_by(entry.fname, entry.index, missing):
+            if covered := _covered_by(entry.fname, getattr(entry, "index", 0), missing):
                 families.append(entry.name)
                 missing -= covered
     return tuple(families), frozenset(missing)
@@ -143,7 +151,7 @@ def _covered_by(path: str, face: int, characters: set[str]) -> set[str]:
     if not characters:
         return set()
     try:
-        font = FT2Font(str(path), face_index=face)
+        font = FT2Font(str(path), face_index=face) if face else FT2Font(str(path))  # the option exists from 3.11 on
     except (OSError, RuntimeError):  # removed or damaged since matplotlib listed it
         return set()
     return {character for character in characters if font.get_char_index(ord(character))}
@@ -197,6 +205,20 @@ def _register(paths: Iterable[Path]) -> None:
                 font_manager.fontManager.addfont(path)
             except Exception:  # FreeType raises many types of errors for damaged files
                 continue
+
+
+def _warn_if_unshaped() -> None:
+    import matplotlib
+
+    with _lock:
+        if matplotlib.__version_info__ >= SHAPING_SINCE or RIGHT_TO_LEFT in _warned:
+            return
+        _warned.add(RIGHT_TO_LEFT)
+    warnings.warn(
+        f"fonts: matplotlib ({matplotlib.__version__}) must be 3.11 or later to draw right-to-left text; letters are "
+        "drawn from left to right and are not joined. Try pip install 'matplotlib>=3.11'.",
+        stacklevel=3,
+    )
 
 
 def _warn(missing: frozenset[str]) -> None:

@@ -202,7 +202,11 @@ def _show_window(map: Map, options: HeatmapOptions) -> bool:
     try:
         if matplotlib.get_backend().lower() not in backend_registry.list_builtin(BackendFilter.INTERACTIVE):
             return False
-        plt.figure(draw(map, **options))
+        figure = draw(map, **options)
+        try:
+            plt.figure(figure)
+        except ValueError:  # matplotlib before 3.11 opens windows only for figures created by pyplot
+            return False
     except ImportError:  # the user's settings name a backend that is not installed
         return False
     plt.show()

@@ -7,7 +7,7 @@ has `SECONDS` to send a request. If too many requests are incomplete, the oldest
 from __future__ import annotations
 
 import asyncio
-import select
+import selectors
 import time
 from typing import Any
 
@@ -16,6 +16,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 SECONDS = 10.0
 """Time limit in seconds from the first byte of a request, or from the connection, to the last byte of the request."""
+Poller = getattr(selectors, "PollSelector", selectors.SelectSelector)
+"""Windows has no poll. Selectors that open a file of their own would fail when the server has too many open files."""
 MAX_INCOMPLETE = 640
 """Maximum number of connections with an incomplete request. A new one closes the oldest."""
 
@@ -80,9 +82,9 @@ class Connection(H11Protocol):
     @property
     def unread(self) -> bool:
         """Whether bytes have arrived that the server has not read yet."""
-        poll = select.poll()
-        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        with Poller() as poller:
+            poller.register(self.transport.get_extra_info("socket").fileno(), selectors.EVENT_READ)
+            return bool(poller.select(0))
 
     def _expire(self) -> None:
         if self.unread:
