@@ -112,7 +112,8 @@ def _strongest(head: Head | Mean, top: int) -> tuple[tuple[Tensor, Tensor], tupl
     best = torch.zeros(head.keys, 0), torch.zeros(head.keys, 0, dtype=torch.int64)
     for start, part in _bands(head):
         part = part.nan_to_num(0.0)  # (rows, Tk)
-        rows.append(tuple(part.topk(most)))
+        strongest = part.topk(most)
+        rows.append((strongest.values, strongest.indices))
         positions = torch.arange(start, start + len(part)).expand(head.keys, -1)
         values, positions = torch.cat([best[0], part.T], 1), torch.cat([best[1], positions], 1)
         kept = values.topk(min(most, values.shape[1]))
