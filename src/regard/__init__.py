@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from .attention import Additive, AttentionMap, Bilinear, attend, attend_packed, masks
 from .attention import attention_map as _map
+from .core import widget_hook as _widget_hook
 from .core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
@@ -69,7 +70,14 @@ def _pictures() -> ModuleType:
     return heatmap
 
 
+def _display() -> ModuleType:
+    from .notebook import display  # imports the server, so only on demand
+
+    return display
+
+
 _map.pictures = _pictures
+_widget_hook.display = _display
 
 
 class _Registration(MetaPathFinder):

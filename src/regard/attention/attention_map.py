@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import Tensor
 
+from ..core import widget_hook
 from ..core.tensors import broadcasts, shape_of
+from ..core.widget_hook import Widget
 from . import streamed_views
 from .cells import Cells
 from .indexing import Lookup, MapIndex, span
@@ -458,6 +460,28 @@ class AttentionMap(TensorLike):
         """
         assert pictures is not None
         pictures().show(self, **options)
+
+    def widget(self, height: int = 640) -> Widget:
+        """Return a widget that shows the map in a notebook, with the page of `regard view`: zoom, text and links.
+
+        A notebook displays a map as its widget, if `regard[notebook]` is installed.
+
+        Raises:
+            ImportError: without anywidget.
+            FileNotFoundError: if the page is not built.
+
+        >>> import regard
+        >>> _, m = regard.attend(torch.eye(2), torch.eye(2), torch.eye(2), return_map=True)
+        >>> m.widget(height=100)
+        Traceback (most recent call last):
+        ValueError: widget: height (100) must be at least 200 pixels; got 100.
+        """
+        return widget_hook.create(self, height)
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> tuple[dict[str, object], dict[str, object]]:
+        return widget_hook.mimebundle(self)
 
     def _repr_html_(self) -> str:
         """Return the notebook representation: the shape and a small pooled image."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = """example:
   regard view runs/de-en --text "Ein Hund läuft."
+  regard view seen.safetensors --save page.html
 """
 
 
@@ -40,6 +41,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch", type=int, default=0, metavar="N", help="index in a captured batch (default: %(default)s)"
     )
     parser.add_argument(
+        "--save",
+        type=Path,
+        metavar="FILE",
+        help="write the maps to one HTML file instead of serving them. It needs no network and has at most 16 MiB; "
+        "large maps are stored at a lower resolution",
+    )
+    parser.add_argument(
+        "--heads",
+        metavar="MAP.HEAD,…",
+        help="with --save: heads to store in full, such as 0.3,5.mean; all have overviews (default: all that fit)",
+    )
+    parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)"
     )
     parser.add_argument("--port", type=int, default=0, help="port (default: any free port)")
@@ -56,7 +69,11 @@ def run(options: argparse.Namespace) -> int:
     if not 0 <= options.port < 2**16:
         raise ValueError(f"port ({options.port}) must lie in 0…65535; 0 selects any free port.")
     text = _text(options.file) if options.file else options.text
+    if options.heads is not None and options.save is None:
+        raise ValueError(f"heads ({options.heads}) must come with --save; got no --save. The page shows all heads.")
     target = _target(options.target, text, options.image, options.batch)
+    if options.save is not None:
+        return _save(target, options.save, options.heads)
     with _listening(options.host, options.port) as listening:
         return serve(target, options.host, listening, _screen() if options.open is None else options.open)
 
@@ -71,6 +88,14 @@ def _target(path: Path | None, text: str | None, image: Path | None, batch: int)
         name, value = ("--text", text) if text is not None else ("--image", image)
         raise ValueError(f"{name} ({str(value)[:40]!r}) must come with a TARGET: the model that reads it.")
     return NoTarget()
+
+
+def _save(target: Target, path: Path, heads: str | None) -> int:
+    from ..server.saved_page import save_page
+
+    save_page(target, path, None if heads is None else heads.split(","))
+    print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB. Open it in a browser; it needs no network.")
+    return 0
 
 
 def _text(path: Path) -> str:

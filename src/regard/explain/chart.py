@@ -111,6 +111,15 @@ class Chart:
         if node.parent is not None:
             self._open_to(self.nodes[node.parent])
 
+    def _repr_svg_(self) -> str | None:
+        """Return the drawing for a notebook; None without Node or the built page."""
+        from . import chart_files
+
+        try:
+            return chart_files.drawing(self.to_dict())
+        except (ValueError, FileNotFoundError):
+            return None
+
     def to_dict(self) -> dict[str, object]:
         """Return the chart as JSON-compatible values."""
         return {

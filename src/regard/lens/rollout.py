@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import Tensor
 
 from ..attention.attention_map import AttentionMap
 from ..core.tensors import shape_of
+
+if TYPE_CHECKING:
+    from ..pictures.figure import Picture
 
 
 class RolloutOptions(TypedDict, total=False):
@@ -100,6 +103,32 @@ class Rollout:
         targets = self._indicator(target)
         down = self._down(targets / targets.sum(), batch)
         return up * down
+
+    def draw(self, token: int = -1, batch: int = 0, top: int = 20) -> Picture:
+        """Draw the strongest weights of the input tokens for one token of the last layer as bars.
+
+        >>> import regard
+        >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+        >>> with regard.watch(model) as seen:
+        ...     y = model(torch.randn(1, 5, 8))
+        >>> seen.tokens(list("abcde")).rollout().draw(token=2).axes[0].get_title()
+        'rollout of 1 layers: c'
+        """
+        from ..pictures import fonts, weight_bars
+
+        if top < 1:
+            raise ValueError(f"rollout: top ({top}) must be at least 1; got {top}.")
+        strongest = self.row(token, batch).topk(min(top, self.length))
+        tokens, last = self.maps[0].key_tokens, self.maps[-1].query_tokens
+        indices: list[int] = strongest.indices.tolist()
+        names = [str(index) if tokens is None else f"{fonts.label(tokens[index])}  {index}" for index in indices]
+        name = f"token {token % self.length}" if last is None else fonts.label(last[token])
+        return weight_bars.draw(
+            names, strongest.values.float().cpu().numpy(), f"rollout of {len(self.maps)} layers: {name}"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.draw()._repr_html_()
 
     @torch.no_grad()
     def _down(self, x: Tensor, batch: int) -> Tensor:

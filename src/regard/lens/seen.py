@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from ..attention.attention_map import AttentionMap
+from ..core import widget_hook
+from ..core.widget_hook import Widget
 from .recorded_call import KINDS, Call, Kind
 
 if TYPE_CHECKING:
@@ -415,6 +417,31 @@ class Seen:
             heads = "mean of heads" if head == "mean" else f"head {head}"
             title = f"rollout of {len(self)} layers" if rollout else f"{name}, {heads}"
         return overlay(self.image.numpy(), weights.numpy(), path, title, mark)
+
+    def widget(self, height: int = 640) -> Widget:
+        """Return a widget that shows all maps in a notebook, with the page of `regard view`.
+
+        A notebook displays a `Seen` as its widget, if `regard[notebook]` is installed. The widget sends messages to the
+        kernel; it opens no port. It shows the first entry of a batch.
+
+        Raises:
+            ImportError: without anywidget.
+            FileNotFoundError: if the page is not built.
+            ValueError: if there are no maps.
+
+        >>> Seen().widget(height=100)
+        Traceback (most recent call last):
+        ValueError: widget: height (100) must be at least 200 pixels; got 100.
+        """
+        return widget_hook.create(self, height)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return self.names
+
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> tuple[dict[str, object], dict[str, object]]:
+        return widget_hook.mimebundle(self)
 
     def _repr_html_(self) -> str:
         from ..pictures.notebook_html import of_layers

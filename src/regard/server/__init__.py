@@ -5,5 +5,6 @@ guard       access control and validation of requests       tiles         weight
 work_queue  worker threads, tickets, time limits, cache     static_files  the built page, held in memory
 routes      request handlers
 
+saved_page, saved_head: the page and recorded answers in one file      direct_calls: the application without HTTP
 generation_routes, generation_session, language_target: generation by a language model, token by token
 """

@@ -1,6 +1,7 @@
 // Requests to the server. Every request can be aborted.
 
 import type { Head } from "../shell/url_state.ts";
+import { send } from "./transport.ts";
 import type { RefusalAnswer } from "./types.ts";
 
 /** A request that the server refused, with the server's message. */
@@ -18,7 +19,7 @@ export async function ask(path: string, signal: AbortSignal, body?: unknown): Pr
     const headers = { "content-type": "application/json" };
     Object.assign(options, { method: "POST", headers, body: JSON.stringify(body) });
   }
-  const response = await fetch(path, options);
+  const response = await send(path, options);
   if (response.ok) return response;
   const answer = (await response.json().catch(() => null)) as Partial<RefusalAnswer> | null;
   const message = typeof answer?.error === "string" ? answer.error : `${response.status} ${response.statusText}`;

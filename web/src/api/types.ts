@@ -34,8 +34,8 @@ export interface Target {
   text: string | null;
 }
 
-/** Weights that are not finite are null. */
-export type CellAnswer = { query: number; key: number; weight: number | null; rank: number };
+/** Weights that are not finite are null. In a saved page, so are weights and ranks that it does not contain. */
+export type CellAnswer = { query: number; key: number; weight: number | null; rank: number | null };
 export type QueryAnswer = { keys: number[]; weights: number[]; row: number[] | null };
 export type KeyAnswer = { queries: number[]; weights: number[]; column: number[] | null };
 export type ReceivedAnswer = { received: number[]; cells_per_entry?: number };

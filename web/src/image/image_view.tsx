@@ -3,6 +3,7 @@
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import { paths } from "../api/client.ts";
+import { pictureAddress } from "../api/transport.ts";
 import { decoded } from "../api/pending_requests.ts";
 import type { OverlayAnswer, Picture } from "../api/types.ts";
 import { useAnswer, useAnswers } from "../api/use_answer.ts";
@@ -140,9 +141,13 @@ function patchText(
 function Photograph({ app }: { app: Store }) {
   const image = useRef<HTMLImageElement>(null);
   const { version, image: picture } = app.target;
-  useLayoutEffect(() => void decoded(image.current!), [version]);
+  const [source, setSource] = useState<string | undefined>(undefined);
+  useLayoutEffect(() => void pictureAddress(paths.image(version)).then(setSource), [version]);
+  useLayoutEffect(() => {
+    if (source !== undefined) void decoded(image.current!);
+  }, [source]);
   const crisp = picture!.width < 512 ? "crisp" : undefined;
-  return <img ref={image} class={crisp} src={paths.image(version)} alt="" draggable={false} />;
+  return <img ref={image} class={crisp} src={source} alt="" draggable={false} />;
 }
 
 /** A frame around a patch. */
@@ -161,14 +166,14 @@ function Outline({ picture: { rows, columns }, patch }: { picture: Picture; patc
 function Heads({ app }: { app: Store }) {
   const { words, state, target } = app;
   const map = mapOf(app);
-  const heads = Array.from({ length: map.heads }, (_, head) => head);
+  const heads = Array.from({ length: map.heads }, (_, head) => head).filter((head) => app.opens(map.id, head));
   const asked = heads.map((head) => paths.overlay(map.id, head, tokenOf(app)));
   const answers = useAnswers<OverlayAnswer>(app, asked, 2, words.work.overlay);
   // rollout combines all heads, so a single head has none
   const overlay = state.overlay !== "rollout" ? state.overlay : target.image!.first > 0 ? "class" : "patch";
   return (
     <div class="strip">
-      {heads.map((head) => {
+      {heads.map((head, index) => {
         const label = fill(words.grid.head, { head });
         return (
           <button
@@ -180,7 +185,7 @@ function Heads({ app }: { app: Store }) {
             aria-pressed={head === state.head}
             onClick={() => app.go({ map: map.id, head, overlay })}>
             <Photograph app={app} />
-            <Overlay answer={answers[head] ?? null} scale={state.scale} />
+            <Overlay answer={answers[index] ?? null} scale={state.scale} />
           </button>
         );
       })}

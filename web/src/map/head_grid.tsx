@@ -5,6 +5,7 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 
 import { ask, paths } from "../api/client.ts";
 import { each } from "../api/pending_requests.ts";
+import type { Recording } from "../api/recorded_answers.ts";
 import type { MapInfo } from "../api/types.ts";
 import { ReduceChoice, ScaleChoice } from "../shared/controls.tsx";
 import { ARROWS, clamp } from "../shared/format.ts";
@@ -54,12 +55,14 @@ export function HeadGrid({ app }: { app: Store }) {
 function Heading({ app }: { app: Store }) {
   const { grid: words } = app.words;
   const { maps } = app.target;
+  const recording = app.recorded?.recording;
   const heads = maps.reduce((sum, map) => sum + map.heads, 0);
   return (
     <header class="heading">
       <div>
         <h1>{words.title}</h1>
         <p class="lead">{maps.length ? fill(words.lead, { maps: maps.length, heads }) : words.none}</p>
+        {recording && <p class="lead">{savedText(app, recording)}</p>}
       </div>
       <div class="tools">
         <ReduceChoice app={app} />
@@ -68,6 +71,12 @@ function Heading({ app }: { app: Store }) {
       </div>
     </header>
   );
+}
+
+/** The contents of a saved page. */
+function savedText({ words: { grid: words } }: Store, { heads, all, limit, reduced }: Recording): string {
+  const text = fill(words.saved, { full: Object.keys(heads).filter((at) => !at.endsWith("mean")).length, all });
+  return `${text} ${fill(reduced ? words.savedReduced : words.savedLimit, { limit: Math.round(limit / 2 ** 20) })}`;
 }
 
 function Row({ app, map }: { app: Store; map: MapInfo }) {
@@ -102,9 +111,12 @@ function Thumbnail({ app, map, head }: { app: Store; map: MapInfo; head: number 
     event.preventDefault();
     app.go({ map: map.id, head, sight: null, token: null, end: null });
   };
+  const canvas = <canvas class="thumbnail" style={{ aspectRatio: String(clamp(map.keys / map.queries, 0.25, 4)) }} />;
+  if (!app.opens(map.id, head))
+    return <span title={fill(app.words.grid.small, { name: map.name, head })}>{canvas}</span>;
   return (
     <a href={`#map?map=${map.id}&head=${head}`} title={label} aria-label={label} onClick={open} onKeyDown={move}>
-      <canvas class="thumbnail" style={{ aspectRatio: String(clamp(map.keys / map.queries, 0.25, 4)) }} />
+      {canvas}
     </a>
   );
 }

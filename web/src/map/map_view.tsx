@@ -171,7 +171,7 @@ function Here({ app, pointer }: { app: Store; pointer: Pointer }) {
     [words.query, entry(queries, at.query)],
     [words.key, entry(keys, at.key)],
     [words.weight, answer ? figure(answer.weight) : "…"],
-    [words.rank, answer ? fill(words.rankOf, { rank: answer.rank, all: app.count(map.keys) }) : "…"],
+    [words.rank, answer ? fill(words.rankOf, { rank: answer.rank ?? "–", all: app.count(map.keys) }) : "…"],
   ];
   return (
     <section class="card">

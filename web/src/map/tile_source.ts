@@ -40,6 +40,9 @@ export class TileLoader {
     const [head, options] = [app.state.head, pictureOptions(app)];
     source.getTileUrl = (level, column, row) => paths.tile(map.id, head, level, column, row, options);
     source.hasTransparency = () => false;
+    const stored = app.recorded?.level(map.id, head) ?? Infinity;
+    const exists = source.tileExists.bind(source);
+    source.tileExists = (level, column, row) => level <= stored && exists(level, column, row);
     source.downloadTileStart = (job) => this.download(job);
     source.downloadTileAbort = (job) => (job.userData["control"] as AbortController | undefined)?.abort(job);
     return source;

@@ -81,7 +81,13 @@ export function IconButton({ label, sign, action }: { label: string; sign: strin
 export function ReduceChoice({ app }: { app: Store }) {
   const { map } = app.words;
   return (
-    <Choice label={map.reduce} names={map.reduces} value={app.state.reduce} choose={(reduce) => app.go({ reduce })} />
+    <Choice
+      label={map.reduce}
+      names={map.reduces}
+      value={app.state.reduce}
+      choose={(reduce) => app.go({ reduce })}
+      disabled={app.recorded ? ["mean"] : []}
+    />
   );
 }
 
@@ -91,14 +97,17 @@ export function ScaleChoice({ app }: { app: Store }) {
 }
 
 function headsOf(app: Store): Head[] {
-  return ["mean", ...Array.from({ length: mapOf(app).heads }, (_, head) => head)];
+  const map = mapOf(app);
+  const all: Head[] = ["mean", ...Array.from({ length: map.heads }, (_, head) => head)];
+  return all.filter((head) => app.opens(map.id, head));
 }
 
 /** Layer and head. The selected token is kept if the other map has it. */
 export function HeadChoice({ app }: { app: Store }) {
   const { words, state, target } = app;
   const map = mapOf(app);
-  const layers = target.maps.map((one): [string, string] => [String(one.id), `${one.id} · ${brief(one.name)}`]);
+  const opens = target.maps.filter(({ id }) => !app.recorded || app.recorded.nearest(id)?.map === id);
+  const layers = opens.map((one): [string, string] => [String(one.id), `${one.id} · ${brief(one.name)}`]);
   const heads = headsOf(app).map((head): [string, string] => [String(head), headName(app, head)]);
   const chooseHead = (value: string): void => app.go({ map: map.id, head: value === "mean" ? "mean" : Number(value) });
   return (

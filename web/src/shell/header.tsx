@@ -60,7 +60,7 @@ function Navigation({ app }: { app: Store }) {
   return (
     <nav aria-label={words.navigation}>
       {app.views().map((view) => link(view, words.views[view]))}
-      {link("explain", words.explain.title)}
+      {!app.embedding.viewsOnly && link("explain", words.explain.title)}
     </nav>
   );
 }

@@ -6,6 +6,9 @@ import "../generate/generate.css";
 
 import { render } from "preact";
 
+import { arrivingPort, messages } from "../api/kernel_messages.ts";
+import { RecordedAnswers, type Recording } from "../api/recorded_answers.ts";
+import { setTransport } from "../api/transport.ts";
 import { drawFile } from "../explain/chart_file.ts";
 import type { Chart } from "../explain/chart_model.ts";
 import { ExplainView } from "../explain/explain_view.tsx";
@@ -16,6 +19,7 @@ import { MapView } from "../map/map_view.tsx";
 import { modified } from "../shared/format.ts";
 import { TextView } from "../text/text_view.tsx";
 import { TranslateView } from "../translate/translate_view.tsx";
+import { BROWSER, inMemory } from "./embedding.ts";
 import { Help } from "./dialogs.tsx";
 import { Header } from "./header.tsx";
 import { StatusLine } from "./status_line.tsx";
@@ -62,11 +66,22 @@ function pressed(app: Store, event: KeyboardEvent): void {
   event.preventDefault();
 }
 
-function start(): void {
-  const inlined = document.getElementById("chart")?.textContent;
-  const chart = inlined ? (JSON.parse(inlined) as Chart) : null;
+/** The contents of an element of a self-contained file; null on a server. */
+function inlined<T>(id: string): T | null {
+  const text = document.getElementById(id)?.textContent;
+  return text ? (JSON.parse(text) as T) : null;
+}
+
+async function start(): Promise<void> {
+  const [chart, recording] = [inlined<Chart>("chart"), inlined<Recording>("recording")];
+  const recorded = recording && new RecordedAnswers(recording);
+  const notebook = "notebook" in document.documentElement.dataset;
+  if (recorded) setTransport(recorded.send);
+  else if (notebook) setTransport(messages(await arrivingPort()));
+  const address = notebook ? inMemory() : BROWSER;
+  const embedding = { chart: chart !== null, recorded, address, viewsOnly: recorded !== null || notebook };
   const root = document.getElementById("page")!;
-  const app = new Store(chart !== null, () => render(<Shell app={app} chart={chart} />, root));
+  const app = new Store(embedding, () => render(<Shell app={app} chart={chart} />, root));
   window.addEventListener("keydown", (event) => pressed(app, event));
   app.changed();
   if (chart) return;
@@ -75,4 +90,4 @@ function start(): void {
 }
 
 if (typeof document === "undefined") await drawFile();
-else start();
+else void start();

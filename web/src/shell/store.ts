@@ -4,11 +4,14 @@ import { useLayoutEffect } from "preact/hooks";
 
 import { answer, paths } from "../api/client.ts";
 import { type Label, PendingRequests, begin, end } from "../api/pending_requests.ts";
+import type { RecordedAnswers } from "../api/recorded_answers.ts";
 import type { MapInfo, Target } from "../api/types.ts";
 import { Generator } from "../generate/generator.ts";
 import type { Theme } from "../shared/palette.ts";
 import { LANGUAGES, type Language, type Words, preferred } from "../shared/translations.ts";
 import { show } from "../text/token_spelling.ts";
+import { EXPLAIN, type Embedding } from "./embedding.ts";
+import { store, stored } from "./preferences.ts";
 import { type Head, START, type State, VIEWS, type View, fit, landing, read, write } from "./url_state.ts";
 
 export type ThemeChoice = "auto" | Theme;
@@ -21,21 +24,6 @@ export interface ViewHandlers {
   note?(): void;
 }
 
-const stored = (name: string): string | null => {
-  try {
-    return window.localStorage.getItem(`regard.${name}`);
-  } catch {
-    return null;
-  }
-};
-const store = (name: string, value: string): void => {
-  try {
-    window.localStorage.setItem(`regard.${name}`, value);
-  } catch {
-    // the browser does not allow storage
-  }
-};
-
 const NOTHING: Target = {
   kind: "capture",
   title: "",
@@ -46,7 +34,6 @@ const NOTHING: Target = {
   can: [],
   text: null,
 };
-const EXPLAIN = "explain.html";
 const NOTE_EVERY = 320; // milliseconds: browsers limit how often the URL may be changed
 
 export class Store {
@@ -72,14 +59,23 @@ export class Store {
   private noted = 0;
   /** Scroll position of each view when it was left. */
   private readonly scrolled = new Map<string, number>();
+  readonly embedding: Embedding;
   private readonly draw: () => void;
 
-  /** `file` is whether the page is a file with one chart, which has no server. */
-  constructor(file: boolean, draw: () => void) {
-    this.draw = draw;
-    this.explains = file || atExplain();
-    this.state = this.explains ? START : read(window.location.hash);
+  constructor(embedding: Embedding, draw: () => void) {
+    [this.embedding, this.draw] = [embedding, draw];
+    this.explains = embedding.chart || embedding.address.explains;
+    this.state = this.explains ? START : read(this.embedding.address.hash);
     this.dark.addEventListener("change", () => this.changed());
+  }
+
+  get recorded(): RecordedAnswers | null {
+    return this.embedding.recorded;
+  }
+
+  /** Whether a head can be opened. A saved page has only some. */
+  opens(map: number, head: Head): boolean {
+    return this.recorded?.has(map, head) ?? true;
   }
 
   get words(): Words {
@@ -166,8 +162,8 @@ export class Store {
   private show(target: Target): void {
     const first = this.target === NOTHING;
     this.target = target;
-    const arrived = this.explains || this.noting ? this.state : read(window.location.hash);
-    const landed = first && (this.explains || window.location.hash.length < 2);
+    const arrived = this.explains || this.noting ? this.state : read(this.embedding.address.hash);
+    const landed = first && (this.explains || this.embedding.address.hash.length < 2);
     this.state = this.sound(landed ? { ...arrived, ...landing(target) } : arrived);
     if (!this.explains) this.title = target.title;
     if (!this.views().length && !this.explains) this.visit(EXPLAIN, true);
@@ -177,10 +173,10 @@ export class Store {
   /** Show the maps or Explain, which have different paths, without loading the page again. */
   visit(address: string, instead = false): void {
     this.handlers.note?.();
-    if (instead) window.history.replaceState(null, "", address);
+    if (instead) this.embedding.address.replace(address);
     else {
-      if (!this.explains) window.history.replaceState(null, "", write(this.state));
-      window.history.pushState(null, "", address);
+      if (!this.explains) this.embedding.address.replace(write(this.state));
+      this.embedding.address.push(address);
     }
     this.arrive();
   }
@@ -198,7 +194,12 @@ export class Store {
   /** The nearest valid state of this target. */
   sound(state: State): State {
     const views = this.views();
-    return fit({ ...state, view: views.includes(state.view) ? state.view : (views[0] ?? "map") }, this.target.maps);
+    const near = fit(
+      { ...state, view: views.includes(state.view) ? state.view : (views[0] ?? "map") },
+      this.target.maps,
+    );
+    const whole = (near.map === null && near.view === "map") || this.opens(near.map ?? 0, near.head);
+    return whole ? near : { ...near, ...this.recorded?.nearest(near.map ?? 0) };
   }
 
   /** Change the state. Adds an entry to the browser's history unless `quiet`. */
@@ -211,8 +212,8 @@ export class Store {
     if (quiet) this.note();
     else {
       this.stopNoting();
-      window.history.replaceState(null, "", write(before));
-      window.history.pushState(null, "", address);
+      this.embedding.address.replace(write(before));
+      this.embedding.address.push(address);
     }
     this.follow(shown);
   }
@@ -221,9 +222,9 @@ export class Store {
   arrive(): void {
     const [before, shown] = [this.state, this.shown];
     this.stopNoting();
-    this.explains = atExplain();
+    this.explains = this.embedding.address.explains;
     if (!this.explains) {
-      this.state = this.sound(read(window.location.hash));
+      this.state = this.sound(read(this.embedding.address.hash));
       this.title = this.target.title;
     }
     if (String(before.sight) !== String(this.state.sight)) this.arrivals += 1;
@@ -249,7 +250,7 @@ export class Store {
     const wait = Math.max(0, this.noted + NOTE_EVERY - performance.now());
     this.noting = window.setTimeout(() => {
       this.noted = performance.now();
-      window.history.replaceState(null, "", write(this.state));
+      this.embedding.address.replace(write(this.state));
       this.stopNoting();
     }, wait);
   }
@@ -259,10 +260,6 @@ export class Store {
     this.noting = 0;
     end(this);
   }
-}
-
-function atExplain(): boolean {
-  return window.location.pathname.endsWith(`/${EXPLAIN}`);
 }
 
 /** Handle keys while a component is shown. The handlers are replaced when `inputs` change. */

@@ -61,7 +61,7 @@ function Toolbar({ app }: { app: Store }) {
         choose={(direction) => app.go({ direction })}
       />
       <ScaleChoice app={app} />
-      {mapOf(app).heads > 1 && (
+      {linksAll(app) && (
         <Choice
           label={words.text.links}
           names={words.text.linkedHeads}
@@ -77,6 +77,12 @@ function Toolbar({ app }: { app: Store }) {
       {asking && <AnotherText app={app} close={() => setAsking(false)} />}
     </div>
   );
+}
+
+/** Whether the links of all heads of the layer can be shown. */
+function linksAll(app: Store): boolean {
+  const { id, heads } = mapOf(app);
+  return heads > 1 && Array.from({ length: heads }, (_, head) => head).every((head) => app.opens(id, head));
 }
 
 type Pointed = { token: number; direction: Direction };
@@ -118,7 +124,7 @@ function Reading({ app, map, names }: { app: Store; map: MapInfo; names: Names }
   const chosen = useChosen(app, map);
   const [pointed, point] = usePointed();
   const keys = useRef<TokenText>(null);
-  const all = app.state.links === "all" && map.heads > 1;
+  const all = app.state.links === "all" && linksAll(app);
   const one = map.kind !== "cross" && map.query_tokens === map.key_tokens;
   const choose = (next: number, lengthen: boolean, towards: Direction): void => {
     const { state } = app;

@@ -1,0 +1,24 @@
+// How requests reach the server: by HTTP, by the recorded answers of a saved page, or by messages to a notebook's kernel.
+
+export type Transport = (path: string, options: RequestInit) => Promise<Response>;
+
+const byHttp: Transport = (path, options) => fetch(path, options);
+let transport = byHttp;
+const pictures = new Map<string, Promise<string>>();
+
+/** Set the transport of all requests, before the first one. */
+export function setTransport(next: Transport): void {
+  transport = next;
+}
+
+export function send(path: string, options: RequestInit): Promise<Response> {
+  return transport(path, options);
+}
+
+/** The address of a picture for an <img>. Without HTTP, it is that of a blob. */
+export function pictureAddress(path: string): Promise<string> {
+  if (transport === byHttp) return Promise.resolve(path);
+  const known = pictures.get(path) ?? transport(path, {}).then(async (file) => URL.createObjectURL(await file.blob()));
+  pictures.set(path, known);
+  return known;
+}

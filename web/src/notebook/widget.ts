@@ -1,0 +1,45 @@
+// The widget of notebooks, an anywidget module: the page in a frame. Its requests are messages to the kernel, so no port is
+// opened. The frame keeps the styles and the keys of the page apart from those of the notebook.
+
+import { PORT, type PageRequest, type PageResponse } from "../api/kernel_messages.ts";
+
+/** The model of the widget, in so far as it is used here. */
+interface Model {
+  get(name: "height"): number;
+  send(content: object): void;
+  on(event: "msg:custom", listener: Listener): void;
+  off(event: "msg:custom", listener: Listener): void;
+}
+/** An answer of the kernel. Other views of the same widget receive it, too. */
+type Answer = { view: string; id: number; status: number };
+type Listener = (answer: Answer, buffers: DataView[]) => void;
+
+const PAGE = 0; // the id of the request for the page itself
+
+function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
+  const view = Math.random().toString(36).slice(2);
+  const { port1: port, port2: other } = new MessageChannel();
+  const frame = document.createElement("iframe");
+  frame.title = "regard";
+  frame.style.cssText = `width: 100%; height: ${model.get("height")}px; border: 1px solid #8884; border-radius: 6px`;
+  frame.addEventListener("load", () => frame.contentWindow?.postMessage(PORT, "*", [other]), { once: true });
+  const answered: Listener = (answer, buffers) => {
+    if (answer.view !== view) return;
+    const { buffer, byteOffset, byteLength } = buffers[0]!;
+    const body = buffer.slice(byteOffset, byteOffset + byteLength) as ArrayBuffer;
+    if (answer.id === PAGE) {
+      frame.srcdoc = new TextDecoder().decode(body);
+      el.append(frame);
+    } else port.postMessage({ id: answer.id, status: answer.status, body } satisfies PageResponse, [body]);
+  };
+  model.on("msg:custom", answered);
+  port.onmessage = ({ data }: MessageEvent<PageRequest>) => model.send({ view, ...data });
+  model.send({ view, id: PAGE, page: true });
+  return () => {
+    model.off("msg:custom", answered);
+    model.send({ view, closed: true });
+    port.close();
+  };
+}
+
+export default { render };
