@@ -2,7 +2,7 @@
 
 PYTHON ?= $(shell for p in python3.11 python3; do $$p -c 'import venv' 2>/dev/null && echo $$p && break; done)
 
-# TORCH=2.8 uses another version of torch, in an environment of its own: make test TORCH=2.8 runs the tests there
+# TORCH=2.10 uses another version of torch, in an environment of its own: make test TORCH=2.10 runs the tests there
 TORCH  ?= 2.13.0
 PINNED := $(filter 2.13.0,$(TORCH))
 VENV   := $(if $(PINNED),.venv,.venv-torch-$(TORCH))

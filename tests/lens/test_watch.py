@@ -428,7 +428,7 @@ def mask_mods() -> dict[str, tuple[Any, Tensor]]:
         "global": (global_documents, _documents),
         "module": (lambda b, h, i, j: module.same(b, h, i, j), module.of_token),
         "combined": (and_masks(causal, closure), documents),
-        "view": (lambda b, h, i, j: documents.view(7, 1)[i, 0] == documents.view(7, 1)[j, 0], documents),
+        "view": (lambda b, h, i, j: documents.view(7, 1).mT[0][i] == documents.view(7, 1).mT[0][j], documents),
     }
 
 

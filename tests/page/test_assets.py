@@ -30,7 +30,7 @@ def demand(there: object, what: str) -> None:
 
 
 def test_the_arithmetic_of_the_page() -> None:
-    demand(node(), "no Node")
+    demand(node() and (ROOT / "web/node_modules").is_dir(), "no Node, or no packages for it; run make page")
     done = subprocess.run([str(node()), "--test", "test/*.test.ts"], cwd=ROOT / "web", capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(re.search(r"pass (\d+)", done.stdout)[1]) >= 22
