@@ -1,9 +1,10 @@
-"""How a notebook displays maps and captures: as a widget if anywidget is installed and the page is built."""
+"""Display of maps and captures in a notebook: as a widget if anywidget is installed and the page is built."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from html import escape
 from typing import TYPE_CHECKING
 
 from ..attention.attention_map import AttentionMap
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 HEIGHT = 640
 """Default height in pixels."""
 MIN_HEIGHT = 200
+MAX_PICTURE = 2**22
+"""Weights of a head above which no picture is computed beside the widget, which would delay it."""
 
 
 def target_of(maps: AttentionMap | Seen) -> Target:
@@ -65,4 +68,8 @@ def mimebundle(maps: AttentionMap | Seen) -> tuple[dict[str, object], dict[str, 
         return {}, {}
     bundle = create(maps)._repr_mimebundle_()
     data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-    return {kind: value for kind, value in (data or {}).items() if kind != "text/plain"}, metadata
+    shown: dict[str, object] = {kind: value for kind, value in (data or {}).items() if kind != "text/plain"}
+    largest = max(m.shape[-2] * m.shape[-1] for m in (maps if isinstance(maps, Seen) else [maps]))
+    if largest > MAX_PICTURE:
+        shown["text/html"] = f"<pre>{escape(repr(maps))}</pre>"
+    return shown, metadata

@@ -1,4 +1,4 @@
-// How requests reach the server: by HTTP, by the recorded answers of a saved page, or by messages to a notebook's kernel.
+// The transport of requests: HTTP, the recorded answers of a saved page, or messages to the kernel of a notebook.
 
 export type Transport = (path: string, options: RequestInit) => Promise<Response>;
 

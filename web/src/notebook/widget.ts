@@ -21,7 +21,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const { port1: port, port2: other } = new MessageChannel();
   const frame = document.createElement("iframe");
   frame.title = "regard";
-  frame.style.cssText = `width: 100%; height: ${model.get("height")}px; border: 1px solid #8884; border-radius: 6px`;
+  frame.style.cssText = `width: 100%; height: ${model.get("height")}px; box-sizing: border-box; border: 1px solid #8884`;
   frame.addEventListener("load", () => frame.contentWindow?.postMessage(PORT, "*", [other]), { once: true });
   const answered: Listener = (answer, buffers) => {
     if (answer.view !== view) return;
