@@ -85,8 +85,8 @@ def test_an_interrupted_demo_is_resumed(
 ) -> None:
     advance = ModelBar.advance
 
-    def interrupt(bar: ModelBar, step: int, done: float, seconds: float) -> None:
-        advance(bar, step, done, seconds)
+    def interrupt(bar: ModelBar, step: int, done: float, seconds: float, *, evaluation: float = 0.0) -> None:
+        advance(bar, step, done, seconds, evaluation=evaluation)
         if step == 2:
             signal.raise_signal(signal.SIGINT)
 

@@ -157,7 +157,7 @@ def test_a_classifier_on_a_language_model(capsys: pytest.CaptureFixture[str]) ->
     target = open_target("mood", "a lovely film")
     assert "mood: good (" in target.snapshot.title and target.snapshot.layers[0].key_tokens == list("a lovely film")
     assert main(["export", "mood", "--to", "huggingface"]) == 1
-    assert "must be a run of pretrain or of classify on texts; got classify on a GPT" in capsys.readouterr().err
+    assert "model must be a classifier on a BERT; got one on a GPT" in capsys.readouterr().err
     assert main(["train", "classify", "more", "--data", "labelled.tsv", "--from", "mood", "--longest", "60"]) == 1
     assert "mood must be a run of a language model; got another (classify)" in capsys.readouterr().err
 
@@ -235,9 +235,9 @@ def test_errors_name_setting_and_value(words: list[str], message: str, capsys: p
 
 def test_the_help_lists_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
     for words, expected in (
-        (["--help"], ["--vocabulary", "--evaluate-tokens", "--context", "--kv-heads", "form of GPT-2"]),
-        (["--kind", "llama", "--help"], ["form of Llama", "(default: rms)"]),
-        (["--from", "x", "--help"], ["Continue the training", "--dropout"]),
+        (["--help-all"], ["--vocabulary", "--evaluate-tokens", "--context", "--kv-heads", "form of GPT-2"]),
+        (["--kind", "llama", "--help-all"], ["form of Llama", "(default: rms)"]),
+        (["--from", "x", "--help-all"], ["Continue the training", "--dropout"]),
     ):
         with pytest.raises(SystemExit) as end:
             run(*words)

@@ -127,19 +127,19 @@ class Task(ABC, Generic[BatchType]):
         Args:
             name: name of the parts, if an evaluation has several loops.
             items: the parts, such as batches.
-            count: their number.
+            count: their number, or an estimate, which only the reported share depends on.
         """
-        sizes: dict[str, int] = self.__dict__.setdefault("_evaluated_sizes", {})
-        most = sizes.get(name, count)
+        limits: dict[str, int | None] = self.__dict__.setdefault("_evaluated_limits", {})
+        limit = limits.get(name)
         for number, item in enumerate(items):
-            late = self.deadline is not None and name not in sizes and time.monotonic() > self.deadline
-            if number == most or (number and late):
-                sizes[name] = number
+            late = self.deadline is not None and name not in limits and time.monotonic() > self.deadline
+            if number == limit or (number and late):
+                limits[name] = number
                 break
             yield item
             if self.report is not None:
-                self.report((number + 1) / most)
-        sizes.setdefault(name, count)
+                self.report(min(1.0, (number + 1) / (limit or count)))
+        limits.setdefault(name, None)
 
     def samples(self) -> list[tuple[str, str, str]]:
         """Return a few inputs, the model's outputs, and references."""
