@@ -124,8 +124,13 @@ def source_of(page: str, language: str) -> Path:
     return ROOT / ("docs/zh" if language == "zh" and is_translated(page) else "docs") / page
 
 
+def asset_target(path: Path) -> str:
+    """Return the path in the site of a picture or notebook, of docs/ or of another folder of the repository."""
+    return path.relative_to(ROOT / "docs" if ROOT / "docs" in path.parents else ROOT).as_posix()
+
+
 def rewrite(text: str, source: Path, target: str, language: str, assets: set[Path]) -> str:
-    """Return a page as the site needs it, and collect the pictures that it shows.
+    """Return a page as the site needs it, and collect the pictures and notebooks that it links to.
 
     Links point to pages of the site. A link whose text is the name of a file shows the title of the page instead.
     """
@@ -134,12 +139,14 @@ def rewrite(text: str, source: Path, target: str, language: str, assets: set[Pat
     def link(match: re.Match[str]) -> str:
         label, address, anchor = match[1], match[2], match[3] or ""
         path = (source.parent / address).resolve()
-        if path.suffix in (".png", ".svg"):
+        if path.suffix in (".png", ".svg", ".ipynb"):
             assets.add(path)
-            goal = path.relative_to(ROOT / "docs").as_posix()
+            goal = asset_target(path)
         elif path in known:
             goal = known[path]
             label = titles(language)[goal] if label.endswith(".md") else label
+        elif path.is_dir():  # a folder of the repository, which the site does not show
+            return label
         else:
             raise SystemExit(f"{source.relative_to(ROOT)}: {address} is not a page of docs/site.toml")
         return f"[{label}]({posixpath.relpath(goal, posixpath.dirname(target) or '.')}{anchor})"
@@ -225,7 +232,7 @@ def stage(language: str, folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     for asset in assets:
-        path = folder / "pages" / asset.relative_to(ROOT / "docs")
+        path = folder / "pages" / asset_target(asset)
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(asset, path)
     lines = [f"{key} = {toml(value)}" for key, value in settings(language).items()]

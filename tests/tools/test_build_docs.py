@@ -125,6 +125,14 @@ def test_links_are_rewritten_outside_of_code() -> None:
     assert assets == {DOCS / "pictures/links.png"}
 
 
+def test_notebooks_are_copied_and_folders_are_not_linked() -> None:
+    assets: set[Path] = set()
+    text = "[all](../examples) [one](../examples/1_first_steps.ipynb)"
+    result = build_docs.rewrite(text, DOCS / "notebooks.md", "notebooks.md", "en", assets)
+    assert result == "all [one](examples/1_first_steps.ipynb)"
+    assert assets == {ROOT / "examples/1_first_steps.ipynb"}
+
+
 def test_a_link_to_a_file_that_is_no_page_is_refused() -> None:
     with pytest.raises(SystemExit, match=r"docs/README.md: ../LICENSE is not a page of docs/site.toml"):
         build_docs.rewrite("[licence](../LICENSE)", DOCS / "README.md", "index.md", "en", set())
