@@ -269,9 +269,7 @@ function atExplain(): boolean {
 export function useHandlers(app: Store, inputs: readonly unknown[], handlers: ViewHandlers): void {
   useLayoutEffect(() => {
     app.handlers = handlers;
-    return () => {
-      app.handlers = {};
-    };
+    return () => void (app.handlers = {});
   }, inputs);
 }
 
