@@ -1,5 +1,4 @@
-"""Accessibility of every view: axe-core reports no violation, in English and Chinese, on a desktop and a phone, light and
-dark."""
+"""Accessibility of every view: axe-core reports no violation in either language, size and colour scheme."""
 
 from __future__ import annotations
 
@@ -86,9 +85,11 @@ VIEWS: dict[str, tuple[str, Act]] = {
     "explain all boxes": ("short/explain.html#scaled-dot", open_boxes),
 }
 
-RUN = """async () => (await axe.run(document, { resultTypes: ["violations"], preload: false })).violations.flatMap(rule =>
-  rule.nodes.map(node => `${rule.id}: ${node.target.join(" ")}\\n    ${rule.help}\\n    ${node.html}\\n    ` +
-    node.failureSummary.replaceAll("\\n", "\\n    ")))"""
+RUN = """async () => {
+  const { violations } = await axe.run(document, { resultTypes: ["violations"], preload: false });
+  return violations.flatMap(rule => rule.nodes.map(node =>
+    [`${rule.id}: ${node.target.join(" ")}`, rule.help, node.html, node.failureSummary].join("\\n    ")));
+}"""
 
 
 def violations(page: Any) -> list[str]:
@@ -118,4 +119,5 @@ def test_views_have_no_violation(visit: Open, name: str) -> None:
         quiet(page)
         reported = violations(page)
         assert not reported, f"{name}, {', '.join(appearance)}:\n" + "\n".join(reported)
-        page.keyboard.press("Escape")
+        if page.locator("dialog").count():  # elsewhere, Escape would clear the selection
+            page.keyboard.press("Escape")
