@@ -26,6 +26,8 @@ LIMIT = 30_000 * RATE
 """Time limit of every action in milliseconds."""
 LENGTH = 2048
 """Number of tokens of the test text."""
+SHORT = 70
+"""Number of tokens of a text that fits on one screen."""
 Open = Callable[..., Any]
 
 

@@ -18,6 +18,7 @@ def server() -> Iterator[GatedServer]:
     browser.demand()
     created = {
         "capture": targets.capture(browser.LENGTH),
+        "short": targets.capture(browser.SHORT),
         "images": targets.images(),
         "translator": targets.Translator(),
         "language": targets.language_model(),

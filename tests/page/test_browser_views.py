@@ -109,6 +109,21 @@ def test_links_of_all_heads_in_colours(visit: Open, server: GatedServer) -> None
     at(page, "head=2")
 
 
+@pytest.mark.parametrize("more", ["token=40&links=all", "token=40&end=46", "links=all"])
+def test_links_are_in_sight_on_a_phone(visit: Open, more: str) -> None:
+    page = visit(f"capture/#text?map=0&head=1&{more}", viewport={"width": 390, "height": 844})
+    expect(page.locator(".linked h2")).to_be_in_viewport(ratio=1)
+    expect(page.locator("[data-token='0']")).to_be_in_viewport(ratio=1)
+
+
+@pytest.mark.parametrize("locale", ["en-GB", "zh-CN"])
+def test_the_toolbar_of_the_text_is_one_row(visit: Open, locale: str) -> None:
+    page = visit("capture/#text?map=0&head=1", locale=locale)
+    bottoms = page.locator(".toolbar > *").evaluate_all("nodes => nodes.map(n => n.getBoundingClientRect().bottom)")
+    assert len(bottoms) == 4
+    assert max(bottoms) - min(bottoms) < 5
+
+
 def test_repeated_tokens_have_positions_in_lists(visit: Open, server: GatedServer) -> None:
     page = visit("capture/#text?map=0&head=1&token=400")
     names = server.targets["capture"].snapshot.layers[0].key_tokens

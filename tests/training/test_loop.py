@@ -430,7 +430,7 @@ def test_an_evaluation_ends_at_its_deadline_and_keeps_its_size() -> None:
     assert list(task.evaluated("batches", iter([1, 2, 3]), 3)) == [1]  # as many as in the first evaluation
     assert list(task.evaluated("others", iter([1, 2, 3]), 2)) == [1, 2, 3]  # the number may be an estimate
     assert list(task.evaluated("others", iter([1, 2, 3]), 2)) == [1, 2, 3]
-    assert shares == [1 / 3, 1.0, 1 / 3, 2 / 3, 1.0]
+    assert shares == [1 / 3, 1.0, 1 / 2, 1.0, 1.0, 1 / 2, 1.0, 1.0]
 
 
 def test_the_limit_in_minutes_includes_the_last_evaluation() -> None:

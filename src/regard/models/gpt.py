@@ -361,10 +361,14 @@ class GPT(nn.Module):
         """Return empty caches, one per block, for decoding step by step, with memory for `capacity` tokens at first."""
         return [Cache(capacity) for _ in self.blocks]
 
-    def compile(self, *args: Any, **kwargs: Any) -> None:
+    def compile(self, *args: object, **kwargs: object) -> None:
         """Compile each block with `torch.compile`, and so all that calls them: `forward`, `hidden`, `begin`, `step`.
 
-        `nn.Module.compile` would compile `forward` alone, which neither training nor generation calls.
+        `nn.Module.compile` would compile `forward` alone, which neither training nor generation calls. The arguments
+        are those of `torch.compile`.
+
+        >>> model = GPT(GPTConfig(vocabulary=50, width=12, heads=3, layers=2, positions=16))
+        >>> model.compile(dynamic=True)
         """
         for block in self.blocks:
             block.compile(*args, **kwargs)

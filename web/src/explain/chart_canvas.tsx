@@ -4,7 +4,7 @@ import { type ComponentChildren, type VNode, cloneElement, toChildArray } from "
 import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
 
 import type { Theme } from "../shared/palette.ts";
-import { drawing } from "./chart_drawing.tsx";
+import { drawing, textsOf } from "./chart_drawing.tsx";
 import type { Box, ChartLayout, Shown } from "./chart_layout.ts";
 import { type Chart, gridOf, origin } from "./chart_model.ts";
 import { cellAt, leftOf, sizeOf } from "./value_picture.ts";
@@ -124,7 +124,8 @@ function Parts({ chart, parts, chosen, lit, pointed }: PartsProps) {
 
 type Part = VNode<{ class?: string; children: ComponentChildren[]; [data: `data-${string}`]: string | number }>;
 
-/** Names and roles for the keyboard and for screen readers. */
+/** Names and roles for the keyboard and for screen readers. The name of a closed box has all its texts, so that a box can
+ * also be chosen by voice. */
 function accessible(chart: Chart, box: Box) {
   if (!box.node) return {};
   const value = box.node.value === null ? null : gridOf(chart, box.node.value).value;
@@ -132,7 +133,7 @@ function accessible(chart: Chart, box: Box) {
   return {
     tabindex: 0, // in lower case: attributes of SVG elements are case-sensitive
     role: "button" as const,
-    "aria-label": [box.title, box.equation, size].filter(Boolean).join(", "),
+    "aria-label": (box.open ? [box.title, box.equation, size] : textsOf(box)).filter(Boolean).join(", "),
     "aria-expanded": box.node.kind === "group" ? box.open : undefined,
   };
 }

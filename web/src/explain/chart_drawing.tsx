@@ -1,7 +1,7 @@
 // Draw a chart from its layout.
 
 import type { ElkPoint } from "elkjs/lib/elk.bundled.js";
-import type { ComponentChildren, SVGAttributes, VNode } from "preact";
+import { type ComponentChildren, type SVGAttributes, type VNode, toChildArray } from "preact";
 
 import type { Theme } from "../shared/palette.ts";
 import { type Box, type ChartLayout, SIZE, type Shown, turned } from "./chart_layout.ts";
@@ -154,8 +154,21 @@ function drawContents(box: Box, kind: string, theme: Theme): ComponentChildren[]
   ];
 }
 
+/** The texts of a closed box, in the order in which they are drawn. */
+export function textsOf({ title, equation, pictures }: Box): string[] {
+  const shown = pictures.flatMap((one) => [
+    ...one.tokens.slice(0, one.area.rows),
+    ...one.numbers.slice(0, one.area.rows),
+    one.sign,
+    ...captions(one.grid, turned(one)),
+  ]);
+  return [title, equation, ...shown].filter(Boolean);
+}
+
+/** A box. On the page, spaces separate its texts, as in its label; SVG does not draw them. */
 function drawBox(box: Box, theme: Theme, more: BoxAttributes): VNode {
   const kind = box.node?.kind ?? "earlier";
+  const contents = box.open ? [] : drawContents(box, kind, theme);
   return (
     <g
       key={`box ${box.id}`}
@@ -164,7 +177,7 @@ function drawBox(box: Box, theme: Theme, more: BoxAttributes): VNode {
       data-box={box.id}
       {...more}>
       {drawFrame(box, kind, theme)}
-      {!box.open && drawContents(box, kind, theme)}
+      {more["aria-label"] ? toChildArray(contents).flatMap((part) => [part, " "]) : contents}
     </g>
   );
 }

@@ -3,11 +3,11 @@
 import { useMemo, useState } from "preact/hooks";
 
 import { beside } from "../shared/format.ts";
-import type { Theme } from "../shared/palette.ts";
+import { type Theme, contrasting, css } from "../shared/palette.ts";
 import { fill } from "../shared/translations.ts";
 import type { Store } from "../shell/store.ts";
 import { type Chart, type Grid, type Node, gridOf, origin } from "./chart_model.ts";
-import { paint } from "./value_picture.ts";
+import { colourOf } from "./value_picture.ts";
 import { type Cell, origins, short } from "./value_text.ts";
 
 interface ValuePanelProps {
@@ -145,11 +145,10 @@ function Numbers({ app: { theme }, chart, grid, mark, point }: Omit<ValueTablePr
   const cells = useMemo(() => cellsOf(grid, theme), [grid, theme]);
   const marked = (row: number, column: number): boolean =>
     mark !== null && (mark.row === null || mark.row === row) && (mark.column === null || mark.column === column);
-  const number = ({ text, background, deep }: (typeof cells)[number][number], row: number, column: number) => {
-    const names = [deep && "deep", marked(row, column) && "from"].filter(Boolean).join(" ");
+  const number = ({ text, style }: (typeof cells)[number][number], row: number, column: number) => {
     const enter = (): void => point?.({ matrix: 0, row, column });
     return (
-      <td key={column} class={names || undefined} style={{ background }} onPointerEnter={enter}>
+      <td key={column} class={marked(row, column) ? "from" : undefined} style={style} onPointerEnter={enter}>
         {text}
       </td>
     );
@@ -178,14 +177,17 @@ function Numbers({ app: { theme }, chart, grid, mark, point }: Omit<ValueTablePr
   );
 }
 
-function cellsOf(grid: Grid, theme: Theme): { text: string; background: string; deep: boolean }[][] {
+type ShownNumber = { text: string; style: { background: string; color: string } | undefined };
+
+function cellsOf(grid: Grid, theme: Theme): ShownNumber[][] {
   const { signed } = grid;
   const { scale } = grid.value;
   return Array.from({ length: grid.rows }, (_, row) =>
     Array.from({ length: grid.columns }, (_, column) => {
       const value = grid.at(0, row, column);
-      const deep = value !== -Infinity && Math.abs(value) > 0.55 * scale;
-      return { text: short(value), background: paint(value, scale, signed, theme), deep };
+      const colour = colourOf(value, scale, signed, theme);
+      const style = colour === null ? undefined : { background: css(colour), color: contrasting(colour) };
+      return { text: short(value), style };
     }),
   );
 }

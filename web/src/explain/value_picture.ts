@@ -1,6 +1,6 @@
 // Small pictures of values, with a limited number of cells.
 
-import { type Theme, ramp } from "../shared/palette.ts";
+import { type Colour, type Theme, css, ramp } from "../shared/palette.ts";
 import type { Grid } from "./chart_model.ts";
 import { width } from "./svg_text.ts";
 
@@ -52,19 +52,27 @@ export function cellAt(frame: Frame, x: number, y: number): { matrix: number; ro
   return frame.turned ? { matrix, row: column, column: row } : { matrix, row, column };
 }
 
-const NEGATIVE: Record<Theme, [number, number, number]> = { light: [31, 111, 178], dark: [124, 192, 255] };
-const POSITIVE: Record<Theme, [number, number, number]> = { light: [190, 50, 90], dark: [240, 100, 135] };
-const NOTHING: Record<Theme, [number, number, number]> = { light: [246, 244, 239], dark: [42, 40, 48] };
+const NEGATIVE: Record<Theme, Colour> = { light: [31, 111, 178], dark: [124, 192, 255] };
+const POSITIVE: Record<Theme, Colour> = { light: [190, 50, 90], dark: [240, 100, 135] };
+const NOTHING: Record<Theme, Colour> = { light: [246, 244, 239], dark: [42, 40, 48] };
+const MASKED: Record<Theme, Colour> = { light: [217, 213, 204], dark: [74, 70, 82] };
 
-/** The colour of a value: the palette of the maps if no value is negative, else blue and red. `scale` has full colour. */
-export function paint(value: number, scale: number, signed: boolean, theme: Theme): string {
-  if (Number.isNaN(value)) return "none";
-  if (value === -Infinity) return theme === "light" ? "#d9d5cc" : "#4a4652";
+/** The colour of a value: the palette of the maps if no value is negative, else blue and red. `scale` has full colour.
+ * Not a number has none. */
+export function colourOf(value: number, scale: number, signed: boolean, theme: Theme): Colour | null {
+  if (Number.isNaN(value)) return null;
+  if (value === -Infinity) return MASKED[theme];
   const share = scale > 0 ? Math.max(-1, Math.min(1, value / scale)) : 0;
-  if (!signed) return `rgb(${ramp(theme)[Math.round(235 * share) + (theme === "dark" ? 20 : 8)]!.join(",")})`;
+  if (!signed) return ramp(theme)[Math.round(235 * share) + (theme === "dark" ? 20 : 8)]!;
   const end = (share < 0 ? NEGATIVE : POSITIVE)[theme];
   const strength = Math.abs(share) ** 0.75;
-  return `rgb(${NOTHING[theme].map((from, channel) => Math.round(from + (end[channel]! - from) * strength)).join(",")})`;
+  return NOTHING[theme].map((from, channel) => Math.round(from + (end[channel]! - from) * strength)) as Colour;
+}
+
+/** The colour of a value for SVG and CSS. */
+export function paint(value: number, scale: number, signed: boolean, theme: Theme): string {
+  const colour = colourOf(value, scale, signed, theme);
+  return colour === null ? "none" : css(colour);
 }
 
 /** The letters of a value and their sizes, as two short lines. */

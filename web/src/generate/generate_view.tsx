@@ -80,6 +80,7 @@ function Text({ app, info, generation }: TextProps) {
         <TokenText
           tokens={tokens}
           label={app.words.generate.text}
+          space={app.words.text.space}
           edge={prompt.length - 1}
           shades={shades}
           marks={NO_MARKS}

@@ -258,6 +258,7 @@ function Reading({ app, query, row, choose, clear }: ReadingProps) {
         handle={text}
         tokens={tokens}
         label={words.map.text}
+        space={words.text.space}
         shades={shades}
         marks={marks}
         span={query !== null && map.query_tokens === map.key_tokens ? [query, query] : null}

@@ -24,6 +24,30 @@ const STOPS: Record<Theme, readonly Stop[]> = {
 
 export type Colour = [red: number, green: number, blue: number];
 
+export function css(colour: Colour): string {
+  return `rgb(${colour.join(",")})`;
+}
+
+/** Relative luminance (WCAG 2.2), from 0 for black to 1 for white. */
+export function luminance(colour: Colour): number {
+  const [red, green, blue] = colour.map((value) => {
+    const share = value / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  }) as Colour;
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}
+
+/** The contrast ratio of two luminances (WCAG 2.2): text needs 4.5. */
+export function contrast(one: number, other: number): number {
+  return (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+}
+
+/** Black or white, whichever is easier to read on a colour. Its contrast is at least 4.58. */
+export function contrasting(colour: Colour): "black" | "white" {
+  const background = luminance(colour);
+  return contrast(background, 0) >= contrast(background, 1) ? "black" : "white";
+}
+
 function channel(linear: number): number {
   const value = linear <= 0.0031308 ? 12.92 * linear : 1.055 * linear ** (1 / 2.4) - 0.055;
   return Math.round(255 * Math.min(1, Math.max(0, value)));

@@ -4,7 +4,7 @@ import "./style.css";
 import "../explain/explain.css";
 import "../generate/generate.css";
 
-import { render } from "preact";
+import { type VNode, render } from "preact";
 
 import { arrivingPort, messages } from "../api/kernel_messages.ts";
 import { RecordedAnswers, type Recording } from "../api/recorded_answers.ts";
@@ -29,12 +29,25 @@ import { VIEWS } from "./url_state.ts";
 /** The view that the state names. */
 function View({ app }: { app: Store }) {
   const { target, state } = app;
+  const { views } = app.words;
   if (!target.can.length) return null;
-  if (state.view === "translate") return <TranslateView app={app} />;
-  if (state.view === "generate") return <GenerateView app={app} />;
-  if (state.view === "image" && target.image && target.maps.length) return <ImageView app={app} />;
-  if (state.view === "text" && target.maps.length) return <TextView app={app} />;
-  return state.map === null || !target.maps.length ? <HeadGrid app={app} /> : <MapView app={app} />;
+  if (state.view === "translate") return <Titled title={views.translate} view={<TranslateView app={app} />} />;
+  if (state.view === "generate") return <Titled title={views.generate} view={<GenerateView app={app} />} />;
+  if (!target.maps.length) return <HeadGrid app={app} />;
+  if (state.view === "image" && target.image) return <Titled title={views.image} view={<ImageView app={app} />} />;
+  if (state.view === "text") return <Titled title={views.text} view={<TextView app={app} />} />;
+  if (state.map === null) return <HeadGrid app={app} />;
+  return <Titled title={views.map} view={<MapView app={app} />} />;
+}
+
+/** A view below a heading for screen readers. The tab of the view is what others see. */
+function Titled({ title, view }: { title: string; view: VNode }) {
+  return (
+    <>
+      <h1 class="unseen">{title}</h1>
+      {view}
+    </>
+  );
 }
 
 /** `chart` is the chart of a self-contained file, which has no server. */
@@ -43,7 +56,11 @@ function Shell({ app, chart }: { app: Store; chart: Chart | null }) {
     <>
       <Header app={app} alone={chart !== null} />
       <main id="view" tabIndex={-1} class={app.explains ? "explain" : undefined}>
-        {app.explains ? <ExplainView app={app} file={chart} /> : <View app={app} />}
+        {app.explains ? (
+          <Titled title={app.words.explain.title} view={<ExplainView app={app} file={chart} />} />
+        ) : (
+          <View app={app} />
+        )}
       </main>
       {chart === null && <StatusLine app={app} />}
       {app.helping && <Help app={app} />}

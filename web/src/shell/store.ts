@@ -266,9 +266,7 @@ export class Store {
 export function useHandlers(app: Store, inputs: readonly unknown[], handlers: ViewHandlers): void {
   useLayoutEffect(() => {
     app.handlers = handlers;
-    return () => {
-      app.handlers = {};
-    };
+    return () => void (app.handlers = {});
   }, inputs);
 }
 

@@ -36,7 +36,7 @@ export function AllHeads({ app, map, names, at }: AllHeadsProps) {
   const both = sides(names, at?.direction ?? "from");
   const title = at ? fill(words.text.linksOf, { token: show(both.from[at.token] ?? ""), position: at.token }) : null;
   return (
-    <section class="card linked">
+    <section class="card linked" aria-label={title ?? words.text.links}>
       <h2>{title ?? words.text.links}</h2>
       <HeadColours app={app} map={map} heads={heads} setLit={setLit} />
       {at ? (

@@ -39,7 +39,10 @@ export function TextView({ app }: { app: Store }) {
       ) : (
         <div class="desk">
           <div class="texts">
-            <p class="hint">{words.text.noTokens}</p>
+            <div class="between above">
+              <p class="hint">{words.text.noTokens}</p>
+              <Another app={app} />
+            </div>
           </div>
           <aside class="panel" />
         </div>
@@ -50,7 +53,6 @@ export function TextView({ app }: { app: Store }) {
 
 function Toolbar({ app }: { app: Store }) {
   const { words, state } = app;
-  const [asking, setAsking] = useState(false);
   return (
     <div class="toolbar">
       <HeadChoice app={app} />
@@ -69,12 +71,6 @@ function Toolbar({ app }: { app: Store }) {
           choose={(links) => app.go({ links })}
         />
       )}
-      {app.target.can.includes("run") && (
-        <button type="button" class="plain" onClick={() => setAsking(true)}>
-          {words.text.another}
-        </button>
-      )}
-      {asking && <AnotherText app={app} close={() => setAsking(false)} />}
     </div>
   );
 }
@@ -83,6 +79,20 @@ function Toolbar({ app }: { app: Store }) {
 function linksAll(app: Store): boolean {
   const { id, heads } = mapOf(app);
   return heads > 1 && Array.from({ length: heads }, (_, head) => head).every((head) => app.opens(id, head));
+}
+
+/** Runs the model on another text, if it can run. */
+function Another({ app }: { app: Store }) {
+  const [asking, setAsking] = useState(false);
+  if (!app.target.can.includes("run")) return null;
+  return (
+    <>
+      <button type="button" class="plain" onClick={() => setAsking(true)}>
+        {app.words.text.another}
+      </button>
+      {asking && <AnotherText app={app} close={() => setAsking(false)} />}
+    </>
+  );
 }
 
 type Pointed = { token: number; direction: Direction };
@@ -181,6 +191,7 @@ function Texts({ app, map, names, one, chosen, choose, keys, point }: TextsProps
         handle={side === "key" ? keys : null}
         tokens={names[side]}
         label={label}
+        space={words.text.space}
         shades={one || side === coloured ? shades : null}
         marks={NO_MARKS}
         span={one || direction === towards ? span : null}
@@ -190,12 +201,21 @@ function Texts({ app, map, names, one, chosen, choose, keys, point }: TextsProps
       />
     </section>
   );
-  const two = [text("key", words.text.keys, "to"), text("query", words.text.queries, "from")];
-  const high = Math.max(...(weights?.weights ?? []), 0);
   return (
     <div class="texts">
-      <Legend app={app} low={lowest(high, scale)} high={high} />
-      {one ? text("key", words.text.both, "from") : two}
+      <Above app={app} high={Math.max(...(weights?.weights ?? []), 0)} />
+      {text("key", one ? words.text.both : words.text.keys, one ? "from" : "to")}
+      {!one && text("query", words.text.queries, "from")}
+    </div>
+  );
+}
+
+/** The legend, for weights up to `high`. */
+function Above({ app, high }: { app: Store; high: number }) {
+  return (
+    <div class="between above">
+      <Legend app={app} low={lowest(high, app.state.scale)} high={high} />
+      <Another app={app} />
     </div>
   );
 }
@@ -248,7 +268,7 @@ function SpanLinks({ app, map, span, names, reveal }: SpanLinksProps) {
   });
   if (!links.length) return null;
   return (
-    <section class="card linked">
+    <section class="card linked" tabIndex={0} aria-label={words.text.spanLinks}>
       <h2>{words.text.spanLinks}</h2>
       <p class="hint">
         {all > MOST_FROM ? fill(words.text.linksCut, { shown: MOST_FROM, all }) : words.text.linksHint}

@@ -17,6 +17,10 @@ const STEPS: Readonly<Record<string, number>> = {
   End: Infinity,
 };
 
+/** Below this shade a line's end is grey; above the other, the text of a token has the opposite colour (`style.css`). */
+const FAINT = 0.05;
+const DEEP = 0.85;
+
 /** Weights of some tokens, the strongest first, and of all tokens if the server sent them. */
 export type Weights = { positions: readonly number[]; weights: readonly number[]; all: readonly number[] | null };
 
@@ -40,6 +44,8 @@ interface Marked {
 interface TokenTextProps extends Marked {
   tokens: readonly string[];
   label: string;
+  /** The name of a token of spaces, for screen readers. */
+  space: string;
   choose: (token: number, lengthen: boolean) => void;
   clear: () => void;
   /** Called with the token under the mouse, and with null when the mouse leaves. */
@@ -79,8 +85,9 @@ export class TokenText extends Component<TokenTextProps> {
   }
 
   override shouldComponentUpdate(next: TokenTextProps): boolean {
-    const { tokens, label, shades, marks, span } = this.props;
-    const same = tokens === next.tokens && label === next.label && shades === next.shades && marks === next.marks;
+    const { tokens, label, space, shades, marks, span } = this.props;
+    const names = label === next.label && space === next.space;
+    const same = names && tokens === next.tokens && shades === next.shades && marks === next.marks;
     return !same || String(span) !== String(next.span);
   }
 
@@ -118,7 +125,7 @@ export class TokenText extends Component<TokenTextProps> {
     return this.props.span?.[1] ?? null;
   }
 
-  override render({ tokens, label, shades, marks, span, choose, point, edge }: TokenTextProps): VNode {
+  override render({ tokens, label, space, shades, marks, span, choose, point, edge }: TokenTextProps): VNode {
     const clicked = (event: MouseEvent): void => {
       const token = tokenUnder(event);
       if (token !== null) choose(token, event.shiftKey);
@@ -144,6 +151,7 @@ export class TokenText extends Component<TokenTextProps> {
             start={start}
             tokens={this.spelled.slice(start, stop)}
             id={this.id}
+            name={space}
             drawn={this.drawn.has(index)}
             shades={shades}
             marks={marks}
@@ -226,15 +234,18 @@ interface PartProps extends Marked {
   start: number;
   tokens: readonly Spelled[];
   id: string;
+  /** The name of a token of spaces. */
+  name: string;
   drawn: boolean;
   edge: number | undefined;
 }
 
 class Part extends Component<PartProps> {
   override shouldComponentUpdate(next: PartProps): boolean {
-    const { drawn, shades, marks, span } = this.props;
+    const { drawn, name, shades, marks, span } = this.props;
     if (!drawn && !next.drawn) return false;
-    return drawn !== next.drawn || shades !== next.shades || marks !== next.marks || String(span) !== String(next.span);
+    const same = drawn === next.drawn && name === next.name && shades === next.shades && marks === next.marks;
+    return !same || String(span) !== String(next.span);
   }
 
   override render({ index, start, tokens, drawn }: PartProps): VNode {
@@ -251,12 +262,12 @@ class Part extends Component<PartProps> {
   }
 
   private token({ text, space, breaks }: Spelled, position: number, spaced: boolean): (VNode | string)[] {
-    const { id, shades, marks, span, edge } = this.props;
+    const { id, name, shades, marks, span, edge } = this.props;
     const shade = shades?.[position] ?? 0;
     const chosen = span !== null && position >= Math.min(...span) && position <= Math.max(...span);
     const classes = {
-      newline: breaks,
-      deep: shade > 0.85,
+      newline: breaks && shade < FAINT,
+      deep: shade > DEEP,
       marked: marks.has(position),
       chosen,
       edge: position === edge,
@@ -268,6 +279,7 @@ class Part extends Component<PartProps> {
         id={`${id}-${position}`}
         role="option"
         data-token={position}
+        aria-label={breaks || text.trim() || !text ? undefined : name}
         class={names.join(" ") || undefined}
         aria-selected={chosen ? "true" : undefined}
         style={{ "--w": shade.toFixed(3) }}>
