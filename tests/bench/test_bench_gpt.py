@@ -21,7 +21,8 @@ def test_contenders_agree_and_are_timed(monkeypatch: pytest.MonkeyPatch, tmp_pat
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     monkeypatch.setattr(gpt, "both", lambda options: (model, tokenizer, theirs))
     [case] = gpt.cases(Options(quick=True))
-    [result] = measure(case, rounds=2, seconds=1e-4)
+    result, modules = measure(case, rounds=2, seconds=1e-4)
+    assert modules.bar is None and modules.median > 0
     assert result.bar == ">= 1.2" and result.shape == "0 million parameters, 64 tokens"
     most, share, text = (measure_figure(figure) for figure in gpt.figures(Options(quick=True)))
     assert most.met and share.met and share.median == 1 and text.met and text.median == gpt.QUICK

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.models import fast_linear
 from regard.models.fast_linear import FastLinear, has_blocked_products
 
 pytestmark = pytest.mark.host
@@ -17,7 +18,8 @@ LAYOUTS = {"shared": (False, True), "copied": (True, False), "blocked": (True, T
 def build(layout: str, *layers: nn.Linear) -> FastLinear:
     packed, onednn = LAYOUTS[layout]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.backends.mkldnn, "enabled", onednn)
+        if not onednn:
+            patch.setattr(fast_linear, "onednn", lambda: None)
         return FastLinear(*layers, packed=packed)
 
 
@@ -63,5 +65,5 @@ def test_a_packed_weight_is_a_copy() -> None:
 def test_only_float32_on_a_cpu_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not has_blocked_products(torch.zeros(3, 3, dtype=torch.float64))
     assert not has_blocked_products(torch.zeros(3, 3, device="meta"))
-    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    monkeypatch.setattr(fast_linear, "onednn", lambda: None)
     assert not has_blocked_products(torch.zeros(3, 3))

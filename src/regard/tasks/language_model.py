@@ -51,7 +51,7 @@ class LanguageModel:
     >>> language.evaluate(folder / "text.txt")["characters"], language.export(folder / "exported").name
     (18, 'exported')
     >>> language.context, language.device.type
-    (1024, 'cpu')
+    (256, 'cpu')
     >>> ids = torch.tensor([[4, 5, 6]])
     >>> language.batch_loss(TokenBatch(ids, ids)).shape               # the sum over all tokens
     torch.Size([])
