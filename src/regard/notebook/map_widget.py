@@ -10,7 +10,7 @@ from ..server.target import Target
 from .kernel_bridge import KernelBridge
 
 
-class MapWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget may not be installed
+class MapWidget(anywidget.AnyWidget):
     """The page of `regard view` in a notebook. `Seen.widget` and `AttentionMap.widget` create it.
 
     Pan, zoom and choose tokens as on the page. The notebook file does not contain the maps: run the cell again after a

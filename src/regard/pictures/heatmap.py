@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
@@ -100,7 +100,8 @@ def show(map: Map, **options: Unpack[HeatmapOptions]) -> None:
     if _in_notebook():
         from IPython.display import display  # type: ignore[import-not-found, unused-ignore]  # not a dependency
 
-        display(draw(map, **options))
+        show_in_cell: Callable[[Figure], object] = display
+        show_in_cell(draw(map, **options))
     elif not _show_window(map, options):
         _print(map, **options)
 
