@@ -32,6 +32,12 @@ def is_unmodified(module: nn.Module, kind: type[nn.Module]) -> bool:
     return type(module) is kind and not hooks
 
 
+def operators_are_observed(module: nn.Module) -> bool:
+    """Return whether a dispatch mode or autocast must see each operator of a module, so that none may be replaced."""
+    autocast = torch.is_autocast_enabled(next(module.parameters()).device.type)
+    return bool(torch._C._len_torch_dispatch_stack()) or autocast
+
+
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
     """Return the dtype autocast uses on `device`, or None if autocast is off."""
     if not torch._C._is_any_autocast_enabled():  # four times as fast as the query for one device

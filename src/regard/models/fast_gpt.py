@@ -16,7 +16,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from ..attention import attend
 from ..attention.native.few_rows import Rotation, bind_linear
-from ..core.tensors import is_unmodified, shape, traced
+from ..core.tensors import is_unmodified, operators_are_observed, shape, traced
 from ..layers import Dropout, EncoderBlock, FeedForward, GatedFeedForward, MultiHeadAttention, RotaryPosition
 from ..layers.residual import Residual
 from .fast_gpt_block import FastBlock, row_norm
@@ -192,13 +192,7 @@ def fast_gpt(model: Any) -> Any:
     Custom code is: hooks, subclasses, quantized or replaced submodules, and `TorchDispatchMode`s, which observe single
     operators. `regard.watch` is not: it records the calls of `FastGPT` without changing them.
     """
-    if (
-        torch._C._len_torch_dispatch_stack()
-        or torch.is_autocast_enabled(next(model.parameters()).device.type)
-        or not _is_supported(model)
-    ):
-        return model
-    return FastGPT(model)
+    return model if operators_are_observed(model) or not _is_supported(model) else FastGPT(model)
 
 
 def _is_supported(model: Any) -> bool:

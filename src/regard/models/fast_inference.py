@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from ..attention import attend, attend_packed
 from ..attention.packed import token_positions
+from ..core.tensors import operators_are_observed
 from ..layers import DecoderBlock, EncoderBlock, FeedForward, MultiHeadAttention
 from ..layers.cache import BeamCache
 from ..layers.learned_similarity import resolve_similarity
@@ -123,13 +124,7 @@ def fast_decoder(model: Any, *, packed: bool = False) -> Any:
     Custom code is: hooks, subclasses, quantized or replaced submodules, and `TorchDispatchMode`s, which observe single
     operators. `regard.watch` is not: it records the calls of `FastDecoder` without changing them.
     """
-    if (
-        torch._C._len_torch_dispatch_stack()
-        or torch.is_autocast_enabled(next(model.parameters()).device.type)
-        or not _is_supported(model)
-    ):
-        return model
-    return FastDecoder(model, packed=packed)
+    return model if operators_are_observed(model) or not _is_supported(model) else FastDecoder(model, packed=packed)
 
 
 class _Residual:
