@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
+from regard.server.target import Target
+from regard.training import logbook
 from tests.page import browser, targets
 from tests.page.browser import Open, quiet
-from tests.page.gated_server import GatedServer
+from tests.page.gated_server import GatedServer, served
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +43,21 @@ def visit(server: GatedServer, chromium: Any) -> Iterator[Open]:
     with visits(chromium, f"{server.url}{server.gate.visit}/") as open_page:
         yield open_page
         server.gate.open.set()
+
+
+@pytest.fixture(scope="module")
+def no_drawing() -> Iterator[None]:
+    """Disable the curves, which take longer to draw than a small run takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logbook, "draw", lambda records, goal: b"")
+        yield
+
+
+@pytest.fixture
+def real(chromium: Any) -> Iterator[Callable[[Target], Open]]:
+    """Serve a target, and open its page."""
+    with ExitStack() as stack:
+        yield lambda target: stack.enter_context(visits(chromium, stack.enter_context(served(target))))
 
 
 @contextmanager

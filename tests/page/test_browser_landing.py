@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from regard.server.open_target import open_target
-from regard.server.target import NoTarget, Target
-from regard.training import logbook
+from regard.server.target import NoTarget
 from tests.page import runs
-from tests.page.browser import Open, expect, quiet
-from tests.page.conftest import visits
-from tests.page.gated_server import served
+from tests.page.browser import expect, quiet
 
-pytestmark = pytest.mark.xdist_group("browser")  # one browser, one server, one process
+pytestmark = [
+    pytest.mark.xdist_group("browser"),  # one browser, one server, one process
+    pytest.mark.usefixtures("no_drawing"),
+]
 
 SENTENCE = "the cat sees a dog"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_drawing() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logbook, "draw", lambda records, goal: b"")
-        yield
-
-
-@pytest.fixture
-def real(chromium: Any) -> Iterator[Callable[[Target], Open]]:
-    """Serve a target, and open its page."""
-    with ExitStack() as stack:
-        yield lambda target: stack.enter_context(visits(chromium, stack.enter_context(served(target))))
 
 
 def current(page: Any, name: str) -> None:

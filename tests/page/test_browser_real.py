@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +14,15 @@ from regard.lens.head_profile import MEASURES, profile
 from regard.server.open_target import open_target
 from regard.server.target import Target
 from regard.server.work_queue import Task
-from regard.training import logbook
 from tests.page import runs
-from tests.page.browser import Open, at, expect, middle, number, quiet, read_out, until
-from tests.page.conftest import visits
-from tests.page.gated_server import served
+from tests.page.browser import at, expect, middle, number, quiet, read_out, until
 
-pytestmark = pytest.mark.xdist_group("browser")  # one browser, one server, one process
+pytestmark = [
+    pytest.mark.xdist_group("browser"),  # one browser, one server, one process
+    pytest.mark.usefixtures("no_drawing"),
+]
 
 SENTENCE = "the cat sees a dog"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_drawing() -> Iterator[None]:
-    """Disable the curves, which take longer to draw than a small run takes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logbook, "draw", lambda records, goal: b"")
-        yield
-
-
-@pytest.fixture
-def real(chromium: Any) -> Iterator[Callable[[Target], Open]]:
-    """Serve a target, and open its page."""
-    with ExitStack() as stack:
-        yield lambda target: stack.enter_context(visits(chromium, stack.enter_context(served(target))))
 
 
 def row(target: Target, map: int, head: int | str, query: int) -> torch.Tensor:
