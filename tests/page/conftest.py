@@ -42,7 +42,7 @@ def visit(server: GatedServer, chromium: Any) -> Iterator[Open]:
     server.restore()
     with visits(chromium, f"{server.url}{server.gate.visit}/") as open_page:
         yield open_page
-        server.gate.open.set()
+        server.gate.release()
 
 
 @pytest.fixture(scope="module")

@@ -41,12 +41,16 @@ class Gate:
     def start_visit(self) -> None:
         """Forget the requests of earlier visits; delay and reject nothing."""
         self.visit += 1
-        self.refuse: str | None = None
-        """Error message for requests for a query; None to serve them."""
         self.asked: list[str] = []
         self.answered: list[str] = []
-        self.open.set()
+        self.release()
+
+    def release(self) -> None:
+        """Delay and reject nothing. A request that is still held would keep the server from stopping."""
+        self.refuse: str | None = None
+        """Error message for requests for a query; None to serve them."""
         self._held: tuple[str, int] | None = None
+        self.open.set()
 
     def hold_after(self, ending: str, count: int | None) -> None:
         """Hold requests whose path ends so, after this many of them; None lets them pass."""
