@@ -371,7 +371,7 @@ def test_a_step_allocates_only_the_logits() -> None:
     state, _ = one.begin(ids[:, :7], capacity=LONG)
     one.step(ids[:, 7], state)
     assert state.bound is not None
-    x, blocks = state.bound
+    x, blocks = state.bound.x, state.bound.blocks
     memory = [cache.data_ptr() for pair in state.caches.values() for cache in pair]
     for position in range(8, 20):
         one.step(ids[:, position], state)

@@ -166,12 +166,6 @@ def attend(
         return serve(request, chosen, return_map)
 
 
-def report_attention(query: Tensor, key: Tensor, value: Tensor, **options: object) -> None:
-    """Show an observer, such as `regard.watch`, the arguments of an `attend` whose result was computed elsewhere."""
-    if has_torch_function_variadic(query, key, value):
-        handle_torch_function(report_attention, (query, key, value), query, key, value, **options)
-
-
 @overload
 def serve(request: Request, backend: Backend, return_map: Literal[False]) -> Tensor: ...
 @overload

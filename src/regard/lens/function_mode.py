@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ..attention.step_report import report_step
 from .flex_recorder import flex_attention, flex_call
 from .recorders import RECORDERS
 
@@ -42,6 +43,10 @@ class _Mode(TorchFunctionMode):
         observer, kwargs = self._observer(), kwargs or {}
         if observer is None:
             return func(*args, **kwargs)
+        if func is report_step:
+            func(*args)
+            observer.record_step(*args)
+            return None
         recorder = RECORDERS.get(func)
         if recorder is not None:
             result = func(*args, **kwargs)

@@ -9,7 +9,7 @@ Three problems with references are handled:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
@@ -87,7 +87,8 @@ class Call:
         self.sink = record.sink
         self.storage: StorageWeakRef | None = None
         """The storage of the keys in the model at the time of the call."""
-        self.source = record.source
+        self._source = record.source
+        self._pending: Callable[[Source], Source] | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -110,10 +111,30 @@ class Call:
         if self.sink is not None:
             yield self.sink
 
+    @property
+    def source(self) -> Source:
+        """The source, with all pending steps. Those of a call that is not intact stay pending; `check` raises."""
+        if self._pending is not None and self.intact:
+            self.set_source(self._pending(self._source))
+        return self._source
+
     def set_source(self, source: Source) -> None:
         """Replace the source."""
-        self.source = source
+        self._source, self._pending = source, None
         self.reset()
+
+    def defer(self, pending: Callable[[Source], Source]) -> None:
+        """Let `pending` add later steps to the source when it is needed. They are in the memory of the source."""
+        self._pending = pending
+
+    def defers(self, pending: Callable[[Source], Source]) -> bool:
+        """Return whether `pending` will still add its steps: the source was neither read nor replaced since."""
+        return self._pending is pending
+
+    @property
+    def versions(self) -> Sequence[tuple[Tensor, int]]:
+        """The referenced tensors with their version counters at the time of the call."""
+        return self._versions
 
     @property
     def request(self) -> Request:
@@ -129,7 +150,11 @@ class Call:
         _ = self.request
 
     def copy_storage(self, storage: int) -> None:
-        """Copy the tensors in this storage, because the model is about to write into it."""
+        """Copy the tensors in this storage, because the model is about to write into it.
+
+        Raises RuntimeError if a tensor was overwritten before, so that a copy would be wrong.
+        """
+        self.check()
         with torch.no_grad():
             self.sink = copy_if_in(self.sink, storage)
             self.set_source(self.source.copy_storage(storage))

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from ..attention.attend import attend, report_attention
+from ..attention.attend import attend
 from ..attention.masks import OPEN, Mask, from_ignore, merge, padding
 from ..attention.packed import attend_packed, maps_of
 from ..attention.request import Request
@@ -353,7 +353,6 @@ RECORDERS: dict[Any, Callable[..., Record]] = {
     torch._native_multi_head_attention: native_multi_head_attention,
     torch._transformer_encoder_layer_fwd: transformer_encoder_layer_fwd,
     attend: regard_attend,
-    report_attention: regard_attend,
     attend_packed: regard_attend_packed,
     attend_with_sink: regard_attend_with_sink,
 }

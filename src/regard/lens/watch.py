@@ -22,12 +22,15 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..attention.request import Request
+from ..attention.step_report import DecodingStep
 from ..core.process import keep_freed
+from .decoding_steps import DecodingSteps
 from .function_mode import _fast_paths, _Mode
 from .generation_steps import MaskCopies, Steps, same_bits
 from .grouped_heads import restore_grouped_heads
 from .growing_cache import GrowingCache
 from .recorded_call import Call, Kind, Record, StoredRequest, compact, storage_pointer, storage_reference
+from .recorders import regard_attend
 from .seen import LayerFilter, Layers, Seen
 
 Keep: TypeAlias = torch.dtype | torch.device | str | Sequence[torch.dtype | torch.device | str] | None
@@ -95,6 +98,7 @@ class Watch:
         self._unresolved: list[weakref.ref[Call]] = []
         self._unaffected: list[Call] = []
         self._growing: dict[int, GrowingCache] = {}
+        self._decoding: DecodingSteps | None = None
         self._masks = MaskCopies()
         self._mode = _Mode(self)
         keep_freed(MAX_FREED_BLOCK)
@@ -144,6 +148,34 @@ class Watch:
                     self._growing[keys] = after
         except Exception as error:
             self.add_missed(error, name)
+
+    def record_step(self, step: DecodingStep, length: int) -> None:
+        """Record one call for each module of a decoder. Never raises.
+
+        Steps that continue the previous one are recorded together, and added to the maps when these are needed.
+        """
+        try:
+            if self._decoding is not None and self._decoding.extend(step, length):
+                return
+            self._decoding = None
+            for index in range(len(step.modules)):
+                _record_layer(step.modules[index], self, step, index, length)
+            self._decoding = DecodingSteps.of(self._recorded_layers(step), step, length)
+        except Exception as error:
+            self.add_missed(error)
+
+    def _recorded_layers(self, step: DecodingStep) -> list[Call | None]:
+        """Return the latest call of each module, or None for modules that are not selected."""
+        calls: list[Call | None] = []
+        for module in step.modules:
+            name = self._name(module)
+            if name is None or (name in self._numbers and not self._layers(name, self._numbers[name])):
+                calls.append(None)  # outside the model, or not selected: no later step is recorded either
+            elif (call := self._latest.get(name, lambda: None)()) is not None:
+                calls.append(call)
+            else:
+                return []
+        return calls
 
     def add_missed(self, error: Exception, name: str = "the model") -> None:
         """Add an attention call that could not be recorded, with the reason."""
@@ -279,6 +311,15 @@ class Watch:
             if module not in self._names:
                 self._foreign.add(module)
         return self._names.get(module)
+
+
+def _record_layer(module: nn.Module, observer: Watch, step: DecodingStep, index: int, length: int) -> None:
+    """Record the call of one module at a step. The watch reads the module from this frame to name the map."""
+    with torch._C.DisableTorchFunction():
+        k, v = (cache[:, :, :length] for cache in step.caches[index])  # (B, Hkv, length, D)
+        q = step.queries[index].clone()  # the next step overwrites it
+    options = {"causal_offset": length - 1, **step.options[index]}
+    observer.record_call(regard_attend, (q, k, v), options, sys._getframe())
 
 
 _CALL = nn.Module._call_impl.__code__

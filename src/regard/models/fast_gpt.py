@@ -16,12 +16,13 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from ..attention import attend
 from ..attention.native.few_rows import Rotation, bind_linear
+from ..attention.step_report import DecodingStep, report_step
 from ..core.tensors import is_unmodified, operators_are_observed, shape, traced
 from ..layers import Dropout, EncoderBlock, FeedForward, GatedFeedForward, MultiHeadAttention, RotaryPosition
 from ..layers.residual import Residual
 from .fast_gpt_block import FastBlock, row_norm
 from .gpt import GPT
-from .gpt_state import BoundBlock, GPTState
+from .gpt_state import BoundStep, GPTState
 
 KNOWN = (
     GPT,
@@ -136,14 +137,13 @@ class FastGPT:
                 bound = state.bound = state.bound or self._bind(state, observed=False)
                 logits = self._run_step(tokens, state, bound)
             if watched:
-                for block, calls in zip(self._blocks, bound[1], strict=True):
-                    block.report(calls.query, state)
+                report_step(bound.step, state.length)
             return logits
 
-    def _run_step(self, tokens: Tensor, state: GPTState, bound: tuple[Tensor, list[BoundBlock]]) -> Tensor:
-        x, blocks = bound
+    def _run_step(self, tokens: Tensor, state: GPTState, bound: BoundStep) -> Tensor:
+        x = bound.x
         x.copy_(self._embed(tokens.to(x.device)[:, None], state.lengths).squeeze(1))  # (B, W)
-        for block in blocks:
+        for block in bound.blocks:
             for call in block.before:
                 call()
             block.attention(state)
@@ -152,11 +152,19 @@ class FastGPT:
         state.advance()
         return self._logits(x)
 
-    def _bind(self, state: GPTState, observed: bool) -> tuple[Tensor, list[BoundBlock]]:
-        """Return the input (B, W) of the first block, which becomes the output of the last, and the calls of a step."""
+    def _bind(self, state: GPTState, observed: bool) -> BoundStep:
+        """Return the calls of a step, with memory for its input and results."""
         x = self.model.tokens.weight.new_empty(len(state.lengths), self.model.config.width)
         table = self._table(state)
-        return x, [block.bind_step(x, state, table, observed) for block in self._blocks]
+        blocks = [block.bind_step(x, state, table, observed) for block in self._blocks]
+        modules = tuple(block.attention for block in self._blocks)
+        step = DecodingStep(
+            modules,
+            tuple(block.query for block in blocks),
+            tuple(state.caches[attention] for attention in modules),
+            tuple(block.options for block in self._blocks),
+        )
+        return BoundStep(x, blocks, step)
 
     def _embed(self, ids: Tensor, first: Tensor) -> Tensor:
         """Return the input of the first block, (B, T, W), for tokens from position first (B,) on."""

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..attention.attend import report_attention
 from ..attention.native.few_rows import Rotation, RowNorm, bind_attention, bind_linear, bind_rotate_append
-from ..layers import EncoderBlock, FeedForward, GatedFeedForward, MultiHeadAttention
+from ..layers import EncoderBlock, FeedForward, GatedFeedForward
 from .fast_inference import _context
 from .gpt_state import BoundBlock, GPTState
 
@@ -25,6 +24,7 @@ class FastBlock:
         self.attention, self.activation = attention, feedforward.activation
         self.heads, self.kv_heads, self.width = attention.heads, attention.kv_heads, attention.width // attention.heads
         self.window: tuple[int, int] | None = getattr(attention.attend, "keywords", {}).get("window")
+        self.options: dict[str, Any] = {"enable_gqa": self.heads != self.kv_heads, "window": self.window}
         self.norms = row_norm(block.around_attention.norm), row_norm(block.around_feedforward.norm)
         self.qkv = _fused(attention.query, attention.key, attention.value)
         self.out, self.down = _fused(attention.out), _fused(feedforward.down)
@@ -39,8 +39,7 @@ class FastBlock:
         bind_rotate_append(qkv, self.heads, rotation, state.lengths, (key, value))()
         q, tokens = qkv[:, :, : self.heads].transpose(1, 2), qkv.shape[1]  # (B, heads, T, D)
         k, v = key[:, :, :tokens], value[:, :, :tokens]
-        options = {"enable_gqa": self.heads != self.kv_heads, "window": self.window}
-        context = _context(self.attention, q, k, v, is_causal=True, **options)  # (B, heads, T, D)
+        context = _context(self.attention, q, k, v, is_causal=True, **self.options)  # (B, heads, T, D)
         context = context.transpose(1, 2).reshape(len(x), -1)  # (B·T, W)
         if last is not None:
             x, context = x[last], context[last]  # (B, W) each
@@ -67,19 +66,11 @@ class FastBlock:
         rest = self._bind_rest(x, context.view(len(x), -1))
         return BoundBlock((self._bind_qkv(x, qkv), rotate), attention, rest, q)
 
-    def report(self, q: Tensor, state: GPTState) -> None:
-        """Show an observer the attention of the latest step. q (B, heads, 1, D) is overwritten by the next one."""
-        with torch._C.DisableTorchFunction():
-            q, (k, v) = q.clone(), (cache[:, :, : state.length] for cache in state.caches[self.attention])
-        options = {"enable_gqa": self.heads != self.kv_heads, "window": self.window}
-        _report(self.attention, q, k, v, causal_offset=state.length - 1, **options)
-
     def _attend(self, q: Tensor, state: GPTState) -> Tensor:
         k, v = (cache[:, :, : state.length + 1] for cache in state.caches[self.attention])  # (B, kv_heads, keys, D)
-        options: dict[str, Any] = {"enable_gqa": self.heads != self.kv_heads, "window": self.window}
         # the newest token may attend to all keys: no mask is needed unless shorter texts have fewer
         offset = state.lengths.clone() if state.ragged else state.length
-        return _context(self.attention, q, k, v, is_causal=state.ragged, causal_offset=offset, **options)
+        return _context(self.attention, q, k, v, is_causal=state.ragged, causal_offset=offset, **self.options)
 
     def _qkv(self, x: Tensor, state: GPTState) -> Tensor:
         batch = len(state.lengths)
@@ -105,11 +96,6 @@ class FastBlock:
                 inner.copy_(self.activation(inner))
 
         return [first, bind_linear(x, *self.up, wide, norm=self.norms[1]), activate, last]
-
-
-def _report(attention: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> None:
-    """Report a call for `attention`. `regard.watch` reads the module from this frame to name the map."""
-    report_attention(q, k, v, **options)
 
 
 def _fused(*layers: nn.Linear) -> tuple[Tensor, Tensor | None]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from ..attention.step_report import DecodingStep
 from ..layers import EncoderBlock, MultiHeadAttention
 
 if TYPE_CHECKING:
@@ -25,6 +26,16 @@ class BoundBlock(NamedTuple):
     after: Sequence[Callable[[], None]]
     query: Tensor
     """(B, heads, 1, D): the queries of the latest step."""
+
+
+class BoundStep(NamedTuple):
+    """The calls of all blocks at a step."""
+
+    x: Tensor
+    """(B, W): the input of the first block, which becomes the output of the last."""
+    blocks: Sequence[BoundBlock]
+    step: DecodingStep
+    """The report to observers of the step."""
 
 
 class GPTState:
@@ -46,8 +57,8 @@ class GPTState:
         """Whether the lengths differ."""
         self.written = 0
         """Number of positions that were ever written. Watched maps may refer to them."""
-        self.bound: tuple[Tensor, list[BoundBlock]] | None = None
-        """The input (B, W) of the first block, and the calls of all blocks; None if they must be prepared again."""
+        self.bound: BoundStep | None = None
+        """The calls of a step; None if they must be prepared again."""
         self.set_lengths(lengths)
 
     @classmethod
