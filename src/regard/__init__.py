@@ -17,6 +17,15 @@ from .core import widget_hook as _widget_hook
 from .core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from . import data as data
+    from . import explain as explain
+    from . import layers as layers
+    from . import lens as lens
+    from . import models as models
+    from . import notebook as notebook
+    from . import pictures as pictures
+    from . import tasks as tasks
+    from . import training as training
     from .lens.captures import load_capture
     from .lens.watch import watch
     from .pictures.heatmap import show_heatmaps
@@ -42,6 +51,7 @@ else:
             "train_translator": ".training.train_functions",
             "watch": ".lens.watch",
         },
+        ("data", "explain", "layers", "lens", "models", "notebook", "pictures", "tasks", "training"),
     )
 
 __version__ = "0.2.0"

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from PIL import Image
 from regard import __version__
 from regard.attention.native import engine
 from regard.commands import date_contest
+from regard.commands.demo_progress import ModelBar, evaluations
 from regard.commands.main import COMMANDS, main
 from regard.core import assets
 from regard.models import Hypothesis
@@ -128,6 +130,50 @@ def test_ctrl_c_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     monkeypatch.setattr(date_contest, "run", interrupted)
     assert main(["demo"]) == 130
     assert "stopped" in capsys.readouterr().err
+
+
+def test_an_interrupted_demo_is_resumed(
+    demo_run: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("PAIRS", 500), ("TEST", 20), ("VALID", 20)):
+        monkeypatch.setattr(date_contest, name, value)
+    advance = ModelBar.advance
+
+    def interrupt(bar: ModelBar, step: int, done: float, seconds: float, *, evaluation: float = 0.0) -> None:
+        advance(bar, step, done, seconds, evaluation=evaluation)
+        if step == 2 and (tmp_path / "dates-run/fixed").exists():
+            signal.raise_signal(signal.SIGINT)
+
+    command = ["demo", "--steps", "3", "--out", str(tmp_path)]
+    with monkeypatch.context() as patch:
+        patch.setattr(ModelBar, "advance", interrupt)
+        assert main(command) == 130
+    output = capsys.readouterr().out
+    assert "stopped after step 2" in output and "Run the same command again to resume." in output
+    first = tmp_path / "dates-run/additive/model.safetensors"
+    stamp = first.stat().st_mtime_ns
+    assert main(command) == 0
+    assert first.stat().st_mtime_ns == stamp  # it was finished, and is not trained again
+    for name in date_contest.NAMES:
+        ours, theirs = (read_weights(out / "dates-run" / name) for out in (tmp_path, demo_run[0]))
+        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+        steps = [record["step"] for record in evaluations(tmp_path / "dates-run" / name)]
+        assert steps == [1, 2, 3]
+
+
+def test_a_demo_with_other_data_or_settings_replaces_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("PAIRS", 200), ("TEST", 5), ("VALID", 20)):
+        monkeypatch.setattr(date_contest, name, value)
+    command = ["demo", "--steps", "1", "--out", str(tmp_path)]
+    weights = tmp_path / "dates-run/fixed/model.safetensors"
+    assert main(command) == 0
+    contents = [weights.read_bytes()]
+    assert main([*command, "--seed", "1"]) == 0
+    contents.append(weights.read_bytes())
+    monkeypatch.setattr(date_contest, "PAIRS", 210)  # as after an update of regard
+    assert main([*command, "--seed", "1"]) == 0
+    contents.append(weights.read_bytes())
+    assert len(set(contents)) == 3
 
 
 def test_demo_with_empty_translations(

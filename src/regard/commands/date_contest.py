@@ -2,7 +2,8 @@
 
 Both have the same encoder and decoder and are trained for the same number of steps on the same pairs. One compresses
 its input into a single vector. The other attends to the input at every step (Bahdanau et al. 2015), and its attention
-is shown. Each is an ordinary run of `regard train translate`, which every other command can open.
+is shown. Each is an ordinary run of `regard train translate`, which every other command can open. A run that was
+stopped is resumed if its data and settings are the same.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from ..tasks.loading import load_translator
 from ..tasks.translation import exact
 from ..tasks.translator import Translation, Translator
 from ..training import Training
-from ..training.recipes.train_translator import Parallel, RecurrentRecipe, train
-from .demo_progress import ModelBar, progress_bars
+from ..training.recipes.train_translator import Parallel, RecurrentRecipe, stored, train
+from .demo_progress import ModelBar, evaluations, progress_bars
 
 STEPS = 900
 """Training steps of each model: enough for 99 % with attention."""
@@ -72,18 +73,18 @@ def run(steps: int, out: Path, seed: int = 0) -> int:
         raise ValueError(f"steps ({steps}) must be at least 1; {STEPS} are enough.")
     console = Console(highlight=False)
     began = time.monotonic()
-    work = _fresh(out)
+    work = out / "dates-run"
     console.print(f"[bold]Reading dates.[/] {LEAD}\n", soft_wrap=False)
-    for part, count in (("train", PAIRS), ("valid", VALID)):
-        _write(work / f"{part}.tsv", dates(count, seed, part=part))  # type: ignore[arg-type]  # a name of a part
+    _write_data(work, seed)
     test = dates(TEST, seed, part="test")
     contestants = []
     # a model this small gains little from more threads, and would wait for busy cores
     with single_threaded_operations(), progress_bars(console) as progress:
         bars = {name: ModelBar(progress, NAMES[name], "exact", "{:.1%} correct") for name in NAMES}
         for name, bar in bars.items():
-            train(_recipe(name, work, steps, seed), work / name, bar)
-            contestant = Contestant(name, work / name, load_translator(work / name), [(0.0, 0.0), *bar.curve])
+            bar.train(train, stored, _recipe(name, work, steps, seed), work / name)
+            curve = [(float(record["step"]), float(record["exact"])) for record in evaluations(work / name)]
+            contestant = Contestant(name, work / name, load_translator(work / name), [(0.0, 0.0), *curve])
             _examine(contestant, test)
             contestants.append(contestant)
     _show(console, contestants, test, out)
@@ -92,17 +93,23 @@ def run(steps: int, out: Path, seed: int = 0) -> int:
     return 0
 
 
-def _fresh(out: Path) -> Path:
-    """Return the folder for data and runs, after removing the runs of an earlier demo and nothing else."""
-    work = out / "dates-run"
+def _write_data(work: Path, seed: int) -> None:
+    """Write the training and validation pairs. If they differ from those of an earlier demo, remove its runs."""
     work.mkdir(parents=True, exist_ok=True)
+    texts = {
+        work / "train.tsv": _lines(dates(PAIRS, seed, part="train")),
+        work / "valid.tsv": _lines(dates(VALID, seed, part="valid")),
+    }
+    if all(path.is_file() and path.read_bytes() == text.encode("utf-8") for path, text in texts.items()):
+        return
     for name in NAMES:
         shutil.rmtree(work / name, ignore_errors=True)
-    return work
+    for path, text in texts.items():
+        write_text(path, text)
 
 
-def _write(path: Path, pairs: Pairs) -> None:
-    write_text(path, "".join(f"{written}\t{iso}\n" for written, iso in pairs))
+def _lines(pairs: Pairs) -> str:
+    return "".join(f"{written}\t{iso}\n" for written, iso in pairs)
 
 
 def _recipe(context: str, work: Path, steps: int, seed: int) -> RecurrentRecipe:

@@ -1,14 +1,22 @@
-"""Progress bars of `regard demo`, one for each model."""
+"""Training in `regard demo`: one progress bar for each model, and resuming after an interruption."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..training import Display
+from ..training.logbook import Outcome
+from ..training.run_folder import Run
+from ..training.signals import Interrupted
+
+Recipe = TypeVar("Recipe")
 
 
 def progress_bars(console: Console) -> Progress:
@@ -23,7 +31,7 @@ def progress_bars(console: Console) -> Progress:
 
 
 class ModelBar(Display):
-    """The bar of one model, which also records its evaluations.
+    """The bar of one model.
 
     Args:
         progress: where the bar is shown. It starts with the training.
@@ -36,8 +44,6 @@ class ModelBar(Display):
         super().__init__(progress.console)
         self._bars, self._task = progress, progress.add_task(name, total=1.0, start=False, status="")
         self._metric, self._format, self._result = metric, status, ""
-        self.curve: list[tuple[float, float]] = []
-        """(step, value of the metric)"""
 
     def __enter__(self) -> ModelBar:
         self._bars.start_task(self._task)
@@ -51,9 +57,46 @@ class ModelBar(Display):
 
     def report(self, record: Mapping[str, Any]) -> None:
         if record["event"] == "evaluate":
-            value = record[self._metric]
-            self._result = f" · {self._format.format(value)}"
-            self.curve.append((float(record["step"]), value))
+            self._result = f" · {self._format.format(record[self._metric])}"
 
     def say(self, words: str) -> None:
         """Ignore messages of the training loop, because the demo prints its own summary."""
+
+    def train(
+        self,
+        train: Callable[[Recipe, Path, Display], Outcome],
+        stored: Callable[[Path], object],
+        recipe: Recipe,
+        folder: Path,
+    ) -> None:
+        """Train a model. Resume a run with the same settings, and replace any other.
+
+        Args:
+            train: trains a recipe in a folder.
+            stored: reads the recipe of a run.
+            recipe: settings of the run.
+            folder: folder of the run.
+        """
+        if not _is_run_of(folder, recipe, stored):
+            shutil.rmtree(folder, ignore_errors=True)
+        elif earlier := evaluations(folder):
+            self.report(earlier[-1])
+        try:
+            outcome = train(recipe, folder, self)
+        except Interrupted as stopped:
+            self._bars.stop()
+            self._bars.console.print(escape(str(stopped)), soft_wrap=True)
+            raise
+        self.advance(outcome.step, 1.0, outcome.seconds)  # an earlier demo may have finished it
+
+
+def evaluations(folder: Path) -> list[Mapping[str, Any]]:
+    """Return the records of all evaluations of a run, also of those before it was resumed."""
+    return [record for record in Run(folder).records() if record["event"] == "evaluate"]
+
+
+def _is_run_of(folder: Path, recipe: object, stored: Callable[[Path], object]) -> bool:
+    try:
+        return stored(folder) == recipe
+    except (OSError, ValueError):  # no run, or a damaged one
+        return False

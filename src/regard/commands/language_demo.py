@@ -7,13 +7,11 @@ characters. A run that was stopped is resumed if the settings are the same.
 from __future__ import annotations
 
 import shlex
-import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from ..core.files import write_text
 from ..data.romeo_and_juliet import read_play
@@ -26,7 +24,6 @@ from ..tasks.open_language_model import open_language_model
 from ..training import Training
 from ..training.recipes.gpt_sizes import Sizes
 from ..training.recipes.train_language_model import LlamaRecipe, Text, stored, train
-from ..training.signals import Interrupted
 from .demo_progress import ModelBar, progress_bars
 
 STEPS = 1000
@@ -88,25 +85,8 @@ def _recipe(play: Path, steps: int, seed: int) -> LlamaRecipe:
 
 
 def _train(console: Console, recipe: LlamaRecipe, folder: Path) -> None:
-    """Train the model. Resume a run with the same settings, and replace any other."""
-    if not _is_run_of(folder, recipe):
-        shutil.rmtree(folder, ignore_errors=True)
     with progress_bars(console) as progress:
-        bar = ModelBar(progress, "GPT", "loss", "{:.2f} nats per unseen character")
-        try:
-            outcome = train(recipe, folder, bar)
-        except Interrupted as stopped:
-            progress.stop()
-            console.print(escape(str(stopped)), soft_wrap=True)
-            raise
-        bar.advance(outcome.step, 1.0, outcome.seconds)  # an earlier demo may have finished it
-
-
-def _is_run_of(folder: Path, recipe: LlamaRecipe) -> bool:
-    try:
-        return stored(folder) == recipe
-    except (OSError, ValueError):  # no run, or a damaged one
-        return False
+        ModelBar(progress, "GPT", "loss", "{:.2f} nats per unseen character").train(train, stored, recipe, folder)
 
 
 def _write(console: Console, folder: Path, seed: int) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 
-def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+def lazy_names(
+    package: str, modules: Mapping[str, str], packages: Sequence[str] = ()
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return the functions `__getattr__` and `__dir__` of a package.
 
     Type checkers do not see these names. The package imports them under `if TYPE_CHECKING:`, too, and defines the two
@@ -16,6 +18,7 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str]
     Args:
         package: the name of the package, `__name__`.
         modules: names, and for each the module that defines it, relative to the package: {"Seen": ".seen"}.
+        packages: names of packages inside the package.
 
     >>> get, _ = lazy_names("regard.lens", {"Rollout": ".rollout"})
     >>> get("Rollout")
@@ -26,11 +29,13 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str]
     """
 
     def get(name: str) -> object:
+        if name in packages:
+            return importlib.import_module(f".{name}", package)
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(modules[name], package), name)
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *modules})
+        return sorted({*vars(sys.modules[package]), *modules, *packages})
 
     return get, names
