@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import os
 import random
+import sys
+import time
+import types
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +104,24 @@ def restore_threads() -> Iterator[None]:
     yield
     if torch.get_num_threads() != THREADS:
         torch.set_num_threads(THREADS)
+
+
+@pytest.fixture
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], float]], None]:
+    """Return a function that replaces `time.monotonic` in the modules of regard that are imported, except the server's.
+
+    `time.monotonic` itself must not be replaced. The event loop of a server in another thread would read it too, set
+    its timers by it, and wait for the wrong time forever.
+    """
+
+    def use(read: Callable[[], float]) -> None:
+        clock = types.SimpleNamespace(**{**vars(time), "monotonic": read})
+        for name, module in list(sys.modules.items()):
+            ours = name.startswith("regard.") and not name.startswith("regard.server")
+            if ours and getattr(module, "time", None) is time:
+                monkeypatch.setattr(module, "time", clock)
+
+    return use
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:

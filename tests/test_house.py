@@ -42,6 +42,22 @@ def test_no_module_is_imported_by_a_string() -> None:
     assert importing == IMPORTING
 
 
+CLOCK = re.compile(r"""setattr\(\s*(["'](\w+\.)*time\.\w+["']|(\w+\.)*time,)""")
+
+
+@pytest.mark.parametrize(
+    "line", ['setattr("time.monotonic", f)', 'setattr("regard.a.time.time", f)', 'setattr(time, "sleep", f)']
+)
+def test_a_replaced_clock_is_found_in_every_form(line: str) -> None:
+    assert CLOCK.search(f"    monkeypatch.{line}")
+
+
+def test_no_test_replaces_the_clock_of_the_whole_process() -> None:
+    """The event loops of other threads read it too, and would wait forever: use the fixture `set_clock`."""
+    paths = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    assert [path for path in paths if CLOCK.search(path.read_text())] == []
+
+
 @pytest.mark.parametrize("folder", ["src/regard", "tests"])
 def test_no_two_modules_share_a_base_name(folder: str) -> None:
     files = [path for path in (ROOT / folder).rglob("*.py") if path.parent != SOURCE / "commands"]

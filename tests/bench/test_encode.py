@@ -7,6 +7,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -85,7 +86,7 @@ def test_the_fastest_setting_and_batch_size_are_used(monkeypatch: pytest.MonkeyP
         return run
 
     monkeypatch.setattr(encode, "SIZES", (2, 3))
-    monkeypatch.setattr(encode.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(encode, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     assert encode.fastest({name: encoder(name) for name in ("slow", "fast")}, ["a"]) == ("fast", 2)
 
 

@@ -6,7 +6,7 @@ import itertools
 import json
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,11 +71,11 @@ def test_the_commands_open_the_run(
     assert len(opened) == 1
 
 
-def test_it_does_not_depend_on_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_does_not_depend_on_the_clock(tmp_path: Path, set_clock: Callable[[Callable[[], float]], None]) -> None:
     """A machine that is a thousand times slower gives the same weights."""
     assert main(["demo", "--language", *STEPS, "--out", str(tmp_path / "fast")]) == 0
     clock = itertools.count(0, 1000)
-    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    set_clock(lambda: float(next(clock)))
     assert main(["demo", "--language", *STEPS, "--out", str(tmp_path / "slow")]) == 0
     assert equal(weights(tmp_path / "fast"), weights(tmp_path / "slow"))
 

@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,14 +62,17 @@ def test_both_models_of_the_demo_are_trained_for_the_same_steps(demo_run: tuple[
 
 
 def test_the_demo_does_not_depend_on_the_clock(
-    demo_run: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    demo_run: tuple[Path, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    set_clock: Callable[[Callable[[], float]], None],
 ) -> None:
     """A machine that is a thousand times slower gives the same weights."""
     monkeypatch.setattr(date_contest, "PAIRS", 500)
     monkeypatch.setattr(date_contest, "TEST", 20)
     monkeypatch.setattr(date_contest, "VALID", 20)
     clock = itertools.count(0, 1000)
-    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    set_clock(lambda: float(next(clock)))
     assert main(["demo", "--steps", "3", "--out", str(tmp_path)]) == 0
     for name in date_contest.NAMES:
         ours, theirs = (read_weights(out / "dates-run" / name) for out in (tmp_path, demo_run[0]))

@@ -88,10 +88,10 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
     assert checkpoint.states(tmp_path) == []
 
 
-def test_a_second_signal_within_the_debounce_time_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_signal_within_the_debounce_time_is_ignored(set_clock: Callable[[Callable[[], float]], None]) -> None:
     """torchrun and a held key send more than one signal."""
     clock = iter([10.0, 10.0 + 0.9 * DEBOUNCE_SECONDS, 10.0 + 1.1 * DEBOUNCE_SECONDS])
-    monkeypatch.setattr("regard.training.signals.time.monotonic", lambda: next(clock))
+    set_clock(lambda: next(clock))
     with Signals() as signals:
         for _ in range(2):
             signal.raise_signal(signal.SIGINT)
