@@ -48,19 +48,17 @@ def ids(process: subprocess.Popen[str]) -> list[str]:
     return [line for line in output.splitlines() if "::" in line]
 
 
-def test_ids_do_not_depend_on_clock_hash_seed_time_zone_or_locale() -> None:
-    processes = [
-        collect(0, PYTHONHASHSEED="1", TZ="UTC", LC_ALL="C.UTF-8"),
-        collect(100_003, PYTHONHASHSEED="2", TZ="Asia/Shanghai", LC_ALL="C"),
-    ]
-    first, second = map(ids, processes)
-    assert len(first) > 1000
-    assert [(a, b) for a, b in zip(first, second, strict=True) if a != b] == []
+def test_ids_do_not_depend_on_clock_hash_seed_time_zone_or_locale(request: pytest.FixtureRequest) -> None:
+    """Compare the tests of this run with those that another process collects."""
+    own = [item.nodeid for item in request.session.items]
+    other = ids(collect(100_003, *request.config.args, PYTHONHASHSEED="2", TZ="Asia/Shanghai", LC_ALL="C"))
+    deselected = set(other) - set(own)
+    assert [name for name in other if name not in deselected] == own
 
 
 def test_a_seed_determines_the_random_order() -> None:
     """The seed determines the order of files and of the tests in each file."""
-    files = ["tests/test_collection.py", "tests/test_hosts.py", "tests/test_house.py"]
+    files = ["tests/test_collection.py", "tests/core/test_settings.py", "tests/core/test_process.py"]
     orders = [("", "1"), ("1", "2"), ("1", "3")]
     processes = [collect(0, *files, REGARD_TEST_ORDER=seed, PYTHONHASHSEED=hashing) for seed, hashing in orders]
     plain, one, again = map(ids, processes)
@@ -69,9 +67,9 @@ def test_a_seed_determines_the_random_order() -> None:
 
 
 def test_quick_selects_the_first_functions_of_every_file() -> None:
-    paths = ["tests/core", "tests/attention/test_engine.py", "tests/test_house.py"]
-    selected = ids(collect(0, "--quick", *paths))
-    everything = ids(collect(0, *paths))
+    paths = ["tests/core", "tests/test_collection.py"]
+    processes = collect(0, "--quick", *paths), collect(0, *paths)
+    selected, everything = map(ids, processes)
     functions = [name.partition("[")[0] for name in selected]
     assert len(set(functions)) == len(functions)  # each with its first parameters
     counts = Counter(name.partition("::")[0] for name in functions)

@@ -244,7 +244,7 @@ def test_auto_stores_no_large_mask_and_no_large_dropout(monkeypatch: pytest.Monk
 
 
 def test_import_stays_light() -> None:
-    heavy = ("matplotlib", "transformers", "starlette", "rich")
+    heavy = ("matplotlib", "transformers", "starlette", "rich", "torch._dynamo", "sympy")
     code = f"import regard, sys; print([name for name in {heavy} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"

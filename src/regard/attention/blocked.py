@@ -13,6 +13,7 @@ differentiate.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,9 +46,18 @@ def refusal(request: Request) -> str | None:
     return unsupported_derivative(request)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's decorator has no types
 def context(request: Request) -> tuple[Tensor, Statistic]:
-    """Return the context and the statistic of its rows."""
+    """Return the context and the statistic of its rows. A compiler does not trace this."""
+    global _untraced
+    if _untraced is None and "torch._dynamo" in sys.modules:  # importing it takes a second
+        _untraced = torch.compiler.disable(_context)
+    return (_untraced or _context)(request)
+
+
+_untraced: Callable[[Request], tuple[Tensor, Statistic]] | None = None
+
+
+def _context(request: Request) -> tuple[Tensor, Statistic]:
     request = request.reduced()
     seed = int(torch.randint(2**62, ())) if request.dropout_p else 0
     out, highest, total, best = _Blocked.apply(request, seed, *request.tensors)  # type: ignore[no-untyped-call]  # torch declares no types

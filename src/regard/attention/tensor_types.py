@@ -9,14 +9,16 @@ subclass is accepted only if it is listed here, or if it overrides neither `__to
 from __future__ import annotations
 
 import sys
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn import Parameter
-from torch.nn.attention.bias import CausalBias, CausalVariant
+
+if TYPE_CHECKING:
+    from torch.nn.attention.bias import CausalBias
 
 
 def is_plain(x: Tensor) -> bool:
@@ -46,7 +48,8 @@ def require_supported(where: str, name: str, x: Tensor) -> None:
 
 
 def is_causal_bias(mask: object) -> TypeGuard[CausalBias]:
-    return type(mask) is CausalBias
+    kind = type(mask)  # by its name, because importing the class imports the compiler: 1.5 seconds for everyone
+    return kind.__name__ == "CausalBias" and kind.__module__ == "torch.nn.attention.bias"
 
 
 def causal_bias_offset(bias: CausalBias, queries: int, keys: int) -> int:
@@ -56,6 +59,8 @@ def causal_bias_offset(bias: CausalBias, queries: int, keys: int) -> int:
     >>> causal_bias_offset(causal_lower_right(4, 6), 4, 6)
     2
     """
+    from torch.nn.attention.bias import CausalVariant
+
     variant = getattr(bias, "variant", None)
     if not isinstance(variant, CausalVariant):
         raise ValueError(

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch's decorator has no types
 def transformed() -> bool:
     """Return whether a `torch.func` transform (vmap, grad, jvp) is active. Values cannot be read inside one.
 
@@ -18,6 +16,10 @@ def transformed() -> bool:
     the compiled code itself, and compiled code is guarded on those outside.
     """
     return torch._C._functorch.get_dynamic_layer_stack_depth() > 0
+
+
+# As torch.compiler.assume_constant_result does, which imports the compiler: 1.5 seconds for everyone.
+transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def traced() -> bool:
@@ -76,6 +78,8 @@ def broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
 def _fits(size: int, target: int) -> bool:
     """Return whether one dimension broadcasts to another. Data-dependent sizes are left to later operators."""
     if torch.compiler.is_compiling():
+        from torch.fx.experimental.symbolic_shapes import guard_or_true  # imports SymPy
+
         return guard_or_true(size == target) or guard_or_true(size == 1)
     return size in (1, target)
 
