@@ -99,14 +99,18 @@ inline void pack_transposed(const float* input, ptrdiff_t stride, int rows, int 
 
 // Returns whether all elements are finite: 0 · ∞ and 0 · NaN are NaN. ld is the row stride.
 inline bool finite(const float* x, int64_t rows, int width, ptrdiff_t ld) {
-    vec products{};
+    vec products{}, more_products{};  // two dependency chains hide the latency
     float tail = 0;
     for (int64_t i = 0; i < rows; ++i) {
         int c = 0;
+        for (; c + 2 * lanes <= width; c += 2 * lanes) {
+            products += load(x + i * ld + c) * 0.0f;
+            more_products += load(x + i * ld + c + lanes) * 0.0f;
+        }
         for (; c + lanes <= width; c += lanes) products += load(x + i * ld + c) * 0.0f;
         for (; c < width; ++c) tail += x[i * ld + c] * 0.0f;
     }
-    return sum(products) + tail == 0;
+    return sum(products + more_products) + tail == 0;
 }
 
 // Sets rows with stride ld to 0. A negative number of rows is treated as 0.

@@ -66,7 +66,7 @@ struct DotForward {
     Dot dot;
     Output context;  // (B, H, Tq, Dv), float32
     Softmax<Output> softmax;
-    int32_t* non_finite;  // set to 1 if a context is not finite
+    int32_t* non_finite;  // set to 1 if a context is not finite, or with a mask a query or key it may depend on
 };
 
 // Row width of gradients: `width`, padded to whole vectors of every instruction set.

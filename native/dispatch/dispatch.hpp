@@ -28,7 +28,8 @@ namespace calls {
 
 inline constexpr int64_t few_queries = 4;  // up to this number of queries, lanes are channels, not queries
 
-// Return whether every context, or every gradient, is finite. `non_finite` of the job is ignored.
+// Return whether every context (with a mask also every query and key), or every gradient, is finite. `non_finite` of the job
+// is ignored.
 bool dot_forward(const Kernels&, DotForward job, int64_t rows_per_task, int threads);
 bool dot_backward(const Kernels&, DotBackward job, int threads);
 

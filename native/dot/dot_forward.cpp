@@ -31,6 +31,7 @@ struct GroupState {
     float* accumulator;      // (rows, ld): Σ weight · value
     bool empty;              // nothing is accumulated yet
     bool normalized;         // weights are divided by their sum: the accumulator is the context
+    bool finite_queries;     // checked if there is a mask
 };
 
 // A block of keys, ready to be read.
@@ -210,6 +211,7 @@ GroupState* make_states(const DotForward& job, const QueryBlock& query_block, co
         state.empty = true;
         state.normalized = false;
         const MatrixView rows = readable_rows<false>(q, group.row, group.rows, width, copy_buffer);
+        state.finite_queries = !dot.mask.any || finite(rows.data, group.rows, width, rows.row);
         pack_transposed(rows.data, rows.row, group.rows, width, state.qt, group.width(),
                         dot.softcap > 0 ? dot.scale / dot.softcap : dot.scale);
     }
@@ -234,15 +236,18 @@ void dot_forward(const void* arguments, int64_t task, Workspace& workspace) {
     const KeyRange columns = visible_keys(dot, query_block);
     const int64_t range = columns.last - columns.first, blocks = (range + key_block - 1) / key_block;
     const int64_t step = blocks ? (range + blocks - 1) / blocks : 1;
+    // With a mask, ∞ in an attended query or key makes a context NaN, also if its score is −∞ or capped
+    bool all_finite = true;
     for (int64_t first = columns.first; first < columns.last; first += step) {
         const int count = int(min(columns.last - first, step));
         const KeyBlock keys{readable_rows<false>(k, first, count, width, k_buffer),
                             readable_rows<true>(v, first, count, int(dot.value_width), v_buffer), first, count};
+        if (dot.mask.any) all_finite &= finite(keys.k.data, count, width, keys.k.row);
         for (int g = 0; g < groups.count; ++g) forward_visible_keys(dot, query_block, groups[g], keys, states[g], buffers);
     }
-    bool finite = true;
-    for (int g = 0; g < groups.count; ++g) finite &= finish(job, query_block, groups[g], states[g], buffers);
-    if (!finite) __atomic_store_n(job.non_finite, 1, __ATOMIC_RELAXED);
+    for (int g = 0; g < groups.count; ++g)
+        all_finite &= finish(job, query_block, groups[g], states[g], buffers) && states[g].finite_queries;
+    if (!all_finite) __atomic_store_n(job.non_finite, 1, __ATOMIC_RELAXED);
 }
 
 }  // namespace regard::REGARD_ISA

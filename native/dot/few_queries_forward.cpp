@@ -74,6 +74,8 @@ void forward_block(const FewQueries& state, int row, int64_t first, int keys) {
         const QueryBlock query_block = state.query_block(row + r);
         const Block block{query_block.row, 1, first, keys};
         float* s = state.s + r * kv_block;
+        // With a mask, ∞ in an attended query or key makes a context NaN, also if its score is −∞ or capped
+        if (dot.mask.any && !finite(s, 1, keys, 0)) __atomic_store_n(state.job->non_finite, 1, __ATOMIC_RELAXED);
         if (dot.softcap > 0) apply_softcap(s, kv_block, 1, keys, dot.softcap);
         if (!unmasked(dot, query_block, block)) mask_block(dot, query_block, block, s, kv_block);
         softmax_row(state, row + r, s, keys);

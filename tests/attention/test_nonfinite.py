@@ -249,6 +249,33 @@ def test_attended_scores_of_infinity(
     torch.testing.assert_close(context[finite].double(), (weights @ v.double())[finite], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("queries", [2, TQ])  # the kernels for few and for many queries
+@pytest.mark.parametrize("softcap", [None, 3.0])
+@pytest.mark.parametrize("tensor", ["query", "key"])
+@pytest.mark.parametrize("infinity", [torch.inf, -torch.inf])
+@pytest.mark.parametrize("server", SERVERS)
+def test_with_a_mask_an_attended_infinity_makes_rows_nan(
+    server: str, infinity: float, tensor: str, softcap: float | None, queries: int, isa: None
+) -> None:
+    """Every score of the row or column is −∞, so its weights alone would not show it."""
+    if softcap is not None and server == "torch":
+        assert_refused(server, lambda: regard.attend(*inputs(), softcap=softcap, backend=server))
+        return
+    q, k, v = (x.detach().float() for x in inputs())
+    q, k = q[..., :queries, :].abs(), k.abs()
+    other = k if tensor == "query" else q
+    other[..., 2] *= -1 if infinity > 0 else 1
+    (q if tensor == "query" else k)[:, :, 1, 2] = infinity
+    options: dict[str, Any] = {"lengths": torch.tensor([4, 6]), "softcap": softcap}
+    context, *gradients = all_gradients([q, k, v], "dot", server, **options)
+    nan = torch.zeros_like(context, dtype=torch.bool)
+    nan[..., 1 if tensor == "query" else slice(None), :] = True
+    torch.testing.assert_close(context.isnan(), nan)
+    wanted = all_gradients([q, k, v], "dot", "reference", **options)[1:]
+    for got, expected in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("backend", ["native", *BACKENDS])
 def test_nan_in_one_packed_sequence_does_not_affect_shared_parameters(backend: str, is_causal: bool) -> None:
