@@ -5,8 +5,8 @@ set the number of threads, or switch the native module off. Libraries round matr
 differently on different machines, so a test that is green on one host by luck is red on another one.
 
 Without HOST every host runs the whole suite, one after the other, to the end; a summary follows, and the exit status is
-1 if any of them failed. A fast part, the tests marked `host`, runs on every host in the default suite
-(tests/test_hosts.py).
+1 if any of them failed. A fast part, the tests marked `host`, runs in the default suite, on the hosts
+that tests/test_hosts.py names.
 """
 
 from __future__ import annotations

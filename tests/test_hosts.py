@@ -18,8 +18,11 @@ MARKED = [
 ]
 """Files with tests marked `host`: collecting these alone takes seconds."""
 
+FAST = ["baseline", "avx2", "four threads", "no kernels, baseline"]
+"""Together they set every variable that any host sets."""
 
-@pytest.mark.parametrize("host", [name for name, variables in HOSTS.items() if variables])
+
+@pytest.mark.parametrize("host", FAST)
 def test_marked_tests_pass_on(host: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-m", "host", "-p", "no:cacheprovider", *MARKED],
@@ -38,6 +41,10 @@ def test_every_marked_file_is_listed() -> None:
         if "pytest.mark.host\n" in path.read_text() or "pytestmark = pytest.mark.host" in path.read_text()
     }
     assert marked - {"tests/test_hosts.py"} == set(MARKED)
+
+
+def test_the_fast_hosts_set_every_variable() -> None:
+    assert {key for host in FAST for key in HOSTS[host]} == {key for variables in HOSTS.values() for key in variables}
 
 
 def test_an_unknown_host_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ KINDS = {"plain": {}, "causal": {"is_causal": True}, "additive": {"similarity": 
 @pytest.mark.skipif(engine.module is None, reason=engine.reason)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_verb_agrees_and_is_timed(kind: str) -> None:
-    cases = list(maps.verb_cases((1, 2, 600, 8), ">= 1.0", **KINDS[kind]))
+    cases = list(maps.verb_cases((1, 2, 160, 8), ">= 1.0", **KINDS[kind]))
     assert len(cases) == len(maps.VERBS)
     for case in cases:
         (result,) = measure(case, rounds=1, seconds=1e-5)
