@@ -122,7 +122,7 @@ def test_an_exception_in_a_task_reaches_the_caller(module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "words"), [("0", "switched off by REGARD_NATIVE=0"), ("/nowhere.so", "there is no such file")]
+    ("setting", "words"), [("0", "switched off by REGARD_NATIVE=0"), ("/nowhere.so", "got no such file")]
 )
 def test_regard_works_without_the_module_and_names_the_reason(setting: str, words: str) -> None:
     script = """

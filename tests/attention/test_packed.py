@@ -433,7 +433,7 @@ WRONG: list[tuple[Callable[[Tensor, Tensor, Tensor], Any], str]] = [
     ),
     (
         lambda q, k, v: regard.attend_packed(q, k, v, [103, 1]),
-        "attend_packed: lengths must be at least 0 and add up to the queries there are (103, in 103×3×13); they add",
+        "attend_packed: lengths must be at least 0 and add up to the number of queries (103, in 103×3×13); got a sum",
     ),
     (lambda q, k, v: regard.attend_packed(q, k, v, [104, -1]), "; got -1."),
     (
@@ -442,19 +442,19 @@ WRONG: list[tuple[Callable[[Tensor, Tensor, Tensor], Any], str]] = [
     ),
     (
         lambda q, k, v: regard.attend_packed(q, k[:9], v[:9], LENGTHS, [4, 5]),
-        "attend_packed: key_lengths (2) must be as many as lengths (8), one per sequence.",
+        "attend_packed: key_lengths (2) must have as many entries as lengths (8), one per sequence.",
     ),
     (
         lambda q, k, v: regard.attend_packed(q, k, v, torch.ones(8)),
-        "attend_packed: lengths (8) must be whole numbers, one per sequence; got float32.",
+        "attend_packed: lengths (8) must be integers, one per sequence; got float32.",
     ),
     (
         lambda q, k, v: regard.attend_packed(q, k, v, LENGTHS, causal_offset=[1, 2]),
-        "attend_packed: causal_offset (2) must be one whole number, or one per sequence (8); got int64. For",
+        "attend_packed: causal_offset (2) must be one integer, or one per sequence (8); got int64. For",
     ),
     (
         lambda q, k, v: regard.attend_packed(q, k, v, LENGTHS, causal_offset=torch.ones(8)),
-        "attend_packed: causal_offset (8) must be one whole number, or one per sequence (8); got float32.",
+        "attend_packed: causal_offset (8) must be one integer, or one per sequence (8); got float32.",
     ),
     (lambda q, k, v: regard.attend_packed(q, k, v, LENGTHS, return_maps=True)[1].padded(60), "queries (60) must be at"),
     (lambda q, k, v: regard.attend_packed(q, k, v, LENGTHS, window=3), "attend: window (3) must be (left, right)"),

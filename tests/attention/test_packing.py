@@ -60,7 +60,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: pack(torch.zeros(4), [4]), "pack: x (4) must be (batch, length, …); got 1 dimensions."),
     (
         lambda: pack(padded(), [1, 2]),
-        "pack: lengths (2) must be 4 whole numbers, one per sequence, or a boolean mask 4×5",
+        "pack: lengths (2) must be 4 integers, one per sequence, or a boolean mask 4×5",
     ),
     (lambda: pack(padded(), [1, 2, 6, 0]), "pack: lengths (6) must lie in 0…5, the length of the batch."),
     (lambda: pack(padded(), [1, 2, -1, 0]), "pack: lengths (-1) must lie in 0…5"),

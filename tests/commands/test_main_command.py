@@ -105,9 +105,9 @@ def test_the_demo_names_commands_that_open_its_runs(
         (["demo", "--steps", "0"], "steps (0) must be at least 1; 900 are enough"),
         (["demo", "--steps", "-3"], "steps (-3) must be at least 1; 900 are enough"),
         (["info", "--shape", "8"], "shape ('8') must be two or more sizes that end with queries and width; got 1."),
-        (["info", "--shape", "1,x,4"], "shape ('1,x,4') must be whole numbers of 1 or more; got 'x'. Try --shape 1,8,"),
-        (["info", "--shape", "1,0,4"], "shape ('1,0,4') must be whole numbers of 1 or more; got '0'."),
-        (["info", "--shape", "4,4", "--keys", "-3"], "keys ('-3') must be whole numbers of 1 or more; got '-3'."),
+        (["info", "--shape", "1,x,4"], "shape ('1,x,4') must be integers of at least 1; got 'x'. Try --shape 1,8,"),
+        (["info", "--shape", "1,0,4"], "shape ('1,0,4') must be integers of at least 1; got '0'."),
+        (["info", "--shape", "4,4", "--keys", "-3"], "keys ('-3') must be integers of at least 1; got '-3'."),
         (["info", "--keys", "3"], "keys (3) must come with the shape of a call. Try --shape 1,8,8192,64."),
         (
             ["info", "--shape", "4,4", "--similarity", "mlp"],
@@ -234,7 +234,7 @@ SHAPE = ["info", "--shape", "1,8,8192,64"]
         ([*SHAPE, "--keys", "5", "--causal", "--grad"], [", 5 keys, scaled_dot, causal, float32, with gradients"]),
         ([*SHAPE, "--dtype", "float64"], ["auto chooses torch: SDPA serves it; native: ", "blocked    supported"]),
         ([*SHAPE, "--similarity", "bilinear"], ["bilinear"]),
-        ([*SHAPE, "--similarity", "additive"], ["torch      no: SDPA compares by dot products only"]),
+        ([*SHAPE, "--similarity", "additive"], ["torch      no: SDPA supports only dot products"]),
     ],
 )
 def test_info_of_a_call(arguments: list[str], wanted: list[str], capsys: pytest.CaptureFixture[str]) -> None:

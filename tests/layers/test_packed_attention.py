@@ -132,7 +132,7 @@ WRONG: list[tuple[Callable[[Tensor], Any], str]] = [
     ),
     (
         lambda x: MultiHeadAttention(WIDTH, HEADS)(x, packed=[5, 5]),
-        "attend_packed: lengths must be at least 0 and add up to the queries there are (17",
+        "attend_packed: lengths must be at least 0 and add up to the number of queries (17",
     ),
 ]
 

@@ -120,7 +120,7 @@ def attend(
         similarity: "dot", "scaled_dot", "cosine", `Bilinear(W)`, `Additive(w)`, or a callable
             f(q_block, k_block) → scores that treats pairs independently.
         weighting: "softmax"; "hard": weight 1 for the best key (the first one on ties), with the gradient of the soft
-            weights (the biased straight-through estimator); "uniform": the mean of the values, whatever the query is.
+            weights (the biased straight-through estimator); "uniform": the mean of the values.
         softcap: scores ← softcap · tanh(scores / softcap), before the mask.
         window: (left, right): keys from position − left to position + right; None for an open side.
         causal_offset: an integer, or one per batch entry. 0 aligns the mask at the upper left, as SDPA does; Tk − Tq at

@@ -243,7 +243,7 @@ class AttentionMap(TensorLike):
     def _weights_at(self, lookup: Lookup, size: int, limit: int) -> Tensor:
         if size > limit:
             raise ValueError(
-                f"map: the weights asked for, of {shape_of(self.shape)}, take {_bytes(size)}; the limit is "
+                f"map: the requested weights of {shape_of(self.shape)} take {_bytes(size)}; the limit is "
                 f"{_bytes(limit)}. Look at a part, m[..., rows, cols], or a picture, m.pool(512, 512), or pass "
                 f"dense(limit={size})."
             )
@@ -275,10 +275,12 @@ class AttentionMap(TensorLike):
         lead = self.request.lead
         if not self.request.separable:
             raise ValueError(
-                "map: at() must have a similarity that treats entries apart; a callable may mix them. Index: m[0, 3]."
+                "map: at() must have a similarity that treats batch entries separately; got a callable. Try m[0, 3]."
             )
         if len(entry) > len(lead):
-            raise IndexError(f"map: at() takes at most {len(lead)} numbers, the leading dimensions; got {len(entry)}.")
+            raise IndexError(
+                f"map: at() must have at most {len(lead)} indices, one per leading dimension; got {len(entry)}."
+            )
         index = Lookup.of(entry, self.shape).lead
         known = None if self.known is None else self.known.map(lambda x: take_lead(x, index))
         entry_map = AttentionMap(self.request.select(index), known)
@@ -300,7 +302,7 @@ class AttentionMap(TensorLike):
         [[0, -1], [1, 0], [2, 0]]
         """
         if count < 1:
-            raise ValueError(f"map: top (count {count}) must be at least 1.")
+            raise ValueError(f"map: count ({count}) must be at least 1.")
         result = self.views.top(self.request, self.statistic, min(count, self.shape[-1]))
         return torch.return_types.topk(result)
 
@@ -493,9 +495,9 @@ class AttentionMap(TensorLike):
 def _cells(name: str, region: tuple[int, int] | slice, size: int, wanted: int) -> Cells:
     start, stop = region.indices(size)[:2] if isinstance(region, slice) else region
     if not 0 <= start <= stop <= size:
-        raise ValueError(f"map: {name} ({start}, {stop}) must be a stretch within 0…{size}.")
+        raise ValueError(f"map: {name} ({start}, {stop}) must be a range within 0…{size}.")
     if wanted < 1:
-        raise ValueError(f"map: the picture's {name} ({wanted}) must be at least 1.")
+        raise ValueError(f"map: {name} ({wanted}) of the image must be at least 1.")
     return Cells(start, stop, wanted)
 
 

@@ -52,7 +52,7 @@ class Choice:
     why: str
 
 
-REQUESTED = {name: Choice(backend, "it was asked for") for name, backend in BACKENDS.items()}
+REQUESTED = {name: Choice(backend, "it was requested") for name, backend in BACKENDS.items()}
 
 
 def choose(request: Request, name: str = "auto") -> Choice:

@@ -34,7 +34,7 @@ BLOCK = {"cpu": 2**20}
 """Elements in the scores of one block, by device type. Five to eight tensors of this size are alive at a time."""
 BLOCK_DEFAULT = 2**24
 MIN_SKIPPED_PAIRS = 2**17
-"""Process batch entries one by one only if this skips more than so many pairs per entry on average."""
+"""Process batch entries one by one only if this skips more pairs per entry than this number, on average."""
 LARGE_SCORE = 128
 """If scores exceed this, the backward pass recomputes them exactly as the forward pass did."""
 

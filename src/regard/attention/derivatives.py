@@ -41,7 +41,7 @@ def unsupported_derivative(request: Request) -> str | None:
 def _unsupported_transformation(tensors: Sequence[Tensor | None]) -> str | None:
     functorch = torch._C._functorch
     if torch.compiler.is_compiling():  # the stack below cannot be read while tracing
-        return "it has first derivatives only, and torch.func may ask for others"
+        return "it has only first derivatives, and torch.func may request others"
     kinds = [level.key() for level in functorch.get_interpreter_stack() or ()]
     if functorch.TransformType.Jvp in kinds:
         return "it has no forward-mode derivatives"

@@ -33,16 +33,18 @@ class Lookup:
         parts = list(index) if isinstance(index, tuple) else [index]
         ellipses = [position for position, part in enumerate(parts) if part is Ellipsis]
         if len(ellipses) > 1:
-            raise IndexError("map: an index may hold one ... only.")
+            raise IndexError("map: an index must contain at most one `...`; got more.")
         position = ellipses[0] if ellipses else len(parts)
         count = len(parts) - len(ellipses)
         if count > len(shape):
-            raise IndexError(f"map: an index may name {len(shape)} dimensions of shape {tuple(shape)}; got {count}.")
+            raise IndexError(
+                f"map: an index must have at most {len(shape)} dimensions, for shape {tuple(shape)}; got {count}."
+            )
         parts[position : position + 1] = [slice(None)] * (len(shape) - count)
         parsed = [_parse(part, size, dim) for dim, (part, size) in enumerate(zip(parts, shape, strict=True))]
         if sum(isinstance(part, Tensor) for part in parsed) > 1:
             raise IndexError(
-                "map: an index may hold one list, tensor or stepped slice only; got more. "
+                "map: an index must contain at most one list, tensor or slice with a step; got more. "
                 "Index twice, or use dense() and index that."
             )
         return cls(tuple(parsed[:-2]), parsed[-2], parsed[-1])
@@ -84,7 +86,7 @@ def _parse(part: IndexPart, size: int, dim: int) -> Index:
         number = operator.index(part)  # type: ignore[arg-type]  # raises TypeError for anything else
     except TypeError:
         raise IndexError(
-            f"map: index {part!r} of dimension {dim} must be a whole number, slice, ..., list or 1-D tensor."
+            f"map: index {part!r} of dimension {dim} must be an integer, slice, ..., list or 1-D tensor."
         ) from None
     if not -size <= number < size:
         raise IndexError(f"map: index {number} is out of bounds for dimension {dim} with size {size}.")
@@ -99,7 +101,7 @@ def _parse_tensor(part: Tensor, size: int, dim: int) -> Tensor:
             raise IndexError(f"map: a boolean index must be {size} long in dimension {dim}; got {len(part)}.")
         return part.nonzero().flatten()
     if part.is_floating_point():
-        raise IndexError(f"map: a list or tensor in an index must hold whole numbers; got {part.dtype}.")
+        raise IndexError(f"map: a list or tensor in an index must contain integers; got {part.dtype}.")
     if len(part) and not (-size <= int(part.min()) and int(part.max()) < size):
         raise IndexError(f"map: an index of {part.tolist()} is out of bounds for dimension {dim} with size {size}.")
     return torch.where(part < 0, part + size, part)

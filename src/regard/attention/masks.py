@@ -273,8 +273,8 @@ def from_ones(ones: Tensor) -> Tensor:
     if bool(((ones != 0) & (ones != 1)).any()):
         other = ones[(ones != 0) & (ones != 1)][0].item()
         raise ValueError(
-            f"masks.from_ones: ones ({_shape(ones)}) must hold 0 and 1 only; got {other}. "
-            "A mask that is added to the scores is passed to attend as it is."
+            f"masks.from_ones: ones ({_shape(ones)}) must contain only 0 and 1; got {other}. "
+            "Pass a mask that is added to the scores directly to attend."
         )
     return ones != 0
 

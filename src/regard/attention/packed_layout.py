@@ -67,8 +67,8 @@ def layout_of(
     keys = queries if key_lengths is None else _checked("key_lengths", key_lengths, key, "keys")
     if len(keys.lengths) != len(queries.lengths):
         raise ValueError(
-            f"attend_packed: key_lengths ({len(keys.lengths)}) must be as many as lengths ({len(queries.lengths)}), "
-            "one per sequence."
+            f"attend_packed: key_lengths ({len(keys.lengths)}) must have as many entries as lengths "
+            f"({len(queries.lengths)}), one per sequence."
         )
     offsets = _offsets(causal_offset, len(queries.lengths))
     return Layout(queries.lengths, keys.lengths, queries.most, keys.most, key_lengths is None, offsets)
@@ -81,7 +81,7 @@ def _offsets(values: int | Lengths | None, sequences: int) -> Tensor | None:
     x = torch.as_tensor(values) if isinstance(values, int) else as_tensor(values)
     if x.is_floating_point() or x.dtype == torch.bool or tuple(x.shape) not in ((), (sequences,)):
         raise ValueError(
-            f"attend_packed: causal_offset ({tensors.shape(x)}) must be one whole number, or one per sequence "
+            f"attend_packed: causal_offset ({tensors.shape(x)}) must be one integer, or one per sequence "
             f"({sequences}); got {tensors.dtype(x)}. For lower right masks pass key_lengths - lengths."
         )
     return x.to("cpu", torch.int64).expand(sequences).contiguous()
@@ -91,14 +91,13 @@ def _checked(name: str, values: Lengths, rows: Tensor, what: str) -> _CheckedLen
     x = as_tensor(values)
     if x.ndim != 1 or x.is_floating_point() or x.dtype == torch.bool:
         raise ValueError(
-            f"attend_packed: {name} ({tensors.shape(x)}) must be whole numbers, one per sequence; "
-            f"got {tensors.dtype(x)}."
+            f"attend_packed: {name} ({tensors.shape(x)}) must be integers, one per sequence; got {tensors.dtype(x)}."
         )
     numbers = x.tolist()
     if min(numbers, default=0) < 0 or sum(numbers) != len(rows):
-        problem = f"got {min(numbers)}" if min(numbers, default=0) < 0 else f"they add up to {sum(numbers)}"
+        problem = f"got {min(numbers)}" if min(numbers, default=0) < 0 else f"got a sum of {sum(numbers)}"
         raise ValueError(
-            f"attend_packed: {name} must be at least 0 and add up to the {what} there are ({len(rows)}, in "
+            f"attend_packed: {name} must be at least 0 and add up to the number of {what} ({len(rows)}, in "
             f"{tensors.shape(rows)}); {problem}."
         )
     return _CheckedLengths(x.to("cpu", torch.int64).contiguous(), max(numbers, default=0))

@@ -97,7 +97,7 @@ def _token_indices(where: str, which: Which, batch: int, length: int, device: to
         return tokens.flatten().nonzero().squeeze(1), tokens.sum(1)
     if tokens.ndim != 1 or len(tokens) != batch or tokens.is_floating_point():
         raise ValueError(
-            f"{where}: lengths ({shape(tokens)}) must be {batch} whole numbers, one per sequence, or a boolean mask "
+            f"{where}: lengths ({shape(tokens)}) must be {batch} integers, one per sequence, or a boolean mask "
             f"{batch}×{length}; got {dtype(tokens)}."
         )
     tokens = tokens.to(torch.int64)

@@ -28,11 +28,11 @@ error could be larger, SDPA's unfused kernel computes the gradients."""
 def refusal(request: Request) -> str | None:
     """Return why this backend cannot serve a request, or None if it can."""
     if request.hard:
-        return "SDPA has soft weights only, not hard ones"
+        return "SDPA supports only soft weights"
     if request.softcap is not None:
-        return "SDPA has no softcap"
+        return "SDPA does not support softcap"
     if not request.similarity.reduces_to_dot:
-        return "SDPA compares by dot products only"
+        return "SDPA supports only dot products"
     return unsupported_derivative(request)
 
 
@@ -58,7 +58,7 @@ def large(request: Request, mask: Tensor | None) -> bool:
     """Return whether gradients are needed, on a CPU, for rows whose highest score may be rounded by more than ROUNDING.
 
     Scores are bounded by ‖q‖ ‖k‖, so two norms are enough. For a float mask (`_mask`) the maximum of each row counts: a
-    large number at some keys is harmless, at all keys it is not.
+    large number is harmless at some keys of a row, but not at all of them.
     """
     tensors = (request.q, request.k, request.v)
     needs_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)

@@ -40,7 +40,7 @@ def attend_with_sink(
 
 
 def _with_sink_key(query: Tensor, key: Tensor, value: Tensor, sink: Tensor, **options: Any) -> Tensor:
-    """Compute it with gradients: add a key with value zero whose score is the sink, through one more dimension."""
+    """Compute `attend_with_sink` with gradients: one more dimension adds a key whose score is the sink and value 0."""
     if options["softcap"] is not None:
         raise ValueError(
             f"huggingface: softcap ({options['softcap']}) must be None if attention sinks (s_aux) have gradients; "

@@ -180,7 +180,7 @@ def per_entry(name: str, number: Any, leading: Sequence[int], device: torch.devi
     x = number if isinstance(number, Tensor) else torch.as_tensor(number)
     require_supported("attend", name, x)
     if x.is_floating_point() or x.dtype == torch.bool:
-        raise ValueError(f"attend: {name} ({shape(x)}) must be whole numbers; got {dtype(x)}.")
+        raise ValueError(f"attend: {name} ({shape(x)}) must be integers; got {dtype(x)}.")
     if x.ndim > len(leading) or any(not _fits(n, size) for n, size in zip(x.shape, leading[: x.ndim], strict=True)):
         raise ValueError(
             f"attend: {name} ({shape(x)}) must be one number, or one per batch entry, leading dimensions "

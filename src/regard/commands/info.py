@@ -112,7 +112,7 @@ def _sizes(text: str) -> list[int]:
 def _size(name: str, part: str, text: str | None = None) -> int:
     if not part.isdecimal() or int(part) < 1:
         raise ValueError(
-            f"{name} ({part if text is None else text!r}) must be whole numbers of 1 or more; got {part!r}. "
+            f"{name} ({part if text is None else text!r}) must be integers of at least 1; got {part!r}. "
             f"Try --{name} {'1,8,8192,64' if name == 'shape' else '8192'}."
         )
     return int(part)

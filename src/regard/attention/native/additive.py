@@ -16,7 +16,7 @@ ROWS_PER_TASK = 64
 KEYS_PER_TASK = 64
 """Fewest keys per task: a backward pass is not divided further."""
 MAX_SAVED_RATIO = 2
-"""Scores are saved for the backward pass if they take at most so many times the memory of the exponentials."""
+"""Scores are saved for the backward pass if they take at most this many times the memory of the exponentials."""
 
 
 class Saved(NamedTuple):

@@ -47,7 +47,7 @@ def refusal(request: Request) -> str | None:
     if engine.module is None:
         return engine.reason
     if not (request.q.is_cpu or request.q.is_meta):
-        return f"it is for the CPU, not for {request.device.type}"
+        return f"it supports only the CPU, not {request.device.type}"
     if request.q.dtype not in DTYPE_CODES:
         return f"it computes in float32, not in {str(request.q.dtype).removeprefix('torch.')}"
     return unsupported_feature(request)
@@ -56,24 +56,24 @@ def refusal(request: Request) -> str | None:
 def unsupported_feature(request: Request) -> str | None:
     """Return which feature of a request the kernels do not support, apart from device and dtype, or None."""
     if not (request.similarity.reduces_to_dot or isinstance(request.similarity, Additive)):
-        return "it knows dot products and additive scores, not callables"
+        return "it supports only dot products and additive scores, not callables"
     if request.hard or request.dropout_p:
         return "it has no hard weighting" if request.hard else "it has no dropout"
     if transformed():
-        return "torch.func sees PyTorch's own operators only"
+        return "torch.func can transform only PyTorch's own operators"
     if isinstance(request.similarity, Additive) and torch.compiler.is_compiling():
-        return "torch.compile sees its dot products only"
+        return "torch.compile can trace only its dot products"
     return unsupported_derivative(request) or (None if request.mask.open else _unsupported_mask(request))
 
 
 def _unsupported_mask(request: Request) -> str | None:
     dense = request.mask.dense
     if dense is not None and dense.requires_grad and torch.is_grad_enabled():
-        return "it gives a float mask no gradient"
+        return "it does not compute the gradient of a float mask"
     for number, what in ((request.mask.offset, "causal_offset"), (request.mask.lengths, "lengths")):
         per_head = len(request.lead) > 1 or request.groups > 1
         if isinstance(number, Tensor) and per_head and number.shape[len(request.lead) - 1] != 1:
-            return f"it takes one number of {what} per batch entry, not per head"
+            return f"it supports one number of {what} per batch entry, not one per head"
     return None
 
 

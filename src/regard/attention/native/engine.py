@@ -1,6 +1,6 @@
 """Load the C++ kernels, if they are available.
 
-`module` is the extension `regard._native`, or None; then `reason` says why. The environment variable REGARD_NATIVE
+`module` is the extension `regard._native`, or None; `reason` then explains why. The environment variable REGARD_NATIVE
 disables it (`0`) or is the path of another build to load, such as one with sanitizers. REGARD_MAX_CPU_ISA (`baseline`,
 `avx2` or `avx512`) limits the instruction set of the kernels, to emulate an older machine. The extension reads it once,
 when it is loaded.
@@ -36,20 +36,23 @@ def _load() -> tuple[ModuleType | None, str]:
     try:
         extension = _from_file(setting) if setting not in ("", "1") else importlib.import_module(NAME)
     except ModuleNotFoundError:
-        return None, "not built: no C++ compiler served when regard was installed; install one, then regard again"
+        return (
+            None,
+            "not built: no suitable C++ compiler when regard was installed. Install one, then reinstall regard",
+        )
     except (ImportError, OSError) as error:
         return None, f"built, but it does not load: {error}"
     address = pool()
     extension.use_pool(address)
-    return extension, f"{extension.__file__}, {'in the thread pool of torch' if address else 'with threads of its own'}"
+    return extension, f"{extension.__file__}, {'in the thread pool of torch' if address else 'with its own threads'}"
 
 
 def _from_file(path: str) -> ModuleType:
     if not Path(path).is_file():
-        raise ImportError(f"REGARD_NATIVE ({path}) must be 0, 1 or the path of a built module; there is no such file")
+        raise ImportError(f"REGARD_NATIVE ({path}) must be 0, 1 or the path of a built module; got no such file")
     spec = importlib.util.spec_from_file_location(NAME, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"REGARD_NATIVE ({path}) must be 0, 1 or the path of a built module; this is none")
+        raise ImportError(f"REGARD_NATIVE ({path}) must be 0, 1 or the path of a built module; got another file")
     extension = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(extension)
     sys.modules[NAME] = extension

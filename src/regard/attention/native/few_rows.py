@@ -61,7 +61,7 @@ def bind_linear(
     norm: RowNorm | None = None,
     epilogue: Epilogue = "store",
 ) -> Call:
-    """Return a call that computes y = x·Wᵀ + bias, or what `epilogue` says, after `norm` of x.
+    """Return a call that computes y = x·Wᵀ + bias, followed by `epilogue`; `norm` is applied to x first.
 
     Shapes: x (N, in), weight (out, in), bias (out,), y (N, out). For a gate: weight (2·out, in), bias (2·out,).
 

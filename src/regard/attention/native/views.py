@@ -45,17 +45,17 @@ def refusal(request: Request, statistic: Statistic | None = None) -> str | None:
     if engine.module is None:
         return engine.reason
     if request.device.type != "cpu":
-        return f"it is for the CPU, not for {request.device.type}"
+        return f"it supports only the CPU, not {request.device.type}"
     if not _readable(request):
-        return "its tensors are not plain ones in memory"
+        return "its tensors are not plain tensors in CPU memory"
     if isinstance(request.mask.offset, Tensor) and request.mask.offset.shape[-2] > 1:
-        return "its rows were picked one by one, each with an offset of its own"
+        return "its rows were selected individually, each with its own offset"
     if request.wide != torch.float32:
         return f"it computes in float32, not in {str(request.wide).removeprefix('torch.')}"
     if isinstance(request.similarity, Additive) and not _in_range(request):
         return f"its additive scores are for |query| and |key| up to {RANGE} and finite weights, Σ|w| up to {WEIGHTS}"
     if statistic is not None and bool(statistic.isnan().any()):
-        return "some row attends to what is not finite"
+        return "some row attends to NaN or infinity"
     if statistic is not None and isinstance(request.similarity, Additive) and _out_of_range(statistic.highest):
         return f"its additive scores are for rows whose highest is at most {HIGHEST}"
     return backend.unsupported_feature(request)
