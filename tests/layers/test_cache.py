@@ -137,7 +137,7 @@ def test_says_what_is_wrong() -> None:
     with pytest.raises(ValueError, match=re.escape("cache: value (2×3×1×6, float32) must continue")):
         cache.append(key, value[..., :6])
     with pytest.raises(
-        ValueError, match=re.escape("cache: index (2) must be whole numbers, one per new batch entry; got float32")
+        ValueError, match=re.escape("cache: index (2) must be integers, one per new batch entry; got float32")
     ):
         cache.reorder(torch.tensor([0.0, 1.0]))
     with pytest.raises(
@@ -152,7 +152,7 @@ def test_says_what_is_wrong() -> None:
         complete.once(lambda: pair(6), 6)
     with pytest.raises(ValueError, match="cache: append must not follow once"):
         complete.append(*pair(1))
-    with pytest.raises(ValueError, match=re.escape("cache: index (2) must be whole numbers, one per new batch entry")):
+    with pytest.raises(ValueError, match=re.escape("cache: index (2) must be integers, one per new batch entry")):
         flat = Cache()
         flat.append(torch.randn(H, 2, D), torch.randn(H, 2, D))
         flat.reorder(torch.tensor([1, 0]))

@@ -271,11 +271,11 @@ def test_compiles_whole(pool: nn.Module) -> None:
         (lambda: AveragePooling()(rand(B, T, W), lengths=-1), "average pooling: lengths (-1) must lie in 0…7"),
         (
             lambda: AveragePooling()(rand(B, T, W), lengths=[1, 2]),
-            "average pooling: lengths (2, int64) must be one whole number, or one per batch entry, 3.",
+            "average pooling: lengths (2, int64) must be one integer, or one per batch entry, 3.",
         ),
         (
             lambda: AveragePooling()(rand(B, T, W), lengths=torch.ones(B)),
-            "average pooling: lengths (3, float32) must be one whole number",
+            "average pooling: lengths (3, float32) must be one integer",
         ),
         (
             lambda: MaxPooling()(rand(B, T, W), mask=torch.ones(B, T)),

@@ -193,15 +193,15 @@ def test_meta_device_gives_shapes() -> None:
         (lambda: LearnedPosition(W, length=9)(x(), -1), "learned position: offset (-1) must be at least 0."),
         (
             lambda: RotaryPosition()(x(), torch.tensor([1, 2, 3])),
-            "rotary position: offset (3) must be a whole number, or one per batch entry (2); got int64.",
+            "rotary position: offset (3) must be an integer, or one per batch entry (2); got int64.",
         ),
         (
             lambda: RotaryPosition()(x(), torch.tensor([1.0, 2.0])),
-            "rotary position: offset (2) must be a whole number, or one per batch entry (2); got float32.",
+            "rotary position: offset (2) must be an integer, or one per batch entry (2); got float32.",
         ),
         (
             lambda: RotaryPosition()(x(5, 14), torch.arange(5)),
-            "rotary position: offset (5) must be a whole number, or one per batch entry (1)",
+            "rotary position: offset (5) must be an integer, or one per batch entry (1)",
         ),
     ],
 )

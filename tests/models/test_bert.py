@@ -177,16 +177,16 @@ def test_edges_of_shape() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"ids": torch.zeros(3, dtype=torch.long)}, r"ids \(3\) must be whole numbers \(batch, length\)"),
-        ({"ids": torch.zeros(2, 3)}, r"ids \(2×3\) must be whole numbers .*; got float32"),
+        ({"ids": torch.zeros(3, dtype=torch.long)}, r"ids \(3\) must be integers \(batch, length\)"),
+        ({"ids": torch.zeros(2, 3)}, r"ids \(2×3\) must be integers .*; got float32"),
         ({"ids": torch.zeros(2, 20, dtype=torch.long)}, r"ids \(2×20\) must be no longer than positions \(19\)"),
         ({"ids": torch.full((2, 3), V)}, rf"ids \({V}\) must lie in 0…{V - 1}, below vocabulary"),
         ({"ids": torch.full((2, 3), -1)}, r"ids \(-1\) must lie in 0"),
         ({"segments": torch.full((2, 3), 2)}, r"segments \(2\) must lie in 0…1"),
         ({"segments": torch.zeros(2, 4, dtype=torch.long)}, r"segments \(2×4\) must be .* of the shape of ids \(2×3\)"),
-        ({"lengths": [3]}, r"lengths \(1\) must be 2 whole numbers"),
+        ({"lengths": [3]}, r"lengths \(1\) must be 2 integers"),
         ({"lengths": [3, 4]}, r"lengths \(4\) must lie in 0…3"),
-        ({"lengths": [3.0, 1.0]}, r"lengths \(2\) must be 2 whole numbers, .*; got float32"),
+        ({"lengths": [3.0, 1.0]}, r"lengths \(2\) must be 2 integers, .*; got float32"),
     ],
 )
 def test_wrong_inputs(arguments: dict, message: str) -> None:
@@ -209,7 +209,7 @@ def test_wrong_sizes_all_at_once() -> None:
     for make in (NextSentence, Pretraining, lambda bert: SequenceClassifier(bert, 2)):
         with pytest.raises(ValueError, match="bert must have a pooler; got one without"):
             make(Bert(CONFIG, pooler=False))
-    with pytest.raises(ValueError, match=r"bert: pooler \(None\) must be there"):
+    with pytest.raises(ValueError, match=r"bert: pooler \(None\) must exist"):
         Bert(CONFIG, pooler=False).pool(torch.zeros(1, 1, W))
     for wrong in (0, ["a", "a"]):
         with pytest.raises(ValueError, match=r"classifier: classes .* must be at least one, with different names"):
@@ -239,7 +239,7 @@ def test_a_configuration_that_is_not_served() -> None:
     with pytest.raises(ValueError) as raised:
         config_from(wrong, "some/folder")
     for part in (
-        "bert: some/folder must describe a BERT that is served here",
+        "bert: some/folder must describe a supported BERT",
         "model_type ('albert') must be 'bert'",
         "position_embedding_type ('relative_key') must be 'absolute'",
         "is_decoder (True) must be False",
@@ -271,7 +271,7 @@ def test_a_checkpoint_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"id2label \(1 classes\) of .* must name the 2 of its classifier"):
         load_bert(tmp_path / "b")
     write(tmp_path / "c", config | {"id2label": {"a": "a"}}, tensors)
-    with pytest.raises(ValueError, match="must have whole numbers as keys"):
+    with pytest.raises(ValueError, match="must have integers as keys"):
         load_bert(tmp_path / "c")
     write(tmp_path / "d", config | {"architectures": ["BertForQuestionAnswering"]}, tensors)
     with pytest.raises(

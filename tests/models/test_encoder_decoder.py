@@ -192,12 +192,12 @@ def test_wrong_inputs(name: str) -> None:
     for call, message in (
         (
             lambda: model.encode(source[0], lengths),
-            f"{where}: ids (7) must be whole numbers (batch, length)",
+            f"{where}: ids (7) must be integers (batch, length)",
         ),
-        (lambda: model.encode(source, lengths[:2]), f"{where}: lengths (2) must be 3 whole numbers, one per sentence"),
+        (lambda: model.encode(source, lengths[:2]), f"{where}: lengths (2) must be 3 integers, one per sentence"),
         (lambda: model.encode(source, lengths - 2), f"{where}: lengths (0) must lie in 1…7, the length of ids (3×7)."),
         (lambda: model.encode(source, lengths + 1), f"{where}: lengths (8) must lie in 1…7"),
-        (lambda: model.decode(target.double(), model.encode(source, lengths)), f"{where}: ids (3×5) must be whole"),
+        (lambda: model.decode(target.double(), model.encode(source, lengths)), f"{where}: ids (3×5) must be integers"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             call()

@@ -187,7 +187,7 @@ def test_what_else_is_refused(tmp_path: Path) -> None:
         config_from(missing, [])
     with pytest.raises(ValueError, match=r"rope_freqs\.weight must be absent"):
         config_from(FIELDS, ["rope_freqs.weight"])
-    with pytest.raises(ValueError, match=r"gguf: path \(.*none\.gguf\) must be a GGUF file; got none there"):
+    with pytest.raises(ValueError, match=r"gguf: path \(.*none\.gguf\) must be a GGUF file; got no such file"):
         load_gguf(tmp_path / "none.gguf")
     _, path = write("llama", tmp_path)
     whole = path.read_bytes()

@@ -190,7 +190,7 @@ def test_rotary_angles_are_those_of_llama_checkpoints() -> None:
         ({"rotary_base": 1.0}, "gpt: rotary_base (1.0) must be more than 1; the papers use 10000."),
         ({"rotary_factor": 0.0}, "gpt: rotary_factor (0.0) must be more than 0: frequencies are divided by it."),
         ({"rotary_bands": (4.0, 1.0, 9)}, "gpt: rotary_bands ((4.0, 1.0, 9)) must be (low, high, length) with"),
-        ({"epsilon": 0.0}, "gpt: epsilon (0.0) must be more than 0; 1e-5 is usual."),
+        ({"epsilon": 0.0}, "gpt: epsilon (0.0) must be more than 0; 1e-5 is typical."),
         ({"dropout": 1.0}, "gpt: dropout (1.0) must lie in [0, 1)"),
         ({"width": 45, "position": "rotary"}, "gpt: width / heads (15) must be even for rotary positions"),
         ({"width": 3 * 2**14, "positions": 2**24}, "gpt: sizes must give a model of at most 20,000,000,000 parameters"),

@@ -301,7 +301,7 @@ def test_a_state_dict_that_is_no_plain_vit() -> None:
     with pytest.raises(ValueError, match=r"state \(1 tensors\) must be of timm's plain ViT; got no patch_embed"):
         from_timm({"conv.weight": torch.zeros(1)})
     state = to_timm(ViT(SMALL))
-    with pytest.raises(ValueError, match=r"image must be given for 15 patches, which are no square"):
+    with pytest.raises(ValueError, match=r"image must be given for 15 patches, which do not form a square"):
         from_timm(state, heads=3)
     with pytest.raises(ValueError, match=r"unexpected: blocks.0.ls1.gamma"):
         from_timm({**state, "blocks.0.ls1.gamma": torch.zeros(24)}, heads=3, image=(12, 20))

@@ -30,7 +30,7 @@ class Cache:
     With gradients enabled, appending copies instead, because the backward pass needs the old tensors unchanged.
 
     Batch entries may have different lengths after `truncate(lengths)`. Appending then adds to the end of each entry,
-    and the positions of an entry from its length on hold nothing valid: mask them with `causal_offset=cache.start`.
+    and the positions of an entry from its length on are undefined: mask them with `causal_offset=cache.start`.
 
     >>> cache = Cache()
     >>> for step in range(3):
@@ -102,7 +102,7 @@ class Cache:
         return self.held
 
     def truncate(self, lengths: int | Tensor) -> None:
-        """Keep the first positions only: of all batch entries, or as many as (B,) says for each.
+        """Keep only the first positions: as many for all batch entries, or `lengths[b]` (B,) for entry b.
 
         The memory is kept and overwritten by the next steps.
 
@@ -140,7 +140,7 @@ class Cache:
             return
         if index.ndim != 1 or index.is_floating_point() or self._key.ndim < 4:
             raise ValueError(
-                f"cache: index ({shape(index)}) must be whole numbers, one per new batch entry; got "
+                f"cache: index ({shape(index)}) must be integers, one per new batch entry; got "
                 f"{dtype(index)} for keys {shape(self._key)}."
             )
         if self.lengths is not None and len(index):

@@ -390,7 +390,7 @@ def _valid(where: str, x: Tensor, lengths: Lengths | None, mask: Tensor | None) 
         raise ValueError(f"{where}: lengths ({wrong}) must lie in 0…{entries[-1]}, the number of entries.")
     if lengths.is_floating_point() or not broadcasts(lengths.shape, entries[: lengths.ndim]):
         raise ValueError(
-            f"{where}: lengths ({shape(lengths)}, {dtype(lengths)}) must be one whole number, or one per batch entry, "
+            f"{where}: lengths ({shape(lengths)}, {dtype(lengths)}) must be one integer, or one per batch entry, "
             f"{shape_of(entries[:-1])}."
         )
     lengths = lengths.reshape(*lengths.shape, *(1,) * (len(entries) - 1 - lengths.ndim))  # (B, 1, …)

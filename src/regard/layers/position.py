@@ -276,7 +276,7 @@ def _positions(where: str, x: Tensor, offset: Offset) -> Tensor:
     sizes = (1, x.shape[0]) if x.ndim > 2 else (1,)
     if offset.is_floating_point() or offset.ndim > 1 or offset.numel() not in sizes:
         raise ValueError(
-            f"{where}: offset ({shape(offset)}) must be a whole number, or one per batch entry ({sizes[-1]}); "
+            f"{where}: offset ({shape(offset)}) must be an integer, or one per batch entry ({sizes[-1]}); "
             f"got {dtype(offset)}."
         )
     return step + offset.to(x.device).reshape(-1, *(1,) * (x.ndim - 2))  # (B, 1, …, T)

@@ -279,7 +279,9 @@ class Bert(nn.Module):
 
     def _pooler(self, vectors: Tensor) -> Tensor:
         if self.pooler is None:
-            raise ValueError("bert: pooler (None) must be there to pool; this one was built or stored without.")
+            raise ValueError(
+                "bert: pooler (None) must exist to pool; got a model without one. Try Bert(config, pooler=True)."
+            )
         return torch.tanh(self.pooler(vectors))
 
     def _encode(
@@ -299,7 +301,7 @@ class Bert(nn.Module):
             )
         if segments is not None and (segments.shape != ids.shape or segments.is_floating_point()):
             raise ValueError(
-                f"bert: segments ({shape(segments)}) must be whole numbers of the shape of ids ({shape(ids)}); got "
+                f"bert: segments ({shape(segments)}) must be integers of the shape of ids ({shape(ids)}); got "
                 f"{dtype(segments)}."
             )
         if torch.compiler.is_compiling():

@@ -1,4 +1,4 @@
-"""The context of a recurrent decoder: cᵢ = c(H, sᵢ₋₁), its view of the source at step i.
+"""The context of a recurrent decoder: cᵢ = c(H, sᵢ₋₁), the part of the source that is relevant at step i.
 
 fixed      c = the encoder's last states, at every step: the sentence as one vector
 additive   scores w·tanh(W s + U h)       Bahdanau et al. 2015
@@ -53,7 +53,7 @@ class Context(Protocol[KeysType]):
         """Whether all steps have the same context."""
 
     def keys(self, memory: Memory) -> KeysType:
-        """Return what depends only on the source."""
+        """Return the tensors that depend only on the source, for all steps."""
 
     def __call__(self, state: Tensor, keys: KeysType) -> Tensor:
         """Return the contexts of decoder states: (B·K, W) → (B·K, C)."""

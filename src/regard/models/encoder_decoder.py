@@ -163,12 +163,12 @@ def vocabulary_layer(target: nn.Embedding, tie: str) -> nn.Linear:
 def check_ids(where: str, ids: Tensor, lengths: Tensor | None, least: int = 0) -> None:
     """Raise ValueError unless ids (B, T) are integers and lengths (B,) lie in `least` to T."""
     if ids.ndim != 2 or ids.is_floating_point():
-        raise ValueError(f"{where}: ids ({shape(ids)}) must be whole numbers (batch, length); got {dtype(ids)}.")
+        raise ValueError(f"{where}: ids ({shape(ids)}) must be integers (batch, length); got {dtype(ids)}.")
     if lengths is None:
         return
     if lengths.shape != ids.shape[:1] or lengths.is_floating_point():
         raise ValueError(
-            f"{where}: lengths ({shape(lengths)}) must be {ids.shape[0]} whole numbers, one per sentence of ids "
+            f"{where}: lengths ({shape(lengths)}) must be {ids.shape[0]} integers, one per sentence of ids "
             f"({shape(ids)}); got {dtype(lengths)}."
         )
     if torch.compiler.is_compiling() or not lengths.numel():

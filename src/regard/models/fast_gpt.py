@@ -46,9 +46,9 @@ class FastGPT:
     """Read prompts, then one token per text and step, with the methods that a generation needs.
 
     One product computes queries, keys and values, another one gate and up. Norms, residual sums and the activation of
-    the gate are part of these products. Keys and values of all tokens lie in memory that is allocated beforehand, and
-    attention reads them there. Nothing is allocated at a step but the logits. All buffers belong to the state, so
-    several threads may use an object with a state each.
+    the gate are part of these products. Keys and values of all tokens are stored in preallocated caches, which
+    attention reads in place. A step allocates nothing but the logits. All buffers belong to the state, so several
+    threads may use one object if each has its own state.
 
     >>> from .gpt import GPTConfig
     >>> model = GPT(GPTConfig.llama(vocabulary=50, width=12, heads=3, kv_heads=1, layers=2, positions=16)).eval()

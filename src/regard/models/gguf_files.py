@@ -126,9 +126,7 @@ def config_from(
         config = GPTConfig(**(settings | dict(changes or {})))
         problems = [problem.removeprefix("gpt: ").rstrip(".") for problem in config.errors()]
     if problems:
-        raise ValueError(
-            f"gguf: {path} must hold a {kind} model that is supported; got one whose {'; '.join(problems)}."
-        )
+        raise ValueError(f"gguf: {path} must contain a supported {kind} model; got one whose {'; '.join(problems)}.")
     return config
 
 
@@ -148,7 +146,7 @@ def _open(path: str | Path) -> Any:
     except ImportError as error:
         raise ImportError("gguf: reading of GGUF files requires a package. Try pip install regard[gguf].") from error
     if not Path(path).is_file():
-        raise ValueError(f"gguf: path ({path}) must be a GGUF file; got none there.")
+        raise ValueError(f"gguf: path ({path}) must be a GGUF file; got no such file.")
     try:
         return GGUFReader(path)
     except (ValueError, IndexError, KeyError, OSError, UnicodeDecodeError) as error:
@@ -197,7 +195,7 @@ def _tokenizer(fields: Mapping[str, Any], path: str | Path) -> ModelTokenizer:
     if model != "gpt2" or splitter not in _SPLITTERS:
         raise ValueError(
             f"gguf: tokenizer of {path} must have tokenizer.ggml.model gpt2 and tokenizer.ggml.pre one of "
-            f"{', '.join(_SPLITTERS)}; got {model!r} and {splitter!r}. Use the model directory that it was made from."
+            f"{', '.join(_SPLITTERS)}; got {model!r} and {splitter!r}. Use the original model directory."
         )
     tokens, merges = own["tokens"], [tuple(merge.split(" ", 1)) for merge in own.get("merges", ())]
     bpe = byte_level_bpe({token: id for id, token in enumerate(tokens)}, merges, ignore_merges=splitter == "llama-bpe")

@@ -136,7 +136,7 @@ class GPTConfig:
             for problem in scaling_errors(where, self.rotary_factor, self.rotary_bands)
         ]
         if not self.epsilon > 0:
-            problems.append(f"{where}: epsilon ({self.epsilon}) must be more than 0; 1e-5 is usual.")
+            problems.append(f"{where}: epsilon ({self.epsilon}) must be more than 0; 1e-5 is typical.")
         if not problems and self.position == "rotary" and self.width // self.heads % 2:
             problems.append(
                 f"{where}: width / heads ({self.width // self.heads}) must be even for rotary positions: they rotate "
@@ -362,7 +362,7 @@ class GPT(nn.Module):
         return [Cache(capacity) for _ in self.blocks]
 
     def compile(self, *args: object, **kwargs: object) -> None:
-        """Compile each block with `torch.compile`, and so all that calls them: `forward`, `hidden`, `begin`, `step`.
+        """Compile each block with `torch.compile`, which affects `forward`, `hidden`, `begin` and `step`.
 
         `nn.Module.compile` would compile `forward` alone, which neither training nor generation calls. The arguments
         are those of `torch.compile`.

@@ -227,8 +227,7 @@ def config_from(
     problems = reader.problems + [problem.removeprefix("gpt: ").rstrip(".") for problem in config.errors()]
     if problems:
         raise ValueError(
-            f"gpt: {where} must describe a {ARCHITECTURES[reader.kind]} that is supported; got one whose "
-            f"{'; '.join(problems)}."
+            f"gpt: {where} must describe a supported {ARCHITECTURES[reader.kind]}; got one whose {'; '.join(problems)}."
         )
     return config
 

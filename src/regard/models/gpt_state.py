@@ -95,10 +95,10 @@ class GPTState:
         self.written = max(self.written, self.length)
 
     def truncate(self, lengths: int | Tensor) -> None:
-        """Go back to the first tokens: of all texts, or as many as (B,) says for each.
+        """Keep only the first tokens of each text: as many for all texts, or `lengths[b]` (B,) for text b.
 
         Raises:
-            ValueError: if a length is negative or above the present one.
+            ValueError: if a length is negative or above the current one.
         """
         wanted = torch.as_tensor(lengths, dtype=torch.int64, device=self.lengths.device)
         if bool(((wanted < 0) | (wanted > self.lengths)).any()):

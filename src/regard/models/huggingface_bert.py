@@ -216,7 +216,7 @@ def config_from(stored: Mapping[str, Any], where: str | Path = "config") -> Bert
     config = BertConfig(**({"vocabulary": 1} | settings))
     wrong += [problem.removeprefix("bert: ").rstrip(".") for problem in config.errors()]
     if wrong:
-        raise ValueError(f"bert: {where} must describe a BERT that is served here; got one whose {'; '.join(wrong)}.")
+        raise ValueError(f"bert: {where} must describe a supported BERT; got one whose {'; '.join(wrong)}.")
     return config
 
 
@@ -286,7 +286,7 @@ def _classes(stored: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: s
     try:
         named = [str(labels[key]) for key in sorted(labels, key=int)]
     except ValueError:
-        raise ValueError(f"bert: id2label ({labels!r}) of {folder} must have whole numbers as keys.") from None
+        raise ValueError(f"bert: id2label ({labels!r}) of {folder} must have integers as keys.") from None
     if len(named) != rows:
         raise ValueError(f"bert: id2label ({len(named)} classes) of {folder} must name the {rows} of its classifier.")
     return named

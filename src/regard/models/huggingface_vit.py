@@ -258,7 +258,9 @@ def _timm_config(
     patches = state["pos_embed"].shape[1] - first
     side = math.isqrt(patches) * patch
     if image is None and math.isqrt(patches) ** 2 != patches:
-        raise ValueError(f"vit: image must be given for {patches} patches, which are no square: image=(height, width).")
+        raise ValueError(
+            f"vit: image must be given for {patches} patches, which do not form a square: image=(height, width)."
+        )
     return ViTConfig(
         classes=len(state["head.weight"]) if "head.weight" in state else 0,
         image=image or (side, side),

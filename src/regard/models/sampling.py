@@ -164,8 +164,8 @@ def keep_min_p(logits: Tensor, fraction: float) -> Tensor:
 def draw(logits: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
     """Draw one token of each row from softmax(logits): (B, V) → (B,).
 
-    A uniform number u is drawn from the row's generator on the CPU, whatever the device. The token is the first one
-    at which the cumulative probability exceeds u, so a token of probability 0 is never drawn.
+    A uniform number u is drawn from the row's generator on the CPU, regardless of the device. The token is the first
+    one at which the cumulative probability exceeds u, so a token of probability 0 is never drawn.
 
     >>> draw(torch.tensor([[0.0, 0.0], [-torch.inf, 0.0]]), [Sampling(seed=1).generator() for _ in range(2)])
     tensor([0, 1])

@@ -17,7 +17,7 @@ class DecoderState(Protocol):
         """Continue with the texts `index` (B',), in that order."""
 
     def truncate(self, lengths: int | Tensor) -> None:
-        """Go back to the first tokens: of all texts, or as many as (B,) says for each."""
+        """Keep only the first tokens of each text: as many for all texts, or `lengths[b]` (B,) for text b."""
 
 
 State = TypeVar("State", bound=DecoderState)
