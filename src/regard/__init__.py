@@ -1,4 +1,4 @@
-"""regard: attention in every form the field uses, at fused-kernel speed, and visible at any size."""
+"""regard: attention with fused CPU kernels, and maps of its weights at any length."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_a_file_that_is_no_image_is_named(folder: Path) -> None:
     images = Folder(folder)  # its beginning is that of an image
     with pytest.raises(ValueError, match=re.escape(f"images: file ({bad}) must be a complete image")):
         images.take([2])
-    with pytest.raises(ValueError, match=r"images: file \(.*nowhere.png\) must exist; got none there"):
+    with pytest.raises(ValueError, match=r"images: file \(.*nowhere.png\) must exist; got no such file"):
         decode(folder / "nowhere.png", Shape(4, 4, 1))
 
 

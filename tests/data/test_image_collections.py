@@ -130,7 +130,9 @@ def test_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     archive = tmp_path / "x.tgz"
     refused("data: collection (svhn) must be one of fashion-mnist, mnist, cifar10.", "svhn", tmp_path)
-    refused(f"data: archive ({archive}) must be a file or a folder; got none there.", "mnist", tmp_path / "o", archive)
+    refused(
+        f"data: archive ({archive}) must be a file or a folder; got no such path.", "mnist", tmp_path / "o", archive
+    )
     archive.write_bytes(b"nothing")
     refused(f"data: archive ({archive}) must be a complete .deb or .tgz; got:", "mnist", tmp_path / "o", archive)
     archive.write_bytes(b"!<arch>\n")

@@ -237,13 +237,15 @@ def test_ids_beyond_are_refused(vocabulary: Vocabulary) -> None:
 def test_says_what_is_wrong(tmp_path: Path) -> None:
     for message, arguments in (
         ("subwords: kind ('wordpiece') must be one of bpe, unigram.", (TEXT, 100, "wordpiece")),
-        ("subwords: size (5) must be at least 6; some thousands are usual.", (TEXT, 5, "bpe")),
+        ("subwords: size (5) must be at least 6; several thousand are typical.", (TEXT, 5, "bpe")),
         ("subwords: lines (0 words) must hold some text; got none.", (["", " "], 100, "bpe")),
         ("subwords: lines (0 words) must hold some text; got none.", ([], 100, "unigram")),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             Subwords.train(*arguments)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=re.escape("characters: characters (3) must be one or more, each once; got")):
+    with pytest.raises(
+        ValueError, match=re.escape("characters: characters (3) must be one or more different characters; got")
+    ):
         Characters("aba")
 
 

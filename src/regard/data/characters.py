@@ -37,7 +37,7 @@ class Characters:
         if len(set(characters)) != len(characters) or not characters:
             repeated = sorted({c for c in characters if characters.count(c) > 1})
             raise ValueError(
-                f"characters: characters ({len(characters)}) must be one or more, each once; got "
+                f"characters: characters ({len(characters)}) must be one or more different characters; got "
                 f"{f'{repeated} repeated' if repeated else 'none'}. Characters.train(lines) collects those of a text."
             )
         self.characters = characters

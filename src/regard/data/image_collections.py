@@ -155,7 +155,7 @@ def _contents(archive: Path) -> Iterator[tuple[str, bytes]]:
     elif archive.is_file():
         members = _archive_members(archive)
     else:
-        raise ValueError(f"data: archive ({archive}) must be a file or a folder; got none there.")
+        raise ValueError(f"data: archive ({archive}) must be a file or a folder; got no such path.")
     for name, content in members:
         if name.endswith(".gz"):
             name, content = name.removesuffix(".gz"), gzip.decompress(content)

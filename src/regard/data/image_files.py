@@ -178,7 +178,7 @@ def read_images(
     if path.suffix == ".npz" and path.is_file():
         return _resized(_from_arrays(path, part, classes), shape)
     if not path.is_dir():
-        raise ValueError(f"images: path ({path}) must be a folder, or an .npz file of arrays; got none there.")
+        raise ValueError(f"images: path ({path}) must be a folder, or an .npz file of arrays; got no such file.")
     if list(path.glob("*-images-idx?-ubyte*")):
         return _resized(_from_idx(path, part, classes), shape)
     inner = [path / name for names in PARTS.values() for name in names if (path / name).is_dir()]
@@ -239,7 +239,7 @@ def _opened(path: Path) -> Any:
     try:
         return Image.open(path)
     except FileNotFoundError:
-        raise ValueError(f"images: file ({path}) must exist; got none there.") from None
+        raise ValueError(f"images: file ({path}) must exist; got no such file.") from None
     except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
         raise ValueError(f"images: file ({path}) must be an image; got something else: {error}.") from error
 
@@ -270,7 +270,7 @@ def read_idx(path: str | Path) -> np.ndarray:
     """
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"idx: file ({path}) must exist; got none there.")
+        raise ValueError(f"idx: file ({path}) must exist; got no such file.")
     return parse_idx(path.read_bytes(), str(path))
 
 

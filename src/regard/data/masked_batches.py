@@ -101,7 +101,7 @@ class MaskedBatches(EpochBatches[MaskedBatch]):
         shuffle: bool = True,
     ) -> None:
         if not 0 < share <= 1:
-            raise ValueError(f"masking: share ({share}) must lie in (0, 1]; 0.15 is usual.")
+            raise ValueError(f"masking: share ({share}) must lie in (0, 1]; 0.15 is typical.")
         self.corpus, self.words, self.seed, self.share = corpus, words, seed, share
         self.whole_words, self.pairs, self.shuffle = whole_words, pairs, shuffle
         self._batches = Batches(corpus, tokens, seed=seed, shuffle=shuffle)

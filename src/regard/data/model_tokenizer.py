@@ -93,12 +93,12 @@ class ModelTokenizer:
 
     @property
     def special_tokens(self) -> dict[str, str]:
-        """Variables of a chat template: bos_token, eos_token and pad_token, as far as they exist."""
+        """Variables of a chat template: bos_token, eos_token and pad_token, if they exist."""
         return {f"{kind}_token": name for kind, name in self._names.items()}
 
     @property
     def special_ids(self) -> dict[str, int | list[int]]:
-        """Ids of the special tokens by kind: bos, eos and pad, as far as they exist; of several eos, a list."""
+        """Ids of the special tokens by kind: bos, eos and pad, if they exist. Several eos ids are a list."""
         ends = sorted(self.end_ids)
         ids: dict[str, int | list[int] | None] = {"bos": self.begin_id, "pad": self.pad_id}
         ids["eos"] = ends[0] if len(ends) == 1 else ends or None

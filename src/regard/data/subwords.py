@@ -88,7 +88,9 @@ class Subwords:
         if kind not in get_args(Kind):
             raise ValueError(f"subwords: kind ({kind!r}) must be one of {', '.join(get_args(Kind))}.")
         if size <= len(NAMES) + 1:
-            raise ValueError(f"subwords: size ({size}) must be at least {len(NAMES) + 2}; some thousands are usual.")
+            raise ValueError(
+                f"subwords: size ({size}) must be at least {len(NAMES) + 2}; several thousand are typical."
+            )
         counted = _count_words(lines)
         if not counted:
             raise ValueError("subwords: lines (0 words) must hold some text; got none.")

@@ -94,7 +94,7 @@ def consecutive_windows(
 ) -> Iterator[TokenBatch]:
     """Iterate over a text in windows side by side. Every token but the first is predicted once.
 
-    With `most_tokens`, only about so many tokens are predicted: those of windows at equal distances.
+    With `most_tokens`, only about that many tokens are predicted, in windows at equal distances.
 
     >>> [batch.targets.tolist() for batch in consecutive_windows(np.arange(12), context=4, batch=2)]
     [[[1, 2, 3, 4], [5, 6, 7, 8]], [[9, 10, 11]]]

@@ -103,7 +103,9 @@ class WordPiece:
             ValueError: for an invalid size or empty text.
         """
         if size <= len(SPECIAL):
-            raise ValueError(f"wordpiece: size ({size}) must be more than {len(SPECIAL)}; some thousands are usual.")
+            raise ValueError(
+                f"wordpiece: size ({size}) must be more than {len(SPECIAL)}; several thousand are typical."
+            )
         tokenizer = _tokenizer(models.WordPiece(unk_token=SPECIAL["unk"]), lowercase=lower)
         counted = _count_words(lines, tokenizer)
         first, inside = _alphabet(counted, tokenizer, max(1, (size - len(SPECIAL)) // 2))

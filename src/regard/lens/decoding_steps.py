@@ -1,7 +1,7 @@
 """Steps of a decoder that reports the attention of all its layers at once.
 
-Recording each layer of each step takes longer than a twentieth of the step. Here a step is checked once and only its
-queries are copied. The maps get their steps when they are needed.
+Recording each layer separately would take more than a twentieth of the time of a step. Here a step is checked once and
+only its queries are copied. The steps are added to the maps when these are needed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DecodingSteps:
 
     @classmethod
     def of(cls, calls: Sequence[Call | None], step: DecodingStep, length: int) -> DecodingSteps | None:
-        """Return it for calls that end with this step, or None if the next step must be recorded call by call.
+        """Return the steps for calls that end with this one, or None if the next step must be recorded call by call.
 
         A call is None if its layer is not recorded.
         """
@@ -65,7 +65,7 @@ class DecodingSteps:
         return cls(layers, step, length)
 
     def extend(self, step: DecodingStep, length: int) -> bool:
-        """Record the next step if this is it. Return whether it was."""
+        """Record a step if it continues these ones, and return whether it does."""
         if step is not self._step() or length != self._length + 1 or torch._C._is_any_autocast_enabled():
             return False
         for reference, pending in self._calls:

@@ -1,7 +1,7 @@
-"""A short way to record one more step of a generation whose cache appends keys in place.
+"""A fast path that records one more step of a generation whose cache appends keys in place.
 
-The general way validates the call, finds its module on the stack and compares all keys. Here the keys are in the memory
-of the previous step, which the watch protects from being overwritten, so that they need not be compared.
+The general path validates the call, finds its module on the stack and compares all keys. Here the keys are in the
+memory of the previous step, which the watch protects from being overwritten, so they need not be compared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TENSORS = 3
 
 
 class GrowingCache:
-    """The latest step of a generation, with what the next step must have in common with it."""
+    """The latest step of a generation, and the properties that the next step must share with it."""
 
     def __init__(self, call: Call, module: nn.Module, recorder: Any, q: Tensor, k: Tensor, options: Options) -> None:
         self._call, self._module, self._recorder = weakref.ref(call), weakref.ref(module), recorder
@@ -36,7 +36,7 @@ class GrowingCache:
     def of(
         cls, call: Call, module: nn.Module, recorder: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> GrowingCache | None:
-        """Return it for a call that was recorded just now, or None if the next step must be recorded in general."""
+        """Return the state after a call that was just recorded, or None if the next step needs the general path."""
         source, options = call.source, _options(args, kwargs)
         if not isinstance(source, Steps) or options is None or call.sink is not None or source.dropped:
             return None
@@ -54,7 +54,7 @@ class GrowingCache:
         kwargs: Mapping[str, Any],
         frame: FrameType | None,
     ) -> bool:
-        """Record the next step if this call is one. Return whether it was. `latest`: the latest call of each module."""
+        """Record a call if it is the next step, and return whether it is. `latest`: the latest call of each module."""
         call, q, k = self._call(), args[0], args[1]
         if call is None or latest.get(call.module) != self._call or recorder is not self._recorder:
             return False

@@ -49,7 +49,7 @@ def draw(
     `heads` and `batch` select panels by one index or several. A map with more cells than its panel has pixels is pooled
     by `reduce`: "max" keeps every strong link visible. `scale="log"` emphasizes small weights and draws zeros in grey.
     `limits` sets the range of the colour bar, to compare pictures. `size` is the width and height of the figure in
-    inches; it grows if the panels do not fit. `title` is by default the layer and head, if the map knows them.
+    inches; it grows if the panels do not fit. `title` is by default the layer and head of the map, if they are set.
     `annotate` writes the weights in the cells, by default if they fit.
 
     Raises ValueError if a selection is out of range, if there are no or more than 64 panels, or for unknown options.
@@ -76,7 +76,7 @@ def draw(
 
 
 def name_of(map: Map) -> str:
-    """Return the layer and head of a map; empty if it knows neither."""
+    """Return the layer and head of a map; empty if neither is set."""
     head = getattr(map, "head", None)
     return ", ".join(filter(None, (shorten(getattr(map, "layer", "")), "" if head is None else f"head {head}")))
 

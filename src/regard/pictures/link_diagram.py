@@ -88,14 +88,14 @@ def links(
     """Draw the strongest links of a span: queries at the left, keys at the right. The line width shows the weight.
 
     If there are many keys, only those with a link are shown, each with its position. Maps may have any length. If the
-    span is only a part of the queries, the picture says so.
+    span is only a part of the queries, the title names it.
 
     Args:
         query: the span, as a slice or one index; at most 64 tokens.
         head: index of a head, or "mean" of all.
         top: number of keys for each query.
         path: also save the picture to this file (.png, .svg or .pdf).
-        title: default: the layer, if the map knows it, and the head.
+        title: default: the layer of the map, if it is set, and the head.
 
     Raises:
         ValueError: if span, head or batch entry are out of range.

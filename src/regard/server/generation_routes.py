@@ -1,7 +1,7 @@
 """Request handlers of generations: start, steps, branch, continue, and the attention of a token.
 
-Steps are computed while a client asks for them, as tiles are. So a client stops a generation by asking no more, and a
-closed page computes nothing.
+Like tiles, steps are computed on request. A client stops a generation by sending no more requests, and a closed page
+computes nothing.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ MAX_SESSIONS = 8
 
 
 class GenerationSession:
-    """One generation. Nothing is computed between requests: `advance` computes the tokens that a client asks for.
+    """One generation. Nothing is computed between requests: `advance` computes the tokens that a client requests.
 
     `stop` are strings that end the text. With `chat`, the prompt is a message to a model trained on conversations.
 

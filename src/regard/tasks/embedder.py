@@ -24,9 +24,9 @@ from .loading import CONFIG, best, is_run
 from .run_files import read_config
 
 TOKENS = 2048
-"""Tokens per batch: enough for fast products, few enough to stay in the caches."""
+"""Tokens per batch: enough for fast products, and few enough for the cache."""
 FEWEST_TOKENS = 512
-"""Batches become this small to give every thread some."""
+"""Minimum tokens per batch when batches are made smaller so that every thread gets some."""
 BATCHES = 4
 """Batches per thread, if there are enough tokens: the threads then finish at nearly the same time."""
 PACKED_FROM = 4096
@@ -158,7 +158,7 @@ def _pooled(hidden: Tensor, lengths: Sequence[int]) -> Tensor:
 
 
 def _check_modules(folder: Path) -> None:
-    """Raise ValueError if sentence-transformers' module files ask for other modules or another kind of pooling.
+    """Raise ValueError if sentence-transformers' module files request other modules or another kind of pooling.
 
     Ignoring them would give wrong embeddings without an error.
     """

@@ -77,7 +77,7 @@ class TextGenerator:
     def encode(self, prompt: str, *, chat: bool = False) -> list[int]:
         """Return the ids of a prompt. An empty one begins with `begin_id`.
 
-        chat: the prompt is a message of the user; the chat template of the model is put around it.
+        chat: the prompt is a message of the user, which is inserted into the chat template of the model.
         """
         text = self.chat_prompt(prompt) if chat else prompt
         # a template contains the special tokens already

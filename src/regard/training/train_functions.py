@@ -1,4 +1,4 @@
-"""Training in one call: data, a folder and settings by name; the trained model comes back.
+"""Training in one call, which takes data, a folder and settings by name, and returns the trained model.
 
 Each function is a recipe of `regard train` with the same settings, the same defaults and the same messages. A run in
 the folder is resumed; its settings are then the defaults.
