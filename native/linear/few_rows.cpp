@@ -3,7 +3,7 @@
 //     for tiles of outputs:                    one task: some outputs, for all rows
 //         S[o][r] = Σ_i W[o][i] · x[r][i]      a vector of sums per output and row, in registers
 //
-// With few rows, what limits is how fast the weights can be read. They are read once, in order, as they are stored.
+// With few rows, reading the weights is the bottleneck. They are read once, in the order in which they are stored.
 #include <array>
 #include <utility>
 
@@ -14,17 +14,17 @@ namespace regard::REGARD_ISA {
 
 namespace {
 
-constexpr int most_rows = 8;  // of x that share one pass over the weights
+constexpr int most_rows = 8;  // maximum number of rows of x per pass over the weights
 
-// Outputs of a tile: as many as there are registers for their sums. One row needs several outputs at a time so that
-// enough reads are under way; measured, eight streams reach the bandwidth of memory, and two do not.
+// Number of outputs of a tile, limited by the registers for their sums. With one row, several outputs are computed at a
+// time to keep enough reads in flight: eight streams reach the memory bandwidth, two do not (measured).
 constexpr int tile_outputs(int rows) {
     constexpr int sums = lanes == 16 ? 24 : 12;
     const int fit = sums / rows;
     return fit > 8 ? 8 : fit > 1 ? fit : 1;
 }
 
-// Sums of O outputs and R rows. Those of a row are `stride` apart.
+// Computes the sums of O outputs and R rows. Rows of `sums` are `stride` apart.
 template <int O, int R>
 __attribute__((noinline)) void tile(const float* w, const float* x, int64_t in, float* sums, int64_t stride) {
     vec s[O][R] = {};
@@ -33,7 +33,7 @@ __attribute__((noinline)) void tile(const float* w, const float* x, int64_t in, 
 #pragma GCC unroll 8
         for (int o = 0; o < O; ++o) {
             a[o] = some == lanes ? load(w + o * in + i) : load_partial(w + o * in + i, some);
-            if (R > 1) __builtin_prefetch(w + (o + O) * in + i);  // the next tile: sums of many rows leave time for it
+            if (R > 1) __builtin_prefetch(w + (o + O) * in + i);  // of the next tile, while this one computes
         }
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
@@ -51,7 +51,7 @@ __attribute__((noinline)) void tile(const float* w, const float* x, int64_t in, 
         for (int r = 0; r < R; ++r) sums[r * stride + o] = sum(s[o][r]);
 }
 
-// R rows of x with `count` outputs.
+// Computes `count` outputs of R rows of x.
 template <int R>
 void outputs(const float* w, const float* x, int64_t in, int64_t count, float* sums, int64_t stride) {
     constexpr int together = tile_outputs(R);
@@ -60,7 +60,7 @@ void outputs(const float* w, const float* x, int64_t in, int64_t count, float* s
     for (; o < count; ++o) tile<1, R>(w + o * in, x, in, sums + o, stride);
 }
 
-// Sums of all rows with outputs `first` … `first` + `count`, with their biases: (rows, count).
+// Computes outputs `first` … `first` + `count` − 1 of all rows, with their biases: (rows, count).
 void multiply(const Linear& job, int64_t first, int64_t count, float* sums) {
     using Outputs = void (*)(const float*, const float*, int64_t, int64_t, float*, int64_t);
     static constexpr auto by_rows = []<int... I>(std::integer_sequence<int, I...>) {
@@ -75,10 +75,10 @@ void multiply(const Linear& job, int64_t first, int64_t count, float* sums) {
         for (int64_t o = 0; o < count; ++o) sums[r * count + o] += job.bias[first + o];
 }
 
-// x / (1 + e^−x). Beyond 88 the exponential would overflow; there x is divided by 1e38, which leaves nothing of it.
+// x / (1 + e^−x). Beyond 88 the exponential would overflow; there x is divided by 1e38, and the result is about 0.
 REGARD_INLINE vec silu(vec x) { return x / (1.0f + exponential(minimum(splat(88.0f), -x))); }
 
-// Vectors of a row, the last of them perhaps in part: body(index, how many).
+// Calls body(index, number of lanes) for each vector of a row; the last one may be partial.
 template <class Body>
 REGARD_INLINE void each_vector(int64_t width, Body body) {
     int64_t i = 0;

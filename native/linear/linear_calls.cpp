@@ -7,8 +7,8 @@ namespace {
 
 // A multiple of the outputs of every tile (few_rows.cpp): tiles, and so the rounding, do not depend on the number of tasks.
 constexpr int64_t tile = 24;
-constexpr int64_t tasks_per_thread = 8;  // evens out what else the cores do, in parts still long enough to be read ahead
-constexpr int64_t rows_per_task = 32;    // of norms and rotations
+constexpr int64_t tasks_per_thread = 8;  // balances the load, in parts long enough for hardware prefetching
+constexpr int64_t rows_per_task = 32;    // for norms and rotations
 
 int64_t parts(int64_t whole, int64_t each) { return (whole + each - 1) / each; }
 

@@ -1,4 +1,4 @@
-// Packed sequences: each is a separate problem for the kernels, which do not know about packing.
+// Packed sequences: each one is a separate problem for the kernels, which need no support for packing.
 //
 //     unit     one task of a kernel on one sequence
 //     bundle   consecutive units of about equal total cost, run by one thread; the most expensive sequences come first

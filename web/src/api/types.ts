@@ -60,7 +60,7 @@ export type TranslateAnswer = { hypotheses: Hypothesis[] };
 /** A language model. `longest` is the number of tokens that it can read; null for any number. `chat` is whether it has a
  * chat template. */
 export type LanguageInfo = { layers: number; heads: number; longest: number | null; prompt: string; chat: boolean };
-/** Why a text ended: an end token, a stop string, the number of tokens asked for, or the context of the model. */
+/** Why a text ended: an end token, a stop string, the requested number of tokens, or the context of the model. */
 export type Reason = "end" | "stop" | "length" | "context";
 export type GenerationStart = { id: string; revision: number; limit: number; prompt: string[] };
 export type Candidate = { token: string; id: number; probability: number };

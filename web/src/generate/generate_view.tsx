@@ -1,4 +1,4 @@
-// The Generate view: a prompt, the text that a language model continues it with, and why.
+// The Generate view: a prompt, the text with which a language model continues it, and the attention of each token.
 
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 

@@ -1,5 +1,5 @@
-// A generation as the page knows it. The server computes a token when the page asks for it, so the page stops a
-// generation by asking no more.
+// A generation on the side of the page. The server computes tokens on request, so the page stops a generation by
+// sending no more requests.
 
 import { paths } from "../api/client.ts";
 import type { BranchAnswer, GeneratedToken, GenerationStart, Reason, StepsAnswer } from "../api/types.ts";
@@ -25,7 +25,7 @@ export interface Generation {
 /** Another token, by its id, chosen at a step of the text. */
 export type Branch = { step: number; token: number };
 
-/** The branches in the URL: step and token, again and again. */
+/** The branches in the URL: alternating steps and tokens. */
 export function branchesOf({ branches }: Pick<State, "branches">): Branch[] {
   const numbers = branches ?? [];
   return Array.from({ length: numbers.length / 2 }, (_, index) => ({
@@ -69,12 +69,12 @@ export function tokensOf({ prompt, steps }: Generation): string[] {
   return [...prompt, ...steps.map(({ token }) => token)];
 }
 
-/** Whether more tokens may follow: those of an unfinished text, or more than were asked for. */
+/** Whether more tokens may follow: those of an unfinished text, or more than were requested. */
 export function continues({ reason }: Generation): boolean {
   return reason === null || reason === "length";
 }
 
-/** Ask for one token after the other until the text ends or has `most`, and show each. `ask` rejects when it is
+/** Request one token after the other until the text ends or has `most`, and show each. `ask` rejects when it is
  * aborted. */
 export async function follow(
   generation: Generation,

@@ -37,7 +37,7 @@ export class Generator {
     this.app = app;
   }
 
-  /** Generate the text of these settings and branches. Does nothing if that is the present text, unless `again`. */
+  /** Generate the text of these settings and branches. Does nothing if that is the current text, unless `again`. */
   show(settings: Settings, branches: readonly Branch[], again = false): void {
     const key = JSON.stringify(settings);
     const same = !again && key === this.settings;
@@ -68,7 +68,7 @@ export class Generator {
     this.control.abort();
   }
 
-  /** Go on; `tokens` more if the text has the length that was asked for. */
+  /** Continue; with `tokens` more tokens if the text has the requested length. */
   resume(tokens: number): void {
     const { generation } = this;
     if (generation) this.run((signal) => resumed(generation, tokens, signal));
@@ -91,7 +91,7 @@ export class Generator {
     return branched(now, step, await answer<BranchAnswer>(paths.branch(now.id, now.revision), signal, body));
   }
 
-  /** Run `first`, then ask for tokens until the text ends. A newer run aborts this one. */
+  /** Run `first`, then request tokens until the text ends. A newer run aborts this one. */
   private run(first: (signal: AbortSignal, show: (next: Generation) => void) => Promise<Generation>): void {
     this.control.abort();
     const own = new AbortController();

@@ -122,7 +122,7 @@ export function fit(state: State, shapes: readonly Shape[]): State {
 /** The properties of a target that decide where the page opens it. */
 export type Landing = { kind: string; can: readonly string[]; maps: readonly Shape[]; text: string | null };
 
-/** Where the page opens a target: at the view that shows most of it. */
+/** The state in which the page opens a target: the most informative view. */
 export function landing({ kind, can, maps, text }: Landing): Partial<State> {
   const say = (text ?? "").slice(0, MAX_SENTENCE_LENGTH);
   if (can.includes("image")) return { view: "image" };
