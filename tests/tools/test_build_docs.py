@@ -82,7 +82,7 @@ def test_a_translation_has_the_code_and_the_numbers_of_the_original(page: str) -
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_says_for_whom_it_is_and_opens_with_an_example(page: str) -> None:
+def test_a_page_names_its_audience_and_opens_with_an_example(page: str) -> None:
     opening = (DOCS / page).read_text(encoding="utf-8").partition("\n## ")[0]
     assert re.search(r"\bis for\b|本页适合", opening, re.MULTILINE)
     assert FENCE.search(opening)

@@ -37,6 +37,14 @@ HITS = {
     "typescript-opening": ("page.ts", "/* What it draws. */\n", "begin with a noun"),
     "markdown-name": ("found.md", "A text.\n", "instead of 'found'"),
     "markdown-part": ("all_places.md", "A text.\n", "instead of 'places'"),
+    "python-message": (
+        "module.py",
+        'raise ValueError("lengths must be whole numbers")\n',
+        "instead of 'whole numbers'",
+    ),
+    "python-request": ("module.py", "x = 1  # the maps asked for\n", "instead of 'asked for'"),
+    "markdown-condition": ("page.md", "Measured on a busy machine.\n", "instead of 'busy machine'"),
+    "markdown-script": ("page.md", "The script is not part of the repository.\n", "instead of 'not part of"),
     "markdown-phrase": ("page.md", "A text\n\nis told to the model.\n", "instead of 'is told'"),
 }
 """File name, contents and expected message of one hit for every kind of rule and file."""
