@@ -70,7 +70,7 @@ class Case:
 
     make: Callable[[], nn.Module]
     call: Callable[[Any, bool], Any]
-    """(module, whether maps are asked for) → output, or (output, maps)"""
+    """(module, whether maps are requested) → output, or (output, maps)"""
     maps: bool = True
     """Whether the module can return maps."""
     watched: bool = True
@@ -451,7 +451,7 @@ def test_operators(backend: str, options: dict[str, Any]) -> None:
         assert torch.equal(one, results[0][0]) and torch.equal(other, results[0][1]) and calls == results[0][2]
 
 
-def test_looking_restores_mode_and_random_state() -> None:
+def test_maps_restore_mode_and_random_state() -> None:
     """Neither the training mode nor the following random numbers change."""
     model: Any = initialized(translator(TRANSFORMER)).train()
     user = Translator(model, None, None)  # type: ignore[arg-type]

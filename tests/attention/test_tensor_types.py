@@ -173,7 +173,7 @@ def test_the_parameters_of_a_similarity_are_checked_too() -> None:
 
 
 def test_the_result_of_an_operation_on_a_causal_bias_is_refused() -> None:
-    """An operation on a CausalBias returns another one with uninitialised memory."""
+    """An operation on a CausalBias returns another one with uninitialized memory."""
     x = tensors()
     for change in (lambda b: b.double(), lambda b: b[:1], lambda b: b.detach()):
         with pytest.raises(ValueError, match="got the result of an operation on one, which holds no numbers"):

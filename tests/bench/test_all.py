@@ -1,4 +1,4 @@
-"""`python -m bench all`: every benchmark runs, whatever becomes of the others, and the summary shows how each ended."""
+"""`python -m bench all` runs every benchmark, even if others fail, and the summary shows how each ended."""
 
 from __future__ import annotations
 

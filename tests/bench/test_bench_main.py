@@ -72,7 +72,7 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_discovery_takes_every_module_but_the_helpers(folder: Path) -> None:
+def test_discovery_finds_every_module_except_helpers(folder: Path) -> None:
     write(folder, "toy", TOY)
     write(folder, "_private", TOY)
     assert {"attention", "maps", "toy"} <= set(benchmark_names())

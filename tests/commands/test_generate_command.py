@@ -38,7 +38,7 @@ def build(**changes: Any) -> TextGenerator:
 
 @pytest.fixture
 def generator(monkeypatch: pytest.MonkeyPatch) -> TextGenerator:
-    """The model that the command opens, whatever its path."""
+    """The model that the command opens, independent of its path."""
     one = build()
     monkeypatch.setattr("regard.tasks.open_language_model.open_language_model", lambda path: one)
     return one

@@ -78,7 +78,7 @@ def test_a_translator(run: Path) -> None:
     assert long.status_code == 413 and "sentence by sentence" in long.json()["error"]
 
 
-def test_words_are_joined_as_they_are_numbered(run: Path) -> None:
+def test_words_are_joined_by_their_numbers(run: Path) -> None:
     target: Any = open_target(run)
     vocabulary = target.translator.source
     assert words(vocabulary, vocabulary.encode("the cat  sees")) == ["the", "cat", "sees"]

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writes: a file is complete, or it does not exist."""
 
 import multiprocessing
 import os
@@ -12,7 +12,7 @@ from regard.core.files import TEMPORARY, exclusive_lock, remove_stale, replacing
 
 
 @pytest.mark.parametrize("former", [None, "old"])
-def test_a_failure_leaves_what_was_there(tmp_path: Path, former: str | None) -> None:
+def test_a_failed_write_keeps_the_previous_file(tmp_path: Path, former: str | None) -> None:
     path = tmp_path / "a.txt"
     if former:
         path.write_text(former)
@@ -22,7 +22,7 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path, former: str | None) -> 
     assert [p.read_text() for p in tmp_path.iterdir()] == ([former] if former else [])
 
 
-def test_nothing_is_seen_before_the_end(tmp_path: Path) -> None:
+def test_files_appear_only_when_they_are_complete(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "folder"
     for text in ("first", "second"):
         with replacing(path) as output:
@@ -38,7 +38,7 @@ def test_nothing_is_seen_before_the_end(tmp_path: Path) -> None:
     assert (tmp_path / "b").read_text() == "c"
 
 
-def test_one_goes_first_and_the_other_waits(tmp_path: Path) -> None:
+def test_exclusive_lock_makes_other_processes_wait(tmp_path: Path) -> None:
     order: list[str] = []
 
     def second() -> None:
@@ -62,7 +62,7 @@ def leave_half_written(path: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_what_a_killed_process_left_is_removed_and_what_is_in_use_stays(tmp_path: Path) -> None:
+def test_stale_temporary_folders_are_removed_and_locked_ones_kept(tmp_path: Path) -> None:
     killed = multiprocessing.get_context("fork").Process(target=leave_half_written, args=(tmp_path / "a.txt",))
     killed.start()
     killed.join(60)

@@ -50,7 +50,7 @@ def test_freed_memory_is_kept() -> None:
     assert returned_bytes(keep=True) == 0
 
 
-def test_less_is_not_asked_for_after_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_smaller_limit_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int]] = []
 
     class Library:

@@ -89,7 +89,7 @@ class Renamed:
     """Lower case."""
 
 
-def test_an_old_name_keeps_working() -> None:
+def test_an_old_name_is_still_accepted() -> None:
     expected = Renamed((Path("a"), Path("b")), 4, "large", False)
     for name in ("--train", "--text"):
         words = [name, "a", "b", "--width", "4", "--size", "large", "--no-lower"]
@@ -126,7 +126,7 @@ def test_a_wrong_command_line_names_the_option(words: str, message: str, capsys:
     assert message in capsys.readouterr().err
 
 
-def test_errors_of_all_nested_settings_come_together() -> None:
+def test_errors_of_nested_settings_are_reported_together() -> None:
     with pytest.raises(ValueError) as caught:
         parse(Recipe, ["--data", "d", "--model.width", "7", "--training.clip", "-1"])
     assert str(caught.value).splitlines() == [
@@ -135,14 +135,14 @@ def test_errors_of_all_nested_settings_come_together() -> None:
     ]
 
 
-def test_json_gives_back_what_was_written() -> None:
+def test_json_round_trip() -> None:
     recipe = Recipe(Path("a/b"), Model(2, "lstm"), Training(minutes=0.1, betas=(0.5, 0.25), average="last"))
     assert from_json(Recipe, to_json(recipe)) == recipe
     assert json.loads(to_json(recipe))["training"]["clip"] == 1.0, "defaults are spelled out"
     assert from_json(Recipe, '{"data": "x"}') == Recipe(Path("x"))
 
 
-def test_json_errors_come_together_and_name_the_keys() -> None:
+def test_json_errors_are_reported_together_with_their_keys() -> None:
     text = '{"dat": "x", "model": {"width": "wide", "kind": "tree", "zoom": 3}, "training": {"warm_up": 3, "clip": 1}}'
     with pytest.raises(ValueError) as caught:
         from_json(Recipe, text)

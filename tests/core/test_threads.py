@@ -1,4 +1,4 @@
-"""Pieces of work side by side: order, threads, who watches, what fails."""
+"""Items run in threads: order, number of threads, modes and errors."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -35,12 +35,12 @@ def test_two_at_once_with_one_thread_each() -> None:
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_one_inside_another_gives_the_threads_back() -> None:
+def test_nested_contexts_restore_the_number_of_threads() -> None:
     assert run_in_threads(lambda x: run_in_threads(lambda y: x * y, [1, 2]), [1, 2]) == [[1, 2], [2, 4]]
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_a_watched_thread_does_everything_itself() -> None:
+def test_a_thread_with_a_mode_runs_all_items_itself() -> None:
     seen: list[str] = []
 
     class Mode(TorchFunctionMode):

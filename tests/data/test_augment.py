@@ -1,4 +1,4 @@
-"""Images changed at random: each way by what it may and may not do, and the same again from the same generator."""
+"""Random augmentation of images: the effect of each function, and reproducibility."""
 
 import re
 from typing import Any
@@ -34,7 +34,7 @@ def test_flip() -> None:
     assert torch.equal(flip(IMAGES, 0.0), IMAGES) and torch.equal(flip(IMAGES, 1.0), IMAGES.flip(-1))
 
 
-def test_crop_moves_and_zeros_come_in() -> None:
+def test_crop_shifts_images_and_pads_with_zeros() -> None:
     moved, seen = crop(IMAGES, 2, seeded()), set()
     wide = torch.nn.functional.pad(IMAGES, (2, 2, 2, 2))
     for one, padded in zip(moved, wide, strict=True):

@@ -1,4 +1,4 @@
-"""Verses with links: a tiny archive of the same make, read and written."""
+"""Verses with links, from a tiny archive in the same format."""
 
 import dataclasses
 import hashlib

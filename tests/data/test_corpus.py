@@ -1,4 +1,4 @@
-"""The corpus on disk: what went in comes out, and what is not whole is not taken for a corpus."""
+"""The corpus on disk: it returns the pairs that were written, and incomplete folders are refused."""
 
 import json
 import re
@@ -19,7 +19,7 @@ ids = st.lists(st.integers(0, 70_000), max_size=7)
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(ids, ids), min_size=1, max_size=20), st.integers(1, 5))
-def test_what_went_in_comes_out(
+def test_a_corpus_returns_the_pairs_that_were_written(
     tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[list[int], list[int]]], chunk: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -44,7 +44,7 @@ def test_indexing(tmp_path: Path) -> None:
         corpus[0][0][0] = 9
 
 
-def test_arrays_are_written_as_they_are(tmp_path: Path) -> None:
+def test_arrays_are_written_unchanged(tmp_path: Path) -> None:
     def chunks() -> Iterator[tuple]:
         yield (np.array([1, 2, 3]), np.array([1, 2])), (np.array([4, 5]), np.array([2, 0]))
         yield (np.array([6], np.uint16), np.array([1])), (np.array([7], np.uint16), np.array([1]))
@@ -83,7 +83,7 @@ def test_half_of_a_corpus_is_none_and_leaves_the_former(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["c"]
 
 
-def test_what_is_not_whole_is_refused(tmp_path: Path) -> None:
+def test_an_incomplete_corpus_is_refused(tmp_path: Path) -> None:
     def refused(message: str) -> None:
         with pytest.raises(ValueError, match=re.escape(message)):
             Corpus.open(tmp_path / "c")
@@ -102,7 +102,7 @@ def test_what_is_not_whole_is_refused(tmp_path: Path) -> None:
     refused(f"corpus: {tmp_path / 'c' / 'source.ids'} must exist")
 
 
-def test_says_what_is_wrong(tmp_path: Path) -> None:
+def test_error_messages(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape("corpus: pairs (0) must be at least 1; got an end without any.")):
         Corpus.write(tmp_path / "c", [])
     with pytest.raises(ValueError, match=re.escape("corpus: ids of target (-1 … 3) must lie in 0 … 4294967295")):

@@ -1,4 +1,4 @@
-"""Dates: written as Babel writes them, read in one way only, and apart from part to part."""
+"""Dates: formats as in Babel, no ambiguous text, and disjoint parts."""
 
 import datetime
 import re
@@ -39,7 +39,7 @@ def test_they_are_written_as_babel_writes_them(date: datetime.date, name: str) -
     assert all(re.search(rf"(?<!\d){date.year}(?!\d)", text) for text in ours)
 
 
-def test_no_writing_has_is_ambiguous() -> None:
+def test_no_text_is_ambiguous() -> None:
     """By trying every day of some years, in every locale; weekdays aside, which are no help in reading."""
     writings, ambiguous = module._formats((*LOCALES, "hr", "sr_Latn"))
     for year in (1912, 2011):
@@ -113,7 +113,7 @@ def test_turkish_has_two_letters_i() -> None:
     assert module._cased("3 April", 0.3, "de") == "3 APRIL"
 
 
-def test_says_what_is_wrong() -> None:
+def test_error_messages() -> None:
     with pytest.raises(
         ValueError,
         match=re.escape("dates: locales (xx, no such) must be ones that Babel knows, such as de or pt_BR."),

@@ -1,4 +1,4 @@
-"""Text that is not UTF-8 is refused, with the encoding it is likely to have, by every reader."""
+"""Every reader refuses text that is not UTF-8 and names the likely encoding."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_likely_encoding_is_named(tmp_path: Path, name: str, packed: bool) -
     assert likely_encoding(tmp_path / "text") == name
 
 
-def test_what_is_no_text_has_no_likely_encoding(tmp_path: Path) -> None:
+def test_binary_data_has_no_likely_encoding(tmp_path: Path) -> None:
     (tmp_path / "noise").write_bytes(bytes(byte for byte in range(128, 256) for _ in range(9)) + b"\n")
     assert likely_encoding(tmp_path / "noise") == "an unknown encoding"
     (tmp_path / "good").write_text("été\n", encoding="utf-8")
@@ -89,7 +89,7 @@ def test_a_byte_order_mark_says_it_at_once(tmp_path: Path, codec: str, name: str
         list(read_pairs(tmp_path / "text"))
 
 
-def test_nul_is_in_no_text() -> None:
+def test_text_does_not_contain_nul() -> None:
     assert is_utf8("a–b".encode()) and not is_utf8(b"a\0") and not is_utf8(b"\xff")
 
 

@@ -1,4 +1,4 @@
-"""Published collections: small archives of the same make, read, checked and written."""
+"""Published collections: small archives in the same format are read, verified and written."""
 
 import dataclasses
 import gzip
@@ -121,7 +121,7 @@ def test_an_installed_package_is_used(tmp_path: Path, monkeypatch: pytest.Monkey
     assert prepare("fashion-mnist", tmp_path / "out").test == 2
 
 
-def test_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy(monkeypatch, "mnist", FILES)
 
     def refused(message: str, *arguments: object) -> None:

@@ -1,4 +1,4 @@
-"""Labelled text as people have it."""
+"""Labelled text in all supported formats, and error messages."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_ids_need_not_be_consecutive() -> None:
     assert len(ours) == size and ours.pieces([size - 1]) == ["<new>"]
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_unsupported_tokenizers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"tokenizer: folder \(.*\) must hold tokenizer\.json, or vocab\.json"):
         ModelTokenizer.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "Other"}}')

@@ -1,4 +1,4 @@
-"""Fetching from an index: the right file or a refusal, by whatever way pip is set up."""
+"""Download from a package index: the right file or an error, for any configuration of pip."""
 
 import base64
 import functools

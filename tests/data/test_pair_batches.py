@@ -1,4 +1,4 @@
-"""Batches: every pair once an epoch, within bounds, in an order that everybody can compute."""
+"""Batches: every pair once an epoch, within the limits, in a reproducible order."""
 
 import re
 import tracemalloc
@@ -78,7 +78,7 @@ def test_cutting_is_greedy() -> None:
         assert lengths[start : end + 1].max() * (end + 1 - start) > 100
 
 
-def test_resuming_gives_what_would_have_come(corpus: Corpus) -> None:
+def test_resuming_yields_the_remaining_batches(corpus: Corpus) -> None:
     whole = list(Batches(corpus, 500, seed=3).epoch(2))
     for start in (0, 1, len(whole) // 2, len(whole)):
         rest = list(Batches(corpus, 500, seed=3).epoch(2, start=start))
@@ -148,7 +148,7 @@ def test_turning_targets_by_turns_saves_padding(corpus: Corpus, monkeypatch: pyt
     assert turned < len(Batches(corpus, 500).plan(0))
 
 
-def test_lengths_come_in_any_order(corpus: Corpus) -> None:
+def test_lengths_are_accepted_in_any_order(corpus: Corpus) -> None:
     """Batches are shuffled: long ones are not kept for the end."""
     longest = [batch.source.shape[1] for batch in Batches(corpus, 500).epoch(0)]
     assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.3
@@ -183,7 +183,7 @@ def test_ranks_without_a_pair_get_an_empty_batch(tmp_path: Path) -> None:
     assert empty.source.shape == (0, 1) and empty.target.shape == (0, 2)
 
 
-def test_says_what_is_wrong(corpus: Corpus) -> None:
+def test_error_messages(corpus: Corpus) -> None:
     for name, least in (("tokens", 1), ("seed", 0), ("pool", 0)):
         with pytest.raises(ValueError, match=re.escape(f"batches: {name} ({least - 1}) must be at least {least}.")):
             Batches(corpus, **{"tokens": 9, name: least - 1})

@@ -1,4 +1,4 @@
-"""Tatoeba: a tiny archive of the same make, read, split and written."""
+"""Tatoeba: a tiny archive in the same format is read, split and written."""
 
 import dataclasses
 import hashlib
@@ -74,7 +74,7 @@ def test_the_archive_becomes_files(toy, tmp_path: Path) -> None:
     )
 
 
-def test_it_can_be_done_again(toy, tmp_path: Path) -> None:
+def test_prepare_can_be_repeated(toy, tmp_path: Path) -> None:
     archive = toy(packed(LINES))
     first = prepare("en-fr", tmp_path, archive)
     contents = {path.name: path.read_bytes() for path in first.folder.iterdir()}
@@ -114,7 +114,7 @@ def test_about_one_in_a_hundred_is_held_out() -> None:
     assert 150 < len(parts["valid"]) < 250 and 150 < len(parts["test"]) < 250
 
 
-def test_says_what_is_wrong(toy, tmp_path: Path) -> None:
+def test_error_messages(toy, tmp_path: Path) -> None:
     def refused(message: str, *arguments: object) -> None:
         with pytest.raises(ValueError, match=re.escape(message)):
             prepare(*arguments)  # type: ignore[arg-type]

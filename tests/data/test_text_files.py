@@ -1,4 +1,4 @@
-"""Parallel text: every pair that is one, and a count of those that are not."""
+"""Parallel text: valid pairs are returned, and the others are counted."""
 
 import gzip
 import re
@@ -83,7 +83,7 @@ def test_only_the_first_lines_are_named(tmp_path: Path) -> None:
     assert str(report) == "1 pairs kept; left out: 7 empty (lines 1, 2, 3, …)"
 
 
-def test_a_line_of_the_longest_length_is_kept_whatever_its_bytes(tmp_path: Path) -> None:
+def test_a_line_of_the_longest_length_is_kept_with_any_bytes(tmp_path: Path) -> None:
     text = "\U0001f600" * 50
     pairs = list(read_pairs(write(tmp_path, "a.tsv", f"{text}\t{text}\r\n".encode()), longest=50))
     assert pairs == [(text, text)]
@@ -100,7 +100,7 @@ def test_a_tsv_line_needs_one_tab(tmp_path: Path) -> None:
     assert str(report) == "2 pairs kept; left out: 2 without exactly one tab (lines 2, 3)"
 
 
-def test_no_line_is_ever_held_whole(tmp_path: Path) -> None:
+def test_long_lines_are_not_read_completely(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "bomb", "wb", 1) as file:
         for _ in range(64):
             file.write(b"x" * (1 << 20))
@@ -124,7 +124,7 @@ def test_it_streams(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_says_what_is_wrong(tmp_path: Path) -> None:
+def test_error_messages(tmp_path: Path) -> None:
     def refused(message: str, paths: object, **options: int) -> None:
         with pytest.raises(ValueError, match=re.escape(message)):
             list(read_pairs(paths, **options))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Windows of tokens: random ones that depend only on seed, epoch and number, and consecutive ones."""
+"""Windows of tokens: random ones, which depend only on seed, epoch and number, and consecutive ones."""
 
 from __future__ import annotations
 

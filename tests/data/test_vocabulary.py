@@ -1,4 +1,4 @@
-"""Vocabularies: text comes back, words are distinguished, and the same text gives the same vocabulary."""
+"""Vocabularies: decoding restores the text, words are distinguished, and the same text gives the same vocabulary."""
 
 import json
 import multiprocessing
@@ -42,7 +42,7 @@ trained = pytest.mark.parametrize("subwords", TRAINED.values(), ids=TRAINED)
 @each
 @settings(max_examples=100, deadline=None)
 @given(words)
-def test_text_comes_back(vocabulary: Vocabulary, words: list[str]) -> None:
+def test_decode_inverts_encode(vocabulary: Vocabulary, words: list[str]) -> None:
     text = unicodedata.normalize("NFC", " ".join(words))
     ids = vocabulary.encode(text)
     assert vocabulary.decode(ids) == text
@@ -74,7 +74,7 @@ def test_words_of_any_ids_are_those_of_their_text(subwords: Subwords, data: st.D
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_no_piece_is_part_word_part_punctuation(kind: str) -> None:
+def test_no_subword_mixes_letters_and_punctuation(kind: str) -> None:
     lines = ['A dog, a cat and "a dog".', "The dog’s cat — the dog!", "Wow, a dog?"] * 30
     subwords = Subwords.train(lines, 60, kind)
     tokens = subwords.pieces(range(4, len(subwords)))
@@ -85,7 +85,7 @@ def test_no_piece_is_part_word_part_punctuation(kind: str) -> None:
     assert max(subwords.words(ids)) == 2  # a full stop belongs to the word it stands at
 
 
-def test_words_skip_what_is_no_text() -> None:
+def test_special_ids_have_no_word() -> None:
     for subwords in TRAINED.values():
         ids = [BOS, *subwords.encode("Katze rettet"), UNK, EOS, PAD]
         numbers = subwords.words(ids)
@@ -131,7 +131,7 @@ def test_specials_have_their_places(vocabulary: Vocabulary) -> None:
 
 
 @each
-def test_ids_come_as_lists_arrays_or_tensors(vocabulary: Vocabulary) -> None:
+def test_ids_may_be_lists_arrays_or_tensors(vocabulary: Vocabulary) -> None:
     ids = vocabulary.encode("Die Katze")
     for ids_in in (np.array(ids, np.uint16), torch.tensor(ids), iter(ids)):
         assert vocabulary.decode(ids_in) == "Die Katze"
@@ -234,7 +234,7 @@ def test_ids_beyond_are_refused(vocabulary: Vocabulary) -> None:
                 method([5, id])
 
 
-def test_says_what_is_wrong(tmp_path: Path) -> None:
+def test_error_messages(tmp_path: Path) -> None:
     for message, arguments in (
         ("subwords: kind ('wordpiece') must be one of bpe, unigram.", (TEXT, 100, "wordpiece")),
         ("subwords: size (5) must be at least 6; several thousand are typical.", (TEXT, 5, "bpe")),

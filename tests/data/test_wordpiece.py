@@ -1,4 +1,4 @@
-"""WordPiece: the ids are those of transformers, text is cut as there, and the same text gives the same vocabulary."""
+"""WordPiece: ids and truncation as in transformers, and a reproducible vocabulary."""
 
 import json
 import subprocess
@@ -117,7 +117,7 @@ def test_words_and_text(trained: WordPiece) -> None:
     assert trained.words([trained.cls, inside, inside]) == [-1, 0, 0]
 
 
-def test_a_vocabulary_comes_back(trained: WordPiece, tmp_path: Path) -> None:
+def test_load_returns_the_vocabulary_that_was_saved(trained: WordPiece, tmp_path: Path) -> None:
     trained.encode("a b c d", longest=3)  # its limit is not kept in the file
     trained.save(tmp_path / "new")
     again = WordPiece.load(tmp_path / "new")
@@ -155,5 +155,5 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
         WordPiece.load(tmp_path)
 
 
-def test_what_is_returned_has_names(trained: WordPiece) -> None:
+def test_encodings_have_named_fields(trained: WordPiece) -> None:
     assert isinstance(trained.encode("a"), Encoded) and trained.encode("a").segments == [0, 0, 0]

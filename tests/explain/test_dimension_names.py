@@ -154,7 +154,7 @@ def test_letters_do_not_depend_on_sizes(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith(("gpt", "llama"))])
 def test_letters_of_the_factors_do_not_depend_on_sizes(name: str) -> None:
-    """Key heads are repeated for the query heads that share them: B H D T, whatever the sizes."""
+    """Key heads are repeated for the query heads that share them: B H D T, for any sizes."""
     torch.manual_seed(0)
     for run in CASES[name]:
         chart = draw(run())

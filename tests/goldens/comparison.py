@@ -46,7 +46,7 @@ weight. After training they are noise."""
 
 
 def differences(expected: Any, actual: Any, tolerance: Tolerance, path: str = "") -> Iterator[str]:
-    """Where nested JSON differs. Whole numbers, texts, keys and lengths must be equal, decimal numbers within rounding;
+    """Where nested JSON differs. Integers, texts, keys and lengths must be equal, decimal numbers within rounding;
     of a text that differs, the decimal numbers in it may differ likewise in their last digit."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         if list(expected) != list(actual):
@@ -96,7 +96,7 @@ def _last_digit(number: str) -> float:
 def tensor_differences(
     expected: Mapping[str, Tensor], actual: Mapping[str, Tensor], tolerance: Tolerance
 ) -> Iterator[str]:
-    """Where tensors differ: names, shapes, types and whole numbers exactly, decimal numbers within rounding of the
+    """Where tensors differ: names, shapes, types and integers exactly, decimal numbers within rounding of the
     largest number of their tensor."""
     for name in sorted(expected.keys() ^ actual.keys()):
         yield f"{name}: {'missing' if name in expected else 'new'}"

@@ -1,4 +1,4 @@
-"""Where the goldens reach the code: every import that is not one of the public packages is in this file."""
+"""Imports of the goldens from modules that are not public packages; all of them are in this file."""
 
 from __future__ import annotations
 

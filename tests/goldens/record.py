@@ -54,7 +54,7 @@ def record(out: Path) -> None:
 
 
 def record_results(files: Path) -> dict[str, Any]:
-    """Write all files in the current directory, then ask every model and go on with every run."""
+    """Write all files in the current directory, then query every model and resume every run."""
     runs = small_runs.write_files()
     asked = {name: small_runs.regard_command(*arguments) for name, arguments in small_runs.ASKED.items()}
     server = {name: server_answers.answers(name) for name in server_answers.TARGETS}

@@ -113,7 +113,7 @@ def _answer(response: Any) -> dict[str, Any]:
         if isinstance(contents, dict) and "limit" in contents and "id" in contents:
             contents["id"] = type(contents["id"]).__name__  # random
         for value in contents.get("values", []) if isinstance(contents, dict) else []:
-            if isinstance(value.get("data"), str):  # cells of a chart: whole numbers of 16 bits, as shades of a picture
+            if isinstance(value.get("data"), str):  # cells of a chart: 16-bit integers, as shades of a picture
                 value["data"] = {"pixels": np.frombuffer(base64.b64decode(value["data"]), "<i2").tolist()}
     return {"status": response.status_code, "kind": kind, "contents": contents}
 

@@ -194,7 +194,7 @@ def train(name: str) -> dict[str, Any]:
 
 
 def resume(name: str) -> list[dict[str, Any]]:
-    """Go on with a run for a few steps more; the lines that this adds to its metrics."""
+    """Continue a run for a few steps more; the lines that this adds to its metrics."""
     before = len(metrics(Path(name)))
     regard_command("train", RECIPES[name][0], name, "--steps", STEPS_AFTER_RESUME)
     return metrics(Path(name))[before:]

@@ -163,7 +163,7 @@ def test_the_kernels_have_their_module_name() -> None:
     assert kernels() is None or kernels().__name__ == "regard._native"
 
 
-def test_an_old_capture_is_what_is_captured_now(old: Path, new: tuple[Path, dict[str, Any]]) -> None:
+def test_an_old_capture_equals_a_new_one(old: Path, new: tuple[Path, dict[str, Any]]) -> None:
     before, after = (regard.load_capture(folder / "capture.safetensors") for folder in (old, new[0]))
     assert (before.names, before.kinds, before.patches) == (after.names, after.kinds, after.patches)
     assert torch.equal(before.image, after.image)

@@ -149,7 +149,7 @@ def test_the_fast_path_of_torch_agrees() -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, nn.TransformerDecoderLayer])
-def test_dropout_is_where_torch_has_it(kind: type) -> None:
+def test_dropout_is_applied_where_torch_applies_it(kind: type) -> None:
     layer = theirs(kind, dropout=0.25, layer_norm_eps=1e-3).eval()
     ours = (EncoderBlock if kind is nn.TransformerEncoderLayer else DecoderBlock).from_torch(layer)
     assert not ours.training
@@ -257,7 +257,7 @@ def test_observing_changes_nothing() -> None:
     assert torch.equal(output, block(x, lengths=[5, 4, 0])) and seen.shape == (B, 4, T, T)
 
 
-def test_says_what_is_wrong() -> None:
+def test_error_messages() -> None:
     with pytest.raises(
         ValueError,
         match=re.escape(

@@ -1,4 +1,4 @@
-"""Caches: what was appended is what is held, at a cost that does not grow with each step."""
+"""Caches: they return the appended keys and values, at a cost that does not grow with each step."""
 
 import re
 
@@ -21,7 +21,7 @@ def pair(length: int, batch: int = B, **options) -> tuple[torch.Tensor, torch.Te
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=9), st.integers(1, 9), st.booleans())
-def test_holds_what_was_appended(steps: list[int], capacity: int, grad: bool) -> None:
+def test_a_cache_returns_the_appended_keys_and_values(steps: list[int], capacity: int, grad: bool) -> None:
     cache, keys, values = Cache(capacity), [], []
     with torch.set_grad_enabled(grad):
         for length in steps:
@@ -122,7 +122,7 @@ def test_decoder_cache_reorders_both() -> None:
     DecoderCache().reorder(torch.tensor([0]))  # nothing held, nothing to do
 
 
-def test_says_what_is_wrong() -> None:
+def test_error_messages() -> None:
     with pytest.raises(ValueError, match=re.escape("cache: capacity (0) must be at least 1")):
         Cache(0)
     cache = Cache()
@@ -158,7 +158,7 @@ def test_says_what_is_wrong() -> None:
         flat.reorder(torch.tensor([1, 0]))
 
 
-def test_reordering_copies_what_is_held_and_leaves_room() -> None:
+def test_reordering_copies_used_positions_and_keeps_spare_capacity() -> None:
     cache, key = Cache(capacity=500), torch.randn(3, 2, 4, 5)
     with torch.no_grad():
         before, _ = cache.append(key, -key)
@@ -198,7 +198,7 @@ def test_rows_go_on_where_they_are(each: int, dtype: torch.dtype) -> None:
         assert torch.equal(state.source_kv[0][:, 0].long(), state.lengths)
 
 
-def test_only_what_differs_is_copied() -> None:
+def test_only_rows_that_differ_are_copied() -> None:
     if engine.module is None:
         pytest.skip(f"native: {engine.reason}")
     state = BeamCache(torch.tensor([5, 5]), [torch.zeros(2, 5, 2, 1, 1)])
@@ -238,7 +238,7 @@ def test_entries_of_different_lengths_append_to_their_own_end(grad: bool) -> Non
     assert cache.start == cache.length == 7  # one length again
 
 
-def test_truncate_goes_back_and_overwrites() -> None:
+def test_positions_after_truncate_are_overwritten() -> None:
     first, second = torch.arange(5.0).view(1, 1, 5, 1), torch.full((1, 1, 1, 1), 9.0)
     with torch.no_grad():
         cache = Cache()

@@ -46,14 +46,14 @@ def test_scores_beyond_the_range_of_exp() -> None:
     torch.testing.assert_close(ours, F.cross_entropy(hidden * 1e3 @ weight.T, expected, reduction="sum"))
 
 
-def test_no_positions_no_loss() -> None:
+def test_the_loss_of_no_positions_is_zero() -> None:
     hidden, weight, bias = inputs(n=0)
     total = cross_entropy.cross_entropy(hidden, weight, bias, torch.empty(0, dtype=torch.long))
     total.backward()
     assert total == 0 and not weight.grad.any()
 
 
-def test_autocast_takes_the_plain_way() -> None:
+def test_autocast_uses_the_unfused_path() -> None:
     hidden, weight, bias = inputs(torch.float32)
     expected = torch.randint(WORDS, (N,))
     with torch.autocast("cpu", torch.bfloat16):

@@ -1,4 +1,4 @@
-"""Dropout: its share, its mean, its gradient, its random numbers."""
+"""Dropout: probability, mean, gradient and random numbers."""
 
 import re
 
@@ -17,7 +17,7 @@ def test_share_and_scale(p: float) -> None:
     assert y.unique().tolist() == [0, pytest.approx(1 / (1 - rounded))]
 
 
-def test_every_place_and_every_byte_drops_alike() -> None:
+def test_all_positions_and_bytes_are_dropped_equally_often() -> None:
     # each eighth byte would drop twice as often if the sign bit of the numbers drawn stayed 0
     y = Dropout(0.25)(torch.ones(100_000, 8))
     share = (y == 0).double().mean(0)

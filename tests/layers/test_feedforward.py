@@ -34,7 +34,7 @@ def test_gated_is_its_equation(activation) -> None:
 
 
 @pytest.mark.parametrize("kind", [FeedForward, GatedFeedForward])
-def test_each_position_on_its_own(kind) -> None:
+def test_positions_are_independent(kind) -> None:
     layer, inputs = kind(W, HIDDEN).double(), x()
     torch.testing.assert_close(layer(inputs)[:, 1], layer(inputs[:, 1]))
 
@@ -53,7 +53,7 @@ def test_dropout_is_after_the_activation_and_in_training_only(kind) -> None:
 
 
 @pytest.mark.parametrize("kind", [FeedForward, GatedFeedForward])
-def test_says_what_is_wrong(kind) -> None:
+def test_error_messages(kind) -> None:
     with pytest.raises(ValueError, match=re.escape("feedforward: width (0) must be at least 1.")):
         kind(0, 4)
     with pytest.raises(ValueError, match=re.escape("feedforward: hidden (-1) must be at least 1.")):

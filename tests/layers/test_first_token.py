@@ -1,4 +1,4 @@
-"""Attention from one query of each sequence: the same as from all, whatever the attention is."""
+"""Attention from one query of each sequence equals that of all queries, for every kind of attention."""
 
 from functools import partial
 from typing import Any
@@ -69,7 +69,7 @@ def test_who_looks_at_keys_or_drops_weights_gets_them() -> None:
     assert seen == [1]
 
 
-def test_it_is_watched() -> None:
+def test_watch_records_the_first_token() -> None:
     attention, x = MultiHeadAttention(W, H).eval(), torch.randn(B, T, W)
     with regard.watch(attention) as seen:
         attend_first(attention, x[:, 0], x)
@@ -78,7 +78,7 @@ def test_it_is_watched() -> None:
 
 
 @pytest.mark.parametrize("missing", ["key", "value"])
-def test_a_bias_that_is_missing_takes_no_other_along(missing: str) -> None:
+def test_one_missing_bias_does_not_disable_the_others(missing: str) -> None:
     attention, x = MultiHeadAttention(W, H).double().eval(), torch.randn(B, T, W, dtype=torch.float64)
     for p in attention.parameters():
         torch.nn.init.normal_(p, std=0.5)

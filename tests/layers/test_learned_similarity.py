@@ -1,4 +1,4 @@
-"""Learned similarities: stored_similarity by the layer, given to the operator."""
+"""Learned similarities: parameters of the layer, passed to the operator."""
 
 import re
 
@@ -45,7 +45,7 @@ def test_callables_pass() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["euclid", 3])
-def test_says_what_is_wrong(wrong: object) -> None:
+def test_error_messages(wrong: object) -> None:
     with pytest.raises(
         ValueError,
         match=re.escape(

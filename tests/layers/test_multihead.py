@@ -1,4 +1,4 @@
-"""Multi-head attention: the equation, and what attention must be. Parity stands in test_multihead_parity.py."""
+"""Multi-head attention: the equation and its properties. Parity with PyTorch: test_multihead_parity.py."""
 
 import re
 from functools import partial
@@ -342,7 +342,7 @@ def test_autocast_runs_low_and_near() -> None:
         ),
     ],
 )
-def test_says_what_is_wrong(make, message: str) -> None:
+def test_error_messages(make, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
 

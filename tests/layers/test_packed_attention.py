@@ -1,4 +1,4 @@
-"""Layers on packed sequences: what they give each sequence alone."""
+"""Layers on packed sequences give the same results as on each sequence alone."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Pooling: against the formulas written out, with padding that would spoil everything it touches."""
+"""Pooling compared with its equations, with NaN in padding."""
 
 import re
 from functools import partial
@@ -99,7 +99,7 @@ def test_an_average_compares_nothing() -> None:
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_fully_connected_weighs_by_what_stands_out(deep: bool) -> None:
+def test_fully_connected_pooling_weights_salient_entries(deep: bool) -> None:
     pool, x = without_query()[3 if deep else 2], padded([7, 3, 1])
     result, m = pool(x, lengths=[7, 3, 1], return_map=True)
     for entry, length in enumerate([7, 3, 1]):
@@ -184,7 +184,7 @@ def test_gradients_of_the_kernel_are_right() -> None:
     assert torch.autograd.gradcheck(pool, [x.requires_grad_() for x in inputs])
 
 
-def test_the_kernel_keeps_its_digits_far_from_zero() -> None:
+def test_kernel_pooling_is_accurate_far_from_zero() -> None:
     query, key, value = torch.randn(B, TQ, 1) + 4096, torch.randn(B, T, 1) + 4096, torch.randn(B, T, 1)
     exact, _ = nadaraya_watson(query.double(), key.double(), value.double(), torch.tensor(3.0))
     longer = [nn.functional.pad(x, (0, 0, 0, 90)) for x in (key, value)]  # zeros, far from all keys
@@ -318,6 +318,6 @@ def test_compiles_whole(pool: nn.Module) -> None:
         ),
     ],
 )
-def test_says_what_is_wrong(make, message: str) -> None:
+def test_error_messages(make, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make()

@@ -1,4 +1,4 @@
-"""Positions against their papers' equations, written out."""
+"""Positions compared with the equations of their papers."""
 
 import math
 import re
@@ -34,7 +34,7 @@ def test_sinusoids_are_the_papers() -> None:
     assert torch.equal(halves, torch.cat((table[:, 0::2], table[:, 1::2]), -1))
 
 
-def test_sinusoids_stay_exact_far_out() -> None:
+def test_sinusoids_are_exact_at_large_positions() -> None:
     far = 1_000_003
     expected = [math.sin(far / 10000 ** (2 * i / W)) for i in range(W // 2)]
     result = SinusoidalPosition(W)(torch.zeros(1, W), offset=far)[0, 0::2]
@@ -63,7 +63,7 @@ def test_rotary_scores_know_only_the_distance(i: int, j: int, shift: int, layout
     torch.testing.assert_close(here, there, rtol=1e-9, atol=1e-9)
 
 
-def test_rotary_layouts_are_one_another_permuted() -> None:
+def test_rotary_layouts_are_permutations_of_each_other() -> None:
     inputs = x()
     order = torch.cat((torch.arange(0, W, 2), torch.arange(1, W, 2)))  # pairs side by side → halves
     interleaved, split = RotaryPosition()(inputs), RotaryPosition(layout="halves")(inputs[..., order])
@@ -111,7 +111,7 @@ def test_learned_adds_its_table() -> None:
     learned.load_state_dict(embedding.state_dict())
 
 
-def test_nothing_but_learned_tables_is_saved() -> None:
+def test_only_learned_tables_are_saved() -> None:
     assert [list(p.state_dict()) for p in everyone()] == [[], ["weight"], []]
 
 
@@ -205,7 +205,7 @@ def test_meta_device_gives_shapes() -> None:
         ),
     ],
 )
-def test_says_what_is_wrong(make, message: str) -> None:
+def test_error_messages(make, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
 

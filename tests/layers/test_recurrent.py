@@ -1,4 +1,4 @@
-"""Recurrence step by step: parity with nn.GRU, nn.LSTM and their cells, in output and gradient."""
+"""Recurrence step by step: outputs and gradients equal those of nn.GRU, nn.LSTM and their cells."""
 
 import re
 

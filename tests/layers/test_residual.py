@@ -1,4 +1,4 @@
-"""Sum and norm around a part: against float64, on every instruction set, with gradients and second derivatives."""
+"""Dropout, sum and norm compared with float64 on every instruction set, with first and second derivatives."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def seen_drops(x: Tensor, part: Tensor, added: Tensor, dropout: Dropout) -> Tens
 
 
 @needs_module
-def test_what_is_dropped(isa: str) -> None:
+def test_dropped_elements(isa: str) -> None:
     """Elements are dropped with the given probability, independently, and reproducibly for a seed on every machine."""
     rows, width = 400, 203
     zeros, ones, norm = torch.zeros(rows, width), torch.ones(rows, width), norm_of(width)
@@ -115,7 +115,7 @@ def test_gradients_of_gradients() -> None:
 
 
 @needs_module
-def test_one_output_alone_is_used() -> None:
+def test_a_single_used_output_has_gradients() -> None:
     x, part, norm = torch.randn(5, 8, requires_grad=True), torch.randn(5, 8, requires_grad=True), norm_of(8)
     added, _ = add_and_norm(x, part, Dropout(0.0), norm)
     assert torch.equal(torch.autograd.grad(added.sum(), x)[0], torch.ones(5, 8))
@@ -139,7 +139,7 @@ def test_inference_in_place() -> None:
     torch.testing.assert_close(part, expected)
 
 
-def test_what_is_not_served_is_computed_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_inputs_are_computed_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other dtypes and layouts, other norms, hooks, all dropped, a trace, no kernels: the same numbers."""
 
     def never(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Stacks of blocks: packed and padded batches agree, the first token alone, joined sums and norms."""
+"""Stacks of blocks: packed and padded batches, the first token alone, and fused sums and norms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def decoder() -> nn.ModuleList:
     ).double()
 
 
-def test_a_layout_packs_what_has_padding() -> None:
+def test_batches_with_padding_are_packed() -> None:
     x = rand(B, T, W)
     layout = BatchLayout.of(x, LENGTHS)
     packed = layout.pack(x)

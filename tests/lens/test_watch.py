@@ -286,7 +286,7 @@ def test_maps_under_autocast_use_the_autocast_dtype(x: Tensor) -> None:
     torch.testing.assert_close(seen[0].dense(), weights.detach().float(), atol=1e-2, rtol=0)
 
 
-def test_layers_heads_and_keep_limit_what_is_recorded(x: Tensor) -> None:
+def test_layers_heads_and_keep_limit_the_recording(x: Tensor) -> None:
     model = Stack()
     with regard.watch(model) as whole:
         model(x)

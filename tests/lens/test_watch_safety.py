@@ -91,7 +91,7 @@ def test_a_module_that_two_models_share_belongs_to_the_one_that_runs(x: Tensor) 
         other(x)
     assert not seen.names and len(seen.missed) == 1
     with regard.watch(model) as seen:
-        model.blocks[1](x)  # asked for by the user: no other model in between
+        model.blocks[1](x)  # called by the user: no other model in between
         nn.Sequential(model)(x)  # a wrapper
     assert seen.names == ["blocks.1", "blocks.0", "blocks.1#2"] and not seen.missed
 

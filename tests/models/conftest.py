@@ -1,4 +1,4 @@
-"""The same random numbers in every run, whatever the order of tests."""
+"""The same random numbers in every run, independent of the order of tests."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Search: beam 1 is greedy, a beam that covers everything is exhaustive, sentences do not see each other."""
+"""Search: a beam of one is greedy, a beam of all hypotheses is exhaustive, and sentences are independent."""
 
 import itertools
 import math
@@ -70,7 +70,7 @@ def brute_force(logits: Tensor, longest: int, alpha: float) -> list[Hypothesis]:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0, -0.5])
-def test_a_beam_that_covers_everything_is_exhaustive(alpha: float) -> None:
+def test_a_beam_of_all_hypotheses_is_exhaustive(alpha: float) -> None:
     model, longest = Table(torch.randn(2, 4, 4) * 2), 4
     how = {"size": 400, "n_best": 7, "longest": longest, "length_penalty": alpha}
     result = beam(model, torch.tensor([[0], [1]]), torch.tensor([1, 1]), **how)
@@ -175,7 +175,7 @@ def test_finished_sentences_leave() -> None:
     assert seen == [2, 2, 2]
 
 
-def test_a_wider_beam_finds_what_greedy_misses() -> None:
+def test_a_wider_beam_finds_a_better_translation_than_greedy() -> None:
     # the best first step leads nowhere good
     table = torch.full((1, 6, 6), -20.0)
     table[0, BOS, 4], table[0, BOS, 5] = 1.0, 0.9

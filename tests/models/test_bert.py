@@ -1,4 +1,4 @@
-"""BERT by itself: where it starts, what padding may hold, what is refused."""
+"""BERT without a reference: initialization, padding and error messages."""
 
 import json
 from dataclasses import fields, replace
@@ -76,7 +76,7 @@ def test_maps_change_nothing(kind: str) -> None:
 
 
 @each
-def test_what_is_saved_comes_back(kind: str, tmp_path: Path) -> None:
+def test_load_returns_the_model_that_was_saved(kind: str, tmp_path: Path) -> None:
     model = MAKERS[kind]().eval()
     save_bert(model, tmp_path)
     again = load_bert(tmp_path, type(model))
@@ -111,7 +111,7 @@ def test_the_last_block_computes_first_tokens_alone() -> None:
         bert.pooled(ids, [T + 1] * B)
 
 
-def test_maps_of_training_are_those_of_what_is_returned() -> None:
+def test_maps_in_training_match_the_returned_output() -> None:
     bert, (ids, lengths, segments) = Bert(replace(CONFIG, dropout=0.5)).train(), inputs()
     calls: list[int] = []
     bert.norm.register_forward_hook(lambda *_: calls.append(1))
@@ -137,7 +137,7 @@ def test_a_mean_has_no_name_at_hugging_face(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("width", "wanted"), [(768, 0.02), (192, 0.04)])
-def test_starts_as_the_paper_says(width: int, wanted: float) -> None:
+def test_initialization_follows_the_paper(width: int, wanted: float) -> None:
     model = SequenceClassifier(Bert(replace(CONFIG, width=width, hidden=width, vocabulary=500)), 3)
     for module in model.modules():
         if isinstance(module, nn.Linear):

@@ -56,7 +56,7 @@ def test_there_and_back(architecture: str, tmp_path: Path) -> None:
         assert load_bert(tmp_path / "again").labels == tuple("vwxyz")
 
 
-def test_the_configuration_comes_back(tmp_path: Path) -> None:
+def test_the_configuration_round_trips(tmp_path: Path) -> None:
     options = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3, "classifier_dropout": 0.4}
     saved("BertForSequenceClassification", tmp_path, **options, layer_norm_eps=1e-6, hidden_act="relu")
     model = load_bert(tmp_path, attention_dropout=0.0)

@@ -9,7 +9,7 @@ import torch
 from regard.models.cnn import CNN, CNNConfig, ResidualBlock
 
 
-def test_a_block_adds_to_what_it_was_given() -> None:
+def test_a_block_adds_to_its_input() -> None:
     block, x = ResidualBlock(5, 5).eval(), torch.rand(2, 5, 7, 9)
     torch.nn.init.zeros_(block.second.weight)
     assert torch.allclose(block(x), x, atol=1e-6)
@@ -26,7 +26,7 @@ def test_images_of_any_size(size: tuple[int, int]) -> None:
     assert CNN(CNNConfig(channels=2, widths=(4, 6)))(images).shape == (5, 6)
 
 
-def test_it_learns_and_is_small() -> None:
+def test_a_small_network_learns() -> None:
     assert sum(p.numel() for p in CNN(CNNConfig(classes=10)).parameters()) < 1_000_000
     torch.manual_seed(0)
     model = CNN(CNNConfig(classes=2, widths=(4, 8), blocks=1))

@@ -44,7 +44,7 @@ def test_greedy_translations_are_the_same(tmp_path: Path, changes: dict) -> None
     assert (tmp_path / "out/source.json").exists() and (tmp_path / "out/target.json").exists()
 
 
-def test_what_it_cannot_compute_is_named(tmp_path: Path) -> None:
+def test_unsupported_models_are_refused_by_name(tmp_path: Path) -> None:
     words = untrained().source
     with pytest.raises(ValueError, match=r"similarity \(cosine\) must be scaled_dot"):
         to_ctranslate2(untrained(similarity="cosine").model, words, words, tmp_path)

@@ -1,4 +1,4 @@
-"""`FastGPT` gives what the model gives, token by token; or it is the model itself."""
+"""`FastGPT` has the outputs of the model, token by token, or is replaced by the model itself."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_state_is_freed_without_the_garbage_collector() -> None:
 @pytest.mark.parametrize("lengths", [None, LENGTHS])
 @pytest.mark.parametrize("form", ["llama, grouped heads", "mistral, window", "gpt2"])
 @torch.no_grad()
-def test_watching_sees_every_call_and_changes_nothing(form: str, lengths: Tensor | None) -> None:
+def test_watching_records_every_call_and_does_not_change_the_output(form: str, lengths: Tensor | None) -> None:
     model, ids, rows = build(form), texts(), torch.arange(B)
     one, ends = fast(model), torch.full((B,), 7) if lengths is None else lengths
 
@@ -203,7 +203,7 @@ def test_watching_sees_every_call_and_changes_nothing(form: str, lengths: Tensor
 
 
 @torch.no_grad()
-def test_watched_maps_survive_what_follows() -> None:
+def test_watched_maps_are_unchanged_by_later_steps() -> None:
     """Later steps overwrite positions that a recorded call refers to, after the state was truncated."""
     model, ids = build("llama"), texts()
     one = fast(model)
@@ -320,7 +320,7 @@ def test_exchanged_parts_are_called(name: str) -> None:
     assert fast_gpt(model) is model
 
 
-def test_it_is_for_inference_alone() -> None:
+def test_training_mode_is_refused() -> None:
     one = fast(build("llama", dropout=0.5).train())
     assert one.eval() is one and not one.training
     with pytest.raises(AssertionError, match="inference"):

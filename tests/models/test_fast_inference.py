@@ -1,4 +1,4 @@
-"""Fast inference gives what the model gives: BERT, and the Transformer step by step; or it is the model itself."""
+"""Fast inference of BERT and the Transformer has the outputs of the model, or is replaced by the model itself."""
 
 from dataclasses import replace
 from typing import Any
@@ -125,7 +125,7 @@ def test_exchanged_parts_are_called() -> None:
     assert fast_decoder(other) is other
 
 
-def test_it_is_for_inference_alone() -> None:
+def test_training_mode_is_refused() -> None:
     fast = fast_decoder(build("before"))
     assert fast.eval() is fast and not fast.training
     with pytest.raises(AssertionError, match="inference"):

@@ -137,7 +137,7 @@ def test_a_begin_token_that_the_file_demands(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2", "smollm"])
 def test_splitters(pre: str, tmp_path: Path) -> None:
-    """Every text comes back, and numbers are split as the name says."""
+    """Decoding restores every text, and numbers are split as the name of the splitter says."""
     tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "12", "123", "45", "12345"]
     merges = ["1 2", "12 3", "4 5", "123 45"]
     own = {"model": "gpt2", "pre": pre, "tokens": tokens, "merges": merges}
@@ -181,7 +181,7 @@ def test_unsupported_files_are_refused_with_their_values(fields: dict[str, Any],
         config_from(FIELDS | fields, [])
 
 
-def test_what_else_is_refused(tmp_path: Path) -> None:
+def test_other_unsupported_files_are_refused(tmp_path: Path) -> None:
     missing = {name: value for name, value in FIELDS.items() if name != "llama.block_count"}
     with pytest.raises(ValueError, match=r"llama\.block_count \(None\) must be present"):
         config_from(missing, [])

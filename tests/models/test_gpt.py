@@ -1,4 +1,4 @@
-"""The language model: what it computes in each form, with padding and caches, and what it refuses."""
+"""The language model: outputs of each form, padding, caches and error messages."""
 
 import math
 import re
@@ -71,7 +71,7 @@ def rotated(x: Tensor) -> Tensor:
 
 
 @each
-def test_it_computes_its_equations(form: str) -> None:
+def test_the_output_equals_the_equations(form: str) -> None:
     model, ids = random(FORMS[form]), texts(3, 11)
     expected = torch.stack([written_out(model, row) for row in ids])
     torch.testing.assert_close(model(ids), expected, **CLOSE)
@@ -118,7 +118,7 @@ def test_no_token_sees_a_later_one_or_one_before_the_window(form: str) -> None:
     assert differs.tolist() == [5 <= t < reached for t in range(11)]
 
 
-def test_compile_compiles_what_training_calls() -> None:
+def test_compile_affects_training() -> None:
     """`hidden` is not `forward`: its blocks have to be compiled."""
     model = GPT(GPTConfig(vocabulary=11, width=12, heads=3, layers=2, positions=8))
     ids = torch.arange(10).view(2, 5)

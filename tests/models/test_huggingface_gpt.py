@@ -166,7 +166,7 @@ def test_unsupported_configs_are_refused_with_their_values(stored: dict[str, Any
         config_from(stored)
 
 
-def test_changes_override_what_is_not_supported() -> None:
+def test_changes_override_unsupported_settings() -> None:
     assert config_from(GPT2 | {"resid_pdrop": 0.2}, changes={"dropout": 0.0}).dropout == 0.0
     with pytest.raises(ValueError, match=r"gpt: changes \(drop\) must be settings of GPTConfig\."):
         config_from(GPT2, changes={"drop": 0.0})
@@ -194,7 +194,7 @@ def test_a_window_does_not_go_with_all_biases() -> None:
         architecture_of(GPTConfig.llama(bias="all", window=3))
 
 
-def test_a_new_model_is_what_transformers_loads(tmp_path: Path) -> None:
+def test_transformers_loads_a_new_model(tmp_path: Path) -> None:
     config = GPTConfig.llama(vocabulary=V, width=84, heads=H, kv_heads=GROUPS, layers=2, positions=41)
     torch.manual_seed(0)
     model, (ids, _) = GPT(config).eval(), inputs()

@@ -1,4 +1,4 @@
-"""Checkpoints: whole ones come back, others are refused by the name of the file and of every tensor."""
+"""Checkpoints: complete ones are read, others are refused with the names of the file and of every tensor."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def assert_same(result: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert result.keys() == expected.keys() and all(torch.equal(result[name], expected[name]) for name in expected)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_read_returns_the_tensors_that_were_written(tmp_path: Path) -> None:
     folder, expected = tmp_path / "new" / "model", tensors()
     write(folder, {"name": "größe", "width": 3}, expected | {"a.weight": expected["a.weight"].T.contiguous().T})
     assert read_config(folder) == {"name": "größe", "width": 3}
@@ -103,7 +103,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, name: str, left: int) -> None
         read_tensors(tmp_path)
 
 
-def test_what_is_no_model_directory(tmp_path: Path) -> None:
+def test_other_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must be a model directory with a config\.json; got none in it"):
         read_config(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"must hold model\.safetensors, .* or pytorch_model\.bin; got none"):
@@ -140,7 +140,7 @@ def test_every_problem_is_reported_at_once_and_nothing_is_copied() -> None:
     assert_same(output.state_dict(), before)
 
 
-def test_what_may_be_missing_stays_and_what_is_ignored_may_be_there() -> None:
+def test_optional_tensors_may_be_missing_and_ignored_ones_present() -> None:
     output, inputs = model(), tensors()
     before = output[1].weight.clone()
     del inputs["b.weight"], inputs["b.bias"]

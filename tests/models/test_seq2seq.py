@@ -1,4 +1,4 @@
-"""Seq2Seq: its context, its state, and the maps of what it looked at."""
+"""Seq2Seq: its context, its state, and its attention maps."""
 
 from dataclasses import replace
 

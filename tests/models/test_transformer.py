@@ -1,4 +1,4 @@
-"""Transformer: parity with nn.Transformer by copied weights, and where it starts."""
+"""Transformer: parity with nn.Transformer by copied weights, and initialization."""
 
 import math
 from dataclasses import replace
@@ -66,7 +66,7 @@ def test_parity_with_torch(norm_first: bool) -> None:
     torch.testing.assert_close(by_ours, by_theirs, rtol=1e-9, atol=1e-10)
 
 
-def test_starts_as_the_paper_says() -> None:
+def test_initialization_follows_the_paper() -> None:
     model = Transformer(replace(ATTENTIVE, width=48, hidden=96))
     for block in (*model.encoder, *model.decoder):
         for layer in (block.attention.query, block.attention.out, block.feedforward.up, block.feedforward.down):

@@ -1,4 +1,4 @@
-"""The Vision Transformer: what it computes, what it refuses, and parity with those of others."""
+"""The Vision Transformer: its equations, error messages, and parity with transformers and timm."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def random(config: ViTConfig) -> ViT:
 
 @pytest.mark.parametrize("position", ["learned", "sinusoidal"])
 @pytest.mark.parametrize("pool", ["class", "mean"])
-def test_it_is_blocks_over_embedded_patches(pool: Any, position: Any) -> None:
+def test_the_output_equals_blocks_over_embedded_patches(pool: Any, position: Any) -> None:
     model, images = random(replace(SMALL, pool=pool, position=position)), torch.randn(7, 3, 12, 20)
     x = model.patches(images).flatten(2).transpose(1, 2)  # (7, 15, 24), by the convolution
     first = pool == "class"
@@ -71,7 +71,7 @@ def test_a_stem_makes_one_place_of_each_patch(size: int, shape: tuple[int, int])
 
 
 @pytest.mark.parametrize("pool", ["class", "mean"])
-def test_looking_changes_nothing(pool: Any) -> None:
+def test_maps_do_not_change_the_output(pool: Any) -> None:
     model, images = random(replace(SMALL, pool=pool)), torch.randn(2, 3, 12, 20)
     logits, maps = model(images, return_maps=True)
     assert torch.equal(logits, model(images))
@@ -91,7 +91,7 @@ def test_patches_are_cut_row_by_row() -> None:
     assert torch.equal(cut[1, 4].view(3, 4, 4), images[1, :, 4:8, 4:8])
 
 
-def test_an_image_in_a_batch_is_as_it_is_alone() -> None:
+def test_an_image_has_the_same_output_alone_and_in_a_batch() -> None:
     model, images = random(SMALL), torch.randn(5, 3, 12, 20)
     assert torch.allclose(model(images)[3:4], model(images[3:4]), atol=1e-5)
     assert model(images[:0]).shape == (0, 5)
@@ -249,7 +249,7 @@ def test_a_directory_that_is_no_vit(tmp_path: Path) -> None:
         load_vit(tmp_path)
 
 
-def test_what_hugging_face_has_no_place_for(tmp_path: Path) -> None:
+def test_models_that_hugging_face_cannot_represent_are_refused(tmp_path: Path) -> None:
     wrong = (
         ({"pool": "mean"}, "pool ('mean')"),
         ({"position": "sinusoidal"}, "position ('sinus"),
@@ -266,7 +266,7 @@ def test_what_hugging_face_has_no_place_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["class", "mean"])
-def test_what_timm_computed(kind: str) -> None:
+def test_the_output_equals_that_of_timm(kind: str) -> None:
     stored = load_file(GOLDENS / "timm.safetensors")
     state = {name.split("/")[2]: value for name, value in stored.items() if name.startswith(f"{kind}/state/")}
     ours = from_timm(state, heads=3)

@@ -112,10 +112,10 @@ def test_a_late_weight_is_not_shown_for_another_cell(visit: Open, server: GatedS
     page.locator(".stage").focus()
     server.gate.open.clear()
     page.keyboard.press("ArrowDown")
-    until(page, lambda: any("/cell?" in path for path in server.gate.asked), "the first to be asked for")
+    until(page, lambda: any("/cell?" in path for path in server.gate.asked), "the first request")
     first = page.locator("#here dd").all_inner_texts()
     page.keyboard.press("ArrowRight")
-    until(page, lambda: sum("/cell?" in path for path in server.gate.asked) == 2, "the second to be asked for")
+    until(page, lambda: sum("/cell?" in path for path in server.gate.asked) == 2, "the second request")
     server.gate.open.set()
     response = read_out(page)
     assert response[0] == first[0] and response[1] != first[1]

@@ -76,7 +76,7 @@ def test_cancelled_tiles_load_after_a_move(visit: Open, server: GatedServer) -> 
     server.gate.open.set()
     server.gate.asked.clear()
     page.keyboard.press("Shift+ArrowRight")
-    until(page, lambda: any("/tile/" in path for path in server.gate.asked), "the tiles to be asked for again")
+    until(page, lambda: any("/tile/" in path for path in server.gate.asked), "new requests for the tiles")
 
 
 def test_error_messages_of_the_server_are_shown(visit: Open, server: GatedServer) -> None:

@@ -84,7 +84,7 @@ def test_a_token_shows_what_it_attended_to_in_every_layer_and_head(visit: Open, 
     expect(page.locator(".told")).to_have_text(re.compile(r"^“␣”: \d\.\d"))
 
 
-def test_attention_is_shown_while_generation_goes_on(visit: Open, server: GatedServer) -> None:
+def test_attention_is_shown_during_generation(visit: Open, server: GatedServer) -> None:
     page = visit("language/")
     server.gate.hold_after("/steps", 4)
     page.get_by_label("Prompt").first.fill("the cat")

@@ -139,7 +139,7 @@ def test_a_bookmark_repeats_a_branch_and_back_undoes_it(visit: Open) -> None:
     until(page, lambda: text(page) == plain, "the text without branches")
 
 
-def test_generation_goes_on_in_another_view(visit: Open) -> None:
+def test_generation_continues_in_another_view(visit: Open) -> None:
     page = visit("#map")
     page.goto(page.url.split("#")[0] + "#generate?say=the+cat&tokens=50")
     expect(page.locator("[data-token]").nth(LENGTH)).to_be_visible()

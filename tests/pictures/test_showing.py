@@ -58,7 +58,7 @@ def test_save_rejects_other_suffixes_and_missing_directories_before_drawing(tmp_
         heatmap.save(huge, tmp_path / "none" / "map.png")
 
 
-def test_a_failed_save_leaves_the_old_picture_and_nothing_else(tmp_path, monkeypatch):
+def test_a_failed_save_keeps_only_the_old_picture(tmp_path, monkeypatch):
     path = heatmap.save(FakeMap(attention(3, 3)), tmp_path / "map.png")
     before = path.read_bytes()
 

@@ -214,7 +214,7 @@ def test_attention_follows_a_branch(client: TestClient, target: LanguageTarget) 
     assert answer["weights"] == pytest.approx(maps[0].dense()[0, 1, 7, :8].tolist(), abs=1e-5)
 
 
-def test_attention_reads_only_what_it_has_not_read(target: LanguageTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_processes_only_new_tokens(target: LanguageTarget, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     whole = target.gpt.hidden
 

@@ -43,7 +43,7 @@ def test_foreign_hosts_are_rejected(client: TestClient, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost:8000", "LOCALHOST", "[::1]:8000", "localhost:9"])
-def test_own_hosts_are_accepted(client: TestClient, host: str) -> None:
+def test_names_of_this_machine_are_accepted(client: TestClient, host: str) -> None:
     assert client.get("/api/target", headers={"host": host}).status_code == 200
 
 
@@ -115,7 +115,7 @@ OUTSIDE = """
 """
 
 
-def test_nothing_else_is_served(built: TestClient) -> None:
+def test_other_paths_are_not_served(built: TestClient) -> None:
     for path in OUTSIDE.split():
         for way in (path, unquote(path), unquote(unquote(path))):
             status, body = raw(built.app, way)

@@ -192,7 +192,7 @@ def test_the_cache_keeps_recently_used_values() -> None:
     assert cache.size == 20
 
 
-def test_shades_come_from_the_cache_in_both_formats(saw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shades_are_cached_in_both_formats(saw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(1 << 20)
     client = asked(Capture(saw, "x"), cache=cache)
     first = client.get("/api/maps/0/0/overview.pgm").content

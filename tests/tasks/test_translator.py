@@ -12,7 +12,7 @@ TEXTS = ["the cat sees a dog", "bird", "", "a dog", "the bird sees the cat"]
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_translations_come_in_the_order_of_the_texts(trained: Translate, size: int) -> None:
+def test_translations_have_the_order_of_the_texts(trained: Translate, size: int) -> None:
     translator = trained.translator
     together = translator.translate(TEXTS, size=size, longest=20, tokens=30)  # several batches
     alone = [translator.translate([text], size=size, longest=20)[0] for text in TEXTS]
@@ -34,7 +34,7 @@ def test_parallel_batches_give_the_same_result_and_keep_the_mode(trained: Transl
     assert results[0] == results[1] == results[2]
 
 
-def test_the_best_come_first(trained: Translate) -> None:
+def test_translations_are_sorted_by_score(trained: Translate) -> None:
     [best] = trained.translator.translate(["the cat sees a dog"], size=4, n_best=3, longest=20)
     assert len({one.text for one in best}) == 3
     assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)

@@ -43,7 +43,7 @@ def job(tmp_path: Path) -> Job:
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_it_is_done_once(job: Job, begun: bool) -> None:
+def test_data_are_prepared_once(job: Job, begun: bool) -> None:
     first = job.prepare()
     assert first.keys() == {"output", "data/train/ids", INPUTS}
     if begun:

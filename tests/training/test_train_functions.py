@@ -262,7 +262,7 @@ def test_types_of_training_settings() -> None:
     assert get_type_hints(setting_types.TrainingSettings) == get_type_hints(Training)
 
 
-def test_load_names_what_is_wrong(tmp_path: Path, translator: Path) -> None:
+def test_load_errors_name_the_path(tmp_path: Path, translator: Path) -> None:
     with pytest.raises(ValueError, match=r"load: path \(.*nowhere\) must be the folder of a run.*it does not exist"):
         regard.load(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
