@@ -1,4 +1,4 @@
-"""The peer of `studies.sst2`: BERT finetuned with the Trainer of `transformers`."""
+"""The peer of `studies.sst2`: BERT fine-tuned with the Trainer of `transformers`."""
 
 from __future__ import annotations
 

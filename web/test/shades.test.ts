@@ -7,7 +7,7 @@ import { coloured, readPgm } from "../src/shared/shades.ts";
 const file = (header: string, ...pixels: number[]): ArrayBuffer =>
   new Uint8Array([...new TextEncoder().encode(header), ...pixels]).buffer;
 
-test("a tile is read whatever its first pixels are", () => {
+test("a tile is read for any first pixels", () => {
   const { width, height, pixels } = readPgm(file("P5\n3 2\n255\n", 10, 32, 48, 0, 255, 13));
   assert.deepEqual([width, height, [...pixels]], [3, 2, [10, 32, 48, 0, 255, 13]]);
 });

@@ -98,7 +98,7 @@ def attend(
     return_map: bool = False,
     backend: str = "auto",
 ) -> Tensor | tuple[Tensor, AttentionMap]:
-    """Compute attention: compare queries with keys, normalise the scores, and sum the weighted values.
+    """Compute attention: compare queries with keys, normalize the scores, and sum the weighted values.
 
         scores  = softcap(similarity(query, key))           (*lead, Tq, Tk), never stored
         weights = weighting(scores + mask)                  (*lead, Tq, Tk), never stored

@@ -39,7 +39,7 @@ class Statistic:
     sink: Tensor | None = None
     """A score that belongs to no key and is part of the total (`with_sink`)."""
     large: Tensor | None = None
-    """True for rows that a view must normalise by the scores it computed itself (`large_rows`). None: unknown."""
+    """True for rows that a view must normalize by the scores it computed itself (`large_rows`). None: unknown."""
 
     @classmethod
     def of(cls, scores: Tensor) -> Statistic:

@@ -3,7 +3,7 @@
 The statistic of a row (`statistic.py`) turns any of its scores into a weight, so a view computes only the scores it
 needs. This requires that two calls give the same scores. Libraries round products of different shapes differently: the
 difference is small for ordinary scores, but 1e5 at scores of 1e12, which makes e^(score − highest) meaningless. Rows in
-which this matters (`large_rows`) are computed whole and normalised by the scores of the view itself. So no weight
+which this matters (`large_rows`) are computed whole and normalized by the scores of the view itself. So no weight
 exceeds 1, and every row adds up to 1, on every machine.
 
 Memory: a few blocks of BLOCK or ROWS elements, or one row, and the result.

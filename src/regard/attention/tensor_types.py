@@ -1,7 +1,7 @@
 """Checks which types of tensors the operator accepts.
 
 A subclass of `torch.Tensor` may store its data elsewhere or interpret it differently: a `CausalBias` is a tensor of
-uninitialised memory that represents a causal mask. Reading such memory gives wrong results without an error. So a
+uninitialized memory that represents a causal mask. Reading such memory gives wrong results without an error. So a
 subclass is accepted only if it is listed here, or if it overrides neither `__torch_function__` nor
 `__torch_dispatch__`.
 """

@@ -256,7 +256,7 @@ def _stored_number(name: str, number: int | Tensor | None, target: Sequence[int]
 def finite(*xs: Tensor) -> bool:
     """Return whether all elements are finite, from one sum per tensor.
 
-    Also return False if reading would synchronise a device or break a trace, and if a sum overflows. Callers then use
+    Also return False if reading would synchronize a device or break a trace, and if a sum overflows. Callers then use
     the code path that is correct for all numbers.
     """
     if not readable(*xs) or not all(x.is_cpu and type(x) in PLAIN for x in xs):

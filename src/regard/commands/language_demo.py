@@ -37,7 +37,7 @@ ROWS, COLUMNS = 12, 32
 """Numbers of the last queries and keys in the picture of the attention."""
 LEAD = (
     'A GPT with 0.6 million parameters reads "Romeo and Juliet" and learns to predict the next character. It is not '
-    "given words, names or verse: whatever it writes of them it has learned from the play."
+    "given words, names or verse: what it writes of them it has learned from the play."
 )
 
 

@@ -131,7 +131,7 @@ def config_from(
 
 
 def _scaling(own: dict[str, Any], settings: dict[str, Any], kind: str) -> list[str]:
-    """Move the scaling of the rotary frequencies to `settings`. Return what is not supported."""
+    """Move the scaling of the rotary frequencies to `settings`. Return the errors for unsupported scaling."""
     scaling = own.pop("rope.scaling.type", "none")
     factor = own.pop("rope.scaling.factor", 1.0)
     if scaling == "linear":

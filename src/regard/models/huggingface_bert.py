@@ -171,7 +171,7 @@ def save_bert(model: nn.Module, folder: str | Path) -> None:
     if bert.config.pool != "first" and bert.pooler is not None and not left_out:
         raise ValueError(
             f"bert: pool ({bert.config.pool!r}) must be 'first' in a directory of Hugging Face: its pooler reads the "
-            "token [CLS]. Finetune with --pool first to export a classifier."
+            "token [CLS]. Fine-tune with --pool first to export a classifier."
         )
     names = names_of(inner, "" if inner is bert else PREFIX)
     tensors = {

@@ -115,7 +115,7 @@ class GenerationSession:
             return {"revision": self.revision, "limit": self.limit}
 
     def resume(self, tokens: int) -> dict[str, Any]:
-        """Allow more tokens after the present ones."""
+        """Allow more tokens after the current ones."""
         with self._lock:
             self._check_open()
             if self.reason not in (None, "length") or len(self.steps) >= MAX_NEW_TOKENS:

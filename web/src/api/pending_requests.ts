@@ -32,7 +32,7 @@ export async function decoded(picture: HTMLImageElement): Promise<void> {
 export type Label = string | { toString(): string };
 
 const SHOW_AFTER = 250; // milliseconds until a request is shown
-const PROGRESS_AFTER = 1000; // milliseconds until the server is asked for its progress
+const PROGRESS_AFTER = 1000; // milliseconds until the progress of the server is requested
 
 export class PendingRequests {
   /** Labels of the requests that have been open for a while. */

@@ -3,7 +3,7 @@
 
 import { PORT, type PageRequest, type PageResponse } from "../api/kernel_messages.ts";
 
-/** The model of the widget, in so far as it is used here. */
+/** The part of the widget's model that is used here. */
 interface Model {
   get(name: "height"): number;
   send(content: object): void;

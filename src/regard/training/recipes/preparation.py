@@ -66,7 +66,7 @@ Record = Mapping[str, Any]
 def _verified(folder: Path, current: Record, outputs: Sequence[str]) -> Record:
     """Return the record of a started run, or raise ValueError if the current data differ from it.
 
-    Inputs that are no longer given, such as the model that finetuning started from, are not compared.
+    Inputs that are no longer given, such as the model that fine-tuning started from, are not compared.
     """
     digests = _digests(folder, outputs)
     if not (folder / RECORD).exists():  # a run of an earlier version: record its current data

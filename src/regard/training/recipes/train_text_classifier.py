@@ -211,7 +211,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneRecipe(Recipe):
-    """Finetune a pretrained BERT or GPT as a classifier of labelled texts."""
+    """Fine-tune a pretrained BERT or GPT as a classifier of labelled texts."""
 
     start: Path = field(metadata=named("from"))
     """Model to start from: a run of regard (pretrain, classify, language) or a Hugging Face model directory."""
