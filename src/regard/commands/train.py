@@ -113,7 +113,7 @@ def _recipe_in(options: argparse.Namespace) -> object:
 
 
 def _value_of(option: str, rest: Sequence[str]) -> str | None:
-    """Return the value of an option, which the recipe will parse; None if it is not there.
+    """Return the value of an option, which the recipe parses later; None if it is absent.
 
     >>> _value_of("--from", ["--from=runs/x"]), _value_of("--from", ["--from", "runs/x"]), _value_of("--from", [])
     ('runs/x', 'runs/x', None)

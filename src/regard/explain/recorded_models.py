@@ -93,7 +93,7 @@ def classifier(model: SequenceClassifier, ids: Sequence[int], tokens: Sequence[s
 
 
 def language_model(model: GPT, ids: Sequence[int], pieces: Namer, title: str) -> Explained:
-    """Record a GPT that predicts the token after a text: the five likeliest, with their probabilities.
+    """Record a GPT that predicts the token after a text: the five most likely ones, with their probabilities.
 
     Args:
         pieces: function that returns the names of ids.
