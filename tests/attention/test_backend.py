@@ -258,8 +258,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"weighting": "hard"}, "no hard weighting"),
     ({"dropout_p": 0.1}, "no dropout"),
     ({"similarity": lambda q, k: q @ k.mT}, "not callables"),
-    ({"attn_mask": torch.zeros(5, 5, requires_grad=True)}, "float mask no gradient"),
-    ({"lengths": torch.tensor([[1, 2, 3]])}, "one number of lengths per batch entry, not per head"),
+    ({"attn_mask": torch.zeros(5, 5, requires_grad=True)}, "does not compute the gradient of a float mask"),
+    ({"lengths": torch.tensor([[1, 2, 3]])}, "one number of lengths per batch entry, not one per head"),
 ]
 
 

@@ -399,7 +399,7 @@ def test_rows_and_columns_picked_one_by_one(way: str, mask: str) -> None:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"weighting": "hard"}, "no hard weighting"),
     ({"similarity": lambda q, k: q @ k.mT}, "not callables"),
-    ({"lengths": torch.tensor([[1, 2, 3]])}, "one number of lengths per batch entry, not per head"),
+    ({"lengths": torch.tensor([[1, 2, 3]])}, "one number of lengths per batch entry, not one per head"),
 ]
 
 
