@@ -39,7 +39,7 @@ def test_polarity_is_converted() -> None:
 def test_wrong_polarity_is_refused() -> None:
     with pytest.raises(ValueError, match=r"ignore \(2\) must be boolean or float; got torch.int64.*`mask == 0`"):
         masks.from_ignore(torch.tensor([1, 0]))
-    with pytest.raises(ValueError, match=r"ones \(2\) must hold 0 and 1 only; got -10000.0"):
+    with pytest.raises(ValueError, match=r"ones \(2\) must contain only 0 and 1; got -10000.0"):
         masks.from_ones(torch.tensor([0.0, -10000.0]))
 
 
