@@ -129,6 +129,7 @@ def test_the_readme_shows_examples() -> None:
 
 def test_the_chinese_readme_has_the_same_content() -> None:
     readmes = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md")]
+    readmes = [text.replace("(docs/zh/", "(docs/") for text in readmes]  # a Chinese page where there is one
     for pattern in (r"^- \*\*", r"\((docs/[^)]+)\)", r"^>>> [^#\n]*[^#\s]", r"`((?:regard|python -m) [^`]+)`"):
         english, chinese = (sorted(re.findall(pattern, text, re.MULTILINE)) for text in readmes)
         assert english == chinese and english, pattern

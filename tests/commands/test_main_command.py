@@ -19,7 +19,7 @@ from PIL import Image
 
 from regard import __version__
 from regard.attention.native import engine
-from regard.commands import date_contest
+from regard.commands import date_contest, info
 from regard.commands.demo_progress import ModelBar, evaluations
 from regard.commands.main import COMMANDS, main
 from regard.core import assets
@@ -97,6 +97,21 @@ def test_the_demo_names_commands_that_open_its_runs(
     date = commands[0][-1]
     assert main(["translate", fixed, date]) == 0 and main(["view", fixed]) == 0
     assert main(["explain", "encoder-decoder", "--run", fixed, "--text", date]) == 0
+
+
+def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    output = capsys.readouterr()
+    assert all(name in output.out for name in COMMANDS) and not output.err
+
+
+def test_the_path_of_the_kernels_is_not_wrapped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(info, "description", lambda: f"avx2 ({'/folder' * 12}/_native.so)")
+    assert main(["info", "--shape", "4,4"]) == 0
+    assert f"{'/folder' * 12}/_native.so" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

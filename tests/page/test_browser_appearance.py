@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("browser")  # one browser, one server, one 
 
 
 GOLDEN = Path(__file__).parent / "golden"
-PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
 
 def test_running_work_is_shown_and_can_be_cancelled(visit: Open, server: GatedServer) -> None:
@@ -103,7 +104,7 @@ def test_light_and_dark_by_preference_and_by_choice(visit: Open, server: GatedSe
 def test_chinese_by_preference_and_by_choice(visit: Open) -> None:
     page = visit("capture/", locale="zh-CN")
     tabs = expect(page.locator("nav a"))
-    tabs.to_have_text(["图谱", "文本", "流程图"])
+    tabs.to_have_text(["注意力图", "文本", "流程图"])
     expect(page.locator("html")).to_have_attribute("lang", "zh")
     page.get_by_label("语言").focus()
     page.get_by_label("语言").select_option("en")
@@ -111,6 +112,48 @@ def test_chinese_by_preference_and_by_choice(visit: Open) -> None:
     tabs.to_have_text(["Map", "Text", "Explain"])
     page.reload()
     expect(page.locator("h1")).to_have_text("All layers and heads")
+
+
+def test_equations_in_words_are_translated(visit: Open) -> None:
+    page = visit("short/explain.html#encoder-decoder", locale="zh-CN")
+    page.locator(".chart .box").first.wait_for()
+    texts = page.locator("svg.chart").text_content()
+    assert "c = 编码器的最后一个状态" in texts and "the encoder's last state" not in texts
+
+
+def test_the_text_beside_a_map_scrolls_to_a_key_that_is_not_drawn_yet(visit: Open) -> None:
+    """The strongest key is in another part of the text than the query."""
+    page = visit("capture/#map?map=1&head=2")
+
+    def answer(route: Any) -> None:
+        result = route.fetch()
+        body = result.json()
+        body["keys"][0] = 1900
+        route.fulfill(response=result, json=body)
+
+    page.route("**/api/maps/1/2/query/905?*", answer)
+    page.evaluate("location.hash = '#map?map=1&head=2&token=905'")
+    expect(page.locator(".reading [data-token='1900']")).to_be_visible()
+    until(
+        page,
+        lambda: page.locator(".reading .tokens").evaluate(
+            """text => {
+              const frame = text.getBoundingClientRect();
+              const token = text.querySelector("[data-token='1900']").getBoundingClientRect();
+              return token.top >= frame.top && token.bottom <= frame.bottom;
+            }"""
+        ),
+        "the key in sight",
+    )
+
+
+def test_an_alignment_has_a_legend(visit: Open) -> None:
+    page = visit("translator/")
+    page.locator("textarea").fill("the cat")
+    page.keyboard.press("Enter")
+    legend = page.locator(".detail .legend")
+    expect(legend).to_be_visible()
+    assert re.fullmatch(r"0\s*0\.\d{3}", legend.inner_text().strip())
 
 
 ADDRESSES = {
@@ -126,7 +169,10 @@ ADDRESSES = {
 @pytest.mark.parametrize("name", ADDRESSES)
 def test_a_phone_shows_every_view_without_scrolling_sideways(visit: Open, name: str) -> None:
     page = visit(ADDRESSES[name], **PHONE)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert (
+        page.evaluate("document.documentElement.scrollWidth") == PHONE["viewport"]["width"]
+    )  # innerWidth grows with it
+    expect(page.locator(".brand span")).to_be_in_viewport()  # the title names the class that a classifier predicts
     if name == "map":
         expect(page.locator("h2", has_text="What “")).to_be_visible()
         page.touchscreen.tap(*middle(page))
@@ -139,6 +185,12 @@ def test_a_phone_shows_every_view_without_scrolling_sideways(visit: Open, name: 
         quiet(page)
         expect(page.locator(".readout")).to_be_in_viewport()
         expect(page.locator(".readout em").first).to_have_text(page.locator(".weights .number").first.inner_text())
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_a_desktop_shows_every_view_without_scrolling_sideways(visit: Open, name: str) -> None:
+    page = visit(ADDRESSES[name])
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 @pytest.mark.parametrize("name", ADDRESSES)

@@ -71,14 +71,41 @@ def code(text: str) -> list[str]:
     return [re.sub(r"[ ]+#.*$|[ ]+$", "", block, flags=re.MULTILINE) for block in FENCE.findall(text)]
 
 
-@pytest.mark.parametrize("page", [page for page in TRANSLATED if page not in ("README.md", "install.md")])
+@pytest.mark.parametrize("page", [page for page in TRANSLATED if page != "README.md"])
 def test_a_translation_has_the_code_and_the_numbers_of_the_original(page: str) -> None:
     original, translation = ((DOCS / folder / page).read_text(encoding="utf-8") for folder in (".", "zh"))
     assert code(translation) == code(original) != []
     assert original.count("\n## ") == translation.count("\n## ")
     tables = [re.findall(r"^\|(.*)\|$", text, re.MULTILINE) for text in (original, translation)]
-    numbers = [[re.findall(r"\d[\d.,]*\d|\d", row) for row in table] for table in tables]
+    numbers = [[sorted(re.findall(r"\d[\d.,]*\d|\d", row)) for row in table] for table in tables]
     assert numbers[0] == numbers[1]
+
+
+def pages_linked(path: Path) -> set[str]:
+    """Return the pages that a Markdown file links to, without regard to their language."""
+    links = re.findall(r"\]\(([^):#]+\.md)", path.read_text(encoding="utf-8"))
+    targets = [(path.parent / link).resolve().relative_to(ROOT).as_posix() for link in links]
+    return {target.replace("docs/zh/", "docs/") for target in targets}
+
+
+def test_the_chinese_index_has_every_page() -> None:
+    assert pages_linked(DOCS / "zh/README.md") == pages_linked(DOCS / "README.md")
+
+
+@pytest.mark.parametrize("page", TRANSLATED)
+def test_a_page_links_to_its_translation_and_back(page: str) -> None:
+    up = "../" * (page.count("/") + 1)
+    original, translation = ((DOCS / folder / page).read_text(encoding="utf-8") for folder in (".", "zh"))
+    assert f"English · [中文]({up.removesuffix('../')}zh/{page})" in original
+    assert f"[English]({up}{page}) · 中文" in translation
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.zh.md", *(DOCS / "zh").rglob("*.md")], ids=lambda path: path.name)
+def test_a_chinese_page_links_to_chinese_pages(path: Path) -> None:
+    text = re.sub(r"\[(?:English|英文)\]\([^)]*\)", "", path.read_text(encoding="utf-8"))
+    for link in re.findall(r"\]\(([^):#]+\.md)", text):
+        target = (path.parent / link).resolve().relative_to(ROOT).as_posix()
+        assert target.removeprefix("docs/") not in TRANSLATED, f"{link} has a Chinese version"
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -22,6 +22,16 @@ test("invisible characters are visible in a label", () => {
   assert.deepEqual(tokens.map(show), ["the", "ing", "⏎", "␣", "␣", "␣", "a⇥b", "x"]);
 });
 
+test("a token cannot change the direction of the text after it", () => {
+  assert.equal(text(["the", "\u202eabc", "cat"]), "the ⟨U+202E⟩abc cat");
+  assert.deepEqual(["\u202eabc", "שלום", "Ġنص", "the"].map(show), [
+    "⟨U+202E⟩abc",
+    "\u2068שלום\u2069",
+    "\u2068نص\u2069",
+    "the",
+  ]);
+});
+
 test("a long text is split after sentences, and no token is missing", () => {
   const spelled = spell(Array.from({ length: 1000 }, (_, index) => (index % 50 === 49 ? "." : "Ġword")));
   const result = parts(spelled);

@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     console = Console()
     console.print(f"regard {__version__}, torch {torch.__version__}, Python {platform.python_version()}")
     console.print(f"{torch.get_num_threads()} threads, {platform.machine()}, backends: {', '.join(BACKENDS)}")
-    console.print(f"native kernels: {description()}\n", highlight=False)
+    console.print(f"native kernels: {description()}\n", highlight=False, soft_wrap=True)  # a path stays whole
     if request is not None:
         _show_call(console, request, options)
         return 0

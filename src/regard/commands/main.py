@@ -60,6 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
+    if not words:
+        _parser().print_help()
+        return 0
     options = _parse(words)
     return int(options.run(options))
 

@@ -20,7 +20,7 @@ from .head_views import Head, Mean
 MAX_MAPS = 4096
 """Maximum number of maps on a page."""
 TARGET_KINDS = (
-    "a capture (seen.save('x.safetensors')), a run of `regard train translate`, `classify`, `images` or `language`, or "
+    "a capture (seen.save('x.safetensors')), a run of `regard train translate`, `classify` or `language`, or "
     "a model directory of Hugging Face"
 )
 

@@ -3,7 +3,7 @@
 import type { ElkExtendedEdge, ElkNode, ElkPoint } from "elkjs/lib/elk.bundled.js";
 
 import type { Language } from "../shared/translations.ts";
-import { type Chart, type Grid, type Id, type Node, type Seen, gridOf } from "./chart_model.ts";
+import { type Chart, type Grid, type Id, type Node, type Seen, equationIn, gridOf } from "./chart_model.ts";
 import { CAPTION, type Frame, captionWidth, frame, sizeOf } from "./value_picture.ts";
 import { width } from "./svg_text.ts";
 import { short } from "./value_text.ts";
@@ -101,7 +101,7 @@ function labelWidth(texts: readonly string[]): number {
 }
 
 function boxOf(chart: Chart, node: Node, open: boolean, language: Language): Box {
-  const [title, equation] = [node.name[language], node.equation];
+  const [title, equation] = [node.name[language], equationIn(language, node)];
   const box: Box = { id: node.number, node, title, equation, open, x: 0, y: 0, width: 0, height: 0, pictures: [] };
   const titleWidth = width(title, SIZE.title) + (node.kind === "group" ? 22 : 0);
   const equationWidth = equation ? width(equation, SIZE.equation, true) : 0;

@@ -1,6 +1,7 @@
 // The chart as sent by the server or stored in a file, and its visible part: the open boxes at one time step.
 
 import type { Language } from "../shared/translations.ts";
+import chinese from "./equations.zh.json" with { type: "json" };
 
 export interface Value {
   letters: string[];
@@ -44,6 +45,11 @@ export interface Chart {
   written: string[];
   /** The initial step. */
   step?: number;
+}
+
+/** The equation of a node. Formulas are the same in every language; those in words are translated. */
+export function equationIn(language: Language, { equation }: Node): string {
+  return language === "zh" ? ((chinese as Record<string, string>)[equation] ?? equation) : equation;
 }
 
 const MAX_CODE = 32766;

@@ -6,7 +6,7 @@ import { beside } from "../shared/format.ts";
 import { type Theme, contrasting, css } from "../shared/palette.ts";
 import { fill } from "../shared/translations.ts";
 import type { Store } from "../shell/store.ts";
-import { type Chart, type Grid, type Node, gridOf, origin } from "./chart_model.ts";
+import { type Chart, type Grid, type Node, equationIn, gridOf, origin } from "./chart_model.ts";
 import { colourOf } from "./value_picture.ts";
 import { type Cell, origins, short } from "./value_text.ts";
 
@@ -36,7 +36,7 @@ export function ValuePanel({ app, chart, node, open, toggle, cell, point }: Valu
     <aside class="panel">
       <header>
         <h2>{node.name[language]}</h2>
-        {node.equation && <p class="equation">{node.equation}</p>}
+        {node.equation && <p class="equation">{equationIn(language, node)}</p>}
         {open !== null && (
           <button type="button" class="main" onClick={toggle}>
             {open ? words.explain.close : words.explain.open}

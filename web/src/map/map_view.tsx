@@ -208,7 +208,9 @@ function Strongest({ app, query, row, show, clear }: StrongestProps) {
       </section>
     );
   }
-  const keys = tokensOf(app, map, "key");
+  const [keys, queries] = [tokensOf(app, map, "key"), tokensOf(app, map, "query")];
+  const repeated = positionIfRepeated(queries, listed.query);
+  const token = `${named(queries, listed.query)}${repeated === null ? "" : ` ${repeated}`}`;
   const items = listed.row.keys.map((key, rank) => {
     const weight = listed.row.weights[rank]!;
     const position = positionIfRepeated(keys, key);
@@ -218,7 +220,7 @@ function Strongest({ app, query, row, show, clear }: StrongestProps) {
   return (
     <section class="card">
       <header class="between">
-        <h2>{fill(words.map.strongest, { token: named(tokensOf(app, map, "query"), listed.query) })}</h2>
+        <h2>{fill(words.map.strongest, { token })}</h2>
         <button type="button" class="plain" onClick={clear}>
           {words.map.unchoose}
         </button>

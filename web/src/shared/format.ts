@@ -1,10 +1,11 @@
 // Numbers, names and keys.
 
-/** Format a weight: 0.124, 3.1e-5; a dash if it is not a number. */
+/** Format a weight with two or three significant digits: 0.124, 0.0021, 3.1e-5; a dash if it is not a number. */
 export function figure(value: number | null): string {
   if (value === null || !Number.isFinite(value)) return "–";
   if (value === 0) return "0";
-  return Math.abs(value) >= 0.001 ? value.toFixed(3) : value.toExponential(1);
+  const size = Math.abs(value);
+  return size >= 0.001 ? value.toFixed(size >= 0.01 ? 3 : 4) : value.toExponential(1);
 }
 
 /** Shorten a long name to its end, to fit in a table row. */

@@ -10,6 +10,8 @@ export interface Spelled {
 
 const SPACE = /^[\u0120\u2581]/; // Ġ of byte-level BPE, ▁ of SentencePiece
 const LINE = /[\n\u010a]/; // Ċ is a line's end in byte-level BPE
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]/; // Hebrew, Arabic, Syriac and others
+const OVERRIDES = /[\u202a-\u202e\u2066-\u2069]/g; // they would reverse the text after them
 const SPECIAL = /^(\[[A-Z]+\]|<[^<>]+>)$/;
 
 /** A token as text, and whether a space precedes it, depending on the markers of the vocabulary. */
@@ -35,12 +37,22 @@ export function spell(tokens: readonly string[]): Spelled[] {
   const style = styleOf(tokens);
   return tokens.map((token, index) => {
     const [text, space] = style(token);
-    return { text, space: space && index > 0, breaks: LINE.test(token) };
+    return { text: withoutOverrides(text), space: space && index > 0, breaks: LINE.test(token) };
   });
 }
 
-/** A single token for labels, with visible whitespace. */
+/** A text whose direction controls are visible, as ⟨U+202E⟩, and have no effect. */
+function withoutOverrides(text: string): string {
+  return text.replace(OVERRIDES, (control) => `⟨U+${control.charCodeAt(0).toString(16).toUpperCase()}⟩`);
+}
+
+/** A single token for labels, with visible whitespace. The numbers beside a right-to-left token stay in their place. */
 export function show(token: string): string {
+  const label = visible(withoutOverrides(token));
+  return RIGHT_TO_LEFT.test(label) ? `\u2068${label}\u2069` : label;
+}
+
+function visible(token: string): string {
   const text = token
     .replace(SPACE, "")
     .replace(/^##(?=.)/, "")

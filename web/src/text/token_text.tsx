@@ -65,6 +65,7 @@ export class TokenText extends Component<TokenTextProps> {
   private spelled: Spelled[] = [];
   private parts: [number, number][] = [];
   private watch!: IntersectionObserver;
+  private awaited: number | null = null; // a token to reveal once its part is drawn
 
   constructor(props: TokenTextProps) {
     super(props);
@@ -98,6 +99,7 @@ export class TokenText extends Component<TokenTextProps> {
 
   override componentDidUpdate(before: TokenTextProps): void {
     if (before.tokens !== this.props.tokens) this.observe();
+    if (this.awaited !== null && this.node(this.awaited)) this.reveal(this.awaited);
   }
 
   override componentWillUnmount(): void {
@@ -167,20 +169,27 @@ export class TokenText extends Component<TokenTextProps> {
     return this.parts.findIndex(([start, stop]) => token >= start && token < stop);
   }
 
-  /** The element of a token, drawn if it was not. */
-  private node(token: number): HTMLElement {
-    const part = this.partOf(token);
-    if (!this.drawn.has(part)) {
-      this.drawn.add(part);
-      this.forceUpdate();
-    }
-    return document.getElementById(`${this.id}-${token}`)!;
+  /** The element of a token; null if its part is not drawn. */
+  private node(token: number): HTMLElement | null {
+    return document.getElementById(`${this.id}-${token}`);
   }
 
-  /** Scroll a token into view within the text, moving the page as little as possible. */
+  /** The box of a token; that of its part if the part is not drawn. */
+  private box(token: number): DOMRect {
+    return (this.node(token) ?? this.root.current!.children[this.partOf(token)]!).getBoundingClientRect();
+  }
+
+  /** Scroll a token into view within the text, moving the page as little as possible. Its part is drawn first. */
   reveal(token: number): void {
-    const root = this.root.current!;
     const node = this.node(token);
+    this.awaited = node ? null : token;
+    if (node) return this.scrollTo(node);
+    this.drawn.add(this.partOf(token));
+    this.forceUpdate();
+  }
+
+  private scrollTo(node: HTMLElement): void {
+    const root = this.root.current!;
     const [box, frame] = [node.getBoundingClientRect(), root.getBoundingClientRect()];
     if (root.scrollHeight <= root.clientHeight + 1) node.scrollIntoView({ block: "nearest" });
     else if (box.top < frame.top || box.bottom > frame.bottom)
@@ -208,12 +217,12 @@ export class TokenText extends Component<TokenTextProps> {
   /** The token above or below: the nearest one in the next line. */
   private line(by: 1 | -1): number {
     if (this.at === null) return 0;
-    const here = this.node(this.at).getBoundingClientRect();
+    const here = this.box(this.at);
     let best = this.at;
     let line: number | null = null;
     let nearest = Infinity;
     for (let token = this.at + by; token >= 0 && token < this.props.tokens.length; token += by) {
-      const box = this.node(token).getBoundingClientRect();
+      const box = this.box(token);
       if (Math.abs(box.top - here.top) < 4) continue;
       if (line !== null && Math.abs(box.top - line) > 4) break;
       line = box.top;

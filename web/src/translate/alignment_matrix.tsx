@@ -73,13 +73,18 @@ function cellUnder(event: PointerEvent, { rows, columns }: Matrix, { left, top, 
   return inside ? { row, column: Math.max(column, -1) } : null;
 }
 
+/** The weight of the strongest colour. */
+export function strongestOf(weights: readonly (readonly number[])[]): number {
+  return weights.reduce((most, row) => Math.max(most, ...row), 0);
+}
+
 function draw(canvas: HTMLCanvasElement, matrix: Matrix, at: Cell | null): Layout | null {
   const { rows, columns, weights, theme, scale } = matrix;
   const layout = computeLayout(canvas, rows, columns);
   const context = layout && surface(canvas);
   if (!layout || !context) return null;
   const { left, top, cell } = layout;
-  const strongest = weights.reduce((most, row) => Math.max(most, ...row), 0);
+  const strongest = strongestOf(weights);
   const table = ramp(theme);
   weights.forEach((row, r) =>
     row.forEach((weight, c) => {

@@ -6,11 +6,12 @@ import { answer, paths } from "../api/client.ts";
 import type { Hypothesis, TranslateAnswer } from "../api/types.ts";
 import { Choice, Select } from "../shared/controls.tsx";
 import { type Cell, figure } from "../shared/format.ts";
+import { Legend, gradient, lowest } from "../shared/legend.tsx";
 import type { Scale } from "../shared/palette.ts";
 import { type Words, fill } from "../shared/translations.ts";
 import type { Store } from "../shell/store.ts";
 import { positionIfRepeated, show } from "../text/token_spelling.ts";
-import { AlignmentMatrix } from "./alignment_matrix.tsx";
+import { AlignmentMatrix, strongestOf } from "./alignment_matrix.tsx";
 
 const BEAMS = ["1", "3", "5", "10"].map((beam): [string, string] => [beam, beam]);
 
@@ -107,6 +108,12 @@ function Form({ app, submit, beam, setBeam, scale, setScale }: FormProps) {
   );
 }
 
+/** A score with two decimals and a typographic minus, without a sign if it rounds to zero. */
+export function scoreText(score: number): string {
+  const text = score.toFixed(2);
+  return text === "-0.00" ? "0.00" : text.replace("-", "−");
+}
+
 type HypothesesProps = { app: Store; hypotheses: Hypothesis[]; shown: number; setShown: (shown: number) => void };
 
 function Hypotheses({ app, hypotheses, shown, setShown }: HypothesesProps) {
@@ -132,7 +139,7 @@ function Hypotheses({ app, hypotheses, shown, setShown }: HypothesesProps) {
               <input type="radio" name="hypothesis" checked={rank === shown} onChange={() => setShown(rank)} />
               <span class="written">{one.text || words.nothing}</span>
               <span class="number">
-                {words.score} {one.score.toFixed(2).replace("-", "−")}
+                {words.score} {scoreText(one.score)}
               </span>
             </label>
           </li>
@@ -196,6 +203,7 @@ function Alignment({ app, hypothesis, scale }: { app: Store; hypothesis: Hypothe
   const { source, target, weights } = hypothesis;
   const [cell, setCell] = useState<Cell | null>(null);
   useLayoutEffect(() => setCell(null), [hypothesis]);
+  const strongest = strongestOf(weights);
   const cellText = ({ row, column }: Cell): string => {
     const line = weights[row]!;
     const read = column >= 0 ? column : line.indexOf(Math.max(...line));
@@ -218,6 +226,7 @@ function Alignment({ app, hypothesis, scale }: { app: Store; hypothesis: Hypothe
         scale={scale}
         point={setCell}
       />
+      <Legend app={app} low={lowest(strongest, scale)} high={strongest} colours={gradient(theme)} />
     </section>
   );
 }
