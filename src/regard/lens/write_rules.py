@@ -31,8 +31,9 @@ SHARES_MEMORY = (Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
 def write_rule(func: Any) -> WriteRule | None:
     """Return the rule of a function, or None if it never writes into its arguments, apart from `out`.
 
-    >>> write_rule(F.relu)((1, 2), {}), write_rule(F.relu)((1, True), {}), write_rule(F.gelu) is None
-    ([], [1], True)
+    >>> x = [0.0]
+    >>> write_rule(F.relu)([x], {}), write_rule(F.relu)([x], {"inplace": True}), write_rule(F.gelu) is None
+    ([], [[0.0]], True)
     """
     if func is Tensor.__setitem__:
         return _assigned
