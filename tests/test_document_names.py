@@ -43,7 +43,6 @@ ELSEWHERE = {
     "test_script_mha_in_proj_weight_none": "a test of PyTorch",
     "test_transformerencoderlayer_subclass": "a test of PyTorch",
     "test_transformerencoderlayer_subclass_model": "a test of PyTorch",
-    "torch.library.custom_op": "a function of PyTorch",
     "anyio": "a package",
 }
 """Names in backticks that are not of this repository, with the reason."""

@@ -151,8 +151,8 @@ def test_sdpa_without_width_and_with_everything_dropped(widths: str, case: str, 
 def test_no_width_means_equal_scores_for_every_similarity(kind: str, backend: str) -> None:
     q, k, v = torch.randn(2, 5, 0), torch.randn(2, 7, 3 if kind == "bilinear" else 0), torch.randn(2, 7, 6)
     parameters: dict[str, Any] = {
-        "additive": regard.Additive(torch.randn(0)),
-        "bilinear": regard.Bilinear(torch.randn(0, 3)),
+        "additive": regard.Additive(torch.randn(0, requires_grad=True)),
+        "bilinear": regard.Bilinear(torch.randn(0, 3, requires_grad=True)),
     }
     if kind in ("uniform", "hard"):
         options: dict[str, Any] = {"weighting": kind}
@@ -162,7 +162,11 @@ def test_no_width_means_equal_scores_for_every_similarity(kind: str, backend: st
         assert_refused(backend, lambda: regard.attend(q, k, v, **options, backend=backend))
         return
     wanted = (v[:, :1] if kind == "hard" else v.mean(-2, keepdim=True)).expand(2, 5, 6)
-    torch.testing.assert_close(regard.attend(q, k, v, **options, backend=backend), wanted)
+    context = regard.attend(q, k, v, **options, backend=backend)
+    torch.testing.assert_close(context, wanted)
+    if kind in parameters:
+        (gradient,) = torch.autograd.grad(context.sum(), [parameters[kind].weight])  # raises if it would be None
+        assert gradient.shape == parameters[kind].weight.shape
 
 
 @pytest.fixture(scope="module")

@@ -81,6 +81,7 @@ INDICES: list[Any] = [
     (0, slice(1, 3), slice(2, 6), slice(None, -3)), (slice(None), slice(None), 3), (1, 1, slice(None, None, 2)),
     (0, 0, [3, 1, 1, -1]), (0, 0, torch.tensor([5, 0])), (0, 0, torch.arange(TQ) > 3), ([1, 0, 1],), (0, [2, 0]),
     (..., [10, 3]), (0, 0, slice(4, 2)), (0, 0, np.array([1, 2])), (torch.tensor(1), np.int64(2)), (0, 0, range(2, 5)),
+    (0, 0, []),
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -52,6 +53,48 @@ def test_random_calls_agree_with_the_reference(first: int) -> None:
     assert not wrong, f"{len(wrong)} failures\n" + "\n".join(wrong)
 
 
+@pytest.mark.parametrize("first", range(0, CASES, STEP))
+def test_maps_of_random_calls_have_rows_of_weights(first: int) -> None:
+    wrong = []
+    for number in range(first, min(first + STEP, CASES)):
+        case = fuzz_cases.make(number)
+        if case.lengths is None:
+            errors = ((backend, map_failure(case, backend)) for backend in BACKENDS)
+            wrong += [f"{backend}: {error}\n    {case.describe()}" for backend, error in errors if error]
+    assert not wrong, f"{len(wrong)} failures\n" + "\n".join(wrong)
+
+
+def map_failure(case: Case, backend: str) -> str | None:
+    """Return what is wrong with the map of a call: rows add up to 1 or 0, and every view shows the same weights."""
+    name, *isa = backend.split()
+    if engine.module and isa:
+        engine.module.use_isa(isa[0])
+    try:
+        m = _call(case, _leaves(case), name, return_map=True)[1]
+    except ValueError as error:
+        return None if "cannot serve this request" in str(error) else f"raised {error!r}"
+    picked = list(range(0, m.shape[-2], 2))
+    try:
+        weights, some, part = m.dense(), m[..., picked, :], m[..., 1:3, :]
+        received, first = m.received(), m.top(1).values if m.shape[-1] else None
+    except Exception as error:  # every crash is a failure
+        return f"a view raised {error!r}"
+    reachable = fuzz_cases.reachable(case).any(-1)  # (*lead, Tq)
+    sound = ~case.affected.squeeze(-1)
+    total = torch.where(sound, weights.double().sum(-1), reachable)
+    error = float((total - reachable.double()).abs().max()) if total.numel() else 0.0
+    if error > 1e-5:
+        return f"a row adds up to 1 ± {error:.3g}"
+    views = [(some, weights[..., picked, :]), (part, weights[..., 1:3, :])]
+    views += [(received, weights.sum(-2))] if bool(sound.all()) else []  # NaN reaches different keys
+    for view, same in views:
+        if not torch.allclose(view, same, rtol=1e-4, atol=1e-5, equal_nan=True):
+            return f"a view {tuple(view.shape)} differs from the dense weights"
+    if first is not None and not torch.allclose(first[sound], weights[sound].amax(-1, keepdim=True), atol=1e-5):
+        return "the largest weights differ from the dense weights"
+    return None
+
+
 def failure(case: Case, truth: Truth, backend: str) -> str | None:
     """Return what is wrong with the result of a backend; None if it is correct or the request is not supported."""
     name, *isa = backend.split()
@@ -92,14 +135,14 @@ def _leaves(case: Case) -> dict[str, Tensor]:
     return leaves
 
 
-def _call(case: Case, x: dict[str, Tensor], backend: str) -> Tensor:
+def _call(case: Case, x: dict[str, Tensor], backend: str, **options: Any) -> Any:
     kinds = {
         "additive": lambda: regard.Additive(x["w"]),
         "bilinear": lambda: regard.Bilinear(x["W"]),
         "mlp": lambda: lambda q, k: mlp(q, k, x["w1"], x["w2"]),
     }
     similarity = kinds[case.similarity]() if case.similarity in kinds else case.similarity
-    options = {**case.options, "similarity": similarity, "backend": backend}
+    options = {**case.options, **options, "similarity": similarity, "backend": backend}
     if "mask" in x:
         options["attn_mask"] = x["mask"]
     if case.lengths is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,10 +122,15 @@ def attending() -> dict[str, tuple[nn.Module, Any]]:
     layer = nn.TransformerEncoderLayer(12, 2, 16, 0.0, batch_first=True).eval()  # an even number of heads: fast paths
     attention = nn.MultiheadAttention(12, 2, batch_first=True).eval()
     ops = torch.ops.aten.scaled_dot_product_attention
+    kernels = {
+        f"kernel {number}": (Calls(lambda x, f=f: f(*(x.view(2, 1, -1, 12),) * 3)[0]), f)
+        for number, f in enumerate(function for functions, _ in recorders.KERNELS for function in functions)
+    }
     return {
         "sdpa": (Attention(), F.scaled_dot_product_attention),
         "aten": (Calls(lambda x: ops(x, x, x)), ops),
         "aten default": (Calls(lambda x: ops.default(x, x, x)), ops.default),
+        **kernels,
         "regard": (Calls(lambda x: regard.attend(x, x, x)), regard.attend),
         "packed": (
             Calls(lambda x: regard.attend_packed(*(x.reshape(14, 3, 4),) * 3, torch.tensor([7, 7]))),
@@ -145,6 +151,104 @@ def test_every_recorder_has_a_model_here(x: Tensor) -> None:
         with torch.no_grad(), regard.watch(model) as seen:
             model(x)
         assert len(seen) == 1 and not seen.missed
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_kernels_of_sdpa_are_recorded_with_all_options(causal: bool) -> None:
+    q, k, mask = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 4), torch.randn(5, 5)
+    scores = 0.3 * q @ k.mT + (torch.full((5, 5), -torch.inf).triu(1) if causal else mask)
+    for functions, operator in recorders.KERNELS:
+        names = [argument.name for argument in operator._schema.arguments]
+        for function in functions:
+            options = {"is_causal": True} if causal else {"attn_mask": mask}
+            for model in (
+                Calls(lambda x, f=function, o=options: f(q, k, k, **o, scale=0.3)[0]),
+                Calls(lambda x, f=function, o=options: f(query=q, key=k, value=k, **o, scale=0.3)[0]),
+            ):
+                with regard.watch(model) as seen:
+                    model(q)
+                torch.testing.assert_close(seen[0].dense(), scores.softmax(-1))
+        assert {"query", "key", "value", "attn_mask", "is_causal", "scale"} <= set(names)
+
+
+class Explicit(nn.Module):
+    """Attention written as matmul and softmax."""
+
+    def __init__(self, softmax: Any) -> None:
+        super().__init__()
+        self.softmax = softmax
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.softmax(x @ x.mT) @ x
+
+
+class ExplicitAttention(Explicit):
+    pass
+
+
+def softmaxes() -> list[Any]:
+    return [
+        lambda s: torch.softmax(s, -1),
+        lambda s: F.softmax(s, dim=-1, dtype=torch.float32),
+        lambda s: F.softmax(input=s, dim=s.ndim - 1),
+        lambda s: s.softmax(dim=-1),
+        nn.Softmax(-1),
+    ]
+
+
+def test_attention_written_as_matmul_and_softmax_is_listed_as_missed(x: Tensor) -> None:
+    heads = x[:, None]  # (B, 1, T, width)
+    for softmax in softmaxes():
+        for model, inputs in ((Explicit(softmax), heads), (ExplicitAttention(softmax), x)):
+            root = nn.Sequential(model, Attention()) if inputs is x else nn.Sequential(model)
+            plain = root(inputs)
+            with pytest.warns(UserWarning, match=r"0: attention computed by matmul"), regard.watch(root) as seen:
+                watched = root(inputs)
+                root(inputs)
+            assert torch.equal(plain, watched) and len(seen.missed) == 1
+            assert seen.names == (["1", "1#2"] if inputs is x else [])
+    for softmax in (lambda s: s.softmax(-2), nn.Softmax(1), lambda s: s.flatten(1).softmax(-1).view_as(s)):
+        with regard.watch(model := Explicit(softmax)) as seen:
+            model(heads)
+        assert not seen.missed  # not over the last of four dimensions
+    with regard.watch(model := Explicit(nn.Softmax(-1))) as seen:
+        model(x)
+    assert not seen.missed  # three dimensions may be anything, such as a vocabulary
+    with regard.watch(Attention()) as seen:
+        Explicit(softmaxes()[0])(heads)
+    assert not seen.missed  # outside the model
+
+
+def test_compiled_functions_are_listed_as_missed() -> None:
+    """Without recompilation, in every watch, and only if they attend."""
+    x, graphs = torch.randn(1, 2, 6, 4), []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    functions = {
+        True: (lambda x: F.scaled_dot_product_attention(x, x, x) + 1, lambda x: regard.attend(x, x, x)),
+        False: (lambda x: x + 1,),
+    }
+    for attends, group in functions.items():
+        for function in group:
+            compiled = torch.compile(function, backend=backend, fullgraph=True)
+            model = Calls(compiled)
+            with torch.no_grad():
+                plain = model(x)
+                counts = []
+                for _ in range(3):
+                    watch = regard.watch(model)
+                    with warnings.catch_warnings(), watch as seen:
+                        warnings.simplefilter("ignore")
+                        assert torch.equal(model(x), plain)
+                    counts.append(len(graphs))
+                    assert any("torch.compile" in words for words in seen.missed) == attends
+            assert counts[0] == counts[2]
+    with regard.watch(model := Calls(lambda x: x)) as seen:
+        model(x)
+    assert not seen.missed
 
 
 @pytest.mark.parametrize("kind", attending())

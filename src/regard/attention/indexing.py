@@ -100,8 +100,8 @@ def _parse_tensor(part: Tensor, size: int, dim: int) -> Tensor:
         if len(part) != size:
             raise IndexError(f"map: a boolean index must be {size} long in dimension {dim}; got {len(part)}.")
         return part.nonzero().flatten()
-    if part.is_floating_point():
+    if part.is_floating_point() and len(part):  # torch.as_tensor([]) is float32
         raise IndexError(f"map: a list or tensor in an index must contain integers; got {part.dtype}.")
     if len(part) and not (-size <= int(part.min()) and int(part.max()) < size):
         raise IndexError(f"map: an index of {part.tolist()} is out of bounds for dimension {dim} with size {size}.")
-    return torch.where(part < 0, part + size, part)
+    return torch.where(part < 0, part + size, part).long()

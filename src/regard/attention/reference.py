@@ -15,6 +15,7 @@ from torch import Tensor
 from ..core.tensors import widen
 from ..core.trace import trace_step
 from .request import Request, repeat_heads
+from .similarity import Dot
 from .statistic import Statistic
 
 name = "reference"
@@ -29,8 +30,9 @@ def refusal(request: Request) -> str | None:
 def context(request: Request, dropout_factors: Tensor | None = None) -> tuple[Tensor, Statistic | None]:
     """Return the context and the row statistic of its weights (see `weights`).
 
-    The statistic is None for unmasked soft weights; a map then computes it itself. `dropout_factors` (*lead, Tq, Tk)
-    multiply the weights instead of newly drawn dropout.
+    The statistic is None for unmasked soft weights, and for cosine and bilinear scores: a map stores these as dot
+    products, which are rounded differently. A map then computes it itself. `dropout_factors` (*lead, Tq, Tk) multiply
+    the weights instead of newly drawn dropout.
     """
     s, statistic = scores(request), None
     with trace_step("hard weighting" if request.hard else "weighting"):
@@ -38,6 +40,8 @@ def context(request: Request, dropout_factors: Tensor | None = None) -> tuple[Te
             w = s.softmax(-1)  # every row has keys, so the plain softmax is enough
         else:
             w, statistic = weights(request, s)
+            if not request.hard and request.similarity.reduces_to_dot and not isinstance(request.similarity, Dot):
+                statistic = None
     with trace_step("weighted sum"):
         if dropout_factors is not None:
             w = w * dropout_factors

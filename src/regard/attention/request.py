@@ -88,7 +88,8 @@ class Request:
             dense = validation.attn_mask(attn_mask, query, key, lead)
             mask = Mask(dense, left, right, offset, None if lengths is None else validation.lengths(lengths, key, lead))
         if 0 in (query.shape[-1], key.shape[-1]) and not isinstance(resolved, Pairwise):
-            query, key, resolved = _without_width(query), _without_width(key), Dot()  # every score is an empty sum, 0
+            query, key = _without_width(query, *resolved.parameters), _without_width(key)
+            resolved = Dot()  # every score is an empty sum, 0
         if weighting == "uniform":  # a softmax of equal scores, so backends need not handle it
             ignored = (*resolved.parameters, mask.dense)
             query, key, resolved, softcap = _zero(query, *ignored), _zero(key), Dot(), None
@@ -325,18 +326,25 @@ def _zero(x: Tensor, *others: Tensor | None) -> Tensor:
 
     They depend on x and the others in the autograd graph, so that the gradient of each is zero, not None.
     """
-    never = torch.zeros((), dtype=torch.bool, device=x.device)
-    zeros = torch.where(never, x[..., :1], 0)  # (..., T, 1)
+    return _connected(torch.where(_never(x), x[..., :1], 0), *others)  # (..., T, 1)
+
+
+def _never(x: Tensor) -> Tensor:
+    return torch.zeros((), dtype=torch.bool, device=x.device)
+
+
+def _connected(zeros: Tensor, *others: Tensor | None) -> Tensor:
+    """Make zeros depend on other tensors in the autograd graph, so that their gradients are zero, not None."""
     for other in others:
         if other is not None and other.requires_grad and torch.is_grad_enabled():
             one = other[(slice(0, 1),) * other.ndim].sum()  # ()
-            zeros = zeros + torch.where(never, one, 0).to(zeros.dtype)
+            zeros = zeros + torch.where(_never(one), one, 0).to(zeros.dtype)
     return zeros
 
 
-def _without_width(x: Tensor) -> Tensor:
+def _without_width(x: Tensor, *others: Tensor | None) -> Tensor:
     """Return a column of zeros that replaces vectors if a width is 0; connected to the graph as in `_zero`."""
-    return torch.nn.functional.pad(x[..., :0], (0, 1))  # (..., T, 1)
+    return _connected(torch.nn.functional.pad(x[..., :0], (0, 1)), *others)  # (..., T, 1)
 
 
 def _under_autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

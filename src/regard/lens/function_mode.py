@@ -6,7 +6,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterable
-from functools import lru_cache
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +16,29 @@ from torch.overrides import TorchFunctionMode
 from ..attention.step_report import report_step
 from .flex_recorder import flex_attention, flex_call
 from .recorders import RECORDERS
+from .write_rules import WriteOption, write_rule
 
 if TYPE_CHECKING:
     from .watch import Watch
 
 is_compiling = torch.compiler.is_compiling
+SOFTMAX = (torch.nn.functional.softmax, torch.softmax, Tensor.softmax, torch.special.softmax)
+
+
+class CompiledCode:
+    """The events in compiled code. It is not intercepted, but repeats assignments of attributes that were traced."""
+
+    attended = False
+    """Whether it computed attention while a watch was active, other than FlexAttention."""
+    flex = False
+    """Whether it computed FlexAttention. PyTorch's function does so itself, also if the caller does not compile it."""
+
+
+compiled_code = CompiledCode()
+_attention_functions: dict[Any, None] = dict.fromkeys((torch.ops.regard.dot.default, torch.ops.regard.packed.default))
+"""The functions that a watch records, and those to which `regard.attend` is compiled."""
+_flex_functions: dict[Any, None] = {}
+"""The function to which FlexAttention is compiled, once it is imported: importing it would import the compiler."""
 
 
 class _Mode(TorchFunctionMode):
@@ -31,9 +48,17 @@ class _Mode(TorchFunctionMode):
         super().__init__()
         self._observer = weakref.ref(observer)
         _ignored.difference_update(RECORDERS)  # a recorder may have been added since
+        _attention_functions.update(dict.fromkeys(RECORDERS))
+        flex = sys.modules.get("torch._higher_order_ops.flex_attention")
+        if flex is not None:
+            _flex_functions[flex.flex_attention] = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if is_compiling():  # checked first: torch.compile traces the following code
+            if func in _attention_functions:
+                compiled_code.attended = True  # the compiled code repeats this assignment in every call
+            elif func in _flex_functions:
+                compiled_code.flex = True
             return func(*args, **(kwargs or {}))
         if func in _ignored:  # nearly all calls: nothing else may happen for these
             if not kwargs:
@@ -41,7 +66,8 @@ class _Mode(TorchFunctionMode):
             if "out" not in kwargs:
                 return func(*args, **kwargs)
         observer, kwargs = self._observer(), kwargs or {}
-        if observer is None:
+        option = _options.get(func)
+        if observer is None or (option is not None and not option.used(args, kwargs)):
             return func(*args, **kwargs)
         if func is report_step:
             func(*args)
@@ -52,6 +78,9 @@ class _Mode(TorchFunctionMode):
             result = func(*args, **kwargs)
             observer.record_call(recorder, args, kwargs, sys._getframe(1))
             return result
+        if func in SOFTMAX:
+            observer.notice_softmax(args, kwargs, sys._getframe(1))
+            return func(*args, **kwargs)
         written = _before_call(observer, func, args, kwargs, sys._getframe(1))
         result = func(*args, **kwargs)
         if written:
@@ -65,10 +94,16 @@ def _before_call(observer: Watch, func: Any, args: Any, kwargs: dict[str, Any], 
         if func is Tensor.dim:
             flex = flex_call(frame)
             if flex is not None:
+                observer.flex_noticed = True
                 observer.record_call(flex_attention, (), flex, frame)
             return False
-        if _writes(func) or "out" in kwargs:
-            targets = [kwargs.get("out"), *(_assigned(*args) if func is Tensor.__setitem__ else args[:1])]
+        targets = [kwargs["out"]] if "out" in kwargs else []
+        rule = write_rule(func)
+        if rule is not None:
+            targets += rule(args, kwargs)
+            if isinstance(rule, WriteOption) and len(_options) < MAX_IGNORED:
+                _options[func] = rule
+        if targets or rule is not None:
             return observer.before_write(
                 x for target in targets for x in (target if isinstance(target, list | tuple) else [target])
             )
@@ -79,14 +114,6 @@ def _before_call(observer: Watch, func: Any, args: Any, kwargs: dict[str, Any], 
     return False
 
 
-def _assigned(x: Tensor, index: Any, value: Any) -> list[Tensor]:
-    """Return the part of `x` that `x[index] = value` overwrites, or `x` if it is not a view."""
-    parts = index if isinstance(index, tuple) else (index,)
-    if all(isinstance(part, slice) or part is Ellipsis for part in parts):
-        return [x.detach()[index]]
-    return [x]
-
-
 MAX_IGNORED = 4096
 
 
@@ -94,13 +121,8 @@ _ignored: set[Any] = set()
 """Functions called so far that neither attend nor write in place: nearly all calls of a forward pass."""
 
 
-@lru_cache(maxsize=8192)
-def _writes(func: Any) -> bool:
-    """Return whether a function writes into its first argument, judged by PyTorch's naming convention."""
-    name = getattr(func, "__name__", "")
-    if name.startswith("__"):
-        return name in ("__setitem__", "__set__") or (name.startswith("__i") and name not in ("__index__", "__int__"))
-    return name.split(".")[0].endswith("_")
+_options: dict[Any, WriteOption] = {}
+"""Functions called so far that write in place only if an argument asks for it."""
 
 
 class _FastPaths:

@@ -90,6 +90,21 @@ def scaled_dot_product_attention(
     return Record(stored_request(Request.of(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)))
 
 
+def kernel(operator: Any) -> Callable[..., Record]:
+    """Return the recorder of an operator of PyTorch that `F.scaled_dot_product_attention` would call.
+
+    Its arguments are those of the function in another order.
+    """
+    names = [argument.name for argument in operator._schema.arguments]
+    used = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+    def record(*args: Any, **kwargs: Any) -> Record:
+        options = {**dict(zip(names, args, strict=False)), **kwargs}
+        return scaled_dot_product_attention(**{name: options[name] for name in used if name in options})
+
+    return record
+
+
 def regard_attend(
     query: Tensor,
     key: Tensor,
@@ -345,10 +360,21 @@ def _fast_path_mask(mask: Tensor | None, kind: int | None) -> Tensor | None:
     return _padding(mask) if kind == 1 else from_ignore(mask.detach())
 
 
+_math, _flash = (
+    torch.ops.aten._scaled_dot_product_attention_math,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
+)
+KERNELS = (
+    ((torch._scaled_dot_product_attention_math, _math, _math.default), _math.default),
+    ((_flash, _flash.default), _flash.default),
+)
+"""The operators of SDPA on a CPU: the functions that call one, and the one whose schema names the arguments."""
+
 RECORDERS: dict[Any, Callable[..., Record]] = {
     F.scaled_dot_product_attention: scaled_dot_product_attention,
     torch.ops.aten.scaled_dot_product_attention: scaled_dot_product_attention,
     torch.ops.aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
+    **{function: kernel(operator) for functions, operator in KERNELS for function in functions},
     F.multi_head_attention_forward: multi_head_attention_forward,
     torch._native_multi_head_attention: native_multi_head_attention,
     torch._transformer_encoder_layer_fwd: transformer_encoder_layer_fwd,

@@ -19,13 +19,14 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..attention.request import Request
 from ..attention.step_report import DecodingStep
 from ..core.process import keep_freed
 from .decoding_steps import DecodingSteps
-from .function_mode import _fast_paths, _Mode
+from .function_mode import _fast_paths, _Mode, compiled_code
 from .generation_steps import MaskCopies, Steps, same_bits
 from .grouped_heads import restore_grouped_heads
 from .growing_cache import GrowingCache
@@ -71,6 +72,14 @@ def watch(
     return Watch(model, LayerFilter(layers), _heads(heads), _KeepOptions(keep))
 
 
+COMPILED = (
+    "compiled code: a function compiled by torch.compile computed attention, and not all of its calls can be "
+    "intercepted; run it inside torch.compiler.set_stance('force_eager')"
+)
+EXPLICIT = (
+    "attention computed by matmul and softmax cannot be recorded; use scaled_dot_product_attention or regard.attend, "
+    "or attn_implementation='sdpa' or 'regard' for a model of transformers"
+)
 MAX_FREED_BLOCK = 2**28
 """Largest freed block in bytes that the C library keeps, so that the next map does not fault in every page again."""
 
@@ -101,6 +110,8 @@ class Watch:
         self._decoding: DecodingSteps | None = None
         self._masks = MaskCopies()
         self._mode = _Mode(self)
+        self._compiled_before = compiled_code.attended, compiled_code.flex
+        compiled_code.attended = compiled_code.flex = self.flex_noticed = False
         keep_freed(MAX_FREED_BLOCK)
         _fast_paths.open()
         self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch declares no types
@@ -110,6 +121,10 @@ class Watch:
         assert self._mode is not None
         self._mode.__exit__(kind, error, at)  # type: ignore[no-untyped-call]  # torch declares no types
         _fast_paths.close()
+        if compiled_code.attended or (compiled_code.flex and not self.flex_noticed):
+            self.add_missed(_NotInterceptedError(COMPILED))
+        compiled_code.attended |= self._compiled_before[0]
+        compiled_code.flex |= self._compiled_before[1]
         for reference in self._unresolved:
             if (call := reference()) is not None:
                 self._try(call, call.resolve)
@@ -149,6 +164,31 @@ class Watch:
         except Exception as error:
             self.add_missed(error, name)
 
+    def notice_softmax(self, args: Sequence[Any], kwargs: dict[str, Any], frame: FrameType | None) -> None:
+        """List a softmax over keys as missed attention: the last of four dimensions, or any in an attention module.
+
+        Never raises.
+        """
+        try:
+            scores = args[0] if args else kwargs.get("input")
+            dim = args[1] if len(args) > 1 else kwargs.get("dim")
+            if not isinstance(scores, Tensor) or scores.ndim < 3 or dim not in (-1, scores.ndim - 1):
+                return
+            if torch._C._current_graph_task_id() != -1:
+                return  # a recomputation of a checkpoint
+            own, module = self._caller(frame)
+            root = self._root()
+            if isinstance(module, nn.Softmax) and root is not None:
+                own = own.rpartition(".")[0]
+                module = root.get_submodule(own)
+            if module is None:
+                return
+            name, kind = own or type(module).__name__, type(module).__name__.lower()
+            if scores.ndim == 4 or "attention" in kind or "attn" in kind:
+                self.add_missed(_NotInterceptedError(f"{name}: {EXPLICIT}"))
+        except Exception as error:
+            self.add_missed(error)
+
     def record_step(self, step: DecodingStep, length: int) -> None:
         """Record one call for each module of a decoder. Never raises.
 
@@ -179,7 +219,8 @@ class Watch:
 
     def add_missed(self, error: Exception, name: str = "the model") -> None:
         """Add an attention call that could not be recorded, with the reason."""
-        reason = str(error) if isinstance(error, _OwnershipError) else f"{name}: {str(error) or type(error).__name__}"
+        complete = isinstance(error, _OwnershipError | _NotInterceptedError)
+        reason = str(error) if complete else f"{name}: {str(error) or type(error).__name__}"
         if reason not in self._seen.missed:
             self._seen.missed.append(reason)
 
@@ -248,6 +289,8 @@ class Watch:
         self._unaffected = []
         for x in targets:
             if isinstance(x, Tensor):
+                while is_functorch_wrapped_tensor(x):
+                    x = get_unwrapped(x)
                 storage = storage_pointer(x)
                 for reference in self._calls_by_storage.pop(storage, ()):
                     if (call := reference()) is None:
@@ -323,6 +366,10 @@ def _record_layer(module: nn.Module, observer: Watch, step: DecodingStep, index:
 
 
 _CALL = nn.Module._call_impl.__code__
+
+
+class _NotInterceptedError(Exception):
+    """Attention was computed by code that cannot be intercepted."""
 
 
 class _OwnershipError(Exception):

@@ -72,7 +72,8 @@ def _unsupported_mask(request: Request) -> str | None:
         return "it does not compute the gradient of a float mask"
     for number, what in ((request.mask.offset, "causal_offset"), (request.mask.lengths, "lengths")):
         per_head = len(request.lead) > 1 or request.groups > 1
-        if isinstance(number, Tensor) and per_head and number.shape[len(request.lead) - 1] != 1:
+        # (..., H, Tq, 1); picked rows without a batch have (rows, 1)
+        if isinstance(number, Tensor) and per_head and number.ndim > 2 and number.shape[-3] != 1:
             return f"it supports one number of {what} per batch entry, not one per head"
     return None
 
