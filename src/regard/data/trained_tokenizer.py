@@ -22,7 +22,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class TrainedTokenizer:
-    """What `Subwords` and `ByteSubwords` share: encoding, and the file."""
+    """Encoding and the file format of `Subwords` and `ByteSubwords`."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         tokenizer.encode_special_tokens = True  # names of special tokens in a text are plain text
