@@ -34,7 +34,7 @@ class ByteSubwords(TrainedTokenizer):
     >>> subwords.decode(ids), subwords.words(ids)
     ('  newest 低\\tlow', [0, 0, 0, 1, 1, 1, 1, 2, 2])
     >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "subwords.json"
+    >>> path = tempfile.mkdtemp() + "/subwords.json"
     >>> subwords.save(path)
     >>> ByteSubwords.load(path).encode_all(["low", "new"]) == [subwords.encode("low"), subwords.encode("new")]
     True
