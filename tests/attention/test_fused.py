@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -14,17 +13,7 @@ from regard.attention.native import engine, fused
 from regard.attention.native.fused import gelu_
 
 needs_module = pytest.mark.skipif(engine.module is None, reason=f"no native module: {engine.reason}")
-ISAS = engine.module.isas() if engine.module is not None else []
 SIZES = [(1, 1), (5, 3), (37, 16), (23, 19), (130, 96), (7, 131)]
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    assert engine.module is not None
-    before = engine.module.isa()
-    engine.module.use_isa(request.param)
-    yield request.param
-    engine.module.use_isa(before)
 
 
 def assert_exact(x: Tensor, y: Tensor) -> None:

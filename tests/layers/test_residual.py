@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -16,17 +15,7 @@ from regard.layers.dropout import LEVELS, Dropout
 from regard.layers.residual import add_and_norm, add_norm, add_norm_
 
 needs_module = pytest.mark.skipif(engine.module is None, reason=f"no native module: {engine.reason}")
-ISAS = engine.module.isas() if engine.module is not None else []
 SIZES = [(1, 1), (5, 3), (37, 16), (23, 19), (130, 96), (7, 131)]
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    assert engine.module is not None
-    before = engine.module.isa()
-    engine.module.use_isa(request.param)
-    yield request.param
-    engine.module.use_isa(before)
 
 
 def norm_of(width: int) -> nn.LayerNorm:

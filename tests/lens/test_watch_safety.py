@@ -273,15 +273,23 @@ def test_a_recorder_that_raises_does_not_reach_the_model(
     assert len(seen.missed) == 1 and (str(error) or "AssertionError") in seen.missed[0]
 
 
-@pytest.mark.parametrize("name", ["_add", "_caller", "_track", "before_write"])
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        (watching.Watch, "_add"),
+        (watching.WatchedModules, "caller"),
+        (watching.Watch, "_track"),
+        (watching.Watch, "before_write"),
+    ],
+)
 @pytest.mark.parametrize("kind", attending())
 def test_a_watch_that_fails_does_not_reach_the_model(
-    kind: str, name: str, x: Tensor, monkeypatch: pytest.MonkeyPatch
+    kind: str, part: type, name: str, x: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def raises(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(watching.Watch, name, raises)
+    monkeypatch.setattr(part, name, raises)
     model = attending()[kind][0]
     with torch.no_grad():
         plain = model(x)

@@ -5,17 +5,15 @@ Radford et al. 2019 (GPT-2), section 2.2: byte pair encoding over the 256 bytes 
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from ..core.files import write_text
 from .byte_level import byte_characters, readable, token_bytes
-from .subwords import LONGEST_WORD, _threads
-from .vocabulary import check_ids, damaged, read_json
+from .subwords import LONGEST_WORD
+from .trained_tokenizer import TrainedTokenizer, all_cores
+from .vocabulary import check_ids, white_space, word_numbers
 
 END = "<|endoftext|>"
 """The only special token: the end of a text."""
@@ -23,7 +21,7 @@ BYTES = 256
 _LONG = re.compile(rf"(\S{{{LONGEST_WORD}}}|[^\S\n]{{{LONGEST_WORD}}})")
 
 
-class ByteSubwords:
+class ByteSubwords(TrainedTokenizer):
     """A vocabulary of byte-level subwords: text ↔ ids. It has the interface of `Subwords`.
 
     `decode(encode(text)) == text` for every text: nothing is normalized, and each of the 256 bytes has an id. The name
@@ -36,7 +34,7 @@ class ByteSubwords:
     >>> subwords.decode(ids), subwords.words(ids)
     ('  newest 低\\tlow', [0, 0, 0, 1, 1, 1, 1, 2, 2])
     >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "subwords.json"
+    >>> path = tempfile.mkdtemp() + "/subwords.json"
     >>> subwords.save(path)
     >>> ByteSubwords.load(path).encode_all(["low", "new"]) == [subwords.encode("low"), subwords.encode("new")]
     True
@@ -46,8 +44,7 @@ class ByteSubwords:
         if not isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel):
             got = type(tokenizer.pre_tokenizer).__name__
             raise ValueError(f"subwords: tokenizer must split text as GPT-2 does (ByteLevel); got {got}.")
-        tokenizer.encode_special_tokens = True
-        self._tokenizer = tokenizer
+        super().__init__(tokenizer)
         self.end = tokenizer.token_to_id(END)
         """Id of the end of a text."""
         tokens = (tokenizer.id_to_token(id) or "" for id in range(tokenizer.get_vocab_size()))
@@ -73,7 +70,7 @@ class ByteSubwords:
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        with _threads():  # training time is quadratic in the length of a word, so longer words are cut
+        with all_cores():  # training time is quadratic in the length of a word, so longer words are cut
             tokenizer.train_from_iterator((_LONG.sub(r"\1\n", text) for text in texts), trainer)
         return cls(tokenizer)
 
@@ -82,17 +79,6 @@ class ByteSubwords:
 
     def __repr__(self) -> str:
         return f"ByteSubwords({len(self)})"
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
-
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of many texts, using all cores."""
-        with _threads():
-            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids. The end of a text is omitted; bytes that are not UTF-8 become �."""
@@ -107,34 +93,8 @@ class ByteSubwords:
 
         A word begins with white space. A token that is only white space belongs to the word after it.
         """
-        numbers, word, at_word_start = [], -1, True
-        for id in check_ids(ids, len(self)):
-            if id == self.end:
-                numbers.append(-1)
-                continue
-            token = self._bytes[id]
-            at_word_start = at_word_start or token[:1].isspace()
-            numbers.append(word + at_word_start)
-            if not token.isspace():
-                word, at_word_start = word + at_word_start, False
-        return numbers
-
-    def save(self, path: str | Path) -> None:
-        """Write the vocabulary to a JSON file in the format of `tokenizers`."""
-        write_text(Path(path), self._tokenizer.to_str(pretty=True) + "\n")
-
-    @classmethod
-    def load(cls, path: str | Path) -> ByteSubwords:
-        """Load a file written with `save`.
-
-        Raises:
-            ValueError: if the file is damaged. The message has its path.
-        """
-        config = read_json(Path(path))
-        try:
-            return cls(Tokenizer.from_str(json.dumps(config)))
-        except Exception as error:  # tokenizers raises plain Exception for anything it cannot read
-            raise damaged(Path(path), str(error)) from error
+        tokens = (None if id == self.end else self._bytes[id] for id in check_ids(ids, len(self)))
+        return word_numbers(tokens, white_space)
 
 
 def _bytes_of(token: str) -> bytes:

@@ -11,8 +11,9 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from ..core.files import write_text
 from .byte_level import readable, token_bytes
-from .subwords import SPACE, _threads
-from .vocabulary import BOS, EOS, PAD, UNK, Vocabulary, check_ids, damaged, read_json
+from .subwords import SPACE
+from .trained_tokenizer import all_cores
+from .vocabulary import BOS, EOS, PAD, UNK, Vocabulary, check_ids, damaged, read_json, white_space, word_numbers
 from .wordpiece import _name
 
 TOKENIZER, CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
@@ -111,7 +112,7 @@ class ModelTokenizer:
 
     def encode_all(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
         """Return the ids of many texts, using all cores."""
-        with _threads():
+        with all_cores():
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
         return [encoding.ids for encoding in encodings]
 
@@ -133,17 +134,8 @@ class ModelTokenizer:
 
         A word begins with white space. A token that is only white space belongs to the word after it.
         """
-        numbers, word, at_word_start = [], -1, True
-        for id in check_ids(ids, self._size):
-            if id in self._special:
-                numbers.append(-1)
-                continue
-            token = self._token_text(id).replace(SPACE, " ")
-            at_word_start = at_word_start or token[:1].isspace()
-            numbers.append(word + at_word_start)
-            if not token.isspace():
-                word, at_word_start = word + at_word_start, False
-        return numbers
+        tokens = (None if id in self._special else self._token_text(id) for id in check_ids(ids, self._size))
+        return word_numbers(tokens, lambda token: white_space(token.replace(SPACE, " ")))
 
     def save(self, path: str | Path) -> None:
         """Write the files of a model directory that `transformers` can open, or a single .json file, as runs have it.

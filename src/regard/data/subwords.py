@@ -5,27 +5,17 @@ BPE: Sennrich et al. 2016, section 3.2. Unigram: Kudo 2018, section 3.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from ..core.files import write_text
-from .vocabulary import BOS, EOS, NAMES, PAD, UNK, UNKNOWN, check_ids, damaged, read_json
-
-# tokenizers warns in every process that forks after it used threads, unless this variable is set. Threads are allowed
-# within `_threads`, but never in a forked child, which does not have the threads of its parent.
-_THREADED_PROCESS = None if "TOKENIZERS_PARALLELISM" in os.environ else os.getpid()
-"""Id of the process that may use threads; None if the user's environment decides."""
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+from .trained_tokenizer import TrainedTokenizer, all_cores
+from .vocabulary import BOS, EOS, NAMES, PAD, UNK, UNKNOWN, check_ids, word_numbers
 
 Kind = Literal["bpe", "unigram"]
 SPACE = "▁"
@@ -38,7 +28,7 @@ LONGEST_WORD = 256
 ROUNDS = 3
 
 
-class Subwords:
+class Subwords(TrainedTokenizer):
     """A subword vocabulary: text ↔ ids.
 
     A subword that begins a word starts with ▁. Texts are normalized to NFC, and ▁ becomes _; case, accents and
@@ -71,8 +61,7 @@ class Subwords:
                     f"subwords: token {id} must be {name!r}; got {tokenizer.id_to_token(id)!r}. Only vocabularies "
                     "created by Subwords.train can be used."
                 )
-        tokenizer.encode_special_tokens = True  # names of special tokens in a text are plain text
-        self._tokenizer = tokenizer
+        super().__init__(tokenizer)
         tokens = (tokenizer.id_to_token(id) for id in range(len(SPECIAL_TOKENS), tokenizer.get_vocab_size()))
         self._tokens: tuple[str, ...] = (*NAMES, *(token or "" for token in tokens))
 
@@ -94,7 +83,7 @@ class Subwords:
         counted = _count_words(lines)
         if not counted:
             raise ValueError("subwords: lines (0 words) must hold some text; got none.")
-        with _threads():
+        with all_cores():
             return cls(_bpe(counted, size) if kind == "bpe" else _unigram(counted, size))
 
     def __len__(self) -> int:
@@ -102,18 +91,6 @@ class Subwords:
 
     def __repr__(self) -> str:
         return f"Subwords({len(self)}, {type(self._tokenizer.model).__name__})"
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without PAD, BOS and EOS."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
-
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of many texts, using all cores."""
-        with _threads():
-            return [
-                encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-            ]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids. PAD, BOS and EOS are omitted; UNK becomes ⁇."""
@@ -131,45 +108,8 @@ class Subwords:
         Words are separated by one or more spaces in `decode(ids)`. A subword that is only a space belongs to the word
         after it.
         """
-        numbers, word, at_word_start = [], -1, True
-        for id in check_ids(ids, len(self)):
-            if id in (PAD, BOS, EOS):
-                numbers.append(-1)
-                continue
-            token = self._tokens[id]
-            at_word_start = at_word_start or token.startswith(SPACE)
-            numbers.append(word + at_word_start)
-            if token != SPACE:
-                word, at_word_start = word + at_word_start, False
-        return numbers
-
-    def save(self, path: str | Path) -> None:
-        """Write the vocabulary to a JSON file in the format of `tokenizers`."""
-        write_text(Path(path), self._tokenizer.to_str(pretty=True) + "\n")
-
-    @classmethod
-    def load(cls, path: str | Path) -> Subwords:
-        """Load a file written with `save`.
-
-        Raises:
-            ValueError: if the file is damaged. The message has its path.
-        """
-        config = read_json(Path(path))
-        try:
-            return cls(Tokenizer.from_str(json.dumps(config)))
-        except Exception as error:  # tokenizers raises plain Exception for anything it cannot read
-            raise damaged(Path(path), str(error)) from error
-
-
-@contextmanager
-def _threads() -> Iterator[None]:
-    """Let tokenizers use all cores, in the process that imported it, unless the environment disables it."""
-    before = os.environ["TOKENIZERS_PARALLELISM"]
-    os.environ["TOKENIZERS_PARALLELISM"] = "true" if os.getpid() == _THREADED_PROCESS else before
-    try:
-        yield
-    finally:
-        os.environ["TOKENIZERS_PARALLELISM"] = before
+        tokens = (None if id in (PAD, BOS, EOS) else self._tokens[id] for id in check_ids(ids, len(self)))
+        return word_numbers(tokens, lambda token: (token.startswith(SPACE), token == SPACE))
 
 
 def _count_words(lines: Iterable[str]) -> Counter[str]:

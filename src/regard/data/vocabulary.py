@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from ..core.json_files import read_json_object
 
@@ -20,6 +20,7 @@ NAMES = ("<pad>", "<unk>", "<s>", "</s>")
 """Display names of the special ids."""
 UNKNOWN = "⁇"
 """Replacement of unknown characters in decoded text."""
+Token = TypeVar("Token", str, bytes)
 
 
 @runtime_checkable
@@ -113,3 +114,33 @@ def check_ids(ids: Iterable[int], size: int) -> list[int]:
                 "another vocabulary."
             )
     return id_list
+
+
+def word_numbers(tokens: Iterable[Token | None], space: Callable[[Token], tuple[bool, bool]]) -> list[int]:
+    """Return the word number of each token; −1 for special tokens, which are None.
+
+    A word begins with white space. A token that is only white space belongs to the word after it.
+
+    Args:
+        tokens: text or bytes of each token.
+        space: function that returns whether a token begins with white space, and whether it is nothing else.
+
+    >>> word_numbers(["low", "er", " ", "new", None, " est"], white_space)
+    [0, 0, 1, 1, -1, 2]
+    """
+    numbers, word, at_word_start = [], -1, True
+    for token in tokens:
+        if token is None:
+            numbers.append(-1)
+            continue
+        begins, blank = space(token)
+        at_word_start = at_word_start or begins
+        numbers.append(word + at_word_start)
+        if not blank:
+            word, at_word_start = word + at_word_start, False
+    return numbers
+
+
+def white_space(token: str | bytes) -> tuple[bool, bool]:
+    """Return whether a token begins with white space, and whether it is nothing else. See `word_numbers`."""
+    return token[:1].isspace(), token.isspace()

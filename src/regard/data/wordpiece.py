@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from ..core.files import write_text
-from .subwords import _threads, most_frequent_characters, train_on_words
+from .subwords import most_frequent_characters, train_on_words
+from .trained_tokenizer import all_cores
 from .vocabulary import check_ids, read_json
 
 SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -119,7 +120,7 @@ class WordPiece:
             continuing_subword_prefix=INSIDE,
             show_progress=False,
         )
-        with _threads():
+        with all_cores():
             trained = Tokenizer(train_on_words(models.WordPiece(unk_token=SPECIAL["unk"]), trainer, counted))
         tokens = sorted(trained.get_vocab().items(), key=lambda item: item[1])
         model = models.WordPiece(dict(tokens), unk_token=SPECIAL["unk"])
@@ -149,13 +150,13 @@ class WordPiece:
             raise ValueError(f"wordpiece: pairs ({len(pairs)}) must be as many as texts ({len(texts)}).")
         self._truncate(longest, pairs is not None)
         inputs: list[Any] = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
-        with _threads():
+        with all_cores():
             return [Encoded(encoding.ids, encoding.type_ids) for encoding in self._tokenizer.encode_batch_fast(inputs)]
 
     def encode_bare(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of many texts without [CLS], [SEP] and truncation. `join` adds the special tokens."""
         self._truncate(0, False)
-        with _threads():
+        with all_cores():
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 

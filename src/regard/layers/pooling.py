@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import torch
 from torch import Tensor, nn
@@ -27,17 +27,8 @@ from .multihead import AttentionFunction
 Lengths = int | Tensor | Sequence[int]
 
 
-class AveragePooling(nn.Module):
-    """The mean of the valid entries: attention with equal weights.
-
-        y = Σₜ xₜ / n,  t over the n valid entries
-
-    Shapes: (*lead, T, W) → (*lead, W); the map is (*lead, 1, T).
-
-    >>> x = torch.tensor([[[1.0], [3.0], [torch.nan]]])
-    >>> AveragePooling()(x, lengths=[2]).tolist()
-    [[2.0]]
-    """
+class PoolingWithoutQuery(Protocol):
+    """The call of a pooling without a query that has a map."""
 
     @overload
     def forward(
@@ -56,6 +47,21 @@ class AveragePooling(nn.Module):
     def forward(
         self, x: Tensor, *, lengths: Lengths | None = None, mask: Tensor | None = None, return_map: bool
     ) -> Tensor | tuple[Tensor, AttentionMap]: ...
+
+
+class AveragePooling(nn.Module):
+    """The mean of the valid entries: attention with equal weights.
+
+        y = Σₜ xₜ / n,  t over the n valid entries
+
+    Shapes: (*lead, T, W) → (*lead, W); the map is (*lead, 1, T).
+
+    >>> x = torch.tensor([[[1.0], [3.0], [torch.nan]]])
+    >>> AveragePooling()(x, lengths=[2]).tolist()
+    [[2.0]]
+    """
+
+    @same_type(PoolingWithoutQuery.forward)
     def forward(
         self, x: Tensor, *, lengths: Lengths | None = None, mask: Tensor | None = None, return_map: bool = False
     ) -> Tensor | tuple[Tensor, AttentionMap]:
@@ -121,23 +127,7 @@ class FullyConnectedPooling(nn.Module):
         # no bias: a constant added to all scores does not change the softmax
         self.score = nn.Linear(width, 1, bias=False) if score is None else score
 
-    @overload
-    def forward(
-        self,
-        x: Tensor,
-        *,
-        lengths: Lengths | None = None,
-        mask: Tensor | None = None,
-        return_map: Literal[False] = False,
-    ) -> Tensor: ...
-    @overload
-    def forward(
-        self, x: Tensor, *, lengths: Lengths | None = None, mask: Tensor | None = None, return_map: Literal[True]
-    ) -> tuple[Tensor, AttentionMap]: ...
-    @overload
-    def forward(
-        self, x: Tensor, *, lengths: Lengths | None = None, mask: Tensor | None = None, return_map: bool
-    ) -> Tensor | tuple[Tensor, AttentionMap]: ...
+    @same_type(PoolingWithoutQuery.forward)
     def forward(
         self, x: Tensor, *, lengths: Lengths | None = None, mask: Tensor | None = None, return_map: bool = False
     ) -> Tensor | tuple[Tensor, AttentionMap]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from ..attention.attention_map import AttentionMap
 from ..core import widget_hook
 from ..core.widget_hook import Widget
+from .layer_filter import LayerFilter, Layers, is_below
 from .recorded_call import KINDS, Call, Kind
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from .head_profile import Profile, ProfileOptions
     from .patch_weights import Patches, Query
     from .rollout import Rollout, RolloutOptions
-
-Layers: TypeAlias = int | str | Iterable[int | str] | None
-"""Attention modules: indices in the order of their first call, names, or patterns such as "decoder.*"."""
 
 NO_MAPS = (
     "seen: there is no map; the model must run inside the `with` block and call scaled_dot_product_attention, "
@@ -176,7 +174,7 @@ class Seen:
     def _named(self, name: str) -> list[Call]:
         """Return the call of this name, or else the calls of modules below it."""
         exact = [call for call in self.calls if call.name == name]
-        return exact or [call for call in self.calls if _below(call.module, name)]
+        return exact or [call for call in self.calls if is_below(call.module, name)]
 
     def _one(self, name: str) -> Call:
         calls = self._named(name)
@@ -208,9 +206,8 @@ class Seen:
         if kind is not None and kind not in KINDS:
             raise ValueError(f"seen: kind ({kind!r}) must be one of {', '.join(KINDS)}.")
         modules = list(dict.fromkeys(call.module for call in self.calls))
-        layers = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else layers
-        _check_indices(layers, len(modules))
         selected = LayerFilter(layers)
+        selected.check_indices(len(modules))
         return self._subset(
             call
             for call in self.calls
@@ -447,41 +444,6 @@ class Seen:
         from ..pictures.notebook_html import of_layers
 
         return of_layers(list(zip(self.names, self.kinds, self.maps, strict=True)))
-
-
-def _check_indices(layers: Layers, count: int) -> None:
-    """Raise ValueError for the first index of a layer that does not exist."""
-    selection = layers if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
-    for one in selection:
-        if isinstance(one, int) and count and not -count <= one < count:
-            raise ValueError(f"seen: layers ({one}) must lie in 0…{count - 1}; got {one}. There are {count} layers.")
-
-
-class LayerFilter:
-    """Predicate that returns whether a module is one of the selected layers."""
-
-    def __init__(self, layers: Layers) -> None:
-        self.all = layers is None
-        selection: list[int | str] = []
-        if layers is not None:
-            selection = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
-        for one in selection:
-            if isinstance(one, bool) or not isinstance(one, int | str):
-                raise ValueError(
-                    f"watch: layers ({one!r}) must be indices, names or patterns; got {type(one).__name__}."
-                )
-        self.indices = {one for one in selection if isinstance(one, int)}
-        self.patterns = [one for one in selection if isinstance(one, str)]
-
-    def __call__(self, module: str, index: int, count: int = 0) -> bool:
-        if self.all or index in self.indices or (count and index - count in self.indices):
-            return True
-        return any(_below(module, pattern) or fnmatchcase(module, pattern) for pattern in self.patterns)
-
-
-def _below(module: str, name: str) -> bool:
-    """Return whether `module` is `name` or one of its submodules."""
-    return module == name or module.startswith(f"{name}.")
 
 
 def _fits(tokens: Sequence[str] | None, size: int) -> bool:

@@ -15,14 +15,13 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from types import FrameType, TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ..attention.request import Request
 from ..attention.step_report import DecodingStep
 from ..core.process import keep_freed
 from .decoding_steps import DecodingSteps
@@ -30,11 +29,12 @@ from .function_mode import _fast_paths, _Mode, compiled_code
 from .generation_steps import MaskCopies, Steps, same_bits
 from .grouped_heads import restore_grouped_heads
 from .growing_cache import GrowingCache
+from .layer_filter import LayerFilter, Layers
 from .recorded_call import Call, Kind, Record, StoredRequest, compact, storage_pointer, storage_reference
 from .recorders import regard_attend
-from .seen import LayerFilter, Layers, Seen
-
-Keep: TypeAlias = torch.dtype | torch.device | str | Sequence[torch.dtype | torch.device | str] | None
+from .seen import Seen
+from .stored_parts import Keep, KeepOptions, parse_heads, select_heads
+from .watched_modules import OwnershipError, WatchedModules
 
 
 def watch(
@@ -69,7 +69,7 @@ def watch(
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"watch: model must be a torch.nn.Module; got {type(model).__name__}.")
-    return Watch(model, LayerFilter(layers), _heads(heads), _KeepOptions(keep))
+    return Watch(model, LayerFilter(layers), parse_heads(heads), KeepOptions(keep))
 
 
 COMPILED = (
@@ -87,9 +87,7 @@ MAX_FREED_BLOCK = 2**28
 class Watch:
     """Context manager returned by `watch`. Entering it returns a `Seen`."""
 
-    def __init__(
-        self, model: nn.Module, layers: LayerFilter, heads: tuple[int, ...] | None, keep: _KeepOptions
-    ) -> None:
+    def __init__(self, model: nn.Module, layers: LayerFilter, heads: tuple[int, ...] | None, keep: KeepOptions) -> None:
         self._model: nn.Module | None = model
         self._layers, self._heads, self._keep = layers, heads, keep
         self._mode: _Mode | None = None
@@ -99,9 +97,8 @@ class Watch:
         model, self._model = self._model, None
         if model is None:
             raise ValueError("watch: a watch must be entered only once. Create another: regard.watch(model).")
-        self._names, self._numbers = _names(model), dict[str, int]()
-        self._root = weakref.ref(model)
-        self._foreign: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._modules = WatchedModules(model)
+        self._numbers: dict[str, int] = {}
         self._latest: dict[str, weakref.ref[Call]] = {}
         self._calls_by_storage: dict[int, list[weakref.ref[Call]]] = {}
         self._unresolved: list[weakref.ref[Call]] = []
@@ -146,7 +143,7 @@ class Watch:
             growing = self._growing.get(keys)
             if growing is not None and growing.extend(self._latest, recorder, args, kwargs, frame):
                 return
-            own, module = self._caller(frame)
+            own, module = self._modules.caller(frame)
             if module is None:
                 return
             name, grad_enabled = own or type(module).__name__, torch.is_grad_enabled()
@@ -176,11 +173,9 @@ class Watch:
                 return
             if torch._C._current_graph_task_id() != -1:
                 return  # a recomputation of a checkpoint
-            own, module = self._caller(frame)
-            root = self._root()
-            if isinstance(module, nn.Softmax) and root is not None:
-                own = own.rpartition(".")[0]
-                module = root.get_submodule(own)
+            own, module = self._modules.caller(frame)
+            if isinstance(module, nn.Softmax):
+                own, module = self._modules.parent(own)
             if module is None:
                 return
             name, kind = own or type(module).__name__, type(module).__name__.lower()
@@ -208,7 +203,7 @@ class Watch:
         """Return the latest call of each module, or None for modules that are not selected."""
         calls: list[Call | None] = []
         for module in step.modules:
-            name = self._name(module)
+            name = self._modules.name(module)
             if name is None or (name in self._numbers and not self._layers(name, self._numbers[name])):
                 calls.append(None)  # outside the model, or not selected: no later step is recorded either
             elif (call := self._latest.get(name, lambda: None)()) is not None:
@@ -219,7 +214,7 @@ class Watch:
 
     def add_missed(self, error: Exception, name: str = "the model") -> None:
         """Add an attention call that could not be recorded, with the reason."""
-        complete = isinstance(error, _OwnershipError | _NotInterceptedError)
+        complete = isinstance(error, OwnershipError | _NotInterceptedError)
         reason = str(error) if complete else f"{name}: {str(error) or type(error).__name__}"
         if reason not in self._seen.missed:
             self._seen.missed.append(reason)
@@ -243,9 +238,9 @@ class Watch:
             if whole and before is not None and self._continues(before, record, storage):
                 self._track(before)
                 return before
-            source = StoredRequest(self._keep(compact(_select_heads(source.value, self._heads))))
+            source = StoredRequest(self._keep(compact(select_heads(source.value, self._heads))))
         elif self._heads is not None or self._keep.enabled or _distributed():
-            source = StoredRequest(self._keep(_select_heads(source.request(), self._heads)))
+            source = StoredRequest(self._keep(select_heads(source.request(), self._heads)))
         record = replace(record, source=source)
         if before is not None and self._continues(before, record, storage):
             self._track(before)
@@ -311,50 +306,6 @@ class Watch:
         call.copy_storage(storage)
         self._track(call)
 
-    def _caller(self, frame: FrameType | None) -> tuple[str, nn.Module | None]:
-        """Return the name and the innermost module of the model on the stack: the first argument of some function.
-
-        The module is None for a call outside the model, such as one in the forward pass of another model, even if a
-        method of this model such as `generate` called it. Raises _OwnershipError if modules of this model and of others
-        are nested in a way that does not show where the call belongs.
-        """
-        name, module, foreign = "", None, None
-        while frame is not None:
-            code = frame.f_code
-            first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-            if isinstance(first, nn.Module):
-                known, runs = self._name(first), code is _CALL or code.co_name == "forward"
-                if known is None:
-                    foreign = foreign or (first if runs else None)
-                elif foreign is None:
-                    if module is None:
-                        name, module = known, first
-                    if not known:
-                        break  # the model itself
-                elif runs:  # another module, but inside the forward pass of this model
-                    if module is None:
-                        raise _OwnershipError(
-                            f"{known or type(first).__name__}: it calls a {type(foreign).__name__}, which attends and "
-                            "is not a submodule of the model; register it as an attribute or in an nn.ModuleList"
-                        )
-                    return name, module
-            frame = frame.f_back
-        if module is not None and foreign is not None and frame is None:
-            raise _OwnershipError(
-                f"{name}: it was called by a {type(foreign).__name__}, outside the model; watch that module instead"
-            )
-        return name, module
-
-    def _name(self, module: nn.Module) -> str | None:
-        """Return the name of a module in the model, or None for a module outside it."""
-        if module not in self._names and module not in self._foreign:
-            root = self._root()
-            if root is not None:
-                self._names.update(_names(root))  # it may have been registered since the block was entered
-            if module not in self._names:
-                self._foreign.add(module)
-        return self._names.get(module)
-
 
 def _record_layer(module: nn.Module, observer: Watch, step: DecodingStep, index: int, length: int) -> None:
     """Record the call of one module at a step. The watch reads the module from this frame to name the map."""
@@ -365,56 +316,8 @@ def _record_layer(module: nn.Module, observer: Watch, step: DecodingStep, index:
     observer.record_call(regard_attend, (q, k, v), options, sys._getframe())
 
 
-_CALL = nn.Module._call_impl.__code__
-
-
 class _NotInterceptedError(Exception):
     """Attention was computed by code that cannot be intercepted."""
-
-
-class _OwnershipError(Exception):
-    """It is unclear whether an attention call belongs to the model."""
-
-
-class _KeepOptions:
-    """Parsed `keep` argument: converts and copies the tensors of a request."""
-
-    def __init__(self, keep: Keep) -> None:
-        self.dtype: torch.dtype | None = None
-        self.device: torch.device | None = None
-        self.copy = False
-        for one in [] if keep is None else keep if isinstance(keep, list | tuple) else [keep]:
-            if isinstance(one, torch.dtype) and one.is_floating_point:
-                self.dtype = one
-            elif one == "copy":
-                self.copy = True
-            elif isinstance(one, str | torch.device):
-                self.device = torch.device(one)
-            else:
-                raise ValueError(f"watch: keep ({one!r}) must be a float dtype, a device, 'copy', or several of these.")
-        self.enabled = self.dtype is not None or self.device is not None or self.copy
-        self._moved: dict[Any, tuple[Tensor, Tensor]] = {}
-
-    def __call__(self, request: Request) -> Request:
-        if not self.enabled:
-            return request
-        q, k, v, dense, *parameters = request.tensors
-        qk = [self._to(x, self.dtype) for x in (q, k)]
-        return request.with_tensors([*qk, v, self._shared(dense), *(self._to(x, self.dtype) for x in parameters)])
-
-    def _to(self, x: Tensor | None, dtype: torch.dtype | None) -> Tensor | None:
-        return None if x is None else x.to(self.device or x.device, dtype or x.dtype, copy=self.copy)
-
-    def _shared(self, x: Tensor | None) -> Tensor | None:
-        """Convert a mask. A mask shared by several layers is converted once."""
-        if x is None:
-            return None
-        identity = (x.data_ptr(), tuple(x.shape), x.stride(), x.dtype)
-        if identity not in self._moved:
-            moved = self._to(x, None)
-            assert moved is not None
-            self._moved[identity] = (x, moved)  # the original is held, so that its address is not reused
-        return self._moved[identity][1]
 
 
 def _distributed() -> bool:
@@ -427,23 +330,6 @@ def _same_sink(one: Tensor | None, other: Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
     return one.shape[-1] == 1 and one.shape == other.shape and one.dtype == other.dtype and same_bits(one, other)
-
-
-def _select_heads(request: Request, heads: tuple[int, ...] | None) -> Request:
-    if heads is None:
-        return request
-    count = request.lead[-1]
-    if any(not -count <= head < count for head in heads):
-        raise ValueError(f"heads {heads} must lie in 0…{count - 1}")
-    selected = torch.tensor([head % count for head in heads])
-    return request.select((*(slice(None) for _ in request.lead[:-1]), selected))
-
-
-def _heads(heads: int | Sequence[int] | None) -> tuple[int, ...] | None:
-    selected = None if heads is None else (heads,) if isinstance(heads, int) else tuple(int(head) for head in heads)
-    if selected == ():
-        raise ValueError("watch: heads must not be empty; None selects all.")
-    return selected
 
 
 _CROSS = ("cross", "encoder_attn", "encdecattention", "multihead_attn")
@@ -464,36 +350,3 @@ def _hint(name: str, module: nn.Module, record: Record) -> Kind | None:
 def _is_true(module: nn.Module, name: str) -> bool:
     """Return whether an attribute exists and is True, without the cost of an AttributeError in nn.Module."""
     return (name in module.__dict__ or hasattr(type(module), name)) and getattr(module, name) is True
-
-
-def _names(model: nn.Module) -> weakref.WeakKeyDictionary[nn.Module, str]:
-    """Return the names of a model's modules. Raise ValueError for a module that cannot be recorded."""
-    names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
-    for name, module in model.named_modules():
-        if why := _unsupported_reason(module):
-            raise ValueError(f"watch: {name or 'the model'} ({type(module).__name__}) must run in {why}")
-        names[module] = name if "_orig_mod" not in name else _original_name(name)
-    return names
-
-
-def _original_name(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part != "_orig_mod")
-
-
-def _unsupported_reason(module: nn.Module) -> str:
-    """Return the reason why a module cannot be recorded, or an empty string."""
-    if (type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None) and not _forced_eager():
-        return (
-            "Python; it is compiled, and calls in compiled code cannot be intercepted. Watch the original "
-            "model (model._orig_mod), or run inside torch.compiler.set_stance('force_eager')."
-        )
-    if isinstance(module, torch.jit.ScriptModule):
-        return "Python; it is scripted. Watch the original module."
-    if isinstance(module, nn.DataParallel) and len(module.device_ids or ()) > 1:
-        return "this thread; it runs copies in others. Watch model.module."
-    return ""
-
-
-def _forced_eager() -> bool:
-    frames = sys.modules.get("torch._dynamo.eval_frame")
-    return frames is not None and frames._stance.stance == "force_eager"

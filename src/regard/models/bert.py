@@ -196,33 +196,7 @@ class Bert(nn.Module):
         @same_type(forward)
         def __call__(self, *args: object, **kwargs: object) -> object: ...
 
-    @overload
-    def pooled(
-        self,
-        ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
-        segments: Tensor | None = None,
-        *,
-        return_maps: Literal[False] = False,
-    ) -> Tensor: ...
-    @overload
-    def pooled(
-        self,
-        ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
-        segments: Tensor | None = None,
-        *,
-        return_maps: Literal[True],
-    ) -> tuple[Tensor, list[AttentionMap]]: ...
-    @overload
-    def pooled(
-        self,
-        ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
-        segments: Tensor | None = None,
-        *,
-        return_maps: bool,
-    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
+    @same_type(forward)
     def pooled(
         self,
         ids: Tensor,

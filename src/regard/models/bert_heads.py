@@ -6,7 +6,7 @@ Each head has a `bert` attribute and takes the same ids, lengths and segments. P
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -89,12 +89,72 @@ def class_names(where: str, classes: int | Sequence[str]) -> tuple[str, ...]:
     return labels
 
 
-class MaskedTokens(nn.Module):
+class _TokenHead(nn.Module, Generic[Result]):
+    """A head that predicts tokens, of all positions or only of some."""
+
+    bert: Bert
+
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Lengths = None,
+        segments: Tensor | None = None,
+        *,
+        places: Tensor | None = None,
+        return_maps: Literal[False] = False,
+    ) -> Result: ...
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Lengths = None,
+        segments: Tensor | None = None,
+        *,
+        places: Tensor | None = None,
+        return_maps: Literal[True],
+    ) -> tuple[Result, list[AttentionMap]]: ...
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Lengths = None,
+        segments: Tensor | None = None,
+        *,
+        places: Tensor | None = None,
+        return_maps: bool,
+    ) -> Result | tuple[Result, list[AttentionMap]]: ...
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Lengths = None,
+        segments: Tensor | None = None,
+        *,
+        places: Tensor | None = None,
+        return_maps: bool = False,
+    ) -> Result | tuple[Result, list[AttentionMap]]:
+        """Return the prediction, of tokens only where `places` (B, T) is true; with return_maps also the maps."""
+
+        def read(hidden: Tensor) -> Result:
+            return self._read(hidden, lengths, places)
+
+        return _with_maps(self.bert, (ids, lengths, segments), read, return_maps)
+
+    if TYPE_CHECKING:
+
+        @same_type(forward)
+        def __call__(self, *args: object, **kwargs: object) -> object: ...
+
+    def _read(self, hidden: Tensor, lengths: Lengths, places: Tensor | None) -> Result:
+        raise NotImplementedError
+
+
+class MaskedTokens(_TokenHead[Tensor]):
     """Predict masked tokens from their context.
 
         logits = E · norm(activation(W·h + b)) + c          E: the token embeddings (or separate weights)
 
-    Shapes: hidden (…, W) → logits (…, V).
+    Shapes: (B, T) → (B, T, V); with `places` (B, T), only the M positions where it is true: (M, V).
     Paper: Devlin et al. 2019, section 3.1, task 1.
 
     >>> import torch
@@ -132,56 +192,8 @@ class MaskedTokens(nn.Module):
         logits: Tensor = self.vocabulary(self.transform(hidden))
         return logits
 
-    @overload
-    def forward(
-        self,
-        ids: Tensor,
-        lengths: Lengths = None,
-        segments: Tensor | None = None,
-        *,
-        places: Tensor | None = None,
-        return_maps: Literal[False] = False,
-    ) -> Tensor: ...
-    @overload
-    def forward(
-        self,
-        ids: Tensor,
-        lengths: Lengths = None,
-        segments: Tensor | None = None,
-        *,
-        places: Tensor | None = None,
-        return_maps: Literal[True],
-    ) -> tuple[Tensor, list[AttentionMap]]: ...
-    @overload
-    def forward(
-        self,
-        ids: Tensor,
-        lengths: Lengths = None,
-        segments: Tensor | None = None,
-        *,
-        places: Tensor | None = None,
-        return_maps: bool,
-    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
-    def forward(
-        self,
-        ids: Tensor,
-        lengths: Lengths = None,
-        segments: Tensor | None = None,
-        *,
-        places: Tensor | None = None,
-        return_maps: bool = False,
-    ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
-        """Return logits (B, T, V), or (M, V) at the positions where `places` (B, T) is true; and maps if requested."""
-
-        def read(hidden: Tensor) -> Tensor:
-            return self.logits(hidden if places is None else hidden[places])
-
-        return _with_maps(self.bert, (ids, lengths, segments), read, return_maps)
-
-    if TYPE_CHECKING:
-
-        @same_type(forward)
-        def __call__(self, *args: object, **kwargs: object) -> object: ...
+    def _read(self, hidden: Tensor, lengths: Lengths, places: Tensor | None) -> Tensor:
+        return self.logits(hidden if places is None else hidden[places])
 
 
 class NextSentence(_Head):
@@ -213,10 +225,11 @@ class NextSentence(_Head):
         return logits
 
 
-class Pretraining(nn.Module):
+class Pretraining(_TokenHead[tuple[Tensor, Tensor]]):
     """Both pretraining tasks on one BERT. `masked` is a `MaskedTokens`, `next` a linear layer on the pooled vector.
 
-    Shapes: (B, T) → logits of tokens (B, T, V) and of the next sentence (B, 2). Paper: Devlin et al. 2019, section 3.1.
+    Shapes: (B, T) → logits of tokens (B, T, V), or (M, V) as in `MaskedTokens`, and of the next sentence (B, 2).
+    Paper: Devlin et al. 2019, section 3.1.
 
     >>> import torch
     >>> from regard.models import BertConfig
@@ -234,61 +247,13 @@ class Pretraining(nn.Module):
         initialise(self.next)
 
     @property
-    def bert(self) -> Bert:
+    def bert(self) -> Bert:  # type: ignore[override]  # the one of `masked`, which is never replaced
         """The BERT that both tasks share."""
         return self.masked.bert
 
-    @overload
-    def forward(
-        self,
-        ids: Tensor,
-        lengths: Lengths = None,
-        segments: Tensor | None = None,
-        *,
-        places: Tensor | None = None,
-        return_maps: Literal[False] = False,
-    ) -> tuple[Tensor, Tensor]: ...
-    @overload
-    def forward(
-        self,
-        ids: Tensor,
-        lengths: Lengths = None,
-        segments: Tensor | None = None,
-        *,
-        places: Tensor | None = None,
-        return_maps: Literal[True],
-    ) -> tuple[tuple[Tensor, Tensor], list[AttentionMap]]: ...
-    @overload
-    def forward(
-        self,
-        ids: Tensor,
-        lengths: Lengths = None,
-        segments: Tensor | None = None,
-        *,
-        places: Tensor | None = None,
-        return_maps: bool,
-    ) -> tuple[Tensor, Tensor] | tuple[tuple[Tensor, Tensor], list[AttentionMap]]: ...
-    def forward(
-        self,
-        ids: Tensor,
-        lengths: Lengths = None,
-        segments: Tensor | None = None,
-        *,
-        places: Tensor | None = None,
-        return_maps: bool = False,
-    ) -> tuple[Tensor, Tensor] | tuple[tuple[Tensor, Tensor], list[AttentionMap]]:
-        """Return (tokens, next), or ((tokens, next), maps). tokens and `places` are as in `MaskedTokens`."""
-
-        def both(hidden: Tensor) -> tuple[Tensor, Tensor]:
-            chosen = hidden if places is None else hidden[places]
-            return self.masked.logits(chosen), self.next(self.bert.pool(hidden, lengths))
-
-        return _with_maps(self.bert, (ids, lengths, segments), both, return_maps)
-
-    if TYPE_CHECKING:
-
-        @same_type(forward)
-        def __call__(self, *args: object, **kwargs: object) -> object: ...
+    def _read(self, hidden: Tensor, lengths: Lengths, places: Tensor | None) -> tuple[Tensor, Tensor]:
+        chosen = hidden if places is None else hidden[places]
+        return self.masked.logits(chosen), self.next(self.bert.pool(hidden, lengths))
 
 
 class SequenceClassifier(_Classifier):

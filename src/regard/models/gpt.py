@@ -267,33 +267,7 @@ class GPT(nn.Module):
         @same_type(forward)
         def __call__(self, *args: object, **kwargs: object) -> object: ...
 
-    @overload
-    def hidden(
-        self,
-        ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
-        *,
-        caches: Sequence[Cache] | None = None,
-        return_maps: Literal[False] = False,
-    ) -> Tensor: ...
-    @overload
-    def hidden(
-        self,
-        ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
-        *,
-        caches: Sequence[Cache] | None = None,
-        return_maps: Literal[True],
-    ) -> tuple[Tensor, list[AttentionMap]]: ...
-    @overload
-    def hidden(
-        self,
-        ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
-        *,
-        caches: Sequence[Cache] | None = None,
-        return_maps: bool,
-    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
+    @same_type(forward)
     def hidden(
         self,
         ids: Tensor,

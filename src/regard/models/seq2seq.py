@@ -15,7 +15,7 @@ and g after them, for all steps at once.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from ..layers import Dropout
 from ..layers.recurrent import CELLS, Hidden, RecurrentState, cell_class, run_rnn
 from .bounds import out_of_bounds, too_large, unknown_name
 from .decoder_context import CONTEXTS, Context, KeysType, context_of
-from .encoder_decoder import TIES, Memory, State, check_ids, embeddings, vocabulary_layer
+from .encoder_decoder import TIES, EncoderDecoder, Memory, State, check_ids, embeddings, vocabulary_layer
 
 
 @dataclass(frozen=True)
@@ -220,18 +220,7 @@ class Seq2Seq(nn.Module):
         check_ids("seq2seq", source, lengths, least=1)
         return self.encoder(self.dropout(self.source(source)), lengths)
 
-    @overload
-    def decode(
-        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: Literal[False] = False
-    ) -> Tensor: ...
-    @overload
-    def decode(
-        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: Literal[True]
-    ) -> tuple[Tensor, list[AttentionMap]]: ...
-    @overload
-    def decode(
-        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool
-    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
+    @same_type(EncoderDecoder.decode)
     def decode(
         self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool = False
     ) -> Tensor | tuple[Tensor, list[AttentionMap]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,7 +27,7 @@ from ..layers.feedforward import Activation
 from ..layers.learned_similarity import LEARNED, PLAIN, Similarity
 from ..layers.stack import BatchLayout, run_decoder, run_encoder, step_decoder
 from .bounds import out_of_bounds, too_large, uneven_heads, unknown_name
-from .encoder_decoder import TIES, Memory, State, check_ids, embeddings, vocabulary_layer
+from .encoder_decoder import TIES, EncoderDecoder, Memory, State, check_ids, embeddings, vocabulary_layer
 
 ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 POSITIONS = ("sinusoidal", "learned", "rotary")
@@ -188,18 +188,7 @@ class Transformer(nn.Module):
         x, _ = run_encoder(self.encoder, x, layout)
         return Memory(layout.unpack(self.encoder_norm(x)), lengths)
 
-    @overload
-    def decode(
-        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: Literal[False] = False
-    ) -> Tensor: ...
-    @overload
-    def decode(
-        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: Literal[True]
-    ) -> tuple[Tensor, list[AttentionMap]]: ...
-    @overload
-    def decode(
-        self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool
-    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
+    @same_type(EncoderDecoder.decode)
     def decode(
         self, target: Tensor, memory: Memory, *, lengths: Tensor | None = None, return_maps: bool = False
     ) -> Tensor | tuple[Tensor, list[AttentionMap]]:

@@ -166,12 +166,7 @@ class ViT(nn.Module):
         @same_type(forward)
         def __call__(self, *args: object, **kwargs: object) -> object: ...
 
-    @overload
-    def encode(self, images: Tensor, *, return_maps: Literal[False] = False) -> Tensor: ...
-    @overload
-    def encode(self, images: Tensor, *, return_maps: Literal[True]) -> tuple[Tensor, list[AttentionMap]]: ...
-    @overload
-    def encode(self, images: Tensor, *, return_maps: bool) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
+    @same_type(forward)
     def encode(self, images: Tensor, *, return_maps: bool = False) -> Tensor | tuple[Tensor, list[AttentionMap]]:
         """Return all normalized tokens after the last block: (B, T, width), class token first; or (tokens, maps).
 

@@ -20,7 +20,7 @@ from ..models import SentenceEmbedder, load_bert, save_bert
 from ..models.bert import Bert
 from ..models.fast_inference import FastEncoder
 from .block_maps import block_maps
-from .loading import CONFIG, best, is_run
+from .loading import BERT_CONFIG, best, is_run
 from .run_files import read_config
 
 TOKENS = 2048
@@ -70,7 +70,7 @@ class Embedder:
         """
         folder = Path(folder)
         if (folder / "config.json").exists() and is_run(folder):
-            if not (folder / CONFIG).exists():
+            if not (folder / BERT_CONFIG).exists():
                 recipe = read_config(folder).get("recipe")
                 raise ValueError(
                     f"embed: {folder} must hold a BERT; got a run of {recipe}, which cannot embed sentences. Give a "

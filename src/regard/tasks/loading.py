@@ -40,7 +40,7 @@ from .run_files import read_config, read_weights
 from .text_classifier import TextClassifier
 from .translator import Translator
 
-CONFIG, GPT_CONFIG = "bert.json", "gpt.json"
+BERT_CONFIG, GPT_CONFIG = "bert.json", "gpt.json"
 """Configuration of the BERT or GPT of a run."""
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -217,7 +217,7 @@ def is_run(folder: Path) -> bool:
 
 def config_of(folder: Path) -> BertConfig:
     """Read the configuration of the BERT of a run."""
-    return from_json(BertConfig, _config_text(folder / CONFIG))
+    return from_json(BertConfig, _config_text(folder / BERT_CONFIG))
 
 
 def gpt_config_of(folder: Path) -> GPTConfig:
@@ -293,7 +293,7 @@ def best(folder: str | os.PathLike[str]) -> nn.Module:
     """Load the best model of a run that trains a BERT."""
     folder = Path(folder)
     recipe = str(read_config(folder).get("recipe"))
-    if recipe not in MODELS or not (folder / CONFIG).exists():
+    if recipe not in MODELS or not (folder / BERT_CONFIG).exists():
         got = f"{recipe} on a GPT" if (folder / GPT_CONFIG).exists() else recipe
         raise ValueError(f"training: {folder} must be a run of pretrain or of classify on texts; got {got}.")
     return MODELS[recipe](folder)

@@ -9,7 +9,7 @@ import { toText } from "./svg_text.ts";
 import { numbers, opened } from "./open_groups.ts";
 
 /** The request that `regard explain` writes to the standard input. */
-export type FileRequest = { chart: Chart; theme?: Theme; language?: Language };
+type FileRequest = { chart: Chart; theme?: Theme; language?: Language };
 
 export async function svg(
   { chart, theme = "light", language = "en" }: FileRequest,

@@ -141,7 +141,7 @@ export function see(chart: Chart, open: ReadonlySet<number>, step: number): Seen
 }
 
 /** The cells of an operand from which a cell of the result is computed: a row, a column, or one cell. */
-export type Part = { operand: number; row: number | null; column: number | null };
+type Part = { operand: number; row: number | null; column: number | null };
 
 export function origin(rule: Rule, operands: readonly Grid[], result: Grid, row: number, column: number): Part[] {
   return partsOf(rule, operands, result, row, column).filter((part) => {

@@ -45,7 +45,7 @@ export function beginsWith(branches: readonly Branch[], others: readonly Branch[
 }
 
 /** A stop string as typed: \n and \t are a line break and a tab. */
-export function stopString(typed: string): string {
+function stopString(typed: string): string {
   const names: Record<string, string> = { n: "\n", t: "\t", "\\": "\\" };
   return typed.replace(/\\([nt\\])/g, (_, name: string) => names[name]!);
 }

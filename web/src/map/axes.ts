@@ -5,7 +5,7 @@ import { shorten, ticks } from "./axis_labels.ts";
 import type { Cell, Sight } from "./zoom_levels.ts";
 import { show } from "../text/token_spelling.ts";
 
-export interface Axis {
+interface Axis {
   tokens: readonly string[] | null;
   total: number;
   /** Entries whose labels are always shown. */
@@ -55,7 +55,7 @@ export function drawAxis(canvas: HTMLCanvasElement, axis: Axis, first: number, s
   for (const entry of ticks(first, long, scale, axis.total, GAP)) put(entry, ink);
 }
 
-export type Marks = { pointed: Cell | null; query: number | null; keys: readonly number[] };
+type Marks = { pointed: Cell | null; query: number | null; keys: readonly number[] };
 
 /** Draw the overlay of the map. Lines are thin at any zoom; a cell is framed if it is large enough. */
 export function drawMarks(canvas: HTMLCanvasElement, sight: Sight, marks: Marks, queries: number, keys: number): void {

@@ -148,7 +148,7 @@ export function stepHead(app: Store, key: string): boolean {
   return false;
 }
 
-export interface Weighed {
+interface Weighed {
   name: string;
   /** Shown if the text has several tokens of that name. */
   position: number | null;

@@ -2,7 +2,7 @@
 
 import { figure } from "./format.ts";
 
-export type Reading = { name: string; position: number | null; weight: number };
+type Reading = { name: string; position: number | null; weight: number };
 
 const MOST = 3;
 

@@ -2,7 +2,7 @@
 
 import { type Theme, ramp } from "./palette.ts";
 
-export interface Shades {
+interface Shades {
   width: number;
   height: number;
   /** One byte per pixel, row by row: 0 is the weakest weight of the scale, 255 the strongest. */

@@ -17,7 +17,7 @@ import { type Head, START, type State, VIEWS, type View, fit, landing, read, wri
 export type ThemeChoice = "auto" | Theme;
 
 /** Handlers of the current view for keys, and before another view replaces it. */
-export interface ViewHandlers {
+interface ViewHandlers {
   /** Handle a key; return false if it is not used. */
   key?(event: KeyboardEvent): boolean;
   /** Write changes that are not in the URL yet to the state. */

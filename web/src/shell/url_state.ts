@@ -99,7 +99,7 @@ export function write(state: State): string {
   return `#${state.view}${query ? `?${query}` : ""}`;
 }
 
-export type Shape = { heads: number; queries: number; keys: number };
+type Shape = { heads: number; queries: number; keys: number };
 
 /** The nearest state that is valid for these maps: a bookmark may be of another target. */
 export function fit(state: State, shapes: readonly Shape[]): State {
@@ -120,7 +120,7 @@ export function fit(state: State, shapes: readonly Shape[]): State {
 }
 
 /** The properties of a target that decide where the page opens it. */
-export type Landing = { kind: string; can: readonly string[]; maps: readonly Shape[]; text: string | null };
+type Landing = { kind: string; can: readonly string[]; maps: readonly Shape[]; text: string | null };
 
 /** The state in which the page opens a target: the most informative view. */
 export function landing({ kind, can, maps, text }: Landing): Partial<State> {

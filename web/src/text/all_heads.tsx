@@ -83,6 +83,6 @@ function HeadColours({ app, map, heads, setLit }: ColoursProps) {
 }
 
 /** Hues at equal distances, with the lightness of the theme. */
-export function headColour(head: number, heads: number): string {
+function headColour(head: number, heads: number): string {
   return `oklch(var(--links) 0.15 ${Math.round((360 * head) / heads)})`;
 }

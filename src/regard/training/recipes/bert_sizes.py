@@ -8,16 +8,11 @@ from typing import Any, Literal
 
 import torch
 
-from ...core.digests import text_digest
-from ...core.files import write
-from ...core.settings import to_json
 from ...data.wordpiece import WordPiece
 from ...models.bert import Bert, BertConfig
 from ...models.bert_heads import SequenceClassifier
 from ...models.huggingface_bert import load_bert
-from ...tasks.loading import CONFIG, best, is_run
-from ..checkpoint import states
-from ..distributed import is_first_process
+from ...tasks.loading import best, is_run
 
 
 @dataclass(frozen=True)
@@ -50,19 +45,6 @@ class Sizes:
     def config(self, words: WordPiece) -> BertConfig:
         """Return the configuration of a BERT with this vocabulary."""
         return BertConfig(**{**asdict(self), "vocabulary": len(words), "pad": words.pad})
-
-
-def has_state(folder: Path) -> bool:
-    """Return whether a run has a state to resume from, so that initial weights are not needed."""
-    return bool(states(folder))
-
-
-def write_config(folder: Path, config: BertConfig) -> dict[str, str]:
-    """Write the configuration to the folder of the run, in the first process only. Return its digest by file name."""
-    text = to_json(config)
-    if is_first_process():
-        write(folder / CONFIG, text.encode())
-    return {CONFIG: text_digest(text)}
 
 
 def initial_classifier(folder: Path, labels: list[str], **changes: Any) -> SequenceClassifier:

@@ -6,15 +6,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core.digests import text_digest
-from ...core.files import write
-from ...core.settings import to_json
 from ...models.gpt import GPT, GPTConfig
 from ...models.gpt_heads import LastTokenClassifier
 from ...models.weights import load_weights, weights_of
 from ...tasks.language_model import LanguageModel
-from ...tasks.loading import GPT_CONFIG, load_language_model
-from ..distributed import is_first_process
+from ...tasks.loading import load_language_model
 
 
 @dataclass(frozen=True)
@@ -65,14 +61,6 @@ class Sizes:
     def config(self, vocabulary: int, context: int) -> GPTConfig:
         """Return the configuration of a GPT with this number of ids and of positions."""
         return GPTConfig(**asdict(self), vocabulary=vocabulary, positions=context)
-
-
-def write_config(folder: Path, config: GPTConfig) -> dict[str, str]:
-    """Write the configuration to the folder of the run, in the first process only. Return its digest by file name."""
-    text = to_json(config)
-    if is_first_process():
-        write(folder / GPT_CONFIG, text.encode())
-    return {GPT_CONFIG: text_digest(text)}
 
 
 def initial_language_model(folder: Path, **changes: Any) -> LanguageModel:

@@ -13,8 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...core.digests import Damaged, file_digest, input_digests, json_bytes, json_digest, read_json
-from ...core.files import exclusive_lock, remove_stale, replacing
+from ...core.digests import Damaged, file_digest, input_digests, json_bytes, json_digest, read_json, text_digest
+from ...core.files import exclusive_lock, remove_stale, replacing, write
+from ...core.settings import to_json
+from ..checkpoint import states
+from ..distributed import is_first_process
 
 Say = Callable[[str], None]
 RECORD = "data/prepared.json"
@@ -57,6 +60,19 @@ def prepare_once(
         else:
             record = _prepared(folder, current, outputs) or _make(folder, current, outputs, paths, make)
     return {**record["outputs"], INPUTS: json_digest(record["inputs"])}
+
+
+def has_state(folder: Path) -> bool:
+    """Return whether a run has a state to resume from, so that initial weights are not needed."""
+    return bool(states(folder))
+
+
+def write_model_config(path: Path, config: Any) -> dict[str, str]:
+    """Write the configuration of a model, in the first process only. Return its digest by file name."""
+    text = to_json(config)
+    if is_first_process():
+        write(path, text.encode())
+    return {path.name: text_digest(text)}
 
 
 Record = Mapping[str, Any]

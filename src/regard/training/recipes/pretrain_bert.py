@@ -22,13 +22,14 @@ from ...data.masked_batches import MaskedBatches
 from ...data.wordpiece import CONFIG, TOKENIZER, WordPiece
 from ...models.bert import Bert
 from ...models.bert_heads import MaskedTokens, Pretraining
+from ...tasks.loading import BERT_CONFIG
 from ...tasks.pretraining import Pretrain
 from ..config import Training
 from ..logbook import Outcome
 from ..loop import fit
 from ..progress import Display
-from .bert_sizes import Sizes, write_config
-from .preparation import Say, prepare_once
+from .bert_sizes import Sizes
+from .preparation import Say, prepare_once, write_model_config
 from .recipe_settings import (
     checked_settings,
     fraction_errors,
@@ -186,7 +187,7 @@ def train(recipe: PretrainRecipe, folder: str | os.PathLike[str], display: Displ
     torch.manual_seed(seed)  # seeds the initial weights
     paired = recipe.texts.next_sentence
     model = Pretraining(Bert(config)) if paired else MaskedTokens(Bert(config, pooler=False))
-    digests = {**prepared.digests, **write_config(folder, config)}
+    digests = {**prepared.digests, **write_model_config(folder / BERT_CONFIG, config)}
     task = Pretrain(model, prepared.words, *prepared.batches(recipe.texts, seed))
     return fit(task, recipe.training, folder, recipe=settings, digests=digests, display=display)
 

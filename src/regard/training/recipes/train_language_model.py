@@ -29,9 +29,8 @@ from ..config import Training
 from ..logbook import Outcome
 from ..loop import fit
 from ..progress import Display
-from .bert_sizes import has_state
-from .gpt_sizes import Sizes, initial_language_model, write_config
-from .preparation import Say, prepare_once
+from .gpt_sizes import Sizes, initial_language_model
+from .preparation import Say, has_state, prepare_once, write_model_config
 from .recipe_settings import checked_settings, fraction_errors, missing_files, range_errors, read_recipe
 
 TRAIN, VALID = "data/train", "data/valid"
@@ -231,7 +230,7 @@ def train(
     prepared = _prepared(recipe, folder, display.say)
     torch.manual_seed(seed)  # seeds the initial weights
     model = _model(recipe, folder, len(prepared.vocabulary), context)
-    digests = {**prepared.digests, **write_config(folder, model.config)}
+    digests = {**prepared.digests, **write_model_config(folder / GPT_CONFIG, model.config)}
     task = LanguageModelling(
         LanguageModel(model, prepared.vocabulary),
         TokenWindows(prepared.train.ids[0], context, recipe.text.batch, seed=seed),

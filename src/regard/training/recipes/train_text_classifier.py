@@ -33,7 +33,17 @@ from ...models.bert_heads import SequenceClassifier
 from ...models.gpt import GPT
 from ...models.gpt_heads import LastTokenClassifier
 from ...pictures.training_charts import save_confusion
-from ...tasks.loading import LABELS, config_of, gpt_config_of, is_gpt, positions, read_labels, vocabulary_file
+from ...tasks.loading import (
+    BERT_CONFIG,
+    GPT_CONFIG,
+    LABELS,
+    config_of,
+    gpt_config_of,
+    is_gpt,
+    positions,
+    read_labels,
+    vocabulary_file,
+)
 from ...tasks.metrics import f1_of
 from ...tasks.run_files import load_best
 from ...tasks.text_classification import Classify
@@ -44,7 +54,7 @@ from ..logbook import Outcome
 from ..loop import fit
 from ..progress import Display
 from . import bert_sizes, gpt_sizes
-from .preparation import Say, prepare_once
+from .preparation import Say, has_state, prepare_once, write_model_config
 from .recipe_settings import (
     checked_settings,
     fraction_errors,
@@ -278,10 +288,10 @@ def train(
     sources: list[Path] = []
     gpt = False
     if isinstance(recipe, FinetuneRecipe):
-        model_folder = folder if bert_sizes.has_state(folder) else recipe.start
+        model_folder = folder if has_state(folder) else recipe.start
         gpt = is_gpt(model_folder)
         refuse([*length_errors(recipe.texts.longest, positions(model_folder)), *_pool_errors(recipe, gpt)])
-        if not bert_sizes.has_state(folder):  # a resumed run does not need the pretrained model any more
+        if not has_state(folder):  # a resumed run does not need the pretrained model any more
             names = (vocabulary_file(recipe.start).name,) if gpt else (TOKENIZER, CONFIG, PLAIN)
             sources = [recipe.start / name for name in names if (recipe.start / name).is_file()]
     vocabulary = partial(_vocabulary, recipe)
@@ -324,7 +334,7 @@ def _vocabulary(recipe: FinetuneRecipe | ScratchRecipe, texts: Iterable[str]) ->
 def _model(
     recipe: FinetuneRecipe | ScratchRecipe, folder: Path, prepared: Prepared
 ) -> SequenceClassifier | LastTokenClassifier:
-    if bert_sizes.has_state(folder):  # the state has the weights: the pretrained model is not needed
+    if has_state(folder):  # the state has the weights: the pretrained model is not needed
         if is_gpt(folder):
             return LastTokenClassifier(GPT(gpt_config_of(folder)), prepared.labels)
         return SequenceClassifier(Bert(config_of(folder)), prepared.labels)
@@ -337,8 +347,8 @@ def _model(
 
 def _write_config(folder: Path, model: SequenceClassifier | LastTokenClassifier) -> dict[str, str]:
     if isinstance(model, LastTokenClassifier):
-        return gpt_sizes.write_config(folder, model.gpt.config)
-    return bert_sizes.write_config(folder, model.bert.config)
+        return write_model_config(folder / GPT_CONFIG, model.gpt.config)
+    return write_model_config(folder / BERT_CONFIG, model.bert.config)
 
 
 @torch.no_grad()
