@@ -283,3 +283,13 @@ def test_errors_of_evaluate(
     paths = [str(data / name) if name != "nowhere" else name for name in files]
     assert main(["evaluate", str(tmp_path / "run"), *paths]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_evaluation_reads_a_header(data: Path, tmp_path: Path) -> None:
+    """A run that was trained with --header can be evaluated on a file with the same first line."""
+    rows = (data / "reviews.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "a.tsv").write_text("".join(["review\tstars\n", *rows[-30:]]), encoding="utf-8")
+    model = regard.train_text_classifier(tmp_path / "run", train=tmp_path / "a.tsv", header=True, **BERT)
+    assert model.evaluate(tmp_path / "a.tsv", header=True)["examples"] == 30
+    assert main(["evaluate", str(tmp_path / "run"), str(tmp_path / "a.tsv"), "--header"]) == 0
+    assert main(["evaluate", str(tmp_path / "run"), str(tmp_path / "a.tsv")]) == 1
