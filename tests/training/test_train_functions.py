@@ -293,3 +293,13 @@ def test_evaluation_reads_a_header(data: Path, tmp_path: Path) -> None:
     assert model.evaluate(tmp_path / "a.tsv", header=True)["examples"] == 30
     assert main(["evaluate", str(tmp_path / "run"), str(tmp_path / "a.tsv"), "--header"]) == 0
     assert main(["evaluate", str(tmp_path / "run"), str(tmp_path / "a.tsv")]) == 1
+
+
+def test_export_chooses_the_format_by_the_model(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(tmp_path / "run")
+    regard.train_masked_language_model(run, train=data / "plain.txt", documents="line", **BERT)
+    assert main(["export", run, "--to", "ctranslate2"]) == 1
+    assert "to (ctranslate2) must be huggingface for a MaskedLanguageModel" in capsys.readouterr().err
+    assert main(["export", run]) == 0
+    assert capsys.readouterr().out.strip() == str(Path(run) / "huggingface")
+    assert (Path(run) / "huggingface/config.json").exists()
