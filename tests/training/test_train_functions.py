@@ -285,6 +285,23 @@ def test_errors_of_evaluate(
     assert message in capsys.readouterr().err
 
 
+def test_a_run_that_is_a_file_is_refused(data: Path, tmp_path: Path) -> None:
+    for folder in (data / "train.tsv", data / "train.tsv" / "run"):
+        with pytest.raises(ValueError, match=r"run \(.*\) must be a folder; got the file .*train\.tsv\. Give the path"):
+            recurrent(data, folder)
+
+
+def test_a_run_that_is_not_writable_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(ValueError, match=r"run \(.*\) must be writable; .* is not\. Give a folder"):
+        recurrent(data, tmp_path / "run")
+
+
+def test_a_folder_in_place_of_a_file_is_named(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"data: train \(.*\) must be a file; got a folder"):
+        regard.train_language_model(tmp_path / "run", train=data, **SMALL)
+
+
 def test_evaluation_reads_a_header(data: Path, tmp_path: Path) -> None:
     """A run that was trained with --header can be evaluated on a file with the same first line."""
     rows = (data / "reviews.tsv").read_text(encoding="utf-8").splitlines(keepends=True)

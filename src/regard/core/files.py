@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -16,6 +17,8 @@ except ImportError:  # Windows has no fcntl: processes that start together then 
 
 TEMPORARY = ".regard-part"
 """Suffix of temporary folders: `.name.xxxxxxxx.regard-part`."""
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
+"""Errors of a folder that cannot be written to, however much space there is."""
 FORMER = "former"
 """Name of the folder being replaced, inside a temporary folder."""
 
@@ -107,6 +110,10 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def unwritable(path: Path, size: int, error: OSError) -> Unwritable:
     free = shutil.disk_usage(path.parent).free / 2**20 if path.parent.exists() else 0.0
+    if error.errno in FORBIDDEN:
+        return Unwritable(
+            f"training: {path} must be writable; got {error.strerror}. Change its permissions, or give another folder."
+        )
     return Unwritable(
         f"training: {path} ({size / 2**20:.1f} MiB) must be written; got {error.strerror or error} with {free:,.1f} "
         "MiB free. Free some space and run the same command again: it resumes from the last checkpoint."
@@ -194,8 +201,12 @@ def _finish(workspace: Path) -> None:
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
     """Let one process at a time create the files in `folder`. The others wait and then find them there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".making").open("w") as lock:  # the system releases the lock even if the process is killed
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".making").open("w")
+    except OSError as error:
+        raise unwritable(folder, 0, error) from error
+    with file as lock:  # the system releases the lock even if the process is killed
         if fcntl is not None:
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
