@@ -57,7 +57,10 @@ def visible_files(folder: Path) -> list[Path]:
 
 
 class Unwritable(OSError):
-    """A file of a run could not be written, for example because the disk is full."""
+    """A file could not be written, for example because the disk is full."""
+
+    def __str__(self) -> str:
+        return str(self.args[-1])  # without the number of the error
 
 
 def write(path: Path, data: bytes) -> None:
@@ -110,6 +113,8 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def unwritable(path: Path, size: int, error: OSError) -> Unwritable:
     free = shutil.disk_usage(path.parent).free / 2**20 if path.parent.exists() else 0.0
+    if isinstance(error, Unwritable):
+        return error
     if error.errno in FORBIDDEN:
         return Unwritable(
             f"training: {path} must be writable; got {error.strerror}. Change its permissions, or give another folder."
@@ -145,12 +150,22 @@ def sync(folder: Path) -> None:
         os.close(handle)
 
 
+def _temporary_folder(path: Path) -> Path:
+    """Create a temporary folder beside `path`. An error names `path`, not the temporary folder."""
+    try:
+        return Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.parent))
+    except OSError as error:
+        if error.errno not in FORBIDDEN:
+            raise
+        raise Unwritable(error.errno, f"{path} must be writable; got {error.strerror}. Give another path.") from error
+
+
 @contextmanager
 def _workspace(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`. It stays locked while its process is alive."""
     with ExitStack() as stack:
         while True:
-            workspace = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.parent))
+            workspace = _temporary_folder(path)
             stack.callback(shutil.rmtree, workspace, ignore_errors=True)
             try:
                 stack.enter_context(_locked(workspace, wait=True))
