@@ -29,8 +29,8 @@ def run(options: argparse.Namespace) -> int:
     fitting = "ctranslate2" if isinstance(model, Translator) else "huggingface"
     if options.to not in (None, fitting):
         raise ValueError(
-            f"export: to ({options.to}) must be {fitting} for a {type(model).__name__}; {options.folder} has one. Omit "
-            "--to."
+            f"export: to ({options.to}) must be {fitting} for a {type(model).__name__}; {options.folder} has one. Try "
+            f"regard export {options.folder} --to {fitting}."
         )
     out: Path = options.out or options.folder / fitting
     model.export(out)
