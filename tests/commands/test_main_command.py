@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from PIL import Image
 from regard import __version__
 from regard.attention.native import engine
 from regard.commands import date_contest, info
+from regard.commands import main as commands_main
 from regard.commands.demo_progress import ModelBar, evaluations
 from regard.commands.main import COMMANDS, main
 from regard.core import assets
@@ -134,6 +136,47 @@ def test_the_path_of_the_kernels_is_not_wrapped(
 def test_bad_input_is_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 1
     assert message in capsys.readouterr().err
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2 and "translate sentences with a trained model" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        (["trnaslate"], "regard: error: unknown command trnaslate. Did you mean translate?"),
+        (["zzz"], "regard: error: unknown command zzz. regard --help lists them."),
+        (["train", "clasify", "x"], "regard train: error: unknown recipe clasify. Did you mean classify?"),
+        (["train", "zzz", "x"], "unknown recipe zzz. It is one of translate, language, pretrain, classify."),
+        (["translate", "x", "--bem", "3", "Hallo"], "regard translate: error: unrecognized option --bem. Did you mean"),
+        (["evaluate", "x", "y", "--zzz=1"], "regard evaluate: error: unrecognized option --zzz. Put a text after --."),
+    ],
+)
+def test_a_typing_error_gets_a_suggestion(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_warnings_are_messages_without_a_source_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def warn(options: object) -> int:
+        source = Path(commands_main.__file__).with_name("info.py")
+        print(warnings.formatwarning("fonts: 你 has no font.", UserWarning, str(source), 3), end="")
+        print(warnings.formatwarning("of torch", UserWarning, "/lib/torch/x.py", 3), end="")
+        return 0
+
+    before = warnings.formatwarning
+    monkeypatch.setattr(COMMANDS["info"][0], "run", warn)
+    assert main(["info"]) == 0 and warnings.formatwarning is before
+    output = capsys.readouterr().out
+    assert output.startswith("regard info: fonts: 你 has no font.\n") and "/lib/torch/x.py:3: UserWarning" in output
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,16 @@
 """Atomic writes: a file is complete, or it does not exist."""
 
+import errno
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
-from regard.core.files import TEMPORARY, exclusive_lock, remove_stale, replacing
+from regard.core.files import TEMPORARY, Unwritable, exclusive_lock, remove_stale, replacing
 
 
 @pytest.mark.parametrize("former", [None, "old"])
@@ -107,3 +109,22 @@ def test_folders_of_others_stay(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     remove_stale(tmp_path)
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_path_that_is_not_writable_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> str:
+        raise OSError(errno.EROFS, "Read-only file system", "/.out.txt.x.regard-part")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    with pytest.raises(Unwritable) as raised, replacing(tmp_path / "out.txt"):
+        pass
+    assert (
+        str(raised.value) == f"{tmp_path / 'out.txt'} must be writable; got Read-only file system. Give another path."
+    )
+
+
+def test_a_lock_in_a_place_that_is_no_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused = pytest.raises(Unwritable, match=r"file/data must be writable; got Not a directory")
+    with refused, exclusive_lock(tmp_path / "file/data"):
+        pass

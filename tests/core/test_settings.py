@@ -158,3 +158,9 @@ def test_json_errors_are_reported_together_with_their_keys() -> None:
         from_json(Recipe, '{\n"data":}')
     with pytest.raises(ValueError, match=r"settings: model \(3\) must be an object with settings"):
         from_json(Recipe, '{"data": "x", "model": 3}')
+
+
+def test_help_does_not_show_none_as_a_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(Training, ["--help-all"])
+    assert "(default: None)" not in (output := capsys.readouterr().out) and "(default: 0.001)" in output

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from regard.data import Report
-from regard.data.labelled_text import Columns, Example, labels_of, numbers_of, read_labelled, split
+from regard.data.labelled_text import Columns, Example, check_labels, labels_of, numbers_of, read_labelled, split
 
 
 def read(path: Path, contents: str | bytes, **options: Any) -> tuple[list[tuple[str, str, int]], str]:
@@ -23,7 +23,7 @@ def test_tabs_without_header_and_without_a_last_line_end(tmp_path: Path) -> None
     assert result == [('one " quote', "no", 1), ("two", "yes", 2)] and message == "2 texts kept; left out: none"
 
 
-@pytest.mark.parametrize("header", ["sentence\tlabel", "text\tlabel"])
+@pytest.mark.parametrize("header", ["sentence\tlabel", "text\tlabel", "review\tlabel", "Text\tLabel"])
 def test_tabs_with_a_header(tmp_path: Path, header: str) -> None:
     result, message = read(tmp_path / "a.tsv", f"{header}\na b\t1\n")
     names = ", ".join(map(repr, header.split("\t")))
@@ -35,6 +35,31 @@ def test_a_header_can_be_set(tmp_path: Path) -> None:
     assert read(tmp_path / "a.tsv", text)[0] == [("review", "stars", 1), ("a b", "1", 2)]
     assert read(tmp_path / "a.tsv", text, header=True)[0] == [("a b", "1", 2)]
     assert len(read(tmp_path / "a.tsv", "text\tlabel\na b\t1\n", header=False)[0]) == 2
+
+
+def test_a_header_that_is_read_as_a_text_is_refused(tmp_path: Path) -> None:
+    """Otherwise the model would have a third class, of one text."""
+    rows = "".join(f"film {n}\t{n % 2}\n" for n in range(9))
+    read(tmp_path / "a.tsv", f"review\tstars\n{rows}")
+    examples = list(read_labelled(tmp_path / "a.tsv"))
+    labels = labels_of(examples)
+    with pytest.raises(
+        ValueError, match=r"label \(stars\) in line 1 of .*a\.tsv must occur more than once; .* --header"
+    ):
+        check_labels(examples, labels, tmp_path / "a.tsv", None)
+    check_labels(examples, labels, tmp_path / "a.tsv", False)
+    check_labels(examples[1:], ["0", "1"], tmp_path / "a.tsv", None)
+    with pytest.raises(ValueError, match=r"label \(stars\) in line 1 .* If the line names the columns, add --header"):
+        numbers_of(examples, ["0", "1"], tmp_path / "a.tsv")
+
+
+def test_texts_in_the_column_of_labels_are_refused(tmp_path: Path) -> None:
+    read(tmp_path / "a.tsv", "".join(f"{n % 2}\ta film of {n} minutes, and more\n" for n in range(40)))
+    examples = list(read_labelled(tmp_path / "a.tsv"))
+    with pytest.raises(
+        ValueError, match=r"labels \(40 different ones\) .* 'a film of 0 minutes, and more'.* TAB label"
+    ):
+        check_labels(examples, labels_of(examples), tmp_path / "a.tsv", None)
 
 
 def test_columns_by_name(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load as load_bytes
 
 from regard.core import files
 from regard.core.digests import json_bytes, read_json
 from regard.core.files import write
-from regard.core.tensor_files import read_tensors
+from regard.core.tensor_files import read_tensors, tensor_bytes
 from regard.training import Damaged, Unwritable, checkpoint
 from regard.training.checkpoint import Progress
 
@@ -169,3 +170,12 @@ def test_json_without_a_digest_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("[1, 2]")
     with pytest.raises(Damaged, match=r"a\.json must be complete JSON"):
         read_json(tmp_path / "a.json")
+
+
+def test_equal_contents_have_equal_bytes() -> None:
+    """safetensors writes metadata in an order that changes with every call."""
+    tensors = {"b": torch.arange(3), "a": torch.ones(2, 5)}
+    metadata = {f"key {n}": "é" * n for n in range(9)}
+    first, *others = (tensor_bytes(tensors, metadata) for _ in range(5))
+    assert all(other == first for other in others)
+    assert load_bytes(first)["a"].equal(tensors["a"]) and load_bytes(first)["b"].equal(tensors["b"])

@@ -421,6 +421,15 @@ def test_a_warm_up_longer_than_the_minutes_is_refused(tmp_path: Path) -> None:
     session.check_warmup()
 
 
+def test_a_warm_up_longer_than_the_epochs_is_refused_and_can_be_corrected_in_the_same_folder(tmp_path: Path) -> None:
+    config = dataclasses.replace(SHORT, steps=None, epochs=2, warmup=50)
+    with pytest.raises(ValueError, match=r"warmup \(50\) must not be longer than the run, 12 steps in 2 epochs"):
+        run(tmp_path, config)
+    run(tmp_path, dataclasses.replace(config, warmup=0.1))
+    with pytest.raises(ValueError, match=r"settings must be those of the run .* training.warmup \(0.1 there, 3 here\)"):
+        run(tmp_path, dataclasses.replace(config, warmup=3))
+
+
 def test_an_evaluation_ends_at_its_deadline_and_keeps_its_size() -> None:
     task, shares = Toy(), list[float]()
     task.report = shares.append

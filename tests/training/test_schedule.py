@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 
 from regard.training import Training
 from regard.training.optimizer import Schedule
+from regard.training.recipes.recipe_choice import MODULES
 
 
 @pytest.mark.parametrize("kind", ["cosine", "linear", "inverse_sqrt", "constant"])
@@ -64,3 +66,14 @@ def test_constant() -> None:
 def test_a_schedule_from_settings() -> None:
     schedule = Schedule.of(Training(minutes=2.0, warmup=5, final_rate=0.2), steps=math.inf)
     assert schedule == Schedule("cosine", 5, math.inf, 120.0, 0.2)
+
+
+@pytest.mark.parametrize("name,kind", [(name, kind) for name, module in MODULES.items() for kind in module.KINDS])
+def test_by_default_short_runs_reach_the_learning_rate(name: str, kind: str) -> None:
+    """Little data or a few minutes are enough: a warm-up of 500 steps never ended in a run of 270."""
+    default = next(item for item in dataclasses.fields(MODULES[name].KINDS[kind]) if item.name == "training")
+    training = default.default_factory()  # type: ignore[misc]  # all recipes have one
+    by_steps = Schedule.of(dataclasses.replace(training, steps=60), 60)
+    assert max(by_steps(step) for step in range(1, 61)) > 0.8
+    by_time = Schedule.of(dataclasses.replace(training, minutes=1.0), 10_000)
+    assert max(by_time(step, step) for step in range(1, 61)) > 0.8

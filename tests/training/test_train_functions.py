@@ -283,3 +283,40 @@ def test_errors_of_evaluate(
     paths = [str(data / name) if name != "nowhere" else name for name in files]
     assert main(["evaluate", str(tmp_path / "run"), *paths]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_a_run_that_is_a_file_is_refused(data: Path, tmp_path: Path) -> None:
+    for folder in (data / "train.tsv", data / "train.tsv" / "run"):
+        with pytest.raises(ValueError, match=r"run \(.*\) must be a folder; got the file .*train\.tsv\. Give the path"):
+            recurrent(data, folder)
+
+
+def test_a_run_that_is_not_writable_is_refused(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(ValueError, match=r"run \(.*\) must be writable; .* is not\. Give a folder"):
+        recurrent(data, tmp_path / "run")
+
+
+def test_a_folder_in_place_of_a_file_is_named(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"data: train \(.*\) must be a file; got a folder"):
+        regard.train_language_model(tmp_path / "run", train=data, **SMALL)
+
+
+def test_evaluation_reads_a_header(data: Path, tmp_path: Path) -> None:
+    """A run that was trained with --header can be evaluated on a file with the same first line."""
+    rows = (data / "reviews.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "a.tsv").write_text("".join(["review\tstars\n", *rows[-30:]]), encoding="utf-8")
+    model = regard.train_text_classifier(tmp_path / "run", train=tmp_path / "a.tsv", header=True, **BERT)
+    assert model.evaluate(tmp_path / "a.tsv", header=True)["examples"] == 30
+    assert main(["evaluate", str(tmp_path / "run"), str(tmp_path / "a.tsv"), "--header"]) == 0
+    assert main(["evaluate", str(tmp_path / "run"), str(tmp_path / "a.tsv")]) == 1
+
+
+def test_export_chooses_the_format_by_the_model(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(tmp_path / "run")
+    regard.train_masked_language_model(run, train=data / "plain.txt", documents="line", **BERT)
+    assert main(["export", run, "--to", "ctranslate2"]) == 1
+    assert "to (ctranslate2) must be huggingface for a MaskedLanguageModel" in capsys.readouterr().err
+    assert main(["export", run]) == 0
+    assert capsys.readouterr().out.strip() == str(Path(run) / "huggingface")
+    assert (Path(run) / "huggingface/config.json").exists()

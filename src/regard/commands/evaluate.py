@@ -36,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text-column", default="", metavar="NAME", help="column of the text (default: text)")
     parser.add_argument("--label-column", default="", metavar="NAME", help="column of the label (default: label)")
     parser.add_argument(
+        "--header",
+        action=argparse.BooleanOptionalAction,
+        help="whether the first line of a .tsv file names its columns (default: if the names are known)",
+    )
+    parser.add_argument(
         "--documents",
         choices=("blank", "line", "file"),
         default="blank",
@@ -81,8 +86,9 @@ def evaluated(model: TrainedModel, options: argparse.Namespace) -> Mapping[str, 
             raise ValueError(f"files ({len(files)}) must be one for a classifier. Evaluate one after the other.")
         if isinstance(model, ImageClassifier):
             return model.evaluate(files[0])
-        return model.evaluate(files[0], text_column=options.text_column, label_column=options.label_column)
-    return model.evaluate(*files, size=options.beam, longest=options.longest)
+        columns = {"text_column": options.text_column, "label_column": options.label_column}
+        return model.evaluate(files[0], **columns, header=options.header)
+    return model.evaluate(*files, size=options.beam, longest=options.longest, header=options.header)
 
 
 def _print(scores: Mapping[str, Any]) -> None:

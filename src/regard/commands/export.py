@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-EXAMPLE = "example:\n  regard export runs/de-en --to ctranslate2"
+EXAMPLE = """examples:
+  regard export runs/de-en                  a translator, for CTranslate2
+  regard export runs/mood --out mood-bert   other models, for transformers"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,8 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to",
         choices=("ctranslate2", "huggingface"),
-        default="ctranslate2",
-        help="format: ctranslate2 for translators, huggingface for other models (default: %(default)s)",
+        help="format (default: ctranslate2 for translators, huggingface for other models)",
     )
     parser.add_argument("--out", type=Path, help="output folder (default: RUN/ctranslate2 or RUN/huggingface)")
 
@@ -26,12 +27,12 @@ def run(options: argparse.Namespace) -> int:
 
     model = load(options.folder)
     fitting = "ctranslate2" if isinstance(model, Translator) else "huggingface"
-    if options.to != fitting:
+    if options.to not in (None, fitting):
         raise ValueError(
             f"export: to ({options.to}) must be {fitting} for a {type(model).__name__}; {options.folder} has one. Try "
             f"regard export {options.folder} --to {fitting}."
         )
-    out: Path = options.out or options.folder / options.to
+    out: Path = options.out or options.folder / fitting
     model.export(out)
     print(out)
     return 0

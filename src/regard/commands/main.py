@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = " ".join(["regard", *words[:1]])
     try:
         try:
-            return _run(words)
+            with _plain_warnings(name):
+                return _run(words)
         finally:  # also after --help, which ends the process
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -77,6 +81,25 @@ def _prepare_streams() -> None:
             stream.reconfigure(encoding="utf-8")
 
 
+@contextmanager
+def _plain_warnings(name: str) -> Iterator[None]:
+    """Print our own warnings as messages of the command, without the path and the line of the source that warned."""
+    original, package = warnings.formatwarning, str(Path(__file__).parents[1])
+
+    def formatted(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if filename.startswith(package):
+            return f"{name}: {message}\n"
+        return original(message, category, filename, lineno, line)
+
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = original
+
+
 def _discard_output() -> None:
     """Discard output that cannot be written. Otherwise Python would retry at exit and print an error."""
     try:
@@ -96,13 +119,23 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     argument is a text. The options of `train` depend on the recipe, so that unknown ones are left in `rest`.
     """
     cut = list(words).index("--") if "--" in words else len(words)
-    parser = _parser()
+    parser, commands = _parser()
+    if not words:
+        parser.print_help()
+        raise SystemExit(2)
+    if not words[0].startswith("-") and words[0] not in COMMANDS:
+        parser.error(f"unknown command {words[0]}. {_suggestion(words[0], COMMANDS, 'regard --help lists them.')}")
     options, rest = parser.parse_known_args(translate.complete_alignments(words[:cut]))
     last = [*words[cut + 1 :]]
     if options.command == "train":
         options.rest = [decode_argument(word, "argument") for word in rest + last]
         return options
-    if ((rest or last) and not hasattr(options, "texts")) or any(word.startswith("-") for word in rest):
+    parser = commands[options.command]
+    unknown = next((word.partition("=")[0] for word in rest if word.startswith("-")), None)
+    if unknown is not None:
+        known = [flag for action in parser._actions for flag in action.option_strings]
+        parser.error(f"unrecognized option {unknown}. {_suggestion(unknown, known, 'Put a text after --.')}")
+    if (rest or last) and not hasattr(options, "texts"):
         parser.error(f"unrecognized arguments: {' '.join(rest + last)}")
     if hasattr(options, "texts"):
         options.texts += rest + last
@@ -116,7 +149,13 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _parser() -> argparse.ArgumentParser:
+def _suggestion(word: str, known: Iterable[str], otherwise: str) -> str:
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f"Did you mean {near[0]}?" if near else otherwise
+
+
+def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Return the parser, and that of each command by name."""
     from .. import __version__
 
     parser = argparse.ArgumentParser(prog="regard", description="Attention at fused-kernel speed, and visible.")
@@ -132,4 +171,4 @@ def _parser() -> argparse.ArgumentParser:
         )
         module.add_arguments(command)
         command.set_defaults(run=module.run)
-    return parser
+    return parser, commands.choices

@@ -87,7 +87,7 @@ def read_texts(options: argparse.Namespace, *, are_files: bool = False) -> Itera
         raise ValueError(f"texts ({len(texts)}) and files ({len(files)}) must not both be given.")
     for path in files:
         if not path.is_file():
-            raise ValueError(f"file ({path}) must exist.")
+            raise ValueError(f"file ({path}) must {'be a file; got a folder' if path.is_dir() else 'exist'}.")
     if files:
         return (line for path in files for line in read_file(path, options.command))
     if len(texts) == 1 and not are_files and _is_file(texts[0]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +26,7 @@ examples:
   regard train language runs/plays --train plays.txt --vocabulary characters --minutes 10
   regard train pretrain runs/bert --train reviews.txt --documents line --minutes 45
   regard train classify runs/mood --train reviews.tsv --from runs/bert
+  regard train classify runs/fashion --train data/fashion-mnist --minutes 30
   torchrun --nproc-per-node 2 -m regard train translate runs/de-en …
 
 regard train translate --help shows the main settings of a recipe, --help-all all of them."""
@@ -51,7 +53,7 @@ FROM = "start from a trained run or a Hugging Face directory; --help-all with it
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.allow_abbrev = False
-    parser.add_argument("recipe", metavar="RECIPE", choices=RECIPES, nargs="?")
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="translate, language, pretrain or classify")
     parser.add_argument("folder", metavar="RUN", type=Path, nargs="?", help="the folder of the run")
     parser.add_argument("--kind", default=None, help=KIND)
     parser.add_argument("--config", type=Path, metavar="FILE", help=CONFIG)
@@ -65,6 +67,10 @@ def run(options: argparse.Namespace) -> int:
     if options.recipe is None:
         options.parser.print_help()
         return 0 if asked else 2
+    if options.recipe not in RECIPES:
+        near = difflib.get_close_matches(options.recipe, RECIPES, 1)
+        remedy = f"Did you mean {near[0]}?" if near else f"It is one of {', '.join(RECIPES)}."
+        options.parser.error(f"unknown recipe {options.recipe}. {remedy}")
     if options.folder is None and rest and not rest[0].startswith("-"):  # after an option: --kind recurrent RUN
         options.folder = Path(rest.pop(0))
     if options.folder is None and not asked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -63,10 +64,9 @@ def complete_alignments(arguments: Sequence[str]) -> list[str]:
     >>> complete_alignments(["translate", "RUN", "--alignments", "A man"])
     ['translate', 'RUN', '--alignments=output', 'A man']
     """
-    followed = [*arguments[1:], "output"]
     return [
         "--alignments=output" if word == "--alignments" and after not in STEPS else word
-        for word, after in zip(arguments, followed, strict=True)
+        for word, after in zip_longest(arguments, arguments[1:], fillvalue="output")
     ]
 
 

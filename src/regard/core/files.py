@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -16,6 +17,8 @@ except ImportError:  # Windows has no fcntl: processes that start together then 
 
 TEMPORARY = ".regard-part"
 """Suffix of temporary folders: `.name.xxxxxxxx.regard-part`."""
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
+"""Errors of a folder that cannot be written to, however much space there is."""
 FORMER = "former"
 """Name of the folder being replaced, inside a temporary folder."""
 
@@ -54,7 +57,10 @@ def visible_files(folder: Path) -> list[Path]:
 
 
 class Unwritable(OSError):
-    """A file of a run could not be written, for example because the disk is full."""
+    """A file could not be written, for example because the disk is full."""
+
+    def __str__(self) -> str:
+        return str(self.args[-1])  # without the number of the error
 
 
 def write(path: Path, data: bytes) -> None:
@@ -107,6 +113,12 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def unwritable(path: Path, size: int, error: OSError) -> Unwritable:
     free = shutil.disk_usage(path.parent).free / 2**20 if path.parent.exists() else 0.0
+    if isinstance(error, Unwritable):
+        return error
+    if error.errno in FORBIDDEN:
+        return Unwritable(
+            f"training: {path} must be writable; got {error.strerror}. Change its permissions, or give another folder."
+        )
     return Unwritable(
         f"training: {path} ({size / 2**20:.1f} MiB) must be written; got {error.strerror or error} with {free:,.1f} "
         "MiB free. Free some space and run the same command again: it resumes from the last checkpoint."
@@ -138,12 +150,22 @@ def sync(folder: Path) -> None:
         os.close(handle)
 
 
+def _temporary_folder(path: Path) -> Path:
+    """Create a temporary folder beside `path`. An error names `path`, not the temporary folder."""
+    try:
+        return Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.parent))
+    except OSError as error:
+        if error.errno not in FORBIDDEN:
+            raise
+        raise Unwritable(error.errno, f"{path} must be writable; got {error.strerror}. Give another path.") from error
+
+
 @contextmanager
 def _workspace(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`. It stays locked while its process is alive."""
     with ExitStack() as stack:
         while True:
-            workspace = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.parent))
+            workspace = _temporary_folder(path)
             stack.callback(shutil.rmtree, workspace, ignore_errors=True)
             try:
                 stack.enter_context(_locked(workspace, wait=True))
@@ -194,8 +216,12 @@ def _finish(workspace: Path) -> None:
 @contextmanager
 def exclusive_lock(folder: Path) -> Iterator[None]:
     """Let one process at a time create the files in `folder`. The others wait and then find them there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".making").open("w") as lock:  # the system releases the lock even if the process is killed
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".making").open("w")
+    except OSError as error:
+        raise unwritable(folder, 0, error) from error
+    with file as lock:  # the system releases the lock even if the process is killed
         if fcntl is not None:
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

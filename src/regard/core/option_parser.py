@@ -103,7 +103,7 @@ def _print_help(
         name, _, value = flags.partition(" ")
         others.add_argument(name, metavar=value, help=text.replace("%", "%%"))
     others.add_argument("-h", "--help", action="store_true", help="show the main options")
-    others.add_argument("--help-all", action="store_true", help=f"show all options, {hidden} more" * bool(hidden))
+    others.add_argument("--help-all", action="store_true", help=f"show all options{f', {hidden} more' * bool(hidden)}")
     parser.print_help()
     raise SystemExit(0)
 
@@ -137,6 +137,8 @@ METAVARS = {int: "N", float: "X", Path: "FILE", str: "TEXT"}
 def argument(option: Option) -> dict[str, Any]:
     """Return the keyword arguments of argparse's `add_argument` for a setting, with its help and without a default."""
     default = "(required)" if option.default is MISSING else f"(default: {format_value(option.default)})"
+    if option.default is None:  # the text describes what happens without a value
+        default = ""
     return {**_argument(option.hint), "help": f"{option.text} {default}".strip().replace("%", "%%")}
 
 

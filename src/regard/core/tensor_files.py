@@ -7,6 +7,7 @@ wrong length.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,7 +27,20 @@ def tensor_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | No
     """
     whole = {name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}
     every = {"format": "pt", "sha256": digest(whole), **(metadata or {})}
-    return bytes(save(whole, {**every, "metadata_sha256": json_digest(every)}))
+    return _with_sorted_header(save(whole, {**every, "metadata_sha256": json_digest(every)}))
+
+
+def _with_sorted_header(data: bytes) -> bytes:
+    """Sort the metadata of a safetensors file, which has them in a random order. Equal contents then have equal bytes.
+
+    The file is the length of its header in 8 bytes, the header as JSON, padded with spaces, and the tensors.
+    """
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
+    return len(text).to_bytes(8, "little") + text + data[start:]
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

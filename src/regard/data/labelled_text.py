@@ -39,12 +39,15 @@ class Columns:
     (1, 2)
     >>> Columns().is_header(["sentence", "label"]), Columns().is_header(["a fine film", "good"])
     (True, False)
+    >>> Columns().is_header(["review", "Label"])
+    True
     """
 
     text: str = ""
     label: str = ""
     header: bool | None = None
-    """Whether the first line of a .tsv file names the columns. None: if it has the names of both."""
+    """Whether the first line of a .tsv file names the columns. None: if it has the names of both, or if the second of
+    two is label."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -79,7 +82,10 @@ class Columns:
             return self.header
         if self.text or self.label:
             return True
-        return all(any(name in fields for name in names) for names in (self.texts, self.labels))
+        names = [field.strip().lower() for field in fields]
+        if len(names) == 2 and names[1] in LABEL:  # such as review TAB label: a text of class "label" is less likely
+            return True
+        return all(any(name in names for name in wanted) for wanted in (self.texts, self.labels))
 
 
 def read_labelled(
@@ -160,7 +166,7 @@ def _tsv(lines: Iterable[str], path: Path, columns: Columns) -> Iterator[Row]:
     for number, line in enumerate(lines, 1):
         fields = line.rstrip("\r\n").split("\t")
         if number == 1 and columns.is_header(fields):
-            named = columns.text or columns.label or len(fields) != 2 or Columns().is_header(fields)
+            named = columns.text or columns.label or len(fields) != 2 or _has_both_names(fields)
             positions, width = columns.column_positions(fields, path) if named else (0, 1), len(fields)
             yield number, f"header {', '.join(map(repr, fields))}"
         elif len(fields) != width:
@@ -168,6 +174,10 @@ def _tsv(lines: Iterable[str], path: Path, columns: Columns) -> Iterator[Row]:
         else:
             text, label = positions or (0, 1)
             yield number, fields[text], fields[label]
+
+
+def _has_both_names(fields: Sequence[str]) -> bool:
+    return all(any(name in fields for name in names) for names in (TEXT, LABEL))
 
 
 def _csv(lines: Iterable[str], path: Path, columns: Columns) -> Iterator[Row]:
@@ -230,6 +240,31 @@ def labels_of(examples: Iterable[Example]) -> list[str]:
     return sorted(labels)
 
 
+def check_labels(examples: Sequence[Example], labels: Sequence[str], path: Path, header: bool | None) -> None:
+    """Raise ValueError if the labels look like texts, or the first line like the names of columns.
+
+    A header that is read as a text adds a class with one text, and a share of the accuracy is then meaningless.
+
+    >>> check_labels([Example("text", "a", 1), Example("text", "b", 2)], ["a", "b"], Path("a.tsv"), None)
+    """
+    if len(examples) >= 20 and 2 * len(labels) > len(examples):
+        raise ValueError(
+            f"labelled: labels ({len(labels):,} different ones) of {path} must repeat; got {len(examples):,} texts, "
+            f"the first with the label {_short(examples[0].label)!r}. Each line is text TAB label, in this order."
+        )
+    first = examples[0]
+    alone = first.line == 1 and len(labels) > 2 and sum(example.label == first.label for example in examples) == 1
+    if alone and header is None and ".tsv" in path.suffixes:
+        raise ValueError(
+            f"labelled: label ({first.label}) in line 1 of {path} must occur more than once; got no other text with "
+            "it. If the line names the columns, add --header; if it is a text, add --no-header."
+        )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 30 else f"{text[:30]}…"
+
+
 def numbers_of(examples: Iterable[Example], labels: Sequence[str], path: Path) -> list[int]:
     """Return the index of each example's label.
 
@@ -244,6 +279,8 @@ def numbers_of(examples: Iterable[Example], labels: Sequence[str], path: Path) -
             raise ValueError(
                 f"labelled: label ({example.label}) in line {example.line} of {path} must be one of training: {shown}; "
                 "got an unknown one. Fix the line, or train on texts with this label."
+                + " If the line names the columns, add --header."
+                * (example.line == 1)
             )
         result.append(indices[example.label])
     return result

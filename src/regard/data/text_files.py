@@ -165,7 +165,7 @@ def _paired_lines(sides: list[Iterator[Line]], files: list[Path]) -> Iterator[tu
     if counts[0] != counts[1]:
         raise ValueError(
             f"parallel: {files[0]} ({counts[0]:,} lines) must have as many lines as {files[1]}; got {counts[1]:,}. "
-            "All pairs after the first missing line would be mismatched."
+            "All pairs after the first missing line would be mismatched: add it, or give files of the same text."
         )
 
 

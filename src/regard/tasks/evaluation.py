@@ -86,7 +86,12 @@ class MaskedScores(TypedDict):
 
 
 def evaluate_translator(
-    translator: Translator, files: Sequence[str | Path], *, size: int = 5, longest: int = 128
+    translator: Translator,
+    files: Sequence[str | Path],
+    *,
+    size: int = 5,
+    longest: int = 128,
+    header: bool | None = None,
 ) -> TranslationScores:
     """Translate the sources of sentence pairs and compare with their targets.
 
@@ -95,8 +100,9 @@ def evaluate_translator(
         files: two files with one sentence per line, or one file of SOURCE TAB TARGET lines.
         size: beam size; 1 for greedy search.
         longest: maximum number of tokens of a translation.
+        header: whether the first line of a TSV file names its columns. By default, known names are detected.
     """
-    pairs = list(read_pairs(files))
+    pairs = list(read_pairs(files, header=header))
     references = References([target for _, target in pairs])
     translations = translator([source for source, _ in pairs], size=size, longest=longest)
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
@@ -117,10 +123,15 @@ def evaluate_translator(
 
 
 def evaluate_text_classifier(
-    classifier: TextClassifier, file: str | Path, *, text_column: str = "", label_column: str = ""
+    classifier: TextClassifier,
+    file: str | Path,
+    *,
+    text_column: str = "",
+    label_column: str = "",
+    header: bool | None = None,
 ) -> ClassificationScores:
     """Classify labelled texts and compare with their labels. See `read_labelled` for the file."""
-    examples = list(read_labelled(file, columns=Columns(text_column, label_column)))
+    examples = list(read_labelled(file, columns=Columns(text_column, label_column, header)))
     wanted = torch.tensor(numbers_of(examples, classifier.labels, Path(file)))  # (N,)
     probabilities = classifier.probabilities([example.text for example in examples])  # (N, C)
     return _classification(probabilities.clamp_min(1e-30).log(), wanted, classifier.labels)

@@ -81,17 +81,20 @@ class TextClassifier:
         tokens = self.words.pieces(ids)
         return block_maps(maps, tokens, tokens)
 
-    def evaluate(self, file: str | Path, *, text_column: str = "", label_column: str = "") -> ClassificationScores:
+    def evaluate(
+        self, file: str | Path, *, text_column: str = "", label_column: str = "", header: bool | None = None
+    ) -> ClassificationScores:
         """Classify labelled texts and compare with their labels: accuracy, F1 and the confusion matrix.
 
         Args:
             file: a .tsv, .csv or .jsonl file, as in `regard train classify`.
             text_column: column of the text; by default the one named text or sentence.
             label_column: column of the label; by default the one named label.
+            header: whether the first line of a .tsv file names its columns. By default, known names are detected.
         """
         from .evaluation import evaluate_text_classifier
 
-        return evaluate_text_classifier(self, file, text_column=text_column, label_column=label_column)
+        return evaluate_text_classifier(self, file, text_column=text_column, label_column=label_column, header=header)
 
     def export(self, folder: str | Path) -> Path:
         """Write a directory that `transformers` loads as a BertForSequenceClassification. Return the folder.

@@ -158,17 +158,20 @@ class Translator:
         tokens = self.target.pieces((*one.written, EOS)), self.source.pieces(one.read)
         return block_maps(self._maps([one]), *tokens)
 
-    def evaluate(self, *files: str | Path, size: int = 5, longest: int = 128) -> TranslationScores:
+    def evaluate(
+        self, *files: str | Path, size: int = 5, longest: int = 128, header: bool | None = None
+    ) -> TranslationScores:
         """Translate the sources of sentence pairs and compare with their targets: loss, BLEU and chrF.
 
         Args:
             files: two files with one sentence per line, or one file of SOURCE TAB TARGET lines.
             size: beam size; 1 for greedy search.
             longest: maximum number of tokens of a translation.
+            header: whether the first line of a TSV file names its columns. By default, known names are detected.
         """
         from .evaluation import evaluate_translator
 
-        return evaluate_translator(self, files, size=size, longest=longest)
+        return evaluate_translator(self, files, size=size, longest=longest, header=header)
 
     def export(self, folder: str | Path) -> Path:
         """Write a folder that `ctranslate2.Translator` opens, with the vocabularies. Return it.

@@ -26,6 +26,7 @@ from ..tasks.run_files import compare_fingerprints, read_fingerprints
 
 KEPT = 2
 TENSORS, PROGRESS = "tensors.safetensors", "progress.json"
+WEIGHTS = "model.safetensors"
 
 
 @dataclass
@@ -95,6 +96,11 @@ def state_path(folder: Path, step: int) -> Path:
 def states(folder: Path) -> list[Path]:
     """Return the complete states of a run, oldest first."""
     return sorted(path for path in folder.glob("state-*") if path.is_dir())
+
+
+def is_trained(folder: Path) -> bool:
+    """Return whether the folder holds results of training: a state or weights."""
+    return bool(states(folder)) or (folder / WEIGHTS).exists()
 
 
 def load(path: Path, fingerprints: Mapping[str, str] | None = None) -> tuple[Progress, dict[str, Tensor]]:

@@ -86,6 +86,7 @@ def fit(
         log.begin(task, {"training": asdict(config), **(recipe or {})}, digests or {})
         session = Session(task, config, processes, signals)
         log.resume(session)
+        session.check_warmup()
         if session.progress.finished and reached(session):
             return log.conclude(session, trained=False)
         steps = session.batches()

@@ -23,7 +23,7 @@ from ..core.files import unwritable, write
 from ..core.json_files import parse_json
 from ..core.tensor_files import tensor_bytes
 from ..tasks.run_files import LIMITS, _plain, flat, read_config
-from .checkpoint import clear
+from .checkpoint import clear, is_trained
 
 try:
     import fcntl
@@ -68,7 +68,7 @@ class Run:
         return (self.folder / "config.json").exists()
 
     def begin(self, config: Mapping[str, Any]) -> None:
-        """Write the settings. For an existing run, raise ValueError if they differ, except for raised limits."""
+        """Write the settings. For an existing run, raise ValueError if they differ; see `check_settings`."""
         check_settings(self.folder, config)
         write(self.folder / "config.json", json_bytes(_plain(config)))
 
@@ -128,11 +128,17 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def check_settings(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raise ValueError if the folder holds a run with other settings. Limits may be raised."""
+    """Raise ValueError if the folder holds a run with other settings. Limits may be raised.
+
+    Until the first state is saved, all settings of training may change: those of a run whose warm-up was refused, for
+    example.
+    """
     if not (folder / "config.json").exists():
         return
     before, after = flat(read_config(folder)), flat(_plain(config))
     changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
+    if not is_trained(folder):
+        changed = [key for key in changed if not key.startswith("training.")]
     wrong = [key for key in changed if not _raised(key, before.get(key), after.get(key))]
     if wrong:
         differences = ", ".join(f"{key} ({before.get(key)} there, {after.get(key)} here)" for key in wrong)

@@ -132,8 +132,17 @@ class Session:
         return most if self.evaluation_seconds is None else min(most, self.evaluation_seconds)
 
     def check_warmup(self) -> None:
-        """Raise ValueError if a run limited by minutes would end before its warm-up, at the speed so far."""
+        """Raise ValueError if the run would end before its warm-up.
+
+        Steps and epochs are compared at the start of a run, and minutes once the speed is known.
+        """
         at, config = self.progress, self.config
+        if at.step == 0 and config.warmup > self.total:
+            raise ValueError(
+                f"training: warmup ({config.warmup:g}) must not be longer than the run, {self.total:,.0f} steps in "
+                f"{config.epochs} epochs; the learning rate would never reach its peak. Try warmup 0.1, a tenth of the "
+                "run."
+            )
         if config.minutes is None or config.warmup <= max(1, at.step):
             return
         if self._first_step is None:
@@ -147,7 +156,7 @@ class Session:
             raise ValueError(
                 f"training: warmup ({config.warmup:g}) must not be longer than the run, about {expected:,.0f} steps in "
                 f"{config.minutes:g} minutes; the learning rate would never reach its peak. Try warmup 0.1, a tenth of "
-                "the run, in another folder."
+                "the run."
             )
 
     def check(self) -> None:

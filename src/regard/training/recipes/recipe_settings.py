@@ -32,7 +32,13 @@ def missing_files(name: str, paths: Iterable[Path]) -> list[str]:
     >>> missing_files("train", [Path("nowhere.txt")])
     ['data: train (nowhere.txt) must be an existing file.']
     """
-    return [f"data: {name} ({path}) must be an existing file." for path in paths if not path.is_file()]
+    return [
+        f"data: {name} ({path}) must be a file; got a folder."
+        if path.is_dir()
+        else f"data: {name} ({path}) must be an existing file."
+        for path in paths
+        if not path.is_file()
+    ]
 
 
 def fraction_errors(name: str, value: float, usual: float) -> list[str]:
@@ -64,6 +70,20 @@ def length_errors(longest: int, positions: int) -> list[str]:
     return [f"model: positions ({positions}) must be at least longest; got {longest}. Try --longest {positions}."]
 
 
+def folder_errors(folder: Path) -> list[str]:
+    """Return an error if a run cannot be written to the folder: it is a file, or not writable.
+
+    >>> folder_errors(Path("new/run"))
+    []
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        return [f"training: run ({folder}) must be a folder; got the file {existing}. Give the path of a new folder."]
+    if not os.access(existing, os.W_OK):
+        return [f"training: run ({folder}) must be writable; {existing} is not. Give a folder that you may write to."]
+    return []
+
+
 def checked_settings(
     recipe: Any, folder: Path, name: str, kinds: Mapping[str, type] | None = None
 ) -> dict[str, object]:
@@ -72,7 +92,7 @@ def checked_settings(
     Raises:
         ValueError: if settings are invalid (all are listed), or differ from those of the run in the folder.
     """
-    refuse(errors_of(recipe))
+    refuse([*errors_of(recipe), *folder_errors(folder)])
     kind = next((kind for kind, known in (kinds or {}).items() if type(recipe) is known), None)
     values = {field: value for field, value in to_values(recipe).items() if field != "training"}
     settings = {"recipe": name, **({} if kind is None else {"kind": kind}), **values}

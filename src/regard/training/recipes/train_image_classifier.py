@@ -139,7 +139,7 @@ class Recipe:
     data: Pictures
     training: Training = field(
         default_factory=lambda: Training(
-            epochs=25, learning_rate=1e-3, warmup=400, weight_decay=0.05, betas=(0.9, 0.99), average="exponential"
+            epochs=25, learning_rate=1e-3, warmup=0.05, weight_decay=0.05, betas=(0.9, 0.99), average="exponential"
         )
     )
     smoothing: float = 0.1

@@ -158,7 +158,7 @@ class ScratchRecipe(Recipe):
     """Tokens: characters, or the maximum number of byte-level subwords, which are learned from the text."""
     training: Training = field(
         default_factory=lambda: Training(
-            epochs=10, learning_rate=1e-3, warmup=100, final_rate=0.1, betas=(0.9, 0.99), weight_decay=0.1
+            epochs=10, learning_rate=1e-3, warmup=0.05, final_rate=0.1, betas=(0.9, 0.99), weight_decay=0.1
         )
     )
 

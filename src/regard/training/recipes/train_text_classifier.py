@@ -24,7 +24,7 @@ from ...data import Corpus, Report
 from ...data.bare_text import FILE, BareText
 from ...data.corpus import CHUNK, Pair
 from ...data.encodings import allowed, check_share
-from ...data.labelled_text import Columns, Example, labels_of, numbers_of, read_labelled, split
+from ...data.labelled_text import Columns, Example, check_labels, labels_of, numbers_of, read_labelled, split
 from ...data.text_batches import TextBatches
 from ...data.vocabulary import load_vocabulary
 from ...data.wordpiece import CONFIG, PLAIN, TOKENIZER, WordPiece
@@ -94,12 +94,13 @@ class Texts:
     badly_encoded: float | None = None
     """Maximum fraction of lines that are not valid UTF-8. They are skipped; more are an error. Default 0.01."""
     header: bool | None = field(default=None, metadata=LATER)
-    """Whether the first line of a .tsv file names its columns. By default, the names text and label are detected."""
+    """Whether the first line of a .tsv file names its columns. By default, text and label are detected, and any
+    name beside label."""
 
     def errors(self) -> list[str]:
         """Return one message for each invalid setting."""
         valid = [] if self.valid is None else [self.valid]
-        errors = [*missing_files("data", [self.data]), *missing_files("valid", valid)]
+        errors = [*missing_files("train", [self.data]), *missing_files("valid", valid)]
         errors += fraction_errors("hold_out", self.hold_out, 0.1)
         errors += [*range_errors("longest", self.longest, 3, 2**20), *range_errors("tokens", self.tokens, 1, 2**30)]
         return errors + check_share(self.badly_encoded)
@@ -162,6 +163,7 @@ def prepare(
 def _make(config: Texts, folder: Path, vocabulary: Vocabulary, seed: int, say: Say) -> None:
     learn, held = _sides(config, seed, say)
     labels = labels_of(learn)
+    check_labels(learn, labels, config.data, config.header)
     numbers = numbers_of(learn, labels, config.data), numbers_of(held, labels, config.valid or config.data)
     words = vocabulary(example.text for example in learn)
     words.save(folder)

@@ -201,7 +201,7 @@ class Recipe:
     data: Parallel
     training: Training = field(
         default_factory=lambda: Training(
-            epochs=30, learning_rate=2e-3, warmup=500, average="exponential", patience=5, weight_decay=1e-4
+            epochs=30, learning_rate=2e-3, warmup=0.05, average="exponential", patience=5, weight_decay=1e-4
         )
     )
     smoothing: float = 0.1
@@ -267,7 +267,7 @@ def continued(start: str | os.PathLike[str]) -> TransformerRecipe | RecurrentRec
     """Return the settings to continue a run with: those of the run, for ten epochs at a lower learning rate."""
     before = stored(start)
     limits = {"steps": None, "epochs": 10, "minutes": None}
-    training = replace(before.training, **limits, learning_rate=5e-4, warmup=100)  # type: ignore[arg-type]  # None is no limit
+    training = replace(before.training, **limits, learning_rate=5e-4, warmup=0.05)  # type: ignore[arg-type]  # None is no limit
     return replace(before, start=Path(start), training=training)
 
 
