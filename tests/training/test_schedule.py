@@ -59,6 +59,13 @@ def test_inverse_square_root() -> None:
     assert Schedule("inverse_sqrt", 0)(4) == pytest.approx(0.5)
 
 
+def test_inverse_square_root_decays_by_the_clock_if_only_time_limits_the_run() -> None:
+    schedule = Schedule("inverse_sqrt", 0.1, seconds=100)
+    assert [schedule(1, seconds) for seconds in (5, 10, 40, 90)] == pytest.approx([0.5, 1.0, 0.5, 1 / 3])
+    both = Schedule("inverse_sqrt", 0.1, steps=1000, seconds=100)
+    assert [both(400, 1.0), both(1, 40.0)] == pytest.approx([0.5, 0.5])  # whichever ends first
+
+
 def test_constant() -> None:
     assert Schedule("constant", 4)(1000, 1e6) == 1.0
 

@@ -111,14 +111,14 @@ class Schedule:
 
     def __call__(self, step: int, seconds: float = 0.0) -> float:
         """Return the learning rate factor of a step, counted from 1, after `seconds` of training."""
-        warmup = self._warmup
-        rise = min(1.0, step / max(1.0, warmup))
+        passed = step / max(1.0, self._warmup)  # in units of the warm-up
         if 0 < self.warmup < 1:  # a fraction of the steps or of the time, whichever ends first
-            rise = min(1.0, max(rise, seconds / (self.warmup * self.seconds)))
-        if self.kind == "constant" or (step <= warmup and self.kind == "inverse_sqrt"):
+            passed = max(passed, seconds / (self.warmup * self.seconds))
+        rise = min(1.0, passed)
+        if self.kind == "constant":
             return rise
         if self.kind == "inverse_sqrt":
-            return math.sqrt(max(1.0, warmup) / step)
+            return rise if passed <= 1 else math.sqrt(1 / passed)
         p = self.progress(step, seconds)
         fall = 1 - p if self.kind == "linear" else (1 + math.cos(math.pi * p)) / 2
         return rise * (self.final + (1 - self.final) * fall)
