@@ -138,12 +138,6 @@ def test_bad_input_is_named(arguments: list[str], message: str, capsys: pytest.C
     assert message in capsys.readouterr().err
 
 
-def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([])
-    assert ended.value.code == 2 and "translate sentences with a trained model" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "arguments,message",
     [

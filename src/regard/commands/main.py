@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int:
     if not words:
-        _parser().print_help()
+        _parser()[0].print_help()
         return 0
     options = _parse(words)
     return int(options.run(options))
@@ -120,9 +120,6 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     """
     cut = list(words).index("--") if "--" in words else len(words)
     parser, commands = _parser()
-    if not words:
-        parser.print_help()
-        raise SystemExit(2)
     if not words[0].startswith("-") and words[0] not in COMMANDS:
         parser.error(f"unknown command {words[0]}. {_suggestion(words[0], COMMANDS, 'regard --help lists them.')}")
     options, rest = parser.parse_known_args(translate.complete_alignments(words[:cut]))
