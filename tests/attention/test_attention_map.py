@@ -247,7 +247,7 @@ def test_dense_raises_above_its_limit_and_names_the_size() -> None:
     q = torch.randn(1, 8, 50_000, 2)
     m = regard.AttentionMap(Request.of(q, q, q).kept())
     with pytest.raises(
-        ValueError, match=r"of 1×8×50000×50000, take 74\.5 GiB; the limit is 1\.0 GiB.*m\.pool\(512, 512\)"
+        ValueError, match=r"of 1×8×50000×50000 take 74\.5 GiB; the limit is 1\.0 GiB.*m\.pool\(512, 512\)"
     ):
         m.dense()
     with pytest.raises(ValueError, match=r"take 9\.3 GiB"):

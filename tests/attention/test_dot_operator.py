@@ -185,7 +185,7 @@ def test_torch_func_inside_compiled_code_uses_pytorch_operators() -> None:
 
     for model in (each, slope):
         torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="aot_eager")(q, k, v), model(q, k, v))
-    with pytest.raises(ValueError, match=r"cannot serve this request: torch.func sees"):
+    with pytest.raises(ValueError, match=r"cannot serve this request: torch.func can transform only"):
         torch.vmap(lambda a, b, c: regard.attend(a, b, c, backend="native"))(q, k, v)
 
 

@@ -213,9 +213,9 @@ def test_an_in_place_change_before_the_backward_raises() -> None:
 
 WHYS: list[tuple[dict[str, Any], str, str]] = [
     ({}, "torch", "SDPA serves it; native: "),
-    ({"softcap": 2.0}, "blocked", "no softcap"),
-    ({"weighting": "hard"}, "blocked", "soft weights only"),
-    ({"similarity": lambda q, k: q @ k.mT}, "blocked", "dot products only"),
+    ({"softcap": 2.0}, "blocked", "SDPA does not support softcap"),
+    ({"weighting": "hard"}, "blocked", "only soft weights"),
+    ({"similarity": lambda q, k: q @ k.mT}, "blocked", "only dot products"),
 ]
 
 

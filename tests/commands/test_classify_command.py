@@ -174,7 +174,7 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
     (tmp_path / "one.tsv").write_text("x\ta\ny\ta\n")
     (tmp_path / "other.tsv").write_text("x\tgood\ny\tmixed\n")
     cases = {
-        "data (none.tsv) must be an existing file": ["train", "classify", new, "--data", "none.tsv"],
+        "train (none.tsv) must be an existing file": ["train", "classify", new, "--data", "none.tsv"],
         "smoothing (1.0) must lie in": ["train", "classify", new, *data, "--smoothing", "1"],
         "labels (a) must be at least two different ones": [
             "train",

@@ -21,7 +21,6 @@ FENCED = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(r"(make|python|pip|npm|git|export|torchrun|curl|docker) ")
 
 NOT_RUN = {
-    "python -m pip install": "needs the network",
     "pip install": "needs the network",
     "git clone": "needs the network",
     "npm pack": "needs the network",

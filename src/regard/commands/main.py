@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..core.settings import suggestion
 from . import classify, data, demo, embed, evaluate, explain, export, generate, info, train, translate, view
 from .options import decode_argument
 
@@ -121,7 +121,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     cut = list(words).index("--") if "--" in words else len(words)
     parser, commands = _parser()
     if not words[0].startswith("-") and words[0] not in COMMANDS:
-        parser.error(f"unknown command {words[0]}. {_suggestion(words[0], COMMANDS, 'regard --help lists them.')}")
+        parser.error(f"unknown command {words[0]}. {suggestion(words[0], COMMANDS, 'regard --help lists them.')}")
     options, rest = parser.parse_known_args(translate.complete_alignments(words[:cut]))
     last = [*words[cut + 1 :]]
     if options.command == "train":
@@ -131,7 +131,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     unknown = next((word.partition("=")[0] for word in rest if word.startswith("-")), None)
     if unknown is not None:
         known = [flag for action in parser._actions for flag in action.option_strings]
-        parser.error(f"unrecognized option {unknown}. {_suggestion(unknown, known, 'Put a text after --.')}")
+        parser.error(f"unrecognized option {unknown}. {suggestion(unknown, known, 'Put a text after --.')}")
     if (rest or last) and not hasattr(options, "texts"):
         parser.error(f"unrecognized arguments: {' '.join(rest + last)}")
     if hasattr(options, "texts"):
@@ -144,11 +144,6 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
             decoded = [decode_argument(item, f"{shown} {number}") for number, item in enumerate(value, 1)]
             setattr(options, name, decoded)
     return options
-
-
-def _suggestion(word: str, known: Iterable[str], otherwise: str) -> str:
-    near = difflib.get_close_matches(word, list(known), 1)
-    return f"Did you mean {near[0]}?" if near else otherwise
 
 
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
+
+from ..core.settings import suggestion
 
 RECIPES = ("translate", "language", "pretrain", "classify")
 DESCRIPTION = (
@@ -68,8 +69,7 @@ def run(options: argparse.Namespace) -> int:
         options.parser.print_help()
         return 0 if asked else 2
     if options.recipe not in RECIPES:
-        near = difflib.get_close_matches(options.recipe, RECIPES, 1)
-        remedy = f"Did you mean {near[0]}?" if near else f"It is one of {', '.join(RECIPES)}."
+        remedy = suggestion(options.recipe, RECIPES, f"It is one of {', '.join(RECIPES)}.")
         options.parser.error(f"unknown recipe {options.recipe}. {remedy}")
     if options.folder is None and rest and not rest[0].startswith("-"):  # after an option: --kind recurrent RUN
         options.folder = Path(rest.pop(0))

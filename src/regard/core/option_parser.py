@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, Union, get_args, get_origin
 
 from .setting_options import Option, Settings, checked_settings, chosen_values, options_of
-from .settings import refuse
+from .settings import refuse, suggestion
 
 
 class HelpTexts(NamedTuple):
@@ -117,8 +116,8 @@ def _refuse_unknown(parser: argparse.ArgumentParser, rest: Sequence[str], option
     flag = next((word.partition("=")[0] for word in rest if word.startswith("--")), None)
     if flag is None:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    near = difflib.get_close_matches(flag, [known for option in options for known in option.flags], 1)
-    parser.error(f"unrecognized option {flag}. {f'Did you mean {near[0]}?' if near else 'Try --help-all.'}")
+    known = [known for option in options for known in option.flags]
+    parser.error(f"unrecognized option {flag}. {suggestion(flag, known, 'Try --help-all.')}")
 
 
 def _with_hyphens(word: str) -> str:

@@ -111,9 +111,18 @@ def _instance(kind: Any, values: Any, path: str, problems: list[str]) -> Any:
 
 def unknown_setting(name: str, value: object, known: Iterable[str], path: str = "") -> str:
     """Return the error for a name that is not among the known ones, with the nearest of them."""
-    near = difflib.get_close_matches(name, list(known), 1)
-    remedy = f"Did you mean {near[0]}?" if near else "Remove it."
+    remedy = suggestion(name, known, "Remove it.")
     return f"settings: {path}{name} ({value!r}) must be a known setting; got another name. {remedy}"
+
+
+def suggestion(word: str, known: Iterable[str], otherwise: str) -> str:
+    """Return a question that names the known word closest to a misspelled one, or `otherwise` if none is close.
+
+    >>> suggestion("trnaslate", ["train", "translate"], "Try --help."), suggestion("zzz", ["train"], "Try --help.")
+    ('Did you mean translate?', 'Try --help.')
+    """
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f"Did you mean {near[0]}?" if near else otherwise
 
 
 def convert(hint: Any, value: Any, path: str, problems: list[str]) -> Any:
