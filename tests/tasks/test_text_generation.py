@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 import torch
 
-from regard.data import BOS, EOS, Characters, Subwords
+from regard.data import BOS, EOS, UNK, Characters, Subwords
 from regard.models import GPT, GPTConfig
 from regard.models.sampling import Sampling
 from regard.models.token_decoder import Decoder
@@ -35,6 +36,14 @@ def model_for(vocabulary: Any) -> GPT:
 @pytest.fixture
 def generator() -> TextGenerator:
     return TextGenerator(model_for(LETTERS), LETTERS)
+
+
+def test_characters_that_the_model_did_not_learn_are_named(generator: TextGenerator) -> None:
+    with pytest.warns(UserWarning, match="prompt has characters that the model reads as <unk>: 秋夜."):
+        assert generator.encode("你秋夜秋") == [*LETTERS.encode("你"), UNK, UNK, UNK]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        generator.encode("你好")
 
 
 class Bytes:

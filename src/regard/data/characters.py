@@ -61,6 +61,14 @@ class Characters:
         """Return the id of each character; UNK if it is not in the vocabulary."""
         return [self._ids.get(character, UNK) for character in unicodedata.normalize("NFC", text)]
 
+    def unknown(self, text: str) -> str:
+        """Return the characters of `text` that are not in the vocabulary, each once.
+
+        >>> Characters("abc").unknown("a cab!!")
+        ' !'
+        """
+        return "".join(dict.fromkeys(c for c in unicodedata.normalize("NFC", text) if c not in self._ids))
+
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of many texts."""
         return [self.encode(text) for text in texts]

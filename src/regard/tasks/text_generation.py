@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
-from ..data import BOS, EOS, Vocabulary
+from ..data import BOS, EOS, Characters, Vocabulary
 from ..models.generation import NOTHING, Reason, TokenSteps
 from ..models.sampling import Sampling
 from ..models.token_decoder import Decoder
@@ -82,6 +83,8 @@ class TextGenerator:
         text = self.chat_prompt(prompt) if chat else prompt
         # a template contains the special tokens already
         ids = self.vocabulary.encode(text, special=not chat) if self._adds_tokens else self.vocabulary.encode(text)
+        if isinstance(self.vocabulary, Characters) and (unknown := self.vocabulary.unknown(text)):
+            warnings.warn(f"generate: prompt has characters that the model reads as <unk>: {unknown}.", stacklevel=2)
         if ids:
             return list(ids)
         if self.begin_id is None:
