@@ -12,6 +12,7 @@ runs the tests in a random order that SEED determines (`make test ORDER=1`).
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import sys
@@ -70,10 +71,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = selected
     seed = os.environ.get("REGARD_TEST_ORDER", "")
     if seed:
-        order = random.Random(seed)
-        files = {item.path: order.random() for item in items}
-        ranks = {item: (files[item.path], order.random()) for item in items}
-        items.sort(key=ranks.__getitem__)
+        items.sort(key=lambda item: (_rank(seed, item.nodeid.partition("::")[0]), _rank(seed, item.nodeid)))
+
+
+def _rank(seed: str, name: str) -> bytes:
+    """Return a sort key that looks random, and that does not depend on which other tests are collected."""
+    return hashlib.sha256(f"{seed}:{name}".encode()).digest()
 
 
 @pytest.hookimpl(tryfirst=True)

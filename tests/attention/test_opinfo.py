@@ -12,6 +12,7 @@ import unittest
 from typing import Any
 
 import pytest
+import setuptools  # noqa: F401  # the samples of torch import it, which fails once a test has imported distutils
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
