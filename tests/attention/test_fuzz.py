@@ -83,7 +83,7 @@ def map_failure(case: Case, backend: str) -> str | None:
     sound = ~case.affected.squeeze(-1)
     total = torch.where(sound, weights.double().sum(-1), reachable)
     error = float((total - reachable.double()).abs().max()) if total.numel() else 0.0
-    if error > 1e-5:
+    if not error <= 1e-5:  # also if it is NaN
         return f"a row adds up to 1 ± {error:.3g}"
     views = [(some, weights[..., picked, :]), (part, weights[..., 1:3, :])]
     views += [(received, weights.sum(-2))] if bool(sound.all()) else []  # NaN reaches different keys

@@ -184,6 +184,8 @@ class Request:
         with torch.no_grad():
             reduced = self.reduced()
         similarity = reduced.similarity.with_parameters(tuple(p.detach() for p in reduced.similarity.parameters))
+        if isinstance(similarity, Pairwise) and not reduced.mask.open and not validation.finite(reduced.q, reduced.k):
+            similarity = _around_nonfinite(similarity)
         mask = reduced.mask if reduced.mask.dense is None else replace(reduced.mask, dense=reduced.mask.dense.detach())
         return replace(
             reduced, q=reduced.q.detach(), k=reduced.k.detach(), v=None, similarity=similarity, mask=mask, dropout_p=0.0
@@ -319,6 +321,21 @@ class _Indexer:
     @property
     def result(self) -> tuple[int, ...]:
         return tuple(self(torch.empty(()), 0).shape)
+
+
+def _around_nonfinite(similarity: Pairwise) -> Pairwise:
+    """Return a similarity that is NaN for pairs with a non-finite number, and whose function does not see these.
+
+    Otherwise a masked number might reach other pairs: PyTorch's bfloat16 products with AMX also multiply numbers of
+    the next row, by 0.
+    """
+
+    def scores(q: Tensor, k: Tensor) -> Tensor:
+        bad_q, bad_k = map(validation.nonfinite_rows, (q, k))  # (..., rows, 1), (..., cols, 1)
+        finite: Tensor = similarity.function(torch.where(bad_q, 0, q), torch.where(bad_k, 0, k))
+        return torch.where(bad_q | bad_k.transpose(-1, -2), torch.nan, finite)  # (..., rows, cols)
+
+    return replace(similarity, function=scores)
 
 
 def _zero(x: Tensor, *others: Tensor | None) -> Tensor:
