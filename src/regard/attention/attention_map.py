@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import torch
 from torch import Tensor
 
 from ..core import widget_hook
-from ..core.tensors import broadcasts, shape_of
+from ..core.tensors import broadcasts, shape_of, transformed, version
 from ..core.widget_hook import Widget
 from . import streamed_views
 from .cells import Cells
@@ -56,7 +56,8 @@ class AttentionMap(TensorLike):
     __array_ufunc__ = None  # so that NumPy calls our __rmatmul__ for `array @ map`
 
     def __init__(self, request: Request, statistic: Statistic | None = None) -> None:
-        self.request = request
+        self._request = request
+        self._versions: list[tuple[str, Tensor, int]] = []
         self.query_tokens: list[str] | None = None
         self.key_tokens: list[str] | None = None
         self.layer = ""
@@ -88,7 +89,45 @@ class AttentionMap(TensorLike):
             None if backend_statistic is None else backend_statistic.map(Tensor.detach),
             same_scores,
         )
-        return result
+        return result.guarded()
+
+    def guarded(self, enabled: bool = True) -> Self:
+        """Return the map itself. From now on it raises RuntimeError if its tensors are overwritten in place.
+
+        Its weights would be wrong then. Maps of `attend` are guarded; `regard.watch` has its own checks. Pass False if
+        only other parts of their memory will be written to.
+
+        >>> import regard
+        >>> x = torch.eye(3)
+        >>> m = AttentionMap(regard.attend(x, x, x, return_map=True)[1].request).guarded()
+        >>> x = x.mul_(2)
+        >>> m[0]                                                      # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        RuntimeError: map: query (3×3) must not change after the call; it was overwritten in place. ...
+        """
+        self._versions = []
+        if enabled and not (torch.compiler.is_compiling() or transformed()):
+            q, k, _, dense, *parameters = self._request.tensors
+            named = (("query", q), ("key", k), ("attn_mask", dense), *(("similarity", x) for x in parameters))
+            self._versions = [(name, x, version(x)) for name, x in named if x is not None]
+        return self
+
+    @property
+    def request(self) -> Request:
+        """The request whose weights the map shows. Raises RuntimeError if its tensors were overwritten (`guarded`).
+
+        >>> import regard
+        >>> x = torch.eye(3)
+        >>> regard.attend(x, x, x, is_causal=True, return_map=True)[1].request.mask.right
+        0
+        """
+        for name, x, known in self._versions:
+            if version(x) != known:
+                raise RuntimeError(
+                    f"map: {name} ({shape_of(x.shape)}) must not change after the call; it was overwritten in place. "
+                    "Read what you need before, or pass copies to attend."
+                )
+        return self._request
 
     @property
     def statistic(self) -> Statistic:
@@ -153,17 +192,24 @@ class AttentionMap(TensorLike):
         >>> AttentionMap(m.request).bands.computed                    # the fraction of rows that are known
         0.0
         """
+        request = self.request
         if self._bands is None:
-            self._bands = RowBands(self.request, self.known)
+            self._bands = RowBands(request, self.known)
         return self._bands
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_views": None, "_bands": None}  # neither modules nor locks can be copied
+        # neither modules nor locks can be copied, and copies of tensors have versions of their own
+        return {**self.__dict__, "_views": None, "_bands": None, "_versions": bool(self._versions)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _versions=[])
+        if state["_versions"]:
+            self.guarded()
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(*lead, Tq, Tk), commonly (B, H, Tq, Tk)."""
-        return self.request.shape
+        return self._request.shape
 
     @property
     def ndim(self) -> int:
@@ -186,7 +232,7 @@ class AttentionMap(TensorLike):
         >>> regard.attend(half, half, half, return_map=True)[1].dtype
         torch.float32
         """
-        return self.request.wide
+        return self._request.wide
 
     @property
     def device(self) -> torch.device:
@@ -198,14 +244,14 @@ class AttentionMap(TensorLike):
         >>> m.device
         device(type='cpu')
         """
-        return self.request.device
+        return self._request.device
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        stored = self.request.q.nbytes + self.request.k.nbytes
-        kind = "hard" if self.request.hard else "soft"
+        stored = self._request.q.nbytes + self._request.k.nbytes
+        kind = "hard" if self._request.hard else "soft"
         return f"AttentionMap({shape_of(self.shape)}, {kind}, holds {_bytes(stored)} of {_bytes(self.nbytes)})"
 
     @property
@@ -285,6 +331,8 @@ class AttentionMap(TensorLike):
         known = None if self.known is None else self.known.map(lambda x: take_lead(x, index))
         entry_map = AttentionMap(self.request.select(index), known)
         entry_map.layer, entry_map.head = self.layer, self.head
+        if self._versions:
+            entry_map.guarded()
         if len(entry) == len(lead) and entry:
             entry_map.head = int(entry[-1]) % lead[-1]
         return entry_map.tokens(query=self.query_tokens, key=self.key_tokens)
@@ -303,7 +351,9 @@ class AttentionMap(TensorLike):
         """
         if count < 1:
             raise ValueError(f"map: count ({count}) must be at least 1.")
-        result = self.views.top(self.request, self.statistic, min(count, self.shape[-1]))
+        count = min(count, self.shape[-1])
+        _check_size(f"count ({count})", (*self.shape[:-1], count), self.dtype.itemsize + torch.int64.itemsize)
+        result = self.views.top(self.request, self.statistic, count)
         return torch.return_types.topk(result)
 
     @torch.no_grad()
@@ -376,6 +426,7 @@ class AttentionMap(TensorLike):
             raise ValueError(f"map: reduce ({reduce!r}) must be one of max, mean, sum.")
         row_cells = _cells("rows", rows, self.shape[-2], out[0])
         col_cells = _cells("cols", cols, self.shape[-1], out[1])
+        _check_size(f"image ({out[0]}×{out[1]})", (*self.request.lead, *out), self.dtype.itemsize)
         if not row_cells.entries or not col_cells.entries:
             return torch.zeros(*self.request.lead, *out, dtype=self.dtype, device=self.device)
         if progress is not None:
@@ -490,6 +541,15 @@ class AttentionMap(TensorLike):
         assert pictures is not None
         html: str = pictures().html(self)
         return html
+
+
+def _check_size(what: str, shape: Sequence[int], itemsize: int) -> None:
+    size = math.prod(shape) * itemsize
+    if size > DENSE_LIMIT:
+        raise ValueError(
+            f"map: {what} must give a result of at most {_bytes(DENSE_LIMIT)}; {shape_of(shape)} takes {_bytes(size)}. "
+            "Ask for less, or for one head: m.at(0, 0)."
+        )
 
 
 def _cells(name: str, region: tuple[int, int] | slice, size: int, wanted: int) -> Cells:

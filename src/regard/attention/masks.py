@@ -119,6 +119,8 @@ class Mask:
         dense, offset = self.dense, self.offset
         if dense is not None and dense.shape[-2] != 1:
             dense = dense[..., rows, :]
+        if not self.positional:  # without an offset for each picked row, the kernels serve the rows
+            return replace(self, dense=dense, offset=0)
         if isinstance(offset, Tensor) and offset.shape[-2] != 1:
             offset = offset[..., rows, :]
         if isinstance(rows, Tensor):

@@ -30,7 +30,7 @@ class PackedMaps(Sequence[AttentionMap]):
     """
 
     def __init__(self, request: Request, layout: Layout) -> None:
-        self._request = request.kept()  # q (H, Nq, D), k (H, Nk, D)
+        self._whole = AttentionMap(request.kept()).guarded()  # q (H, Nq, D), k (H, Nk, D)
         self._layout = layout
 
     def __len__(self) -> int:
@@ -51,12 +51,12 @@ class PackedMaps(Sequence[AttentionMap]):
         return list(self._each())
 
     def _each(self) -> Iterator[AttentionMap]:
-        kept, layout, query, key = self._request, self._layout, 0, 0
+        kept, layout, query, key = self._whole.request, self._layout, 0, 0
         offsets = [0] * len(self) if layout.offsets is None else layout.offsets.tolist()
         for queries, keys, offset in zip(layout.queries.tolist(), layout.keys.tolist(), offsets, strict=True):
             rows, cols = slice(query, query + queries), slice(key, key + keys)
             mask = replace(kept.mask, offset=offset) if kept.mask.positional else kept.mask
-            yield AttentionMap(replace(kept, q=kept.q[:, rows], k=kept.k[:, cols], mask=mask))
+            yield AttentionMap(replace(kept, q=kept.q[:, rows], k=kept.k[:, cols], mask=mask)).guarded()
             query, key = rows.stop, cols.stop
 
     @torch.no_grad()
@@ -71,9 +71,9 @@ class PackedMaps(Sequence[AttentionMap]):
         for name, size, most in (("queries", queries, layout.most_queries), ("keys", keys, layout.most_keys)):
             if size < most:
                 raise ValueError(f"packed maps: {name} ({size}) must be at least the longest sequence ({most}).")
-        batch = padded(self._request, layout._replace(most_queries=queries, most_keys=keys))
-        if len(self) * queries == self._request.queries:
-            return AttentionMap(batch)
+        batch = padded(self._whole.request, layout._replace(most_queries=queries, most_keys=keys))
+        if len(self) * queries == self._whole.request.queries:
+            return AttentionMap(batch).guarded()
         row = torch.arange(queries, device=batch.device).unsqueeze(-1)  # (queries, 1)
         valid = row < layout.queries.to(batch.device).reshape(-1, 1, 1, 1)  # (B, 1, queries, 1)
-        return AttentionMap(replace(batch, mask=replace(batch.mask, dense=valid)))
+        return AttentionMap(replace(batch, mask=replace(batch.mask, dense=valid))).guarded()

@@ -29,14 +29,14 @@ def attend_with_sink(
         return handle_torch_function(attend_with_sink, (query, key, value), query, key, value, sink, **options)
     if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, sink)):
         request = Request.of(query, key, value, **options).kept()
-        return _with_sink_key(query, key, value, sink, **options), SinkMap(request, sink.detach()[:, None])
+        return _with_sink_key(query, key, value, sink, **options), SinkMap(request, sink.detach()[:, None]).guarded()
     context, m = attend(query, key, value, **options, return_map=True)
     rows = (
         m.backend_statistic if m.backend_statistic is not None else m.statistic
     )  # the statistic of the context itself
     shared = sink.detach()[:, None]  # (H, 1), the same for every query of a head
     share = rows.with_sink(shared).weights(rows.highest.unsqueeze(-1)) * rows.total.unsqueeze(-1)  # (B, H, Tq, 1)
-    return context * share.to(context.dtype), SinkMap(m.request, shared, m)
+    return context * share.to(context.dtype), SinkMap(m.request, shared, m).guarded()
 
 
 def _with_sink_key(query: Tensor, key: Tensor, value: Tensor, sink: Tensor, **options: Any) -> Tensor:

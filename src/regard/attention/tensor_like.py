@@ -27,8 +27,9 @@ class TensorLike:
     """Mixin with the methods of a tensor, for a class that has `dense`."""
 
     if TYPE_CHECKING:
-        request: Request
 
+        @property
+        def request(self) -> Request: ...
         def dense(self) -> Tensor: ...
         def __getitem__(self, index: MapIndex) -> Tensor: ...
         @property

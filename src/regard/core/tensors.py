@@ -94,3 +94,8 @@ def shape_of(sizes: Sequence[int]) -> str:
 
 def dtype(x: Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
+
+
+def version(x: Tensor) -> int:
+    """Return the version counter of a tensor. Inference-mode tensors have none; 0 is returned for them."""
+    return 0 if x.is_inference() else x._version

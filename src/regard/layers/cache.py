@@ -70,6 +70,8 @@ class Cache:
         """(B,): number of cached positions of each batch entry; None if all have `length`."""
         self.complete = False
         """Whether the cache holds the keys of a cross-attention, which do not grow."""
+        self.lent = False
+        """Whether a map refers to the cached keys. After `truncate`, the next steps then use new memory."""
         self._key: Tensor | None = None
         self._value: Tensor | None = None
 
@@ -104,7 +106,7 @@ class Cache:
     def truncate(self, lengths: int | Tensor) -> None:
         """Keep only the first positions: as many for all batch entries, or `lengths[b]` (B,) for entry b.
 
-        The memory is kept and overwritten by the next steps.
+        The memory is kept and overwritten by the next steps, unless a map refers to it.
 
         Raises:
             ValueError: if a length is negative or above the cached one, or for the cache of a cross-attention.
@@ -116,6 +118,8 @@ class Cache:
                 f"self-attention{'; got the cache of a cross-attention' if self.complete else ''}."
             )
         self._set_lengths(lengths)
+        if self.lent and self._key is not None and self._value is not None:
+            self._key, self._value, self.lent = self._key.clone(), self._value.clone(), False
 
     def _set_lengths(self, lengths: int | Tensor) -> None:
         least, most = (lengths, lengths) if isinstance(lengths, int) else map(int, lengths.aminmax())

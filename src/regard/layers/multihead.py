@@ -232,6 +232,9 @@ class MultiHeadAttention(nn.Module):
             return_map=return_map,
         )
         output: Tensor = self.out(merge_heads(result[0] if return_map else result))  # (B, Tq, width)
+        if return_map and cache is not None and isinstance(result[1], AttentionMap):
+            cache.lent = True
+            result[1].guarded(False)  # later steps write to the memory of the keys, but behind them
         return (output, result[1]) if return_map else output
 
     if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ..attention.attention_map import AttentionMap
 from ..attention.request import Request
 from ..attention.sink import SinkMap
+from ..core.tensors import version
 
 Kind: TypeAlias = Literal["self", "causal", "cross"]
 KINDS: tuple[Kind, ...] = ("self", "causal", "cross")
@@ -297,8 +298,3 @@ def freed(x: Tensor) -> bool:
 def copy_if_in(x: Tensor | None, storage: int) -> Tensor | None:
     """Return a copy of `x` if it is in this storage, else `x`."""
     return x.clone() if x is not None and storage_pointer(x) == storage else x
-
-
-def version(x: Tensor) -> int:
-    """Return the version counter of a tensor. Inference-mode tensors have none; 0 is returned for them."""
-    return 0 if x.is_inference() else x._version
