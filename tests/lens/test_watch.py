@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import threading
+import warnings
 import weakref
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,17 @@ def test_every_attention_of_nn_transformer_is_recorded(x: Tensor, training: bool
     for name, weights in weights_of(model, *inputs, **arguments).items():
         rows = slice(0, 5) if name.startswith("encoder") else slice(None)  # the fast path drops padded queries
         torch.testing.assert_close(seen[name].dense()[:, :, rows], weights[:, :, rows], atol=1e-5, rtol=0)
+
+
+def test_layers_that_select_nothing_are_reported(x: Tensor) -> None:
+    model = Stack(2)
+    words = r"watch: layers \(-1, 77, nope, decoder.\*\) must select attention modules; there are 2: blocks"
+    with pytest.warns(UserWarning, match=words), regard.watch(model, layers=[0, -1, 77, "nope", "decoder.*"]) as seen:
+        model(x)
+    assert seen.names == ["blocks.0"]
+    with warnings.catch_warnings(action="error"), regard.watch(model, layers=["blocks", 1]) as seen:
+        model(x)
+    assert seen.names == ["blocks.0", "blocks.1"]
 
 
 def test_the_fast_path_stays_enabled(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:

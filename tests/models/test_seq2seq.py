@@ -59,6 +59,17 @@ def test_map_is_of_the_weights_that_were_used(name: str, dtype: torch.dtype) -> 
         assert set(m.dense().unique().tolist()) == {0.0, 1.0}
 
 
+@pytest.mark.parametrize("name", [*SEEING, "transformer"])
+def test_attention_to_the_source_is_cross_attention_at_any_length(name: str) -> None:
+    model, (source, lengths, _) = build(name, torch.float32).eval(), sentences()
+    for length in (TS - 1, TS, TS + 1):
+        target = torch.randint(4, 9, (B, length))
+        with regard.watch(model) as seen, torch.no_grad():
+            model.decode(target, model.encode(source, lengths))
+        crossing = [m.shape[-2:] for m, kind in zip(seen, seen.kinds, strict=True) if kind == "cross"]
+        assert crossing and set(crossing) == {(length, TS)}
+
+
 def test_fixed_context_is_the_last_state_of_each_direction() -> None:
     model, (source, lengths, _) = build("fixed"), sentences()
     memory = model.encode(source, lengths)

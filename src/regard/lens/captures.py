@@ -89,7 +89,10 @@ def load_capture(path: str | Path) -> Seen:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"capture: {path} must be a file; it does not exist. Seen.save writes one.")
+        raise FileNotFoundError(
+            f"capture: {path} must be a file; {'got a folder' if path.is_dir() else 'it does not exist'}. Seen.save "
+            "writes one."
+        )
     try:
         tensors, metadata = read_tensors_and_metadata(path)
     except Damaged as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
@@ -30,6 +30,12 @@ class LayerFilter:
         if self.all or index in self.indices or (count and index - count in self.indices):
             return True
         return any(is_below(module, pattern) or fnmatchcase(module, pattern) for pattern in self.patterns)
+
+    def unmatched(self, modules: Sequence[str]) -> list[int | str]:
+        """Return the indices and patterns that selected none of `modules`, which were numbered as they were called."""
+        indices = [one for one in self.indices if not 0 <= one < len(modules)]
+        patterns = [p for p in self.patterns if not any(is_below(m, p) or fnmatchcase(m, p) for m in modules)]
+        return [*indices, *patterns]
 
     def check_indices(self, count: int) -> None:
         """Raise ValueError for the first index out of range, unless there are no layers."""

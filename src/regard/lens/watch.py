@@ -125,6 +125,13 @@ class Watch:
         for reference in self._unresolved:
             if (call := reference()) is not None:
                 self._try(call, call.resolve)
+        unmatched = self._layers.unmatched(list(self._numbers)) if self._numbers and error is None else []
+        if unmatched:
+            warnings.warn(
+                f"watch: layers ({', '.join(map(str, unmatched))}) must select attention modules; there are "
+                f"{len(self._numbers)}: {', '.join(list(self._numbers)[:5])}{', …' if len(self._numbers) > 5 else ''}.",
+                stacklevel=2,
+            )
         if self._seen.missed and error is None:
             few = "; ".join(self._seen.missed[:3])
             warnings.warn(

@@ -126,6 +126,8 @@ class AttentiveContext(nn.Module):
     """
 
     constant = False
+    is_cross_attention = True
+    """For `regard.watch`: sizes alone do not show it if source and translation have equally many tokens."""
 
     def __init__(
         self,
