@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from regard.commands.main import main
 from regard.tasks.loading import load_text_classifier
@@ -152,6 +153,29 @@ def test_an_export_for_transformers_gives_the_same_result(run: Path, capsys: pyt
     assert f"{model.config.id2label[best]}\t{float(probabilities[best]):.4f}" == ours
 
 
+def test_an_export_does_not_overwrite_a_run(
+    run: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = (run / "model.safetensors").read_bytes()
+    assert main(["export", str(run), "--out", str(run)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"regard export: folder ({run}) must not hold a run") and error.count("\n") == 1
+    with pytest.raises(ValueError, match="must not hold a run"):
+        load_text_classifier(run).export(run)
+    assert (run / "model.safetensors").read_bytes() == weights
+
+    def full(*_: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("regard.models.model_directory.save_file", full)
+    assert main(["export", str(run), "--out", str(folder / "full")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(
+        f"regard export: {folder / 'full'} must be writable; got I/O error: No space left on device"
+    )
+    assert error.count("\n") == 1 and not (folder / "full").exists()
+
+
 def test_finetuning_from_a_hugging_face_directory(run: Path, folder: Path) -> None:
     assert main(["export", str(run), "--to", "huggingface", "--out", str(folder / "hf")]) == 0
     path, data = folder / f"hf-{run.name}", ["--data", str(folder / "train.tsv")]
@@ -175,6 +199,15 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
     (tmp_path / "other.tsv").write_text("x\tgood\ny\tmixed\n")
     cases = {
         "train (none.tsv) must be an existing file": ["train", "classify", new, "--data", "none.tsv"],
+        "train (imgs_typo) must be an existing file of labelled texts, or a folder or .npz file of images": [
+            "train",
+            "classify",
+            new,
+            "--train",
+            "imgs_typo",
+            "--patch",
+            "8",
+        ],
         "smoothing (1.0) must lie in": ["train", "classify", new, *data, "--smoothing", "1"],
         "labels (a) must be at least two different ones": [
             "train",

@@ -71,6 +71,16 @@ def test_prompts_lines_and_files_give_the_same(
     assert (tmp_path / "new/out.txt").read_text(encoding="utf-8") == output
 
 
+def test_a_folder_as_output_file_is_refused_before_generating(
+    generator: TextGenerator, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generator, "generate", None)
+    monkeypatch.setattr(generator, "stream", None)
+    assert main(["generate", "RUN", "abc", *SHORT, "--out", str(tmp_path)]) == 1
+    error = f"regard generate: {tmp_path} must be a file; got a folder. Give the path of a file.\n"
+    assert capsys.readouterr().err == error
+
+
 def test_options_reach_the_sampling(generator: TextGenerator, capsys: pytest.CaptureFixture[str]) -> None:
     options = [
         "--temperature",

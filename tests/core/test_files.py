@@ -9,8 +9,17 @@ import threading
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
-from regard.core.files import TEMPORARY, Unwritable, exclusive_lock, remove_stale, replacing
+from regard.core.files import (
+    TEMPORARY,
+    Unwritable,
+    exclusive_lock,
+    remove_stale,
+    replacing,
+    replacing_files,
+    write,
+)
 
 
 @pytest.mark.parametrize("former", [None, "old"])
@@ -121,6 +130,92 @@ def test_a_path_that_is_not_writable_is_named(tmp_path: Path, monkeypatch: pytes
     assert (
         str(raised.value) == f"{tmp_path / 'out.txt'} must be writable; got Read-only file system. Give another path."
     )
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+SAFETENSORS = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+@pytest.mark.parametrize("error", [FULL, SAFETENSORS], ids=["os", "safetensors"])
+@pytest.mark.parametrize("writer", [replacing, replacing_files])
+def test_an_error_of_a_full_disk_has_the_path(tmp_path: Path, writer, error: Exception) -> None:
+    path = tmp_path / "out"
+    with pytest.raises(Unwritable) as raised, writer(path):
+        raise error
+    assert str(raised.value).startswith(f"{path} must be writable; got ")
+    assert str(raised.value).endswith("Free some space, or give another path.")
+    assert "No space left on device" in str(raised.value) and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("writer", [replacing, replacing_files])
+def test_an_error_of_a_file_in_a_temporary_folder_has_its_final_path(tmp_path: Path, writer) -> None:
+    path = tmp_path / "out"
+    with (
+        pytest.raises(Unwritable, match=f"^{path}/a.txt must be writable; got No space"),
+        writer(path) as folder,
+        replacing(folder / "a.txt"),
+    ):
+        raise FULL
+
+
+def test_a_full_disk_without_room_for_the_temporary_folder_names_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / f".out.x{TEMPORARY}"))
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    with pytest.raises(Unwritable, match="must be writable; got No space left") as raised, replacing(tmp_path / "out"):
+        pass
+    assert TEMPORARY not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [FileNotFoundError(errno.ENOENT, "No such file", "input.txt"), BrokenPipeError(errno.EPIPE, "Broken pipe")],
+    ids=["input", "pipe"],
+)
+def test_errors_of_other_files_stay(tmp_path: Path, error: OSError) -> None:
+    with pytest.raises(type(error)) as raised, replacing(tmp_path / "out"):
+        raise error
+    assert raised.value is error
+
+
+def test_a_full_disk_during_training_says_how_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise FULL
+
+    monkeypatch.setattr("regard.core.files.write_bytes", full)
+    with pytest.raises(Unwritable, match="it resumes from the last checkpoint"):
+        write(tmp_path / "state", b"x")
+
+
+def test_a_folder_is_refused_as_an_output_file(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/x").write_text("kept")
+    refused = pytest.raises(Unwritable, match=r"/out must be a file; got a folder\. Give the path of a file\.")
+    with refused, replacing(tmp_path / "out") as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "out/x").read_text() == "kept"
+
+
+def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused = pytest.raises(Unwritable, match=r"file/out must be writable; got the file \S*/file\. Give another path")
+    with refused, replacing(tmp_path / "file/out"):
+        pass
+
+
+def test_files_replace_those_of_the_same_name_and_others_stay(tmp_path: Path) -> None:
+    for text in ("first", "second"):
+        with replacing_files(tmp_path) as temporary:
+            (temporary / "a").write_text(text)
+            assert text == "first" or (tmp_path / "a").read_text() == "first"
+        (tmp_path / "other").write_text("kept")
+    with pytest.raises(RuntimeError), replacing_files(tmp_path) as temporary:
+        (temporary / "a").write_text("half")
+        raise RuntimeError
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a": "second", "other": "kept"}
 
 
 def test_a_lock_in_a_place_that_is_no_folder_is_named(tmp_path: Path) -> None:

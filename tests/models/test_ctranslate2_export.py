@@ -1,11 +1,13 @@
 """CTranslate2 gives our greedy translations, token for token."""
 
+import errno
 from pathlib import Path
 
 import ctranslate2
 import pytest
 import torch
 
+from regard.core.files import Unwritable
 from regard.data import Subwords
 from regard.models import Seq2Seq, Seq2SeqConfig, Transformer, TransformerConfig
 from regard.models.ctranslate2_export import to_ctranslate2
@@ -53,3 +55,33 @@ def test_unsupported_models_are_refused_by_name(tmp_path: Path) -> None:
     recurrent = Seq2Seq(Seq2SeqConfig(len(words), len(words), width=8, hidden=8, encoder_hidden=8))
     with pytest.raises(ValueError, match=r"model \(Seq2Seq\) must be a Transformer"):
         to_ctranslate2(recurrent, words, words, tmp_path)
+
+
+def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("")
+    (tmp_path / "config.json").write_text("kept")
+    with pytest.raises(ValueError, match=r"export: folder \(.*\) must not hold a run; .*Choose another --out"):
+        untrained().export(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "metrics.jsonl"]
+    assert (tmp_path / "config.json").read_text() == "kept"
+
+
+def test_a_full_disk_leaves_no_partial_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object, path: str) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    translator, folder = untrained(), tmp_path / "out"
+    monkeypatch.setattr("ctranslate2.specs.model_spec.ModelSpec._serialize", full)
+    with pytest.raises(Unwritable, match=r"/out must be writable; got No space left on device\. Free some space"):
+        translator.export(folder)
+    assert not folder.exists()
+    monkeypatch.undo()
+    before = (translator.export(folder) / "model.bin").read_bytes()
+    monkeypatch.setattr("ctranslate2.specs.model_spec.ModelSpec._serialize", full)
+    with pytest.raises(Unwritable):
+        translator.export(folder)
+    assert (folder / "model.bin").read_bytes() == before
+    assert len(list(folder.glob("*.bin"))) == 1 and not list(folder.glob(".*"))
+    monkeypatch.undo()
+    translator.export(folder)  # an earlier export is replaced

@@ -1,13 +1,16 @@
 """Checkpoints: complete ones are read, others are refused with the names of the file and of every tensor."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from regard.core.files import Unwritable
 from regard.models.model_directory import fill, read_config, read_tensors, write
 
 NAMES = {"0.weight": "a.weight", "0.bias": "a.bias", "1.weight": "b.weight", "1.bias": "b.bias"}
@@ -158,3 +161,51 @@ def test_tied_parameters_need_one_name_and_no_parameter_is_forgotten() -> None:
         fill(model(), tensors(), dict(list(NAMES.items())[:2]))
     with pytest.raises(AssertionError, match=r"names of no parameter: \['2.bias'\]"):
         fill(model(), tensors(), NAMES | {"2.bias": "c"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.json", '{"recipe": "classify"}'),
+        ("config.json", '{"training": {"steps": 2}, "sha256": "0"}'),
+        ("metrics.jsonl", ""),
+        ("state-00000009/rank-0", ""),
+    ],
+)
+def test_a_run_is_not_overwritten(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(text)
+    before = sorted(tmp_path.rglob("*"))
+    rule = re.escape(f"export: folder ({tmp_path}) must not hold a run; ")
+    with pytest.raises(ValueError, match=rf"{rule}.*Choose another --out\."):
+        write(tmp_path, {"width": 3}, tensors())
+    assert (tmp_path / name).read_text() == text and sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_earlier_export_is_overwritten_and_a_file_is_not(tmp_path: Path) -> None:
+    for width in (3, 4):
+        write(tmp_path / "out", {"width": width}, tensors())
+        assert read_config(tmp_path / "out") == {"width": width}
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(ValueError, match=r"export: folder \(.*/file\) must be a folder or not exist; got a file"):
+        write(tmp_path / "file", {}, tensors())
+    with pytest.raises(Unwritable, match=r"/file/out must be writable; got Not a directory\. Give another path"):
+        write(tmp_path / "file/out", {}, tensors())
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_full_disk_leaves_no_partial_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(tensors: object, path: Path, metadata: object) -> None:
+        path.write_bytes(b"half")
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    write(tmp_path / "earlier", {"width": 3}, expected := tensors())
+    monkeypatch.setattr("regard.models.model_directory.save_file", full)
+    for name in ("earlier", "new"):
+        with pytest.raises(Unwritable, match=rf"/{name} must be writable; .*No space left .*Free some space") as raised:
+            write(tmp_path / name, {"width": 4}, tensors())
+        assert "\n" not in str(raised.value)
+    assert read_config(tmp_path / "earlier") == {"width": 3}
+    assert_same(read_tensors(tmp_path / "earlier"), expected)
+    assert [path.name for path in tmp_path.iterdir()] == ["earlier"]
+    assert len(list((tmp_path / "earlier").iterdir())) == 2

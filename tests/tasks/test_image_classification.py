@@ -12,10 +12,12 @@ from torch.nn import functional as F
 
 from regard.data.augment import Augmentation, mixup
 from regard.data.image_batches import Images, Normal, Shape
+from regard.data.image_files import decode
 from regard.models.cnn import CNN, CNNConfig
 from regard.models.vit import ViT, ViTConfig
 from regard.tasks.image_classification import ClassifyImages
 from regard.tasks.image_classifier import ImageClassifier, read_about
+from regard.tasks.loading import load_image_classifier
 from regard.training.recipes.train_image_classifier import Pictures, prepare
 
 SIZES = {"classes": 3, "image": (8, 12), "patch": 4, "width": 12, "heads": 3, "hidden": 24, "layers": 2}
@@ -145,3 +147,40 @@ def test_invalid_data_settings_are_named(tmp_path: Path) -> None:
     (tmp_path / "test").mkdir()
     with pytest.raises(ValueError, match=r"must hold training images \(train\); got only others"):
         prepare(Pictures(tmp_path), tmp_path / "run")
+
+
+def with_random_weights(image: tuple[int, int], channels: int) -> ImageClassifier:
+    torch.manual_seed(0)
+    model = ViT(ViTConfig(**SIZES | {"image": image, "channels": channels})).eval()  # type: ignore[arg-type]
+    for parameter in model.parameters():  # so that the prediction depends on the image
+        torch.nn.init.normal_(parameter, std=0.3)
+    normal = Normal((0.5,) * channels, (0.25,) * channels)
+    return ImageClassifier(model, ["ant", "bee", "cat"], Shape(*image, channels), normal)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [(90, 40), (40, 90), (16, 16)], ids=str)
+def test_transformers_predicts_the_same_for_an_exported_model(
+    tmp_path: Path, channels: int, size: tuple[int, int]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    classifier = with_random_weights((16, 16), channels)
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 9, 3)[: 2 if channels == 1 else 3], np.uint8)
+    picture = Image.fromarray(pixels).resize(size)
+    folder = classifier.export(tmp_path / "out")
+    inputs = transformers.AutoImageProcessor.from_pretrained(folder)(picture, return_tensors="pt")
+    with torch.inference_mode():
+        logits = transformers.AutoModelForImageClassification.from_pretrained(folder)(**inputs).logits
+    ours = classifier.classify([picture])[0].probabilities
+    torch.testing.assert_close(logits.softmax(-1)[0], ours, atol=1e-4, rtol=0)
+    torch.testing.assert_close(load_image_classifier(folder).classify([picture])[0].probabilities, ours)
+
+
+def test_the_export_of_a_model_of_oblong_images_warns(classifier: ImageClassifier, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"image \(8 × 12\) is not square, .* Crop images to 12:8 first"):
+        classifier.export(tmp_path)
+    transformers = pytest.importorskip("transformers")
+    processor = transformers.AutoImageProcessor.from_pretrained(tmp_path)
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 24), np.uint8)
+    inputs = processor(Image.fromarray(pixels), return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(inputs[0], NORMAL(decode(pixels, classifier.shape)[None])[0], atol=1e-5, rtol=0)

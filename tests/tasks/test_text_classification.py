@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -116,7 +117,8 @@ def test_messages_describe_the_prepared_data(tmp_path: Path) -> None:
     data = prepare(config, tmp_path / "run", lambda texts: WordPiece.train(texts, 80), seed=0, say=messages.append)
     assert data.labels == ["bad", "good"] and len(data.train) == 60 and len(data.valid) == 20
     assert messages[0] == "a.tsv: 60 texts kept; left out: none" and messages[2].startswith("train: 60 texts, ")
-    assert "truncated" in messages[2] and int(data.train.lengths.max()) == 6
+    assert re.match(r"train: 60 texts, bad: \d+, good: \d+; \d+ truncated$", messages[2]), messages[2]
+    assert int(data.train.lengths.max()) == 6
 
 
 def test_a_label_unseen_in_training_is_named_with_its_line(tmp_path: Path) -> None:

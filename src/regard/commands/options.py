@@ -35,7 +35,7 @@ def decode_argument(argument: str, name: str) -> str:
     except UnicodeEncodeError:  # a lone surrogate, passed by a caller in Python
         raise ValueError(f"{name} ({argument!r}) must be text; got half of a surrogate pair.") from None
     except UnicodeDecodeError as error:
-        raise _not_utf8(name, error) from None
+        raise not_utf8(name, error) from None
 
 
 def read_lines(stream: TextIO | IO[bytes] | GzipFile, name: str = "the standard input") -> Iterator[str]:
@@ -57,7 +57,7 @@ def read_lines(stream: TextIO | IO[bytes] | GzipFile, name: str = "the standard 
         try:
             yield (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).decode("utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise _not_utf8(where, error) from None
+            raise not_utf8(where, error) from None
 
 
 def add_file_and_out(parser: argparse.ArgumentParser, what: str, out: str = "write to a file") -> None:
@@ -112,8 +112,9 @@ def output(path: Path | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
-    from ..core.files import replacing
+    from ..core.files import check_output_file, replacing
 
+    check_output_file(path)
     interrupted = None
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         try:
@@ -163,10 +164,10 @@ def numbered(path: Path, number: int) -> Path:
     return path if not number else path.with_stem(f"{path.stem}-{number + 1}")
 
 
-def _not_utf8(name: str, error: UnicodeDecodeError) -> ValueError:
-    byte = error.object[error.start]
-    likely = "UTF-16" if error.object[:2] in (b"\xff\xfe", b"\xfe\xff") else "LATIN1"
-    return ValueError(
-        f"{name} must be text in UTF-8; got byte 0x{byte:02x} at position {error.start}. If it is {likely}, try `iconv "
-        f"-f {likely} -t UTF-8`."
-    )
+def not_utf8(name: str, error: UnicodeDecodeError) -> ValueError:
+    """Return the error for text that is not UTF-8, with its likely encoding."""
+    from ..data.encodings import guess_encoding
+
+    byte, likely = error.object[error.start], guess_encoding(error.object)
+    remedy = "" if likely.startswith("an ") else f" It seems to be {likely}: try `iconv -f {likely} -t UTF-8`."
+    return ValueError(f"{name} must be text in UTF-8; got byte 0x{byte:02x} at position {error.start}.{remedy}")

@@ -7,8 +7,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 try:
     import fcntl
@@ -19,6 +21,8 @@ TEMPORARY = ".regard-part"
 """Suffix of temporary folders: `.name.xxxxxxxx.regard-part`."""
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
 """Errors of a folder that cannot be written to, however much space there is."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of writing to an open file. Python reports them without a path."""
 FORMER = "former"
 """Name of the folder being replaced, inside a temporary folder."""
 
@@ -31,12 +35,61 @@ def replacing(path: Path) -> Iterator[Path]:
     `with replacing(out) as temporary: temporary.mkdir()`. Processes that have the previous file open can keep reading.
     Incomplete files that a killed process left beside `path` are removed.
 
+    Raises:
+        Unwritable: if `path` cannot be written, for example because the disk is full. The message has the path.
+
     >>> folder = Path(tempfile.mkdtemp())
     >>> with replacing(folder / "a.txt") as temporary:
     ...     _ = temporary.write_text("whole")
     >>> [p.name for p in folder.iterdir()]
     ['a.txt']
     """
+    with _naming(path), _replacing(path) as temporary:
+        yield temporary
+
+
+@contextmanager
+def replacing_files(folder: Path) -> Iterator[Path]:
+    """Write files to a folder, each atomically. Yields a temporary folder, whose files move to `folder` at the end.
+
+    Other files in `folder` stay. If the block raises, `folder` stays unchanged, or is not created.
+
+    Raises:
+        Unwritable: if the files cannot be written, for example because the disk is full. The message has the path.
+
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> write_text(folder / "a.txt", "kept")
+    >>> with replacing_files(folder) as temporary:
+    ...     write_text(temporary / "b.txt", "new")
+    >>> sorted(p.name for p in folder.iterdir())
+    ['a.txt', 'b.txt']
+    """
+    is_new = not folder.exists()
+    try:
+        with _naming(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_stale(folder)
+            with _workspace(folder / "files") as workspace:
+                yield workspace
+                _sync_all(workspace)
+                for path in sorted(workspace.iterdir()):
+                    path.replace(folder / path.name)
+                sync(folder)
+    except BaseException:
+        if is_new:
+            with suppress(OSError):  # absent, or some of the files are already in it
+                folder.rmdir()
+        raise
+
+
+def check_output_file(path: Path) -> None:
+    """Raise Unwritable if `path` is a folder. Call it before computing what is written to the file."""
+    if path.is_dir():
+        raise Unwritable(errno.EISDIR, f"{path} must be a file; got a folder. Give the path of a file.")
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_stale(path.parent)
     with _workspace(path) as workspace:
@@ -46,8 +99,41 @@ def replacing(path: Path) -> Iterator[Path]:
         if temporary.is_dir() and path.exists():
             _replace_folder(temporary, path, workspace / FORMER)
         else:
+            check_output_file(path)
             temporary.replace(path)
         sync(path.parent)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name `path` in errors that have no path, or that of a temporary file."""
+    try:
+        yield
+    except Unwritable:
+        raise
+    except OSError as error:
+        if not _concerns(path, error):
+            raise
+        reason = f"the file {error.filename}" if error.errno == errno.EEXIST else error.strerror or str(error)
+        raise _unwritable_path(path, reason, error.errno) from error
+    except SafetensorError as error:
+        if "os error" not in str(error):
+            raise
+        raise _unwritable_path(path, str(error), errno.EIO) from error
+
+
+def _concerns(path: Path, error: OSError) -> bool:
+    """Return whether an error is one of writing `path`, and not one of reading or writing another file."""
+    if error.filename is None:
+        return error.errno in FULL
+    name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else ""
+    return Path(name) in (path, *path.parents) or (Path(name).is_relative_to(path.parent) and TEMPORARY in name)
+
+
+def _unwritable_path(path: Path, reason: str, number: int | None) -> Unwritable:
+    remedy = "Free some space, or give another path." if number in FULL else "Give another path."
+    final = Path(*(part for part in path.parts if not part.endswith(TEMPORARY)))
+    return Unwritable(number, f"{final} must be writable; got {reason}. {remedy}")
 
 
 def visible_files(folder: Path) -> list[Path]:
@@ -66,7 +152,7 @@ class Unwritable(OSError):
 def write(path: Path, data: bytes) -> None:
     """Write a file of a run atomically. A failed write leaves the previous file unchanged."""
     try:
-        with replacing(path) as temporary:
+        with _replacing(path) as temporary:
             write_bytes(temporary, data)
     except OSError as error:
         raise unwritable(path, len(data), error) from error
@@ -75,7 +161,7 @@ def write(path: Path, data: bytes) -> None:
 def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
     """Write a folder of files of a run atomically."""
     try:
-        with replacing(path) as temporary:
+        with _replacing(path) as temporary:
             temporary.mkdir()
             for name, data in files.items():
                 write_bytes(temporary / name, data)
@@ -157,7 +243,7 @@ def _temporary_folder(path: Path) -> Path:
     except OSError as error:
         if error.errno not in FORBIDDEN:
             raise
-        raise Unwritable(error.errno, f"{path} must be writable; got {error.strerror}. Give another path.") from error
+        raise _unwritable_path(path, error.strerror or str(error), error.errno) from error
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..data import Vocabulary
 from ..layers import DecoderBlock, EncoderBlock, LearnedPosition, MultiHeadAttention, sinusoids
 from .encoder_decoder import EncoderDecoder
+from .model_directory import exporting
 from .transformer import Transformer
 
 POSITIONS = 1024
@@ -27,7 +28,8 @@ def to_ctranslate2(
     Inputs and outputs are tokens of the vocabularies, as in `pieces(encode(text))`, without `</s>`.
 
     Raises:
-        ValueError: if CTranslate2 does not support the model or is not installed.
+        ValueError: if CTranslate2 does not support the model or is not installed, or the folder holds a run.
+        Unwritable: if a file cannot be written, for example because the disk is full.
 
     >>> import tempfile
     >>> from regard.data import Characters
@@ -70,12 +72,11 @@ def to_ctranslate2(
     _fill(spec.decoder.projection, [transformer.vocabulary])
     _fill_vocabularies(spec, source, target)
     spec.validate()
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    spec.save(str(folder))
-    source.save(folder / "source.json")
-    target.save(folder / "target.json")
-    return folder
+    with exporting(Path(folder)) as temporary:
+        spec.save(str(temporary))
+        source.save(temporary / "source.json")
+        target.save(temporary / "target.json")
+    return Path(folder)
 
 
 def _supported(model: Any) -> Transformer:

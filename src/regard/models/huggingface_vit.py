@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -117,11 +118,28 @@ def scale_of(folder: str | Path, channels: int) -> tuple[tuple[float, ...], tupl
 
 
 def save_scale(folder: str | Path, mean: Sequence[float], deviation: Sequence[float], image: tuple[int, int]) -> None:
-    """Write `preprocessor_config.json`: size of the images, and mean and standard deviation of their pixels."""
+    """Write `preprocessor_config.json`: size of the images, and mean and standard deviation of their pixels.
+
+    For square models, `transformers` resizes the shorter side and crops the center, as `decode` does. It has no such
+    processor for other shapes: it then resizes both sides, and a warning says so.
+    """
+    height, width = image
+    square = height == width
+    if not square:
+        warnings.warn(
+            f"export: image ({height} × {width}) is not square, and transformers resizes images to it without cropping "
+            f"them. Crop images to {width}:{height} first. Otherwise predictions differ from those of regard.",
+            stacklevel=2,
+        )
     settings = {
-        "image_processor_type": "ViTImageProcessor",
+        # the ViTImageProcessor of transformers 4 does not crop
+        "image_processor_type": "BitImageProcessor" if square else "ViTImageProcessor",
+        "do_convert_rgb": len(mean) == 3,
         "do_resize": True,
-        "size": {"height": image[0], "width": image[1]},
+        "size": {"shortest_edge": height} if square else {"height": height, "width": width},
+        "resample": 2,  # bilinear
+        "do_center_crop": square,
+        "crop_size": {"height": height, "width": width},
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,

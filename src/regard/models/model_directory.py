@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..core.files import replacing, write_text
-from ..core.json_files import read_json_object
+from ..core.files import replacing_files, write_text
+from ..core.json_files import parse_json, read_json_object
 from ..core.messages import few
 
 CONFIG = "config.json"
@@ -156,12 +157,47 @@ def write(folder: str | Path, config: Mapping[str, Any], tensors: Mapping[str, T
     """Write `config.json` and `model.safetensors` to a folder, each atomically. Other files in it stay.
 
     Tied tensors are written under one of their names; the caller omits the others.
+
+    Raises:
+        ValueError: if the folder holds a run, or is a file.
+        Unwritable: if a file cannot be written, for example because the disk is full.
+    """
+    whole = {name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}
+    with exporting(folder) as temporary:
+        save_file(whole, temporary / WEIGHTS, {"format": "pt"})  # transformers requires the format
+        write_text(temporary / CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def exporting(folder: str | Path) -> Iterator[Path]:
+    """Write the files of an export atomically: yields a temporary folder, whose files move to `folder` at the end.
+
+    Other files in the folder stay, and those of an earlier export are replaced.
+
+    Raises:
+        ValueError: if the folder holds a run, whose weights and settings would be lost, or is a file.
+        Unwritable: if a file cannot be written, for example because the disk is full.
     """
     folder = Path(folder)
-    whole = {name: value.detach().to("cpu").contiguous() for name, value in tensors.items()}
-    with replacing(folder / WEIGHTS) as temporary:
-        save_file(whole, temporary, {"format": "pt"})  # transformers requires the format
-    write_text(folder / CONFIG, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"export: folder ({folder}) must be a folder or not exist; got a file. Choose another --out.")
+    if _holds_run(folder):
+        raise ValueError(
+            f"export: folder ({folder}) must not hold a run; got one, whose model would be lost. Choose another --out."
+        )
+    with replacing_files(folder) as temporary:
+        yield temporary
+
+
+def _holds_run(folder: Path) -> bool:
+    """Return whether a folder holds a run of training, even an incomplete or damaged one."""
+    if (folder / "metrics.jsonl").exists() or any(folder.glob("state-*")):
+        return True
+    try:
+        config = parse_json((folder / CONFIG).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and ("recipe" in config or isinstance(config.get("training"), dict))
 
 
 def _read_object(path: Path) -> dict[str, Any]:
