@@ -94,7 +94,10 @@ def test_a_file_that_is_no_image_is_named(folder: Path) -> None:
 
 def test_a_folder_without_images(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"must hold a folder of images .* for each class; got none"):
+    with pytest.raises(ValueError, match=r"must hold a folder of images .* for each class; got none\. Pass the folder"):
+        Folder(tmp_path)
+    Image.fromarray(pixels(4, 4)).save(tmp_path / "a.png")
+    with pytest.raises(ValueError, match=r"for each class; got images in the folder itself\. Pass the folder that has"):
         Folder(tmp_path)
     with pytest.raises(ValueError, match=re.escape(f"images: path ({tmp_path / 'x'}) must be a folder")):
         read_images(tmp_path / "x")

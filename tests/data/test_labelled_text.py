@@ -69,6 +69,18 @@ def test_columns_by_name(tmp_path: Path) -> None:
     assert read(tmp_path / "a.jsonl", '{"stars": 5, "review": "good"}', **named)[0] == [("good", "5", 1)]
 
 
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_csv_of_a_spreadsheet_with_a_decimal_comma(tmp_path: Path, separator: str) -> None:
+    """Excel separates the columns with semicolons in many countries."""
+    rows = [["id", "text", "label"], ["1", "a, b", "no"], ["2", f'"one{separator} ""two"""', "yes"]]
+    content = "\ufeff" + "".join(separator.join(row) + "\r\n" for row in rows)
+    result, message = read(tmp_path / "a.csv", content)
+    assert result == [("a, b", "no", 2), (f'one{separator} "two"', "yes", 3)]
+    assert message == "2 texts kept; left out: none"
+    with pytest.raises(ValueError, match=r"column named text or sentence in its first line; got review, label\. Name"):
+        read(tmp_path / "a.csv", separator.join(["review", "label"]) + "\n")
+
+
 def test_csv_with_quotes_commas_and_line_ends_in_a_text(tmp_path: Path) -> None:
     text = 'text,label,source\n"a ""b"",\nc",1,x\n\nplain,0,y\n,1,z\nshort,1\n'
     result, message = read(tmp_path / "a.csv", text)

@@ -137,6 +137,9 @@ def test_error_messages(tmp_path: Path) -> None:
     tabless = write(tmp_path, "no.tsv", b"a\nb\n")
     refused(f"parallel: lines (2) of {tabless} must have exactly one tab", tabless)
     refused("must be UTF-8; got UTF-16. Try `iconv", write(tmp_path, "wide", "a\tb".encode("utf-16")))
+    plain, table = (write(tmp_path, name, b"a,b\n") for name in ("lines.txt", "pairs.csv"))
+    refused("got none that has. `cut -f1,2` keeps two columns; for two files of lines pass both.", plain)
+    refused("got none that has. CSV is not a format of pairs: save the table as TSV, or pass two files", table)
     cut = write(tmp_path, "cut.gz", gzip.compress(bytes(range(256)) * 99)[:-200])
     refused(f"parallel: {cut} must be complete gzip; got Compressed file ended", cut)
     refused("must hold at least one pair; got 0 pairs kept; left out: none.", write(tmp_path, "void", b""))
@@ -152,12 +155,19 @@ def test_error_messages(tmp_path: Path) -> None:
         ("#de\tEN", None, True),
         ("no\tyes", None, False),
         ("source\tsource", None, False),
+        ("German\tEnglish", None, True),
+        ("Deutsch\tFrançais", None, True),
+        ("#en\tčeština", None, True),
+        ("source\tIcelandic", None, True),
+        ("German\tDeutsch", None, False),
+        ("English\tHallo", None, False),
+        ("English\tDutch", False, False),
         ("hello\tbonjour", True, True),
         ("source\ttarget", False, False),
     ],
 )
 def test_a_header_is_detected_and_named(tmp_path: Path, first: str, header: bool | None, names: bool) -> None:
-    (tmp_path / "a.tsv").write_text(f"{first}\na\tb\n")
+    (tmp_path / "a.tsv").write_text(f"{first}\na\tb\n", encoding="utf-8")
     report = Report()
     result = list(read_pairs(tmp_path / "a.tsv", report, header=header))
     assert result == [("a", "b")] if names else len(result) == 2

@@ -260,6 +260,52 @@ def test_early_stopping(tmp_path: Path) -> None:
     assert (again.trained, again.reason) == (False, "patience")
 
 
+class Tied(Toy):
+    """A task with the same score in most evaluations, and a loss that falls and then rises."""
+
+    goal = ("accuracy", "max")
+    values = ((0.5, 3.0), (1.0, 2.0), (1.0, 2.0), (1.0, 0.5), (0.9, 0.1), (1.0, float("nan")), (1.0, 0.7), (1.0, 0.4))
+
+    def __init__(self, evaluations: int = 0) -> None:
+        super().__init__()
+        self.evaluations = evaluations
+
+    def evaluate(self) -> dict[str, float]:
+        self.evaluations += 1
+        accuracy, loss = self.values[self.evaluations - 1]
+        return {"loss": loss, "accuracy": accuracy}
+
+
+@pytest.mark.parametrize(("patience", "steps", "best_step"), [(0, 40, 40), (3, 35, 20)])
+def test_the_lower_loss_decides_between_equal_scores(tmp_path: Path, patience: int, steps: int, best_step: int) -> None:
+    """A lower loss at the same score is an improvement for the saved weights and for early stopping."""
+    config = dataclasses.replace(SHORT, steps=40, patience=patience)
+    outcome = fit(Tied(), config, tmp_path, display=Silent())
+    assert (outcome.best, outcome.best_step, outcome.step) == (1.0, best_step, steps)
+    assert read_tensors_and_metadata(tmp_path / "model.safetensors")[1]["step"] == str(best_step)
+
+
+@pytest.mark.parametrize("stop", [12, 17, 32])
+def test_a_resumed_run_compares_losses_of_earlier_sessions(tmp_path: Path, stop: int) -> None:
+    config = dataclasses.replace(SHORT, steps=40, schedule="constant")
+    fit(Tied(), config, tmp_path / "unbroken", display=Silent())
+
+    class Stopped(Tied):
+        def batch_loss(self, batch: Batch) -> Loss:
+            if self.model.training and len(self.asked) == stop:
+                signal.raise_signal(signal.SIGTERM)
+            return super().batch_loss(batch)
+
+    with pytest.raises(Interrupted, match=f"stopped after step {stop};"):
+        fit(Stopped(), config, tmp_path / "broken", display=Silent())
+    fit(Tied(stop // 5), config, tmp_path / "broken", display=Silent())
+    best = [read_tensors(tmp_path / name / "model.safetensors") for name in ("unbroken", "broken")]
+    assert same(*best)
+    states = [checkpoint.latest(tmp_path / name) for name in ("unbroken", "broken")]
+    positions = [(state[0].best, state[0].best_step, state[0].misses) for state in states if state is not None]
+    assert positions == [(1.0, 40, 0)] * 2
+
+
 def test_a_goal_must_be_among_the_metrics(tmp_path: Path) -> None:
     task = Toy()
     task.goal = ("bleu", "max")

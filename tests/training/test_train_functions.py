@@ -13,6 +13,7 @@ import torch
 
 import regard
 from regard.commands.main import main
+from regard.core.setting_files import read_settings
 from regard.core.setting_options import options_of
 from regard.models.weights import weights_of
 from regard.tasks import (
@@ -179,6 +180,16 @@ def test_settings_from_a_file(data: Path, translator: Path, tmp_path: Path, monk
     pytest.importorskip("yaml")
     (tmp_path / "c.yaml").write_text("training: {steps: 1, warmup: 0}\nwidth: 4\nhidden: 4\n")
     regard.train_translator(tmp_path / "c", train=data / "train.tsv", config=tmp_path / "c.yaml", display=Silent())
+    text = "train: x\nlearning_rate: 2e-3\ntraining: {clip: 1E0, betas: [9e-1, .95e0], weight_decay: 0.5, steps: 3}\n"
+    (tmp_path / "e.yaml").write_text(f"{text}names: ['2e-3', e3, 1e, 0x1e3]\n")
+    values = read_settings(tmp_path / "e.yaml")
+    assert values == {
+        "train": "x",
+        "learning_rate": 2e-3,
+        "training": {"clip": 1.0, "betas": [0.9, 0.95], "weight_decay": 0.5, "steps": 3},
+        "names": ["2e-3", "e3", "1e", 0x1E3],
+    }
+    assert type(values["training"]["clip"]) is float
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(ValueError, match=r"no PyYAML to read it with. Try pip install pyyaml"):
         regard.train_translator(tmp_path / "d", config=tmp_path / "c.yaml")

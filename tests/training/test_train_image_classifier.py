@@ -130,6 +130,21 @@ def test_the_command_line(data: Path) -> None:
         parse(KINDS["vit"], ["--images", "nowhere"], flat=True)
 
 
+def test_images_of_one_class_are_refused(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model of one class is right about every image, which says nothing."""
+    (tmp_path / "parent").mkdir()
+    (tmp_path / "parent" / "animals").symlink_to(data / "test")
+    with pytest.raises(ValueError) as caught:
+        train(recipe(tmp_path / "parent"), tmp_path / "run", Silent())
+    assert str(caught.value) == (
+        f"images: classes (animals) of {tmp_path / 'parent'} must be at least two different ones; got 1. Pass the "
+        "folder that has one subfolder for each class, not the folder of one class or a folder above."
+    )
+    np.savez(tmp_path / "x.npz", images=np.zeros((6, 8, 8), np.uint8), labels=np.full(6, 2))
+    assert main(["train", "classify", str(tmp_path / "other"), "--train", str(tmp_path / "x.npz")]) == 1
+    assert "classes (2) of " in capsys.readouterr().err
+
+
 def test_mismatched_runs_are_refused(run: Path, data: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"recipe": "translate", "kind": "vit"}')
     with pytest.raises(ValueError, match="must be a run of an image classifier; got another"):

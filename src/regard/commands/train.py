@@ -75,17 +75,21 @@ def run(options: argparse.Namespace) -> int:
         options.folder = Path(rest.pop(0))
     if options.folder is None and not asked:
         options.parser.error("RUN must be given: the folder of the run, such as runs/de-en")
-    return _train(options, rest)
+    return _train(options, rest, asked)
 
 
-def _train(options: argparse.Namespace, rest: list[str]) -> int:
+def _train(options: argparse.Namespace, rest: list[str], asked: bool) -> int:
     """Parse the settings, with those of an existing run as defaults, and train."""
     from ..core.option_parser import HelpTexts, parse
     from ..training.recipes.recipe_choice import choose, recipe_of
 
     name = options.recipe
-    if name == "classify" and (_names_images(rest) or "images" in (recipe_of(options.folder), _recipe_in(options))):
-        name = "images"
+    if name == "classify":
+        recipes = (recipe_of(options.folder), _recipe_in(options))
+        if _names_images(rest) or "images" in recipes:
+            name = "images"
+        elif recipes == (None, None) and not asked:
+            _check_data(rest)
     start = _value_of("--from", rest) or _value_of("--start", rest)
     choice = choose(name, options.folder, kind=options.kind, start=start, config=options.config)
     more = {"--from RUN": FROM} if name in ("language", "classify") and not start else {}
@@ -110,6 +114,16 @@ def _names_images(rest: Sequence[str]) -> bool:
     return _value_of("--images", rest) is not None or (
         data is not None and (Path(data).is_dir() or Path(data).suffix == ".npz")
     )
+
+
+def _check_data(rest: Sequence[str]) -> None:
+    """Raise ValueError if the data do not exist. Their kind then is unknown, and so are the options."""
+    data = _value_of("--train", rest) or _value_of("--data", rest)
+    if data is not None and not Path(data).exists():
+        raise ValueError(
+            f"data: train ({data}) must be an existing file of labelled texts, or a folder or .npz file of images; got "
+            "no such file. Check the path."
+        )
 
 
 def _recipe_in(options: argparse.Namespace) -> object:

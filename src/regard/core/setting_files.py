@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from .json_files import MAX_BYTES, read_json_object
 
+EXPONENT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
+"""Numbers such as 2e-3, which YAML 1.2 and JSON have. PyYAML reads YAML 1.1, which demands 2.0e-3."""
 SUFFIXES = (".json", ".toml", ".yaml", ".yml")
 
 
@@ -56,7 +59,12 @@ def _yaml(text: str) -> Any:
         import yaml  # type: ignore[import-untyped]  # optional, without type information
     except ImportError:
         raise ValueError("no PyYAML to read it with. Try pip install pyyaml, or write the settings as TOML") from None
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # without type information
+        pass
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+.0123456789"))
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None

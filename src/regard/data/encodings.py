@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -76,14 +77,24 @@ def _rounded_up(share: float) -> str:
 
 
 def likely_encoding(path: Path) -> str:
-    """Return the iconv name of the encoding of a text file (plain or gzip), or "an unknown encoding".
+    """Return the iconv name of the encoding of a text file (plain or gzip), or "an unknown encoding"."""
+    sample = _sample(path)
+    return guess_encoding(sample) if sample else "UTF-8"
+
+
+def guess_encoding(sample: bytes) -> str:
+    """Return the iconv name of the encoding of bytes that are not UTF-8, or "an unknown encoding".
 
     Each encoding is scored by the non-ASCII characters it decodes to: how many are in use in its languages, and how
     many are among the most frequent ones there.
+
+    >>> guess_encoding("房间很干净，服务也不错。".encode("gb18030")), guess_encoding("café".encode("latin-1"))
+    ('GB18030', 'WINDOWS-1252')
+    >>> guess_encoding(bytes([0x81]))
+    'an unknown encoding'
     """
-    sample = _sample(path)
-    if not sample:
-        return "UTF-8"
+    if sample[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "UTF-16"
     if wide := _utf16(sample):
         return wide
     scores = {name: _score(_decoded(sample, each.codec), each) for name, each in CANDIDATES.items()}

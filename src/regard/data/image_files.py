@@ -83,7 +83,8 @@ class Folder(Images):
         if not self.files:
             raise ValueError(
                 f"images: folder ({path}) must hold a folder of images ({', '.join(ENDINGS[:3])} …) for each class; "
-                "got none."
+                f"got {'images in the folder itself' if _pictures(path) else 'none'}. Pass the folder that has one "
+                "subfolder for each class."
             )
         _check_pictures(self.files)
         labels = np.repeat(

@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,7 +101,8 @@ def read_labelled(
     Args:
         path: the format depends on the extension, before an optional .gz:
             .tsv: `text TAB label` lines, or any columns with a header;
-            .csv: columns with a header, quoted if they contain commas, quotes or line ends;
+            .csv: columns with a header, quoted if they contain commas, quotes or line ends. Semicolons or tabs may
+                separate the columns, if the first line has no comma;
             .jsonl: one object per line. Plain or gzip, UTF-8.
         report: counts the examples that are kept and dropped (empty text, missing label, …).
         columns: columns to read.
@@ -181,7 +183,9 @@ def _has_both_names(fields: Sequence[str]) -> bool:
 
 
 def _csv(lines: Iterable[str], path: Path, columns: Columns) -> Iterator[Row]:
-    rows = csv.reader(lines, strict=True)
+    rest = iter(lines)
+    first = next(rest, "")
+    rows = csv.reader(chain([first], rest), delimiter=_delimiter(first), strict=True)
     try:
         header = [name.strip() for name in next(rows, [])]
         text, label = columns.column_positions(header, path)
@@ -196,6 +200,17 @@ def _csv(lines: Iterable[str], path: Path, columns: Columns) -> Iterator[Row]:
         raise ValueError(
             f"labelled: {path}, line {rows.line_num}, must be CSV; got {error}. Is a quote open before it?"
         ) from error
+
+
+def _delimiter(first: str) -> str:
+    """Return the character between the columns of a CSV file, from its first line.
+
+    Spreadsheets write semicolons in languages whose numbers have a decimal comma.
+
+    >>> [_delimiter(line) for line in ("text,label", "text;label", "text\\tlabel", "text, or review;label", "text")]
+    [',', ';', '\\t', ',', ',']
+    """
+    return next((character for character in ",;\t" if character in first), ",")
 
 
 def _jsonl(lines: Iterable[str], path: Path, columns: Columns) -> Iterator[Row]:

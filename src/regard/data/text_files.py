@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, get_args
@@ -17,11 +18,12 @@ FAULTS: tuple[Fault, ...] = get_args(Fault)
 LONGEST = 2000
 """Maximum characters of a line. Longer ones are tables and pages, not sentences."""
 EXAMPLES = 3
-HEADERS = frozenset(
-    "source target src tgt trg input output text translation sentence reference ar bg cs da de el en es et fi fr he hi "  # noqa: SIM905 shorter than a list
-    "hu id it ja ko lt lv nl pl pt ro ru sk sl sv th tr uk vi zh".split()
+COLUMNS = frozenset("source target src tgt trg input output text translation sentence reference".split())  # noqa: SIM905 shorter than a list
+"""Usual names of columns in the first line of a TSV file of pairs, in lower case."""
+LANGUAGES = tuple(
+    "ar bg cs da de el en es et fi fr he hi hu id it ja ko lt lv nl pl pt ro ru sk sl sv th tr uk vi zh".split()  # noqa: SIM905 shorter than a list
 )
-"""Names of columns in the first line of a TSV file of pairs: usual ones and language codes, in lower case."""
+"""Codes of languages that are recognized in that line by code, English name or own name."""
 
 
 @dataclass
@@ -84,7 +86,7 @@ def read_pairs(
         longest: maximum characters of a sentence. Pairs with a longer one are dropped.
         badly_encoded: share of pairs that may be dropped because they are not UTF-8.
         header: whether the first line of a TSV file names its columns; None detects names such as source and target,
-            and language codes. The report shows the names.
+            and two languages (de, German or Deutsch). The report shows the names.
 
     Yields:
         Source and target without surrounding white space, otherwise unchanged.
@@ -131,24 +133,47 @@ def _pairs(
     lines.refuse()
     names = " and ".join(map(str, files))
     if len(files) == 1 and 0 < report.read == report.left_out["without exactly one tab"]:
+        remedy = "`cut -f1,2` keeps two columns; for two files of lines pass both."
+        if ".csv" in files[0].suffixes:
+            remedy = "CSV is not a format of pairs: save the table as TSV, or pass two files of lines."
         raise ValueError(
             f"parallel: lines ({report.read:,}) of {names} must have exactly one tab, between source and target; got "
-            "none that has. `cut -f1,2` keeps two columns; for two files of lines pass both."
+            f"none that has. {remedy}"
         )
     if not report.kept:
         raise ValueError(f"parallel: {names} must hold at least one pair; got {report}.")
 
 
 def _is_header(pair: tuple[str, str], header: bool | None) -> bool:
-    """Return whether the first line of a TSV file names its columns: by known names, or two codes such as de and en.
+    """Return whether the first line of a TSV file names its columns: by known names or by two different languages.
 
-    >>> _is_header(("source", "target"), None), _is_header(("de", "en"), None), _is_header(("no", "nein"), None)
-    (True, True, False)
+    >>> [_is_header(pair, None) for pair in (("source", "target"), ("de", "en"), ("German", "English"))]
+    [True, True, True]
+    >>> [_is_header(pair, None) for pair in (("no", "nein"), ("German", "Deutsch"), ("English", "Hallo"))]
+    [False, False, False]
     """
     if header is not None:
         return header
-    names = [name.lower().strip("#") for name in pair]
-    return names[0] != names[1] and all(name in HEADERS for name in names)
+    names = [name.lower().strip("#").strip() for name in pair]
+    columns = [name if name in COLUMNS else _language(name) for name in names]
+    return None not in columns and columns[0] != columns[1]
+
+
+def _language(name: str) -> str | None:
+    """Return the code of the language with this code, English name or own name in lower case; None if unknown.
+
+    >>> _language("en"), _language("german"), _language("deutsch"), _language("no")
+    ('en', 'de', 'de', None)
+    """
+    return name if name in LANGUAGES else _codes_by_name().get(name)
+
+
+@cache
+def _codes_by_name() -> dict[str, str]:
+    from babel import Locale
+
+    codes = {name.lower(): code for code, name in Locale("en").languages.items() if len(code) == 2}
+    return codes | {Locale(code).languages[code].lower(): code for code in LANGUAGES}
 
 
 Line = bytes | None

@@ -49,7 +49,7 @@ class Progress:
     """Best value of the goal."""
     best_step: int = 0
     misses: int = 0
-    """Number of evaluations since the best one."""
+    """Number of evaluations since the best one. At equal values of the goal, the lower loss is better."""
     finished: str = ""
     """Limit that ended the run: steps, epochs, minutes or patience. Empty while the run continues."""
     metrics: int = 0

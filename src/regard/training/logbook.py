@@ -193,14 +193,29 @@ class Logbook:
                 f"{', '.join(metrics)}. Change the task's goal."
             )
         value = float(metrics[goal])
-        better = at.best is None or (value > at.best if direction == "max" else value < at.best)
-        if better and not math.isnan(value):
+        if self._is_better(session, metrics):
             at.best, at.best_step, at.misses = value, at.step, 0
             self.run.save_weights(session.average.weights(), self.fingerprints, step=at.step, goal=goal, value=value)
         else:
             at.misses += 1
         at.evaluated = at.step
         self._record({"event": "evaluate", "step": at.step, "epoch": session.epochs, **metrics})
+
+    def _is_better(self, session: Session, metrics: Mapping[str, float]) -> bool:
+        """Return whether an evaluation has a better value of the goal, or the same value and a lower loss."""
+        at, (goal, direction) = session.progress, session.task.goal
+        value = float(metrics[goal])
+        if at.best is None or math.isnan(value):
+            return not math.isnan(value)
+        if value == at.best:
+            return goal != "loss" and "loss" in metrics and float(metrics["loss"]) < self._loss_at(at.best_step)
+        return value > at.best if direction == "max" else value < at.best
+
+    def _loss_at(self, step: int) -> float:
+        """Return the loss of the evaluation at `step` from metrics.jsonl, or NaN if it is not recorded."""
+        evaluations = (record for record in self.run.records() if record["event"] == "evaluate")
+        losses = [record["loss"] for record in evaluations if record["step"] == step and "loss" in record]
+        return float(losses[-1]) if losses else math.nan
 
     def saving_due(self, session: Session) -> bool:
         """Return whether a state is due, by steps or by time."""

@@ -116,6 +116,7 @@ def _read(data: Pictures, seed: int) -> tuple[Images, Images, Images | None, Nor
     images = read_images(data.images, shape=data.shape)
     if images is None:
         raise ValueError(f"images: {data.images} must hold training images (train); got only others.")
+    _check_classes(images, data.images)
     if data.valid is None:
         train, valid = split(images, data.held_out, seed)
     else:
@@ -125,6 +126,16 @@ def _read(data: Pictures, seed: int) -> tuple[Images, Images, Images | None, Nor
         valid = held
     test = read_images(data.images, "test", shape=images.shape, classes=images.classes)
     return train, valid, test, Normal.of(train)
+
+
+def _check_classes(images: Images, path: Path) -> None:
+    """Raise ValueError if all images have the same class: a model would be right about all of them at once."""
+    names = [images.classes[label] for label in images.labels.unique().tolist()]
+    if len(names) < 2:
+        raise ValueError(
+            f"images: classes ({', '.join(names)}) of {path} must be at least two different ones; got {len(names)}. "
+            "Pass the folder that has one subfolder for each class, not the folder of one class or a folder above."
+        )
 
 
 NAME = "images"

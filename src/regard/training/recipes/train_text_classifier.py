@@ -202,7 +202,7 @@ def _encoded(
 def _counts(numbers: Sequence[int], labels: Sequence[str]) -> str:
     if len(labels) > 10:
         return f" of {len(labels):,} classes"
-    return ", " + ", ".join(f"{numbers.count(number):,} {label}" for number, label in enumerate(labels))
+    return ", " + ", ".join(f"{label}: {numbers.count(number):,}" for number, label in enumerate(labels))
 
 
 NAME = "classify"
