@@ -192,7 +192,8 @@ def test_text_that_is_not_utf8(
     for arguments, content, words in (
         (["translate", str(translator), bad], b"", "TEXT 1 must be text in UTF-8; got byte 0xff at position 0"),
         (["translate", str(translator)], b"a cat\ncaf\xe9\n", "line 2 of the standard input must be text in UTF-8"),
-        (["classify", str(classifier)], b"\xff\xfea\x00", "If it is UTF-16, try `iconv -f UTF-16 -t UTF-8`"),
+        (["classify", str(classifier)], b"\xff\xfea\x00", "It seems to be UTF-16: try `iconv -f UTF-16 -t UTF-8`"),
+        (["translate", str(translator)], "房间很干净\n".encode("gb18030"), "try `iconv -f GB18030 -t UTF-8`"),
         (["explain", "dot", "--text", bad], b"", "--text must be text in UTF-8"),
         (["view", str(translator), "--text", bad], b"", "--text must be text in UTF-8"),
     ):

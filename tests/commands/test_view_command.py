@@ -202,6 +202,10 @@ def test_invalid_files_are_named(tmp_path: Path, capture: Path, capsys: pytest.C
     for arguments, message in (
         ([str(tmp_path / "nothing")], "it does not exist"),
         ([str(tmp_path / "x.safetensors")], "x.safetensors"),
+        (
+            ["model.gguf"],
+            "got a GGUF file. `regard generate model.gguf TEXT --watch",
+        ),
         ([str(capture), "--text", "x"], "is a capture"),
         ([str(capture), "--batch", "2"], "batch (2) must lie in 0…1"),
         ([str(capture), "--host", "not an address"], "host (not an address) must be an address of this machine"),

@@ -15,7 +15,8 @@ from tests.page.targets import words
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser, one server, one process
 
-PRESS = "key => document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))"
+PRESS = """key => document.activeElement.dispatchEvent(
+    new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }))"""
 """Script that presses a key without the delay of Playwright's keyboard."""
 
 
@@ -37,6 +38,7 @@ def test_keyboard_navigation_of_the_grid(visit: Open) -> None:
     for key in ("ArrowRight", "ArrowDown", "ArrowRight", "ArrowLeft", "Enter"):
         page.keyboard.press(key)
     at(page, r"map\?map=1&head=1$")
+    expect(page.locator(".stage")).to_be_focused()  # the arrow keys move over the map
 
 
 def test_the_reduction_is_requested_from_the_server(visit: Open, server: GatedServer) -> None:

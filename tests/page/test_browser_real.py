@@ -62,6 +62,22 @@ def test_a_translator_translates_and_shows_every_map_behind_it(real: Any, tmp_pa
     expect(page.locator(".weights .number").first).to_have_text(f"{best:.3f}")
 
 
+def test_a_reload_shows_the_text_of_the_address_though_another_tab_ran_another_one(real: Any, tmp_path: Path) -> None:
+    open_page = real(open_target(runs.translator(tmp_path)))
+    for text in (SENTENCE, "a dog sees the cat"):
+        page = open_page()
+        page.locator("textarea").fill(text)
+        page.keyboard.press("Enter")
+        expect(page.locator("header .brand")).to_contain_text(text)
+        if text == SENTENCE:
+            first = page
+    first.get_by_role("link", name="Text", exact=True).click()
+    first.reload()
+    quiet(first)
+    expect(first.locator("header .brand")).to_contain_text(SENTENCE)
+    expect(first.locator("main")).to_contain_text("sees")
+
+
 def test_an_image_under_patch_rollout_and_another_head(real: Any, tmp_path: Path) -> None:
     folder, image = runs.image_classifier(tmp_path)
     target = open_target(folder, image=image)

@@ -116,6 +116,12 @@ def test_profiles_match_the_recorded_maps(options: dict[str, Any], monkeypatch: 
     torch.testing.assert_close(figures, expected.values[0], rtol=1e-5, atol=1e-7)
 
 
+def test_a_profile_is_computed_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = client.get("/api/maps/1/profile").json()
+    monkeypatch.setattr("regard.server.head_statistics.profile", lambda *_: pytest.fail("computed again"))
+    assert client.get("/api/maps/1/profile").json() == first
+
+
 def test_profiles_of_nonfinite_weights_are_null() -> None:
     q = torch.randn(1, 1, 5, 5, generator=torch.Generator().manual_seed(0))
     q[..., 2, :] = torch.nan

@@ -8,6 +8,7 @@ test("the running work, with its progress if known", () => {
     { what: "layers.0, head 3", done: 0.419 },
     { what: "another text", done: null },
   ];
-  assert.equal(progressText({ working, waiting: 7 }), "layers.0, head 3: 41 % · another text");
-  assert.equal(progressText({ working: [], waiting: 0 }), "");
+  assert.equal(progressText({ working, waiting: 7 }, "en"), "layers.0, head 3: 41 % · another text");
+  assert.equal(progressText({ working, waiting: 7 }, "zh"), "41 %");
+  assert.equal(progressText({ working: [], waiting: 0 }, "en"), "");
 });

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--theme", choices=("light", "dark"), default="light", help="theme of a drawing (default: %(default)s)"
     )
     parser.add_argument(
-        "--language", choices=("en", "zh"), default="en", help="language of a drawing (default: %(default)s)"
+        "--language", choices=("en", "zh"), default="en", help="language of the names of boxes (default: %(default)s)"
     )
 
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     if options.open is not None:
         chart.unfold(options.open)
     if options.out is None:
-        print(outline(chart, options.step))
+        print(outline(chart, options.step, options.language))
         print(f"to view it: {_page_command(options)}")
         return 0
     content = {**chart.to_dict(), "step": options.step}
@@ -94,7 +94,7 @@ def _chart(options: argparse.Namespace) -> Chart:
     return draw(explain_run(loaded, options.text, options.image, options.folder.resolve().name))
 
 
-def outline(chart: Chart, step: int = 1) -> str:
+def outline(chart: Chart, step: int = 1, language: str = "en") -> str:
     """Return one line per box: name, equation, and shape in letters and in numbers.
 
     >>> from regard.explain import explain
@@ -108,6 +108,8 @@ def outline(chart: Chart, step: int = 1) -> str:
       weighted sum  context = weights · v                   Tq Dv = 3×6
     output                                                  Tq Dv = 3×6
     """
+    from rich.cells import cell_len, set_cell_size
+
     depths: dict[int, int] = {}
     rows = []
     for node in chart.nodes:
@@ -118,6 +120,9 @@ def outline(chart: Chart, step: int = 1) -> str:
         if node.value is not None:
             value = chart.values[node.value]
             shape = f"{' '.join(value.letters)} = {'×'.join(map(str, value.shape))}" if value.shape else "a number"
-        rows.append(("  " * depths[node.number] + node.name["en"], node.equation, shape))
-    wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    return "\n".join(f"{name:{wide[0]}}  {equation:{wide[1]}}  {shape}".rstrip() for name, equation, shape in rows)
+        rows.append(("  " * depths[node.number] + node.name[language], node.equation, shape))
+    wide = [max(cell_len(row[column]) for row in rows) for column in (0, 1)]
+    return "\n".join(
+        f"{set_cell_size(name, wide[0])}  {set_cell_size(equation, wide[1])}  {shape}".rstrip()
+        for name, equation, shape in rows
+    )

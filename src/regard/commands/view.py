@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .options import not_utf8
+
 if TYPE_CHECKING:
     import uvicorn
 
@@ -102,7 +104,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"file ({path}) must be text in UTF-8; got {error.reason} at byte {error.start}.") from None
+        raise not_utf8(f"file ({path})", error) from None
 
 
 def _listening(host: str, port: int) -> socket.socket:

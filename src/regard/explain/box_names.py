@@ -176,7 +176,7 @@ PARTS: dict[str, Name] = {
 INPUTS = {
     "source": "源句",
     "length": "长度",
-    "ids": "词编号",
+    "ids": "词元编号",
     "image": "图像",
     "query": "查询",
     "key": "键",

@@ -48,10 +48,15 @@ class RequestError(Exception):
 
 
 def json_response(contents: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a JSON response. NaN raises ValueError, and unpaired surrogates are replaced."""
+    """Return a JSON response with `contents`; bytes are already encoded."""
+    encoded = contents if isinstance(contents, bytes) else json_bytes(contents)
+    return Response(encoded, status, {"cache-control": "no-store", **(headers or {})}, "application/json")
+
+
+def json_bytes(contents: Any) -> bytes:
+    """Encode contents as JSON. NaN raises ValueError, and unpaired surrogates are replaced."""
     text = json.dumps(contents, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    cache = {"cache-control": "no-store", **(headers or {})}
-    return Response(text.encode("utf-8", "replace"), status, cache, "application/json")
+    return text.encode("utf-8", "replace")
 
 
 def error_response(error: RequestError) -> Response:

@@ -26,6 +26,11 @@ def open_target(
         ValueError, OSError: if the path cannot be shown.
     """
     path, image = Path(path), None if image is None else Path(image)
+    if path.suffix == ".gguf":
+        raise ValueError(
+            f"view: TARGET ({path}) must be {TARGET_KINDS}; got a GGUF file. `regard generate {path} TEXT --watch "
+            "FILE.safetensors` writes a capture of it."
+        )
     if path.is_file():
         if text is not None or image is not None:
             raise ValueError(f"view: a text or an image must be passed with a model; {path} is a capture.")

@@ -27,6 +27,7 @@ from .guard import (
     RequestError,
     error_response,
     integer_field,
+    json_bytes,
     json_response,
     parse_choice,
     parse_integer,
@@ -172,13 +173,19 @@ class App:
         return json_response({"received": numbers(weights), **more})
 
     async def profile(self, request: Request) -> Response:
-        layer = self._version(request).layer(parse_integer("map", request.path_params["map"], 0, MAX_NUMBER))
-        profiles = await self.queue.submit(
-            request,
-            f"the profile of {layer.name}",
-            lambda task: [head_statistics.profile(head, task) for head in task.over(layer.heads)],
-        )
-        return json_response([dict(zip(MEASURES, numbers(values), strict=True)) for values in profiles])
+        snapshot = self._version(request)
+        layer = snapshot.layer(parse_integer("map", request.path_params["map"], 0, MAX_NUMBER))
+        key = (snapshot.version, request.path_params["map"], "profile")
+        contents = self.cache.get(key)
+        if contents is None:
+            profiles = await self.queue.submit(
+                request,
+                f"the profile of {layer.name}",
+                lambda task: [head_statistics.profile(head, task) for head in task.over(layer.heads)],
+            )
+            contents = json_bytes([dict(zip(MEASURES, numbers(values), strict=True)) for values in profiles])
+            self.cache.put(key, contents)
+        return json_response(contents)
 
     async def rollout(self, request: Request) -> Response:
         layers = self._rollout_layers(request)

@@ -105,14 +105,18 @@ export class PendingRequests {
     const result = await answer<Progress>(paths.progress, AbortSignal.timeout(10 * PROGRESS_AFTER)).catch(() => null);
     this.asking = false;
     if (!this.busy) return;
-    this.progress = result ? progressText(result) : "";
+    this.progress = result ? progressText(result, document.documentElement.lang) : "";
     this.changed();
   }
 }
 
-/** The running work of the server, with the percentage done if it is known. */
-export function progressText({ working }: Progress): string {
-  return working.map(({ what, done }) => (done === null ? what : `${what}: ${Math.floor(100 * done)} %`)).join(" · ");
+/** The running work of the server, with the percentage done if it is known. The server names the work in English. */
+export function progressText({ working }: Progress, language: string): string {
+  const texts = working.map(({ what, done }) => {
+    const parts = [language === "en" ? what : "", done === null ? "" : `${Math.floor(100 * done)} %`];
+    return parts.filter(Boolean).join(": ");
+  });
+  return texts.filter(Boolean).join(" · ");
 }
 
 /** Call `action` for each item in order, a few at a time, until the signal aborts. */

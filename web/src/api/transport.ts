@@ -11,6 +11,12 @@ export function setTransport(next: Transport): void {
   transport = next;
 }
 
+/** The number of tiles that are requested at once. A browser opens few connections to a server, and some stay free for
+ * what is clicked meanwhile. Messages to a kernel have no such limit, and wait longer for each answer. */
+export function tilesAtOnce(): number {
+  return transport === byHttp ? 4 : 16;
+}
+
 export function send(path: string, options: RequestInit): Promise<Response> {
   return transport(path, options);
 }

@@ -107,9 +107,11 @@ function Row({ app, map }: { app: Store; map: MapInfo }) {
 
 function Thumbnail({ app, map, head }: { app: Store; map: MapInfo; head: number }) {
   const label = fill(app.words.grid.open, { name: map.name, head });
-  const open = (event: Event): void => {
+  const open = (event: MouseEvent): void => {
     event.preventDefault();
     app.go({ map: map.id, head, sight: null, token: null, end: null });
+    // with the keyboard, the focus was on the link, which is gone
+    if (!event.detail) document.querySelector<HTMLElement>(".stage")?.focus({ preventScroll: true });
   };
   const canvas = <canvas class="thumbnail" style={{ aspectRatio: String(clamp(map.keys / map.queries, 0.25, 4)) }} />;
   if (!app.opens(map.id, head))

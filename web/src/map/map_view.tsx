@@ -5,7 +5,7 @@ import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { paths } from "../api/client.ts";
-import type { CellAnswer, Profile, QueryAnswer } from "../api/types.ts";
+import type { CellAnswer, QueryAnswer } from "../api/types.ts";
 import { useAnswer } from "../api/use_answer.ts";
 import { Debounced } from "../shared/canvas.ts";
 import { Facts, HeadChoice, IconButton, ReduceChoice, ScaleChoice, WeightList, stepHead } from "../shared/controls.tsx";
@@ -16,6 +16,7 @@ import { fill } from "../shared/translations.ts";
 import { type Store, headName, mapOf, named, tokensOf, useHandlers } from "../shell/store.ts";
 import { positionIfRepeated } from "../text/token_spelling.ts";
 import { TokenText, shadesOf } from "../text/token_text.tsx";
+import { HeadProfile } from "./head_profile.tsx";
 import { type TileElements, type TileEvents, TileViewer } from "./tile_viewer.ts";
 import type { Cell } from "./zoom_levels.ts";
 
@@ -266,28 +267,6 @@ function Reading({ app, query, row, choose, clear }: ReadingProps) {
         span={query !== null && map.query_tokens === map.key_tokens ? [query, query] : null}
         choose={(token) => choose(Math.min(token, map.queries - 1))}
         clear={clear}
-      />
-    </section>
-  );
-}
-
-function HeadProfile({ app, head }: { app: Store; head: number }) {
-  const { map: words } = app.words;
-  const profile = useAnswer<Profile[]>(app, paths.profile(mapOf(app).id), app.words.work.profile)?.[head];
-  if (!profile) return null;
-  const fixed = (value: number | null, digits: number): string => (value === null ? "–" : value.toFixed(digits));
-  const percent = (value: number | null): string => (value === null ? "–" : `${fixed(100 * value, 1)} %`);
-  return (
-    <section class="card">
-      <h2>{words.profile}</h2>
-      <Facts
-        lines={[
-          [words.entropy, fixed(profile.entropy, 2)],
-          [words.distance, fixed(profile.distance, 1)],
-          [words.first, percent(profile.first)],
-          [words.previous, percent(profile.previous)],
-          [words.same, percent(profile.same)],
-        ]}
       />
     </section>
   );

@@ -18,7 +18,6 @@ export const OPTIONS: OpenSeadragon.Options = {
   imageSmoothingEnabled: false,
   maxZoomPixelRatio: MAX_CELL_SIZE,
   maxImageCacheCount: 400,
-  imageLoaderLimit: 4,
   timeout: 300000,
   zoomPerScroll: 1.35,
   gestureSettingsMouse: { clickToZoom: false, dblClickToZoom: true },

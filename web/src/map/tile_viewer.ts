@@ -2,6 +2,7 @@
 
 import type OpenSeadragon from "openseadragon";
 
+import { tilesAtOnce } from "../api/transport.ts";
 import { Debounced, framed } from "../shared/canvas.ts";
 import { ARROWS, clamp, modified } from "../shared/format.ts";
 import { type Store, mapOf, pictureOptions, tokensOf } from "../shell/store.ts";
@@ -54,7 +55,7 @@ export class TileViewer {
     this.library = (await import("openseadragon")).default;
     if (this.closed) return;
     preventStyleSheet();
-    this.viewer = new this.library.Viewer({ element: elements.tiles, ...OPTIONS });
+    this.viewer = new this.library.Viewer({ element: elements.tiles, imageLoaderLimit: tilesAtOnce(), ...OPTIONS });
     this.viewer.canvas.focus = () => elements.container.focus({ preventScroll: true }); // the default scrolls the page
     this.listen(this.viewer);
     this.sizes.observe(elements.container);

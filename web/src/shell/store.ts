@@ -142,7 +142,11 @@ export class Store {
 
   async loadTarget(): Promise<void> {
     const target = await this.request(this.words.loading, (signal) => answer<Target>(paths.target, signal));
-    if (target) this.show(target);
+    if (!target) return;
+    this.show(target);
+    const { say, view } = this.state;
+    const follows = target.can.includes("translate") && target.maps.length > 0 && view !== "translate";
+    if (follows && say && target.text !== say && !this.explains) await this.run(say); // another tab ran another text
   }
 
   /** Run the model on another text and show it; false if it failed or was cancelled. */
