@@ -43,16 +43,22 @@ def test_native_if_it_supports_the_request(
     assert chosen(grad=grad, tokens=tokens, **options).backend.name == "native"
 
 
-def test_bfloat16_on_a_processor_with_amx_takes_sdpa(built: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_on_a_processor_with_amx(built: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "_has_amx", lambda: True)
-    choice = chosen(torch.bfloat16)
+    choice = chosen(torch.bfloat16, tokens=64)
     assert choice.backend.name == "torch" and "AMX" in choice.why
-    assert chosen(torch.float16).backend.name == "native"
-    assert chosen(torch.bfloat16, softcap=2.0).backend.name == "native"  # SDPA has no soft cap
-    monkeypatch.setattr(backends, "LARGEST_MASK", 3)
-    assert chosen(torch.bfloat16, lengths=3).backend.name == "native"  # SDPA would store a mask
+    assert chosen(torch.bfloat16, tokens=64, is_causal=True).backend.name == "torch"
+    assert chosen(torch.float16, tokens=64).backend.name == "native"
+    assert chosen(torch.bfloat16, tokens=63).backend.name == "native"
+    assert chosen(torch.bfloat16, tokens=64, grad=True).backend.name == "native"
+    assert chosen(torch.bfloat16, tokens=64, softcap=2.0).backend.name == "native"  # SDPA has no soft cap
+    assert chosen(torch.bfloat16, tokens=64, lengths=3).backend.name == "native"  # SDPA would need a dense mask
+    one, keys = torch.empty(2, 4, 1, 64, dtype=torch.bfloat16), torch.empty(2, 4, 5000, 64, dtype=torch.bfloat16)
+    assert backends.choose(Request.of(one, keys, keys)).backend.name == "native"
+    with torch.no_grad():
+        assert chosen(torch.bfloat16, tokens=64, grad=True).backend.name == "torch"
     monkeypatch.setattr(backends, "_has_amx", lambda: False)
-    assert chosen(torch.bfloat16).backend.name == "native"
+    assert chosen(torch.bfloat16, tokens=64).backend.name == "native"
 
 
 def test_without_the_kernels_sdpa_then_blocked(monkeypatch: pytest.MonkeyPatch) -> None:

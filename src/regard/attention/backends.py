@@ -5,7 +5,7 @@ the reason why the backend cannot serve a request, or None. `context` returns th
 or None in place of the statistic, which a map then computes itself.
 
 `auto` selects the native kernels whenever they support the request. They were the fastest at nearly every size on every
-instruction set (`python -m bench auto`). The one exception depends on the processor, not on sizes
+instruction set (`python -m bench auto`). The one exception is bfloat16 on processors with AMX
 (`_sdpa_is_faster`).
 """
 
@@ -40,6 +40,8 @@ BACKENDS: dict[str, Backend] = {backend.name: backend for backend in (native, sd
 
 LARGEST_MASK = 2**24
 """Largest mask, in pairs, that is stored for SDPA. Above it, streaming keeps memory proportional to Tq + Tk."""
+AMX_PAIRS = 64 * 64
+"""Fewest pairs of a head for which the AMX tiles of SDPA are faster."""
 LARGEST_WEIGHTS = 2**24
 """Most weights that SDPA may store. It stores them on a CPU under dropout or if a float mask requires a gradient."""
 
@@ -75,10 +77,17 @@ def _has_amx() -> bool:
 
 
 def _sdpa_is_faster(request: Request) -> bool:
-    """Return whether SDPA uses AMX for this bfloat16 request. The native kernels compute in float32."""
-    if request.q.dtype != torch.bfloat16 or not _has_amx():
+    """Return whether SDPA is faster for a bfloat16 request, because it uses AMX. The kernels compute in float32.
+
+    SDPA's backward pass and its dense masks cost more than AMX gains, and so does a call with few pairs.
+    """
+    if request.q.dtype != torch.bfloat16 or not _has_amx() or torch.compiler.is_compiling():
         return False
-    return sdpa.refusal(request) is None and _too_large(request) is None
+    needs_gradient = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in request.tensors)
+    if needs_gradient or not (request.mask.open or request.mask.only_causal):
+        return False
+    few = request.queries <= native.FEW_QUERIES or request.queries * request.keys < AMX_PAIRS
+    return not few and sdpa.refusal(request) is None
 
 
 def _automatic(request: Request) -> Choice:
