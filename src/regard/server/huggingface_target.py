@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tokenizers.decoders import ByteLevel
@@ -14,6 +14,9 @@ from ..core.json_files import read_json_object
 from ..models.huggingface_vit import scale_of
 from .guard import RequestError
 from .target import Snapshot, Target, brief, snapshot
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
 
 MAX_TOKENS = 131_072
 """Maximum number of input tokens from the command line."""
@@ -131,15 +134,26 @@ def read_image(path: Path, folder: Path, config: Mapping[str, Any]) -> tuple[Ten
     height, width = _size(config, preprocessing)
     try:
         with Image.open(path) as file:
-            picture = (
-                ImageOps.exif_transpose(file).convert("RGB").resize((width, height), preprocessing.get("resample", 2))
-            )
+            picture = _fitted(ImageOps.exif_transpose(file).convert("RGB"), height, width, preprocessing)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"view: image ({path}) must be an image that Pillow reads; got {error}.") from error
     pixels = torch.from_numpy(np.array(picture))  # (H, W, 3)
     mean, deviation = map(torch.tensor, scale_of(folder, 3))
     values = (pixels / 255 - mean) / deviation
     return pixels, values.permute(2, 0, 1)[None]
+
+
+def _fitted(picture: Picture, height: int, width: int, preprocessing: Mapping[str, Any]) -> Picture:
+    """Resize a picture to the size of the model; with `do_center_crop`, its shorter side, and crop the center."""
+    resample = preprocessing.get("resample", 2)
+    if not preprocessing.get("do_center_crop"):
+        return picture.resize((width, height), resample)
+    size = preprocessing.get("size")
+    shortest = (size.get("shortest_edge") if isinstance(size, dict) else size) or min(height, width)
+    scale = shortest / min(picture.size)
+    resized = picture.resize(tuple(max(shortest, int(side * scale)) for side in picture.size), resample)  # type: ignore[arg-type]  # two sides
+    left, top = (resized.width - width) // 2, (resized.height - height) // 2
+    return resized.crop((left, top, left + width, top + height))
 
 
 def _size(config: Mapping[str, Any], preprocessing: Mapping[str, Any]) -> tuple[int, int]:
