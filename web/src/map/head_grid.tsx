@@ -93,7 +93,7 @@ function Row({ app, map }: { app: Store; map: MapInfo }) {
           ))}
         </b>
         <span>
-          {grid.kinds[map.kind]} · {`${app.count(map.queries)} × ${app.count(map.keys)}`}
+          {grid.kinds[map.kind]} · <span class="size">{`${app.count(map.queries)} × ${app.count(map.keys)}`}</span>
         </span>
       </th>
       {Array.from({ length: map.heads }, (_, head) => (
