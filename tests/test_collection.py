@@ -17,6 +17,8 @@ import hypothesis
 import pytest
 import torch
 
+import conftest
+
 ROOT = Path(__file__).parent.parent
 
 SHIFTED_CLOCK = """
@@ -56,25 +58,52 @@ def test_ids_do_not_depend_on_clock_hash_seed_time_zone_or_locale(request: pytes
     assert [name for name in other if name not in deselected] == own
 
 
-def test_a_seed_determines_the_random_order() -> None:
-    """The seed determines the order of files and of the tests in each file."""
-    files = ["tests/test_collection.py", "tests/core/test_settings.py", "tests/core/test_process.py"]
-    orders = [("", "1"), ("1", "2"), ("1", "3")]
-    processes = [collect(0, *files, REGARD_TEST_ORDER=seed, PYTHONHASHSEED=hashing) for seed, hashing in orders]
-    plain, one, again = map(ids, processes)
-    assert one == again != plain and sorted(one) == sorted(plain)
-    assert len(list(itertools.groupby(one, key=lambda name: name.partition("::")[0]))) == len(files)
+class Selection:
+    """Stands in for the configuration of a run with or without --quick."""
+
+    def __init__(self, quick: bool) -> None:
+        self.quick = quick
+        self.hook = self
+        self.deselected: list[pytest.Item] = []
+
+    def getoption(self, name: str) -> bool:
+        assert name == "--quick"
+        return self.quick
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        self.deselected += items
 
 
-def test_quick_selects_the_first_functions_of_every_file() -> None:
-    paths = ["tests/core", "tests/test_collection.py"]
-    processes = collect(0, "--quick", *paths), collect(0, *paths)
-    selected, everything = map(ids, processes)
+def select(items: list[pytest.Item], seed: str = "", quick: bool = False) -> list[str]:
+    """Return the ids of the tests that a run with these settings would run, in its order."""
+    selected, config = items.copy(), Selection(quick)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGARD_TEST_ORDER", seed)
+        conftest.pytest_collection_modifyitems(config, selected)  # type: ignore[arg-type]
+    assert sorted(item.nodeid for item in selected + config.deselected) == sorted(item.nodeid for item in items)
+    return [item.nodeid for item in selected]
+
+
+def file_of(name: str) -> str:
+    return name.partition("::")[0]
+
+
+def test_a_seed_determines_the_random_order(request: pytest.FixtureRequest) -> None:
+    """The seed determines the order of files and of the tests in each file, whatever the order of collection."""
+    items = request.session.items
+    plain, one, again, other = (select(items[::step], seed) for step, seed in ((1, ""), (1, "1"), (-1, "1"), (1, "2")))
+    assert plain == [item.nodeid for item in items] and one == again
+    assert len(items) < 20 or len({tuple(order) for order in (plain, one, other)}) == 3
+    assert len(list(itertools.groupby(one, key=file_of))) == len({file_of(name) for name in plain})
+
+
+def test_quick_selects_the_first_functions_of_every_file(request: pytest.FixtureRequest) -> None:
+    selected = select(request.session.items, quick=True)
     functions = [name.partition("[")[0] for name in selected]
     assert len(set(functions)) == len(functions)  # each with its first parameters
-    counts = Counter(name.partition("::")[0] for name in functions)
-    assert counts.keys() == {name.partition("::")[0] for name in everything}
-    assert max(counts.values()) == 1 and set(selected) < set(everything)
+    assert max(Counter(map(file_of, functions)).values()) == 1
+    slow = {file_of(item.nodeid) for item in request.session.items if item.get_closest_marker("slow")}
+    assert {file_of(item.nodeid) for item in request.session.items} - set(map(file_of, functions)) <= slow
 
 
 @pytest.fixture(scope="module")

@@ -48,6 +48,7 @@ def sections() -> list[dict]:
     return site()["section"]
 
 
+@cache
 def public_modules() -> dict[str, list[str]]:
     """Return the public modules, which are those with `__all__`, and their public names."""
     modules = {}

@@ -134,11 +134,6 @@ def test_generated_folders_are_skipped_without_git(repository: Path) -> None:
     assert check_words.main([]) == 0
 
 
-def test_the_repository_has_no_private_word_and_needs_every_exception(capsys: pytest.CaptureFixture[str]) -> None:
-    status = check_words.main([])
-    assert capsys.readouterr().out == "check_words: no private word.\n" and status == 0
-
-
 def test_make_check_runs_the_checker() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert "\ncheck: $(VENV)/ready words\n" in makefile

@@ -43,7 +43,7 @@ def saved(folder: Path) -> int:
 def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
     """Every step writes a state, so that some kills happen during a write."""
     folder, moments = tmp_path / "broken", random.Random(3)
-    for after in (3, 9, 15, 21, 27):
+    for after in (3, 14, 25):
         left = CONFIG.accumulate * (CONFIG.steps - 2 - saved(folder))  # batches, so that it never finishes
         command = Command(folder, CONFIG, "--sleep", "0.01", "--stay", str(left))
         wait(lambda after=after: saved(folder) >= after)  # type: ignore[misc]
@@ -102,4 +102,4 @@ def test_a_second_signal_within_the_debounce_time_is_ignored(set_clock: Callable
 
 def test_preparation_and_training_may_be_killed_at_any_moment() -> None:
     """`python -m bench kills` does so forty times, for every recipe."""
-    assert kills.campaign(4, recipes=("translate",), pairs=300) == 0
+    assert kills.campaign(3, recipes=("translate",), pairs=300) == 0
