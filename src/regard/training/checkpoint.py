@@ -48,6 +48,8 @@ class Progress:
     best: float | None = None
     """Best value of the goal."""
     best_step: int = 0
+    best_loss: float | None = None
+    """Loss of that evaluation, which decides between equal values; None if it reported none."""
     misses: int = 0
     """Number of evaluations since the best one. At equal values of the goal, the lower loss is better."""
     finished: str = ""
@@ -112,7 +114,7 @@ def load(path: Path, fingerprints: Mapping[str, str] | None = None) -> tuple[Pro
     """
     record = read_json(path / PROGRESS)
     names = {item.name for item in fields(Progress)}
-    if set(record.get("progress", ())) != names:
+    if {"best_loss", *record.get("progress", ())} != names:  # earlier versions had no best_loss
         raise Damaged(f"training: {path / PROGRESS} must have the fields of this version; got different fields.")
     tensors, metadata = read_tensors_and_metadata(path / TENSORS)
     step = record["progress"]["step"]
