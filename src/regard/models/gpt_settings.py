@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ..core.json_files import is_finite_number
 from .bert import ACTIVATIONS
 from .gpt import GPTConfig
 
@@ -189,7 +189,9 @@ class _Reader:
         if kind == "llama3":
             numbers |= {key: scaling.get(key) for key in ("low_freq_factor", "high_freq_factor")}
             numbers["original_max_position_embeddings"] = positions if original is None else original
-        if wrong := [f"{key} ({value!r}) must be a number" for key, value in numbers.items() if not _is_number(value)]:
+        if wrong := [
+            f"{key} ({value!r}) must be a number" for key, value in numbers.items() if not is_finite_number(value)
+        ]:
             self.problems += wrong
             return {}
         settings: dict[str, Any] = {"rotary_base": float(base), "rotary_factor": float(numbers.get("factor", 1.0))}
@@ -296,7 +298,3 @@ def _unlike_llama(config: GPTConfig) -> Iterator[str]:
             yield f"{name} ({getattr(config, name)!r}) is not {expected!r}"
     if config.bias == "all" and config.window is not None:
         yield f"bias ('all') does not go with a window ({config.window})"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
