@@ -95,9 +95,21 @@ def state_path(folder: Path, step: int) -> Path:
     return folder / f"state-{step:08d}"
 
 
+def step_of(path: Path) -> int | None:
+    """Return the step of a state, or None if the path has another name, such as that of a copy.
+
+    >>> step_of(Path("run/state-00001200")), step_of(Path("run/state-00001200.bak"))
+    (1200, None)
+    """
+    digits = path.name.removeprefix("state-")
+    is_step = digits.isdecimal() and digits.isascii()
+    return int(digits) if is_step and path == state_path(path.parent, int(digits)) else None
+
+
 def states(folder: Path) -> list[Path]:
     """Return the complete states of a run, oldest first."""
-    return sorted(path for path in folder.glob("state-*") if path.is_dir())
+    steps = {step: path for path in folder.glob("state-*") if path.is_dir() and (step := step_of(path)) is not None}
+    return [steps[step] for step in sorted(steps)]
 
 
 def is_trained(folder: Path) -> bool:
@@ -118,6 +130,8 @@ def load(path: Path, fingerprints: Mapping[str, str] | None = None) -> tuple[Pro
         raise Damaged(f"training: {path / PROGRESS} must have the fields of this version; got different fields.")
     tensors, metadata = read_tensors_and_metadata(path / TENSORS)
     step = record["progress"]["step"]
+    if step_of(path) != step:
+        raise Damaged(f"training: {path} must be the state of its step; got that of step {step}.")
     if metadata.get("step", str(step)) != str(step):
         raise Damaged(f"training: {path / TENSORS} must belong to step {step}; got tensors of step {metadata['step']}.")
     if fingerprints is not None:

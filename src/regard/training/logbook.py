@@ -116,7 +116,7 @@ class Logbook:
         if self.group.first:
             self.run.truncate_metrics(at.metrics)
             for path in checkpoint.states(self.folder):
-                if path > checkpoint.state_path(self.folder, at.step):  # damaged; `latest` warned about it
+                if (checkpoint.step_of(path) or 0) > at.step:  # damaged; `latest` warned about it
                     shutil.rmtree(path)
         if not at.finished:
             self.display.say(f"{'resuming after' if at.step else 'training from'} step {at.step:,}: {self.folder}")
