@@ -64,7 +64,7 @@ def test_special_tokens_and_template(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"bos_token_id": 1, "eos_token_id": 5, "pad_token_id": 0}))
     tokenizer = ModelTokenizer.load(tmp_path)
     assert (tokenizer.begin_id, tokenizer.end_ids, tokenizer.pad_id) == (1, {0, 5}, 0)
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 1, 99999]}))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 1, 99999, -1, 2**70]}))
     (tmp_path / "chat_template.jinja").write_text("{{ from_file }}")
     tokenizer = ModelTokenizer.load(tmp_path)
     assert tokenizer.end_ids == {0, 1} and tokenizer.chat_template == "{{ from_file }}"

@@ -223,7 +223,8 @@ WRONG = [
     ({"n_best": 6}, "beam: n_best (6) must lie in 1…5, the size. Try size=6 for as many."),
     ({"n_best": 0}, "beam: n_best (0) must lie in 1…5"),
     ({"longest": 0}, "search: longest (0) must be at least 1 token."),
-    ({"length_penalty": math.nan}, "search: length_penalty (nan) must be a finite number."),
+    ({"length_penalty": math.nan}, "search: length_penalty (nan) must lie in −10…10."),
+    ({"length_penalty": -10.5}, "search: length_penalty (-10.5) must lie in −10…10."),
 ]
 
 

@@ -235,6 +235,8 @@ def test_a_configuration_that_is_not_served() -> None:
         "num_attention_heads": 4,
         "num_hidden_layers": "six",
         "vocab_size": None,
+        "hidden_dropout_prob": None,
+        "classifier_dropout": None,
     }
     with pytest.raises(ValueError) as raised:
         config_from(wrong, "some/folder")
@@ -249,8 +251,10 @@ def test_a_configuration_that_is_not_served() -> None:
         "width (30) must be divisible by heads (4)",
         "num_hidden_layers ('six') must be a int",
         "vocab_size (None) must be a int",
+        "hidden_dropout_prob (None) must be a float",
     ):
         assert part in str(raised.value)
+    assert "classifier_dropout" not in str(raised.value)
 
 
 def test_a_checkpoint_that_does_not_fit(tmp_path: Path) -> None:

@@ -159,6 +159,10 @@ GPT2 = {"model_type": "gpt2"}
         (GPT2 | {"resid_pdrop": 0.2}, r"resid_pdrop \(0\.2\) must be that of embd_pdrop \(0\.1\); pass dropout="),
         (GPT2 | {"n_head": 7, "embd_pdrop": 2}, r"resid_pdrop .*width \(768\).*dropout|dropout \(2\).*width"),
         ({"model_type": "mistral", "sliding_window": "no"}, r"sliding_window \('no'\) must be of type int or null"),
+        ({"model_type": "mistral", "layer_types": 5}, r"layer_types \(5\) must be a list of names"),
+        ({"model_type": "mistral", "layer_types": [{}]}, r"layer_types \(\[\{\}\]\) must be a list of names"),
+        ({"model_type": "qwen2", "max_window_layers": "2"}, r"max_window_layers \('2'\) must be of type int"),
+        (GPT2 | {"layer_norm_epsilon": 10**400}, r"layer_norm_epsilon \(10+\) must be finite"),
     ],
 )
 def test_unsupported_configs_are_refused_with_their_values(stored: dict[str, Any], message: str) -> None:

@@ -89,6 +89,15 @@ def test_greedy_takes_the_best_token_after_the_penalty() -> None:
     assert Sampling(temperature=0.0, repetition_penalty=2.0).choose(x, generators, seen).tolist() == [1]
 
 
+@pytest.mark.parametrize("temperature", [1e-20, 1e-40, 5e-324])
+@pytest.mark.parametrize("penalty", [0.001, 1000.0])
+def test_the_lowest_temperatures_draw_the_best_tokens(temperature: float, penalty: float) -> None:
+    sampling = Sampling(temperature=temperature, repetition_penalty=penalty)
+    x = logits("random") * 1e4
+    best = penalize_repetition(x, SEEN, penalty).argmax(-1)
+    assert torch.equal(sampling.choose(x, [sampling.generator() for _ in x], SEEN), best)
+
+
 def test_draws_follow_the_distribution() -> None:
     probabilities = torch.tensor([0.5, 0.0, 0.3, 0.2])
     generator = Sampling(seed=4).generator()
@@ -132,11 +141,12 @@ def test_all_wrong_values_are_listed() -> None:
         "generate: top_k (-2) must be 0 or more; 0 is all tokens.",
         "generate: top_p (1.5) must lie in (0, 1].",
         "generate: min_p (-0.1) must lie in [0, 1].",
-        "generate: repetition_penalty (0.0) must be a finite number above 0; 1 is none.",
+        "generate: repetition_penalty (0.0) must lie in [0.001, 1000]; 1 is none.",
         f"generate: seed (-5) must lie in 0…{2**63 - 1}.",
     ]
     nan = math.nan
     assert len(Sampling(temperature=nan, top_p=nan, min_p=nan, repetition_penalty=math.inf).errors()) == 4
+    assert len(Sampling(repetition_penalty=1e-300).errors()) == len(Sampling(repetition_penalty=1e4).errors()) == 1
     assert not Sampling(temperature=0.0, top_p=1.0, seed=None).errors()
 
 

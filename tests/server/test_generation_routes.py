@@ -244,6 +244,7 @@ def test_attention_processes_only_new_tokens(target: LanguageTarget, monkeypatch
         ({"top_p": True}, 400, "top_p must be of type float; got bool"),
         ({"temperature": 10**400}, 400, "temperature (inf) must be a finite number"),
         ({"temperature": -(10**400)}, 400, "temperature (-inf) must be a finite number"),
+        ({"repetition_penalty": 1e-300}, 400, "repetition_penalty (1e-300) must lie in [0.001, 1000]"),
         ({"other": 1}, 400, "'other' must be one of text, tokens"),
         ({"chat": 1}, 400, "chat must be of type bool; got int"),
         ({"stop": "x"}, 400, "stop must be of type list; got str"),

@@ -1,12 +1,14 @@
 """Translators: translations in input order, with attention maps and alignments."""
 
+import re
+
 import pytest
 import torch
 
 from regard.data.text_batches import padded_batches
 from regard.models import Seq2Seq, Seq2SeqConfig
 from regard.tasks.translation import Translate
-from regard.tasks.translator import Interpreter, Translator
+from regard.tasks.translator import Interpreter, SearchOptions, Translator
 
 TEXTS = ["the cat sees a dog", "bird", "", "a dog", "the bird sees the cat"]
 
@@ -32,6 +34,18 @@ def test_parallel_batches_give_the_same_result_and_keep_the_mode(trained: Transl
         assert trained.model.training is training and torch.get_num_threads() == threads
     torch.set_num_threads(before)
     assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"size": 0}, "beam: size (0) must be at least 1"), ({"length_penalty": 300.0}, "length_penalty (300.0) must")],
+)
+@pytest.mark.parametrize("texts", [["a dog"], []])
+def test_invalid_search_options_are_refused(
+    trained: Translate, texts: list[str], options: SearchOptions, message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        trained.translator.translate(texts, **options)
 
 
 def test_translations_are_sorted_by_score(trained: Translate) -> None:

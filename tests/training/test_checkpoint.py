@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,29 @@ def test_the_last_two_are_kept(tmp_path: Path) -> None:
     for step in (5, 90, 1000):
         save(tmp_path, step)
     assert [path.name for path in checkpoint.states(tmp_path)] == ["state-00000090", "state-00001000"]
+
+
+def test_steps_of_nine_digits_come_last(tmp_path: Path) -> None:
+    for step in (99_999_998, 99_999_999, 100_000_000):
+        save(tmp_path, step)
+    assert [path.name for path in checkpoint.states(tmp_path)] == ["state-99999999", "state-100000000"]
+    state = checkpoint.latest(tmp_path)
+    assert state is not None and state[0].step == 100_000_000
+
+
+def test_copies_of_states_are_neither_read_nor_counted(tmp_path: Path) -> None:
+    save(tmp_path, 5)
+    copies = [tmp_path / name for name in ("state-00000005.bak", "state-backup", "state-5", "state-000000009")]
+    for copy in copies:
+        shutil.copytree(tmp_path / "state-00000005", copy)
+    for step in (7, 8):
+        save(tmp_path, step)
+    assert [path.name for path in checkpoint.states(tmp_path)] == ["state-00000007", "state-00000008"]
+    assert all(copy.exists() for copy in copies)
+    shutil.copytree(tmp_path / "state-00000007", tmp_path / "state-00000009")
+    with pytest.warns(RuntimeWarning, match="state-00000009 must be the state of its step; got that of step 7"):
+        state = checkpoint.latest(tmp_path)
+    assert state is not None and state[0].step == 8
 
 
 def truncate(path: Path) -> None:

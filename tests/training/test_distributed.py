@@ -20,14 +20,14 @@ from tests.training.toy import Toy, settings_of
 CONFIG = dataclasses.replace(SHORT, average="last", accumulate=2, evaluate_every=7)
 
 
-def pair(folder: Path, config: Training, *options: str) -> str:
-    """Start two processes like torchrun, but faster, and return the output of both."""
+def pair(folder: Path, config: Training, *options: str, status: int = 0) -> str:
+    """Start two processes like torchrun, but faster, check their exit status, and return the output of both."""
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # keeps the port reserved for these processes
         free.bind(("localhost", 0))
         environment = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
         commands = [Command(folder, config, *options, RANK=rank, LOCAL_RANK=rank, **environment) for rank in "01"]
-        assert [command.end() for command in commands] == [0, 0], commands[0].text()
+        assert [command.end() for command in commands] == [status, status], commands[0].text()
     return commands[0].text()
 
 
@@ -56,6 +56,14 @@ def test_two_processes_compute_the_same_as_one(tmp_path: Path) -> None:
     for name, value in checkpoint.part(states[0][1], "model").items():
         torch.testing.assert_close(states[1][1][f"model/{name}"], value, rtol=1e-4, atol=1e-6)
     assert not torch.equal(states[1][1]["random/0/torch"], states[1][1]["random/1/torch"])
+
+
+def test_an_error_of_the_first_process_ends_the_others_in_words(tmp_path: Path) -> None:
+    (tmp_path / "run/model.safetensors").mkdir(parents=True)
+    output = pair(tmp_path / "run", CONFIG, status=1)
+    assert "model.safetensors" in output and "must be" in output
+    assert "training: process 1 must reach the other processes; got the end of one of them." in output
+    assert "Traceback" not in output
 
 
 def test_training_survives_a_killed_worker(tmp_path: Path) -> None:

@@ -279,6 +279,9 @@ def test_load_errors_name_the_path(tmp_path: Path, translator: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     with pytest.raises(ValueError, match=r"must be a run of regard, or a model directory of a BERT.*; got t5"):
         regard.load(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "mamba", "architectures": 5, "recipe": []}')
+    with pytest.raises(ValueError, match="; got mamba"):
+        regard.load(tmp_path)
     with pytest.raises(ValueError, match=r"language: .* must be a run of a language model; got another \(translate\)"):
         regard.load(translator, LanguageModel)
 

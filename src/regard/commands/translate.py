@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -72,6 +71,7 @@ def complete_alignments(arguments: Sequence[str]) -> list[str]:
 
 def run(options: argparse.Namespace) -> int:
     """Translate texts or the standard input and return an exit status."""
+    from ..models.beam_search import MAX_PENALTY
     from ..tasks.loading import load_translator
 
     for name in ("beam", "longest", "longest_source"):
@@ -82,8 +82,10 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(
             f"n-best ({options.n_best}) must lie in 1…{options.beam}, the beam size. Try --beam {options.n_best}."
         )
-    if not math.isfinite(options.length_penalty):
-        raise ValueError(f"length-penalty ({options.length_penalty}) must be a finite number. Try 1.")
+    if not abs(options.length_penalty) <= MAX_PENALTY:  # also refuses NaN
+        raise ValueError(
+            f"length-penalty ({options.length_penalty}) must lie in −{MAX_PENALTY:g}…{MAX_PENALTY:g}. Try 1."
+        )
     if options.plot and options.plot.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"plot ({options.plot}) must end in .png, .svg or .pdf.")
     translator = load_translator(options.folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,6 +15,15 @@ MAX_DEPTH = 64
 
 JSON: TypeAlias = "str | int | float | bool | list[JSON] | dict[str, JSON] | None"
 """A value that JSON can represent."""
+
+
+def is_finite_number(value: object) -> bool:
+    """Return whether a value is a number that a float can represent; booleans are not.
+
+    >>> [is_finite_number(value) for value in (1, 0.5, True, "1", float("inf"), 10**400)]
+    [True, True, False, False, False, False]
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -22,6 +22,8 @@ VOCABULARY, MERGES = "vocab.json", "merges.txt"
 IDS = ("generation_config.json", "config.json")
 """Files with ids of special tokens, the first with the highest priority."""
 KINDS = ("bos", "eos", "pad")
+ALL_IDS = range(2**32)
+"""The ids that tokenizers accepts as an argument."""
 REPLACEMENT = "\ufffd"
 """Character that stands for bytes that are not UTF-8."""
 
@@ -185,7 +187,7 @@ class ModelTokenizer:
         for stored in (_read_if_present(folder / name) for name in IDS):
             for kind in KINDS:
                 ids = stored.get(f"{kind}_token_id")
-                ids = [id for id in (ids if isinstance(ids, list) else [ids]) if isinstance(id, int)]
+                ids = [id for id in (ids if isinstance(ids, list) else [ids]) if isinstance(id, int) and id in ALL_IDS]
                 tokens = [token for id in ids if (token := tokenizer.id_to_token(id)) is not None]
                 if tokens:
                     names.setdefault(kind, tokens[0])

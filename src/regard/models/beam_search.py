@@ -23,6 +23,9 @@ from ..attention.native.decoding import log_softmax_top_k
 from ..data import BOS, EOS
 from .encoder_decoder import EncoderDecoder
 
+MAX_PENALTY = 10.0
+"""Largest absolute value of α. A power of the length with a much larger exponent overflows."""
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -106,7 +109,7 @@ def beam(
     >>> [len(hypotheses) for hypotheses in best], best[0][0].score >= best[0][1].score
     ([2, 2], True)
     """
-    _check(size, n_best, length_penalty)
+    check_search(size, n_best, length_penalty)
     limits = _limits(model, lengths, longest)
     with evaluating(model):
         state = model.begin(model.encode(source, lengths))
@@ -227,13 +230,17 @@ def _limits(model: EncoderDecoder, lengths: Tensor, longest: int | None) -> Tens
     return limits if model.longest is None else limits.clamp(max=model.longest)
 
 
-def _check(size: int, n_best: int, length_penalty: float) -> None:
+def check_search(size: int, n_best: int, length_penalty: float) -> None:
+    """Raise ValueError if an argument of `beam` is invalid."""
     if size < 1:
         raise ValueError(f"beam: size ({size}) must be at least 1 hypothesis. 5 is common.")
     if not 1 <= n_best <= size:
         raise ValueError(f"beam: n_best ({n_best}) must lie in 1…{size}, the size. Try size={n_best} for as many.")
-    if not math.isfinite(length_penalty):
-        raise ValueError(f"search: length_penalty ({length_penalty}) must be a finite number. 1 is the mean per token.")
+    if not abs(length_penalty) <= MAX_PENALTY:  # also refuses NaN
+        raise ValueError(
+            f"search: length_penalty ({length_penalty}) must lie in −{MAX_PENALTY:g}…{MAX_PENALTY:g}. 1 is the mean "
+            "per token."
+        )
 
 
 @contextmanager

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ..core.json_files import is_finite_number
 from .bert import ACTIVATIONS
 from .gpt import GPTConfig
 
@@ -97,6 +97,8 @@ class _Reader:
             kinds = _KINDS.get(ours, (int,))
             if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
                 self.problems.append(f"{theirs} ({value!r}) must be of type {kinds[0].__name__}")
+            elif isinstance(value, int | float) and not isinstance(value, bool) and not is_finite_number(value):
+                self.problems.append(f"{theirs} ({value!r}) must be finite, and at most the largest float")
             elif ours == "activation" and value not in ACTIVATIONS:
                 self.problems.append(f"{theirs} ({value!r}) must be one of {', '.join(ACTIVATIONS)}")
             else:
@@ -143,14 +145,18 @@ class _Reader:
     def _window(self, layers: int) -> int | None:
         """Return the window of all layers. Qwen2 can have one in some layers only, which is not supported."""
         window = self.stored.get("sliding_window", None if self.kind == "llama" else 4096)
-        kinds = self.stored.get("layer_types") or []
+        kinds, full = self.stored.get("layer_types") or [], self.stored.get("max_window_layers", 28)
+        if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+            self.problems.append(f"layer_types ({kinds!r}) must be a list of names")
+            return None
         if self.kind == "qwen2":
             if not self.stored.get("use_sliding_window"):
                 window = None
-            full = self.stored.get("max_window_layers", 28)
-            kinds = kinds or [
-                "full_attention" if window is None or n < full else "sliding_attention" for n in range(layers)
-            ]
+            if not isinstance(full, int):
+                self.problems.append(f"max_window_layers ({full!r}) must be of type int")
+                return None
+            has_full, has_window = window is None or full > 0, window is not None and full < layers
+            kinds = kinds or ["full_attention"] * has_full + ["sliding_attention"] * has_window
         if self.kind == "llama" or window is None or (kinds and set(kinds) == {"full_attention"}):
             return None
         if kinds and set(kinds) != {"sliding_attention"}:
@@ -189,7 +195,9 @@ class _Reader:
         if kind == "llama3":
             numbers |= {key: scaling.get(key) for key in ("low_freq_factor", "high_freq_factor")}
             numbers["original_max_position_embeddings"] = positions if original is None else original
-        if wrong := [f"{key} ({value!r}) must be a number" for key, value in numbers.items() if not _is_number(value)]:
+        if wrong := [
+            f"{key} ({value!r}) must be a number" for key, value in numbers.items() if not is_finite_number(value)
+        ]:
             self.problems += wrong
             return {}
         settings: dict[str, Any] = {"rotary_base": float(base), "rotary_factor": float(numbers.get("factor", 1.0))}
@@ -296,7 +304,3 @@ def _unlike_llama(config: GPTConfig) -> Iterator[str]:
             yield f"{name} ({getattr(config, name)!r}) is not {expected!r}"
     if config.bias == "all" and config.window is not None:
         yield f"bias ('all') does not go with a window ({config.window})"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

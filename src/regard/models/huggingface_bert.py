@@ -11,7 +11,17 @@ from torch import Tensor, nn
 
 from .bert import ACTIVATIONS, Bert, BertConfig
 from .bert_heads import MaskedTokens, NextSentence, Pretraining, SentenceEmbedder, SequenceClassifier, TokenClassifier
-from .model_directory import block_names, fill, label_names, read_config, read_tensors, tensor_names, write
+from .model_directory import (
+    architectures_of,
+    block_names,
+    class_names,
+    fill,
+    label_names,
+    read_config,
+    read_tensors,
+    tensor_names,
+    write,
+)
 
 Head = TypeVar("Head", bound=nn.Module)
 ARCHITECTURES: dict[str, type[nn.Module]] = {
@@ -207,7 +217,8 @@ def config_from(stored: Mapping[str, Any], where: str | Path = "config") -> Bert
     settings = {ours: stored.get(theirs, default) for ours, (theirs, default) in _SIZES.items()}
     settings["pad"] = 0 if settings["pad"] is None else settings["pad"]
     for ours, (theirs, default) in _SIZES.items():
-        kinds = (int, float, type(None)) if ours.endswith("dropout") or ours == "epsilon" else (type(default),)
+        none = (type(None),) if default is None else ()
+        kinds = (float, int, *none) if isinstance(default, float | None) else (type(default),)
         if not isinstance(settings[ours], kinds) or (isinstance(settings[ours], bool) and ours != "tied"):
             wrong.append(f"{theirs} ({settings[ours]!r}) must be a {kinds[0].__name__}")
             settings.pop(ours)
@@ -262,12 +273,12 @@ def _with_current_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _head(stored: Mapping[str, Any], folder: str | Path) -> type[nn.Module]:
-    named = stored.get("architectures") or ["BertModel"]
+    named = architectures_of(stored) or ["BertModel"]
     for name in named:
         if name in ARCHITECTURES:
             return ARCHITECTURES[name]
     raise ValueError(
-        f"bert: architectures ({', '.join(map(str, named))}) of {folder} must have one of {', '.join(ARCHITECTURES)}. "
+        f"bert: architectures ({', '.join(named)}) of {folder} must have one of {', '.join(ARCHITECTURES)}. "
         "The BERT in it can be loaded without that head: load_bert(folder, Bert)."
     )
 
@@ -280,13 +291,9 @@ def _classes(stored: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: s
             "has none. Pass classes=… and fresh=True."
         )
     rows = len(tensors["classifier.weight"])
-    labels = stored.get("id2label")
-    if not isinstance(labels, dict) or not labels:
+    named = class_names(stored, folder)
+    if not named:
         return rows
-    try:
-        named = [str(labels[key]) for key in sorted(labels, key=int)]
-    except ValueError:
-        raise ValueError(f"bert: id2label ({labels!r}) of {folder} must have integers as keys.") from None
     if len(named) != rows:
         raise ValueError(f"bert: id2label ({len(named)} classes) of {folder} must name the {rows} of its classifier.")
     return named

@@ -13,8 +13,19 @@ import torch
 from torch import Tensor
 
 from ..core.files import write_text
-from ..core.json_files import read_json_object
-from .model_directory import block_names, fill, label_names, read_config, read_tensors, tensor_names, write
+from ..core.json_files import is_finite_number, read_json_object
+from ..core.settings import from_values
+from .model_directory import (
+    CONFIG,
+    block_names,
+    class_names,
+    fill,
+    label_names,
+    read_config,
+    read_tensors,
+    tensor_names,
+    write,
+)
 from .transformer import ACTIVATIONS
 from .vit import ViT, ViTConfig
 
@@ -112,7 +123,7 @@ def scale_of(folder: str | Path, channels: int) -> tuple[tuple[float, ...], tupl
     stored = read_json_object(path, "how images are scaled", where="vit") if path.exists() else {}
     mean, deviation = (stored.get(name) or half for name in ("image_mean", "image_std"))
     for name, values in (("image_mean", mean), ("image_std", deviation)):
-        if not isinstance(values, list) or len(values) != channels or not all(map(_is_number, values)):
+        if not isinstance(values, list) or len(values) != channels or not all(map(is_finite_number, values)):
             raise ValueError(f"vit: {name} ({values!r}) of {path} must be {channels} numbers, one for each channel.")
     return tuple(mean), tuple(deviation)
 
@@ -149,14 +160,9 @@ def save_scale(folder: str | Path, mean: Sequence[float], deviation: Sequence[fl
     write_text(Path(folder) / "preprocessor_config.json", json.dumps(settings, indent=2) + "\n")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def labels_of(folder: str | Path) -> list[str]:
     """Return the class names of a Hugging Face directory, in order; empty if it has none."""
-    labels = read_config(folder).get("id2label") or {}
-    return [str(labels[key]) for key in sorted(labels, key=int)]
+    return class_names(read_config(folder), folder)
 
 
 def from_timm(
@@ -229,22 +235,23 @@ def _config(stored: Mapping[str, Any], folder: str | Path, classified: bool, poo
     required = [*SIZES.values(), "image_size", "hidden_act", "layer_norm_eps"]
     if missing := [name for name in required if name not in stored]:
         raise ValueError(f"vit: config.json of {folder} must have {', '.join(missing)}; got none.")
-    if stored["hidden_act"] not in ACTIVATIONS:
+    if stored["hidden_act"] not in list(ACTIVATIONS):  # a damaged value may be unhashable
         raise ValueError(f"vit: hidden_act ({stored['hidden_act']!r}) must be one of {', '.join(ACTIVATIONS)}.")
     if not stored.get("qkv_bias", True):
         raise ValueError("vit: qkv_bias (False) must be True: all projections have a bias here.")
     if pooled and not classified and stored.get("pooler_act", "tanh") != "tanh":
         raise ValueError(f"vit: pooler_act ({stored['pooler_act']!r}) must be 'tanh'.")
     side = stored["image_size"]
-    return ViTConfig(
-        classes=len(stored.get("id2label") or {}) or int(stored.get("num_labels", 2)) if classified else 0,
-        image=(side, side) if isinstance(side, int) else (side[0], side[1]),
-        activation=stored["hidden_act"],
-        norm_epsilon=stored["layer_norm_eps"],
-        pooler=pooled and not classified,
+    values = {
+        "classes": len(class_names(stored, folder)) or stored.get("num_labels", 2) if classified else 0,
+        "image": side if isinstance(side, list) else [side, side],
+        "activation": stored["hidden_act"],
+        "norm_epsilon": stored["layer_norm_eps"],
+        "pooler": pooled and not classified,
         **{ours: stored[theirs] for ours, theirs in SIZES.items()},
         **{ours: stored.get(theirs, 0.0) for ours, theirs in SHARES.items()},
-    )
+    }
+    return from_values(ViTConfig, values, f"{Path(folder) / CONFIG}: ")
 
 
 def _their_config(ours: ViTConfig, labels: Sequence[str]) -> dict[str, Any]:

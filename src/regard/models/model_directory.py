@@ -153,6 +153,31 @@ def label_names(labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def class_names(stored: Mapping[str, Any], folder: str | Path) -> list[str]:
+    """Return the names of the classes in a `config.json`, in order; empty if it has none.
+
+    >>> class_names({"id2label": {"1": "dog", "0": "cat"}}, "model")
+    ['cat', 'dog']
+    """
+    labels = stored.get("id2label")
+    if not isinstance(labels, dict):
+        return []
+    try:
+        return [str(labels[key]) for key in sorted(labels, key=int)]
+    except ValueError:
+        raise ValueError(f"exchange: id2label ({labels!r}) of {folder} must have integers as keys.") from None
+
+
+def architectures_of(stored: Mapping[str, Any]) -> list[str]:
+    """Return the names of the classes of transformers in a `config.json`; empty if it has none.
+
+    >>> architectures_of({"architectures": ["BertModel"]}), architectures_of({"architectures": None})
+    (['BertModel'], [])
+    """
+    names = stored.get("architectures")
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
 def write(folder: str | Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write `config.json` and `model.safetensors` to a folder, each atomically. Other files in it stay.
 

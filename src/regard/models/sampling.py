@@ -21,6 +21,9 @@ from ..core.tensors import shape
 
 SEEDS = 2**63
 """Seeds are below this number."""
+MIN_TEMPERATURE = 1e-20
+"""Smaller temperatures have the same effect, but the divided logits would overflow to ∞."""
+MIN_PENALTY, MAX_PENALTY = 0.001, 1000.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Sampling:
     """Sample only from tokens with at least this fraction of the highest probability; 0 for all."""
     repetition_penalty: float = 1.0
     """Makes tokens of the prompt and of the text so far less probable: positive logits are divided by it, negative ones
-    multiplied; 1 for none."""
+    multiplied; 1 for none. From 0.001 to 1000."""
     seed: int | None = 0
     """Seed of the random numbers of each text; None for a different one each time. A prompt gives the same text alone
     and in a batch."""
@@ -67,9 +70,10 @@ class Sampling:
             problems.append(f"{where}: top_p ({self.top_p}) must lie in (0, 1].")
         if not 0 <= self.min_p <= 1:
             problems.append(f"{where}: min_p ({self.min_p}) must lie in [0, 1].")
-        if not 0 < self.repetition_penalty < math.inf:
+        if not MIN_PENALTY <= self.repetition_penalty <= MAX_PENALTY:
             problems.append(
-                f"{where}: repetition_penalty ({self.repetition_penalty}) must be a finite number above 0; 1 is none."
+                f"{where}: repetition_penalty ({self.repetition_penalty}) must lie in [{MIN_PENALTY:g}, "
+                f"{MAX_PENALTY:g}]; 1 is none."
             )
         if self.seed is not None and not 0 <= self.seed < SEEDS:
             problems.append(f"{where}: seed ({self.seed}) must lie in 0…{SEEDS - 1}.")
@@ -94,7 +98,7 @@ class Sampling:
         if self.greedy:
             return logits
         if self.temperature != 1:
-            logits = logits / self.temperature
+            logits = logits / max(self.temperature, MIN_TEMPERATURE)
         if self.top_k:
             logits = keep_top_k(logits, self.top_k)
         if self.top_p < 1:

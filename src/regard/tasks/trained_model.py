@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, overload
 
+from ..models.model_directory import architectures_of
 from .embedder import Embedder
 from .image_classifier import ImageClassifier
 from .language_model import LanguageModel
@@ -91,8 +92,8 @@ def _kind_of(path: Path) -> type:
         return LanguageModel
     config = read_config(path)
     recipe, model_type = config.get("recipe"), config.get("model_type")
-    architectures = [str(name) for name in config.get("architectures") or []]  # type: ignore[union-attr]  # a list
-    if recipe in RECIPES:
+    architectures = architectures_of(config)
+    if str(recipe) in RECIPES:
         return RECIPES[str(recipe)]
     if model_type == "vit":
         return ImageClassifier

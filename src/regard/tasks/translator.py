@@ -16,7 +16,7 @@ from ..core.process import run_in_threads
 from ..data import BOS, EOS, PAD, Vocabulary
 from ..data.text_batches import padded_batches, padded_rows
 from ..models import EncoderDecoder, Hypothesis, beam, greedy
-from ..models.beam_search import evaluating
+from ..models.beam_search import check_search, evaluating
 from ..models.fast_inference import fast_decoder
 from .alignment import Link, Step, links, word_weights
 from .block_maps import block_maps
@@ -262,6 +262,7 @@ class Translator:
 
         The arguments are those of `translate`.
         """
+        check_search(size, n_best, length_penalty)
         lengths_read = [len(read) for read in ids]
         cells = min(tokens, max(tokens // 4, sum(lengths_read) * size // BATCHES)) // size
         batches = list(padded_batches(lengths_read, max(1, cells), max(1, ROWS // size)))

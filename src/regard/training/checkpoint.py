@@ -48,6 +48,8 @@ class Progress:
     best: float | None = None
     """Best value of the goal."""
     best_step: int = 0
+    best_loss: float | None = None
+    """Loss of that evaluation, which decides between equal values; None if it reported none."""
     misses: int = 0
     """Number of evaluations since the best one. At equal values of the goal, the lower loss is better."""
     finished: str = ""
@@ -93,9 +95,21 @@ def state_path(folder: Path, step: int) -> Path:
     return folder / f"state-{step:08d}"
 
 
+def step_of(path: Path) -> int | None:
+    """Return the step of a state, or None if the path has another name, such as that of a copy.
+
+    >>> step_of(Path("run/state-00001200")), step_of(Path("run/state-00001200.bak"))
+    (1200, None)
+    """
+    digits = path.name.removeprefix("state-")
+    is_step = digits.isdecimal() and digits.isascii()
+    return int(digits) if is_step and path == state_path(path.parent, int(digits)) else None
+
+
 def states(folder: Path) -> list[Path]:
     """Return the complete states of a run, oldest first."""
-    return sorted(path for path in folder.glob("state-*") if path.is_dir())
+    steps = {step: path for path in folder.glob("state-*") if path.is_dir() and (step := step_of(path)) is not None}
+    return [steps[step] for step in sorted(steps)]
 
 
 def is_trained(folder: Path) -> bool:
@@ -112,10 +126,12 @@ def load(path: Path, fingerprints: Mapping[str, str] | None = None) -> tuple[Pro
     """
     record = read_json(path / PROGRESS)
     names = {item.name for item in fields(Progress)}
-    if set(record.get("progress", ())) != names:
+    if {"best_loss", *record.get("progress", ())} != names:  # earlier versions had no best_loss
         raise Damaged(f"training: {path / PROGRESS} must have the fields of this version; got different fields.")
     tensors, metadata = read_tensors_and_metadata(path / TENSORS)
     step = record["progress"]["step"]
+    if step_of(path) != step:
+        raise Damaged(f"training: {path} must be the state of its step; got that of step {step}.")
     if metadata.get("step", str(step)) != str(step):
         raise Damaged(f"training: {path / TENSORS} must belong to step {step}; got tensors of step {metadata['step']}.")
     if fingerprints is not None:

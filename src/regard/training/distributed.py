@@ -80,7 +80,11 @@ class Group:
 
 @contextmanager
 def group(device: torch.device) -> Iterator[Group]:
-    """Enter the group of processes that torchrun started, or a group of this process only."""
+    """Enter the group of processes that torchrun started, or a group of this process only.
+
+    Raises:
+        ConnectionError: if another process ended, for example because it could not write a file.
+    """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1 and not dist.is_initialized():
         yield Group(0, 1, device)
@@ -98,6 +102,13 @@ def group(device: torch.device) -> Iterator[Group]:
         _groups.append(dist.group.WORLD)
     try:
         yield Group(dist.get_rank(), dist.get_world_size(), device)
+    except RuntimeError as error:
+        if "gloo" not in str(error) and not isinstance(error, dist.DistError):
+            raise
+        raise ConnectionError(
+            f"training: process {dist.get_rank()} must reach the other processes; got the end of one of them. See its "
+            "error message, and run the same command again: it resumes from the last checkpoint."
+        ) from error
     finally:
         if created:
             dist.destroy_process_group()

@@ -116,7 +116,7 @@ class Logbook:
         if self.group.first:
             self.run.truncate_metrics(at.metrics)
             for path in checkpoint.states(self.folder):
-                if path > checkpoint.state_path(self.folder, at.step):  # damaged; `latest` warned about it
+                if (checkpoint.step_of(path) or 0) > at.step:  # damaged; `latest` warned about it
                     shutil.rmtree(path)
         if not at.finished:
             self.display.say(f"{'resuming after' if at.step else 'training from'} step {at.step:,}: {self.folder}")
@@ -195,6 +195,7 @@ class Logbook:
         value = float(metrics[goal])
         if self._is_better(session, metrics):
             at.best, at.best_step, at.misses = value, at.step, 0
+            at.best_loss = float(metrics["loss"]) if "loss" in metrics else None
             self.run.save_weights(session.average.weights(), self.fingerprints, step=at.step, goal=goal, value=value)
         else:
             at.misses += 1
@@ -208,14 +209,8 @@ class Logbook:
         if at.best is None or math.isnan(value):
             return not math.isnan(value)
         if value == at.best:
-            return goal != "loss" and "loss" in metrics and float(metrics["loss"]) < self._loss_at(at.best_step)
+            return at.best_loss is not None and float(metrics.get("loss", math.nan)) < at.best_loss
         return value > at.best if direction == "max" else value < at.best
-
-    def _loss_at(self, step: int) -> float:
-        """Return the loss of the evaluation at `step` from metrics.jsonl, or NaN if it is not recorded."""
-        evaluations = (record for record in self.run.records() if record["event"] == "evaluate")
-        losses = [record["loss"] for record in evaluations if record["step"] == step and "loss" in record]
-        return float(losses[-1]) if losses else math.nan
 
     def saving_due(self, session: Session) -> bool:
         """Return whether a state is due, by steps or by time."""
