@@ -219,7 +219,14 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
             "0.5",
         ],
         "label (mixed) in line 2": ["train", "classify", new, *data, "--valid", str(tmp_path / "other.tsv")],
-        "nowhere/config.json must be": ["train", "classify", new, *data, "--from", "nowhere"],
+        "path (nowhere) must be the folder of a run or of a Hugging Face model; it does not exist": [
+            "train",
+            "classify",
+            new,
+            *data,
+            "--from",
+            "nowhere",
+        ],
         "positions (32) must be at least longest; got 99": [
             "train",
             "classify",
