@@ -264,7 +264,7 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
         assert message in capsys.readouterr().err.replace("\n", " "), message
     pretrained = recipe.stored(run).start  # type: ignore[union-attr]
     assert main(["classify", str(pretrained), "a"]) == 1
-    assert "must be a run of a text classifier; got another" in capsys.readouterr().err
+    assert "must be a run of a text classifier; got a run of pretrain" in capsys.readouterr().err
     damaged = shutil.copytree(run, tmp_path / "damaged")  # the other tests share the original
     (damaged / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:-9])
     assert main(["classify", str(damaged), "a"]) == 1
