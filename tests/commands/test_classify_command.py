@@ -127,6 +127,9 @@ def test_files_are_classified_and_an_empty_line_stays_empty(
     assert capsys.readouterr().out == ""
     lines = (tmp_path / "out.tsv").read_text().splitlines()
     assert [bool(line) for line in lines] == [True, False, False, True]
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    assert main(["classify", str(run), "--file", str(tmp_path / "in.txt"), "--out", str(tmp_path / "out.tsv")]) == 0
+    assert "4/?" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path)
     assert main(["classify", str(run), "in.txt"]) == 0
     assert "in.txt is read as a text. It is also the name of a file: --file in.txt reads" in capsys.readouterr().err
@@ -219,7 +222,14 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
             "0.5",
         ],
         "label (mixed) in line 2": ["train", "classify", new, *data, "--valid", str(tmp_path / "other.tsv")],
-        "nowhere/config.json must be": ["train", "classify", new, *data, "--from", "nowhere"],
+        "path (nowhere) must be the folder of a run or of a Hugging Face model; it does not exist": [
+            "train",
+            "classify",
+            new,
+            *data,
+            "--from",
+            "nowhere",
+        ],
         "positions (32) must be at least longest; got 99": [
             "train",
             "classify",
@@ -247,14 +257,14 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
         ],
         "top (0) must be at least 1": ["classify", str(run), "a", "--top", "0"],
         "plot (x.png) needs an image classifier": ["classify", str(run), "a", "--plot", "x.png"],
-        f"{tmp_path}/config.json must be the settings": ["classify", str(tmp_path), "a"],
+        "a Hugging Face model; got a folder without config.json": ["classify", str(tmp_path), "a"],
     }
     for message, arguments in cases.items():
         assert main(arguments) == 1, message
         assert message in capsys.readouterr().err.replace("\n", " "), message
     pretrained = recipe.stored(run).start  # type: ignore[union-attr]
     assert main(["classify", str(pretrained), "a"]) == 1
-    assert "must be a run of a text classifier; got another" in capsys.readouterr().err
+    assert "must be a run of a text classifier; got a run of pretrain" in capsys.readouterr().err
     damaged = shutil.copytree(run, tmp_path / "damaged")  # the other tests share the original
     (damaged / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:-9])
     assert main(["classify", str(damaged), "a"]) == 1

@@ -112,7 +112,10 @@ def test_unreadable_input_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["embed", str(tmp_path), "a"]) == 1
-    assert f"folder ({tmp_path}) must be a model directory with a config.json" in capsys.readouterr().err
+    assert (
+        f"folder ({tmp_path}) must be a model directory of Hugging Face; got a folder without config.json"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "x.npy").exists()
     (tmp_path / "a.txt").write_bytes(b"a\xff\n")
     assert main(["embed", str(folder), "--file", str(tmp_path / "a.txt")]) == 1

@@ -31,6 +31,8 @@ def test_without_a_file_it_prints_the_boxes(capsys: pytest.CaptureFixture[str]) 
     output = capsys.readouterr().out
     assert re.search(r"similarity +score = 0\.5 · q·k +Tq Tk = 3×2", output)
     assert output.splitlines()[-1] == "to view it: regard explain scaled-dot --text 'a b' --out scaled-dot.html"
+    assert main(["explain", "dot", "--language", "zh"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("regard explain dot --language zh --out dot.html")
 
 
 @pytest.mark.parametrize(
@@ -86,9 +88,9 @@ def test_invalid_arguments_are_named(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--image", "cat.png"], "image (cat.png) must come with --run"),
         (
             ["--run", str(tmp_path / "none")],
-            f"RUN ({tmp_path / 'none'}) must be a folder with a trained model; it does not exist",
+            f"path ({tmp_path / 'none'}) must be the folder of a run or of a Hugging Face model; it does not exist",
         ),
-        (["--run", str(tmp_path)], "config.json must be the settings of a run"),
+        (["--run", str(tmp_path)], "got a folder without config.json"),
     ):
         assert main(["explain", "dot", *arguments]) == 1
         assert words in capsys.readouterr().err, words

@@ -264,7 +264,9 @@ def test_options_that_do_not_parse_end_with_status_2(capsys: pytest.CaptureFixtu
 
 def test_a_missing_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", str(tmp_path / "none"), "a"]) == 1
-    assert f"model ({tmp_path / 'none'}) must exist" in capsys.readouterr().err
+    assert (
+        f"path ({tmp_path / 'none'}) must be the folder of a run or of a Hugging Face model" in capsys.readouterr().err
+    )
 
 
 def test_bytes_that_are_not_utf8_are_named(

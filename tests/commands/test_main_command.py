@@ -146,6 +146,12 @@ def test_bad_input_is_named(arguments: list[str], message: str, capsys: pytest.C
         (["train", "clasify", "x"], "regard train: error: unknown recipe clasify. Did you mean classify?"),
         (["train", "zzz", "x"], "unknown recipe zzz. It is one of translate, language, pretrain, classify."),
         (["translate", "x", "--bem", "3", "Hallo"], "regard translate: error: unrecognized option --bem. Did you mean"),
+        (
+            ["train", "classify", "x", "--train", ".", "--zzz=1"],
+            "RUN --train IMAGES: error: unrecognized option",
+        ),
+        (["explain", "bahdanu"], "argument MECHANISM: unknown mechanism bahdanu. Did you mean bahdanau?"),
+        (["explain", "runs/x"], "a trained model is passed with --run."),
         (["evaluate", "x", "y", "--zzz=1"], "regard evaluate: error: unrecognized option --zzz. Put a text after --."),
     ],
 )
@@ -163,6 +169,7 @@ def test_warnings_are_messages_without_a_source_line(
     def warn(options: object) -> int:
         source = Path(commands_main.__file__).with_name("info.py")
         print(warnings.formatwarning("fonts: 你 has no font.", UserWarning, str(source), 3), end="")
+        print(warnings.formatwarning("info: no font.", UserWarning, str(source), 3), end="")
         print(warnings.formatwarning("of torch", UserWarning, "/lib/torch/x.py", 3), end="")
         return 0
 
@@ -170,7 +177,10 @@ def test_warnings_are_messages_without_a_source_line(
     monkeypatch.setattr(COMMANDS["info"][0], "run", warn)
     assert main(["info"]) == 0 and warnings.formatwarning is before
     output = capsys.readouterr().out
-    assert output.startswith("regard info: fonts: 你 has no font.\n") and "/lib/torch/x.py:3: UserWarning" in output
+    assert (
+        output.startswith("regard info: fonts: 你 has no font.\nregard info: no font.\n")
+        and "/lib/torch/x.py:3: UserWarning" in output
+    )
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

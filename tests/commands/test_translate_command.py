@@ -161,7 +161,7 @@ def test_bad_input_is_named(texts: list[str], tmp_path: Path, capsys: pytest.Cap
     assert main(["train", "translate", str(tmp_path / "run"), *texts, "--kind", "mlp"]) == 1
     assert "kind (mlp) must be one of transformer, recurrent" in capsys.readouterr().err
     assert main(["translate", str(tmp_path), "a"]) == 1
-    assert str(tmp_path / "config.json") in capsys.readouterr().err
+    assert f"path ({tmp_path}) must be the folder of a run" in capsys.readouterr().err
     assert main(["train"]) == 2
     assert "recipes:" in capsys.readouterr().out
 

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import regard
@@ -199,8 +200,14 @@ def test_invalid_arguments_are_named(
 
 def test_invalid_files_are_named(tmp_path: Path, capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.safetensors").write_bytes(b"no tensors")
+    (tmp_path / "notes.txt").write_text("a plain text")
+    save_file({"weight": torch.ones(2)}, tmp_path / "model.safetensors")
     for arguments, message in (
         ([str(tmp_path / "nothing")], "it does not exist"),
+        ([str(tmp_path)], "got a folder without config.json"),
+        ([str(tmp_path / "notes.txt")], f"got another file. `regard view MODEL --file {tmp_path / 'notes.txt'}` shows"),
+        ([str(tmp_path / "notes.txt"), "--text", "x"], "got another file"),
+        ([str(tmp_path / "model.safetensors")], "For the weights of a model, give the folder of the model."),
         ([str(tmp_path / "x.safetensors")], "x.safetensors"),
         (
             ["model.gguf"],

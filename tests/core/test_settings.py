@@ -9,6 +9,7 @@ from typing import Literal
 
 import pytest
 
+from regard.commands.main import main
 from regard.core.option_parser import HelpTexts
 from regard.core.setting_options import named, settings_from
 from regard.training import Training, from_json, parse, to_json
@@ -158,6 +159,12 @@ def test_json_errors_are_reported_together_with_their_keys() -> None:
         from_json(Recipe, '{\n"data":}')
     with pytest.raises(ValueError, match=r"settings: model \(3\) must be an object with settings"):
         from_json(Recipe, '{"data": "x", "model": 3}')
+
+
+def test_help_names_the_folder_to_start_from(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "translate", "--help"])
+    assert "--from RUN " in (output := capsys.readouterr().out) and "(default: None)" not in output
 
 
 def test_help_does_not_show_none_as_a_default(capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,8 +112,12 @@ def test_gzip_and_byte_order_mark(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name,text,message",
     [
-        ("a.txt", b"a\tb", r"a.txt must end in .tsv, .csv, .jsonl \(or that and .gz\); got .txt"),
-        ("a", b"a\tb", "got none"),
+        (
+            "a.txt",
+            b"a\tb",
+            r"a.txt must end in .tsv, .csv, .jsonl \(or that and .gz\); got .txt. Rename a file",
+        ),
+        ("a", b"a\tb", "got no extension"),
         ("a.csv", b"review,label\nx,y\n", "column named text or sentence in its first line; got review, label. Name y"),
         ("a.csv", b"", "must have a column named text or sentence"),
         ("a.csv", b'text,label\n"x,y\n', r"a.csv, line 2, must be CSV; got unexpected end of data. Is a quote open"),

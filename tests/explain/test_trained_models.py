@@ -109,7 +109,7 @@ def test_a_language_model(
 
 def test_a_folder_without_a_model(tmp_path: Path, fails: Fails) -> None:
     missing = tmp_path / "none"
-    assert f"RUN ({missing}) must be a folder with a trained model; it does not exist" in fails(
+    assert f"path ({missing}) must be the folder of a run or of a Hugging Face model; it does not exist" in fails(
         "bert", "--run", missing
     )
     (tmp_path / "config.json").write_text(json.dumps({"recipe": "pretrain"}))

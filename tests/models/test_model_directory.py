@@ -107,7 +107,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, name: str, left: int) -> None
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"must be a model directory with a config\.json; got none in it"):
+    with pytest.raises(ValueError, match=r"must be a model directory of Hugging Face; it does not exist"):
         read_config(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"must hold model\.safetensors, .* or pytorch_model\.bin; got none"):
         read_tensors(tmp_path)

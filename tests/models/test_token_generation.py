@@ -285,10 +285,16 @@ def test_logits_without_a_finite_value_are_refused() -> None:
 
 def test_all_wrong_arguments_are_listed() -> None:
     with pytest.raises(ValueError) as error:
-        TokenSteps(build("gpt2"), [[], list(range(41))], Sampling(top_k=-1), max_new_tokens=0, runners_up=-1)
+        TokenSteps(
+            build("gpt2"),
+            [[], list(range(41)), [1], list(range(42))],
+            Sampling(top_k=-1),
+            max_new_tokens=0,
+            runners_up=-1,
+        )
     assert str(error.value).splitlines() == [
         "generate: prompt 1 ([]) must have at least one token.",
-        "generate: prompt 2 (41 tokens) must have at most 40, the context of the model. Shorten it.",
+        "generate: prompt 2 (41 tokens) must have at most 40, the context of the model. Shorten it and 1 more.",
         "generate: max_new_tokens (0) must be at least 1.",
         "generate: runners_up (-1) must be 0 or more.",
         "generate: top_k (-1) must be 0 or more; 0 is all tokens.",

@@ -147,7 +147,7 @@ def test_images_of_one_class_are_refused(data: Path, tmp_path: Path, capsys: pyt
 
 def test_mismatched_runs_are_refused(run: Path, data: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"recipe": "translate", "kind": "vit"}')
-    with pytest.raises(ValueError, match="must be a run of an image classifier; got another"):
+    with pytest.raises(ValueError, match="must be a run of an image classifier; got a run of translate"):
         load_image_classifier(tmp_path)
     with pytest.raises(ValueError, match=re.escape("vit: image (8×8) must be divisible by the patch (5)")):
         train(

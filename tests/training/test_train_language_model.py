@@ -15,6 +15,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+import regard
 from bench import kills
 from regard.commands.main import main
 from regard.data import ByteSubwords, Characters, Corpus
@@ -26,6 +27,7 @@ from regard.server.language_target import LanguageTarget
 from regard.server.open_target import open_target
 from regard.tasks import loading
 from regard.tasks.loading import load_language_model, load_text_classifier
+from regard.training import Silent
 from regard.training.recipes.train_language_model import Text, prepare
 from tests.tasks.sample_texts import write_labelled
 from tests.training.processes import ROOT
@@ -50,6 +52,16 @@ def run(*words: str) -> int:
 def fresh(folder: str, *words: str, steps: int = 8) -> Path:
     assert run(folder, "--train", "text.txt", *TINY, *OFTEN, "--steps", str(steps), *words) == 0
     return Path(folder)
+
+
+def test_a_run_resumes_with_its_own_warm_up() -> None:
+    """Earlier versions had other defaults; resuming does not require the user to repeat them."""
+    fresh("run", "--vocabulary", "characters", steps=4)
+    assert run("run", "--train", "text.txt", "--steps", "6") == 0
+    language = regard.train_language_model("run", train="text.txt", steps=8, display=Silent())
+    assert isinstance(language.vocabulary, Characters)
+    assert json.loads(Path("run/config.json").read_text())["training"]["warmup"] == 2
+    assert run("run", "--steps", "9", "--warmup", "0.1") == 1, "but it does not change"
 
 
 def test_characters_and_the_split_of_the_text() -> None:
@@ -159,7 +171,7 @@ def test_a_classifier_on_a_language_model(capsys: pytest.CaptureFixture[str]) ->
     assert main(["export", "mood", "--to", "huggingface"]) == 1
     assert "model must be a classifier on a BERT; got one on a GPT" in capsys.readouterr().err
     assert main(["train", "classify", "more", "--data", "labelled.tsv", "--from", "mood", "--longest", "60"]) == 1
-    assert "mood must be a run of a language model; got another (classify)" in capsys.readouterr().err
+    assert "mood must be a run of a language model; got a run of classify" in capsys.readouterr().err
 
 
 def test_a_pool_for_a_gpt_and_too_long_texts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,9 +189,9 @@ def test_other_commands_refuse_a_language_model_by_name(capsys: pytest.CaptureFi
     capsys.readouterr()
     for command, expected in (("classify", "a text classifier"), ("translate", "a translator")):
         assert main([command, "run", "a text"]) == 1
-        assert f"run must be a run of {expected}; got another (language)" in capsys.readouterr().err
+        assert f"run must be a run of {expected}; got a run of language" in capsys.readouterr().err
     assert main(["train", "pretrain", "run"]) == 1
-    assert "run must be a run of pretraining; got another (language)" in capsys.readouterr().err
+    assert "run must be a run of pretraining; got a run of language" in capsys.readouterr().err
 
 
 def test_the_attention_for_a_text_is_shown() -> None:
@@ -215,7 +227,10 @@ def test_the_attention_for_a_text_is_shown() -> None:
             "must be longer than context (2000)",
         ),
         ([*TRAIN, "--hold-out", "0.0001"], "data: held-out text (1 tokens) must have at least 2."),
-        ([*TRAIN, "--from", "none"], "none/config.json must be the settings of a run; got No such file"),
+        (
+            [*TRAIN, "--from", "none"],
+            "load: path (none) must be the folder of a run or of a Hugging Face model; it does not exist.",
+        ),
         (
             [*TRAIN, "--from", "gpt", "--context", "13"],
             "model: positions (12) must be at least context; got 13.",

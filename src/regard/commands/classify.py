@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from .options import add_file_and_out, chunks, numbered, output, read_texts
+from .options import add_file_and_out, chunks, numbered, output, read_texts, text_counter
 
 if TYPE_CHECKING:
     from ..tasks.image_classifier import ImageClassifier
@@ -47,12 +47,14 @@ def run(options: argparse.Namespace) -> int:
     if options.plot and not images:
         raise ValueError(f"plot ({options.plot}) needs an image classifier; {options.folder} classifies texts.")
     inputs = read_texts(options, are_files=images)
-    with output(options.out) as out:
-        (_classify_images if images else _classify_texts)(options, inputs, out)
+    with output(options.out) as out, text_counter(shown=options.out is not None) as done:
+        (_classify_images if images else _classify_texts)(options, inputs, out, done)
     return 0
 
 
-def _classify_texts(options: argparse.Namespace, inputs: Iterable[str], out: TextIO) -> None:
+def _classify_texts(
+    options: argparse.Namespace, inputs: Iterable[str], out: TextIO, done: Callable[[int], None]
+) -> None:
     from ..tasks.loading import load_text_classifier
 
     classifier = load_text_classifier(options.folder)
@@ -62,6 +64,7 @@ def _classify_texts(options: argparse.Namespace, inputs: Iterable[str], out: Tex
         for text in texts:  # an empty line stays empty
             print(_line(next(rows), classifier.labels, count) if text.strip() else "", file=out)
         out.flush()
+        done(len(texts))
 
 
 def _line(row: Sequence[float], labels: Sequence[str], count: int) -> str:
@@ -76,7 +79,9 @@ def _is_image_classifier(folder: Path) -> bool:
     return config.get("recipe") == "images" or config.get("model_type") == "vit"
 
 
-def _classify_images(options: argparse.Namespace, files: Iterable[str], out: TextIO) -> None:
+def _classify_images(
+    options: argparse.Namespace, files: Iterable[str], out: TextIO, done: Callable[[int], None]
+) -> None:
     from ..tasks.loading import load_image_classifier
 
     classifier = load_image_classifier(options.folder)
@@ -91,6 +96,7 @@ def _classify_images(options: argparse.Namespace, files: Iterable[str], out: Tex
                 _draw(classifier, Path(path), f"{label.name} ({label.probability:.2f})", numbered(options.plot, number))
             number += 1
         out.flush()
+        done(len(paths))
 
 
 def _draw(classifier: ImageClassifier, image: Path, title: str, path: Path) -> None:

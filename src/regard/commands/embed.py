@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .options import add_file_and_out, chunks, output, read_texts
+from .options import add_file_and_out, chunks, output, read_texts, text_counter
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,7 +66,7 @@ def _embedded(embedder: Embedder, lines: Iterable[str], tokens: int) -> Iterator
     """Yield chunks of texts with their vectors (n, W), zero for empty lines, and show a counter on the terminal."""
     import numpy as np
 
-    with _progress() as done:
+    with text_counter() as done:
         for chunk in chunks(lines, CHUNK):
             rows = [index for index, text in enumerate(chunk) if text.strip()]
             vectors = np.zeros((len(chunk), embedder.model.bert.config.width), np.float32)  # (n, W)
@@ -76,18 +75,6 @@ def _embedded(embedder: Embedder, lines: Iterable[str], tokens: int) -> Iterator
                     embedder.embed([chunk[index] for index in rows], tokens=tokens, done=done).float().numpy()
                 )
             yield chunk, vectors
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("texts"), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("texts", total=None)
-        yield lambda count: progress.advance(task, count)
 
 
 def _write(path: Path, parts: Iterable[np.ndarray], width: int) -> tuple[int, int]:

@@ -7,6 +7,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.settings import suggestion
+
 if TYPE_CHECKING:
     from ..explain import Chart
 
@@ -21,7 +23,9 @@ EXAMPLE = "example:\n  regard explain bahdanau --out chart.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("mechanism", metavar="MECHANISM", choices=NAMES, help=f"one of {', '.join(NAMES)}")
+    parser.add_argument(
+        "mechanism", metavar="MECHANISM", type=_mechanism, choices=NAMES, help=f"one of {', '.join(NAMES)}"
+    )
     parser.add_argument("--text", help="input text, a few words (default: the cat sat on it)")
     parser.add_argument(
         "--run", dest="folder", type=Path, metavar="RUN", help="use the trained model of a run instead of a random one"
@@ -43,6 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--language", choices=("en", "zh"), default="en", help="language of the names of boxes (default: %(default)s)"
     )
+
+
+def _mechanism(word: str) -> str:
+    if word not in NAMES:
+        remedy = suggestion(word, NAMES, f"It is one of {', '.join(NAMES)}; a trained model is passed with --run.")
+        raise argparse.ArgumentTypeError(f"unknown mechanism {word}. {remedy}")
+    return word
 
 
 def run(options: argparse.Namespace) -> int:
@@ -69,7 +80,9 @@ def run(options: argparse.Namespace) -> int:
 def _page_command(options: argparse.Namespace) -> str:
     """Return the same command with a page as its output."""
     values = {"--text": options.text, "--run": options.folder, "--image": options.image}
-    values |= {"--step": options.step if options.step > 1 else None, "--out": f"{options.mechanism}.html"}
+    values |= {"--step": options.step if options.step > 1 else None}
+    values |= {"--language": options.language if options.language != "en" else None}
+    values |= {"--out": f"{options.mechanism}.html"}
     opened = [word for part in options.open or [] for word in ("--open", part)]
     others = [word for name, value in values.items() if value is not None for word in (name, str(value))]
     return shlex.join(["regard", "explain", options.mechanism, *opened, *others])

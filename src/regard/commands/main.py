@@ -85,12 +85,13 @@ def _prepare_streams() -> None:
 def _plain_warnings(name: str) -> Iterator[None]:
     """Print our own warnings as messages of the command, without the path and the line of the source that warned."""
     original, package = warnings.formatwarning, str(Path(__file__).parents[1])
+    prefix = f"{name.removeprefix('regard ')}: "
 
     def formatted(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
     ) -> str:
         if filename.startswith(package):
-            return f"{name}: {message}\n"
+            return f"{name}: {str(message).removeprefix(prefix)}\n"
         return original(message, category, filename, lineno, line)
 
     warnings.formatwarning = formatted

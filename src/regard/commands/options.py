@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from gzip import GzipFile
@@ -123,6 +123,19 @@ def output(path: Path | None) -> Iterator[TextIO]:
             interrupted = error
     if interrupted is not None:
         raise interrupted
+
+
+@contextmanager
+def text_counter(*, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """Yield a function that adds to the number of texts shown on the standard error, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("texts"), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as progress:
+        task = progress.add_task("texts", total=None)
+        yield lambda count: progress.advance(task, count)
 
 
 def read_file(path: Path, where: str) -> Iterator[str]:

@@ -47,6 +47,8 @@ IMPORTANT = {
 }
 """Settings that `--help` shows."""
 KIND = "kind of model: transformer (default) or recurrent; gpt2 (default) or llama; vit (default) or cnn"
+IMAGES = " --train IMAGES"
+"""Part of error messages if the data are a folder, so that the options are those of an image classifier."""
 CONFIG = "take settings from a .toml, .yaml or .json file, such as the config.json of a run; options override them"
 FROM = "start from a trained run or a Hugging Face directory; --help-all with it shows the settings of fine-tuning"
 
@@ -98,7 +100,7 @@ def _train(options: argparse.Namespace, rest: list[str], asked: bool) -> int:
         choice.kind,
         rest,
         choice.defaults,
-        program=f"regard train {options.recipe} RUN",
+        program=f"regard train {options.recipe} RUN{IMAGES if name == 'images' and not asked else ''}",
         flat=True,
         values=choice.values,
         texts=HelpTexts(IMPORTANT[name], more, f"example:\n  {EXAMPLES[name]}"),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from .options import add_file_and_out, chunks, numbered, output, read_texts
+from .options import add_file_and_out, chunks, numbered, output, read_texts, text_counter
 
 if TYPE_CHECKING:
     from ..attention import AttentionMap
@@ -95,12 +95,18 @@ def run(options: argparse.Namespace) -> int:
             "another --context."
         )
     sentences = read_texts(options)
-    with output(options.out) as out:
-        _translate(translator, sentences, options, out)
+    with output(options.out) as out, text_counter(shown=options.out is not None) as done:
+        _translate(translator, sentences, options, out, done)
     return 0
 
 
-def _translate(translator: Translator, sentences: Iterable[str], options: argparse.Namespace, out: TextIO) -> None:
+def _translate(
+    translator: Translator,
+    sentences: Iterable[str],
+    options: argparse.Namespace,
+    out: TextIO,
+    done: Callable[[int], None],
+) -> None:
     number = 0
     for texts in chunks(sentences, CHUNK):
         _refuse_long(translator, texts, number, options.longest_source)
@@ -113,6 +119,7 @@ def _translate(translator: Translator, sentences: Iterable[str], options: argpar
                 maps[0].save(path, title=f"{best[0].source} → {best[0].text}")
             number += 1
         out.flush()
+        done(len(texts))
 
 
 def _translated(

@@ -89,6 +89,20 @@ def read_json(path: str | os.PathLike[str], expected: str, remedy: str = "", *, 
         raise _read_error(where, path, expected, getattr(error, "strerror", None) or str(error), remedy) from None
 
 
+def explain_missing(folder: str | os.PathLike[str], name: str) -> str | None:
+    """Describe why a folder does not contain the file `name`, for an error message; None if it does.
+
+    >>> explain_missing("nowhere", "config.json")
+    'it does not exist'
+    """
+    folder = Path(folder)
+    if (folder / name).is_file():
+        return None
+    if folder.is_dir():
+        return f"got a folder without {name}"
+    return "got a file" if folder.exists() else "it does not exist"
+
+
 def read_json_object(path: str | os.PathLike[str], expected: str, remedy: str = "", *, where: str) -> dict[str, Any]:
     """Like `read_json`, for a file that must contain an object."""
     value = read_json(path, expected, remedy, where=where)

@@ -136,9 +136,10 @@ METAVARS = {int: "N", float: "X", Path: "FILE", str: "TEXT"}
 def argument(option: Option) -> dict[str, Any]:
     """Return the keyword arguments of argparse's `add_argument` for a setting, with its help and without a default."""
     default = "(required)" if option.default is MISSING else f"(default: {format_value(option.default)})"
-    if option.default is None:  # the text describes what happens without a value
+    if option.default is None or option.default == ():  # the text describes what happens without a value
         default = ""
-    return {**_argument(option.hint), "help": f"{option.text} {default}".strip().replace("%", "%%")}
+    folder = {"metavar": "RUN"} if option.flags[0] == "--from" else {}  # other paths are those of files
+    return {**_argument(option.hint), **folder, "help": f"{option.text} {default}".strip().replace("%", "%%")}
 
 
 def format_value(value: object) -> str:

@@ -66,9 +66,10 @@ class Lines:
         )
         name = encoding if encoding.startswith("an ") else f"{encoding}, it seems"
         convert = "" if encoding.startswith("an ") else f" (iconv -f {encoding} -t UTF-8)"
+        drop = f", or drop such lines with --badly-encoded {_rounded_up(share)}" if self.bad < self.count else ""
         raise ValueError(
             f"{self.where}: {path} must be UTF-8; got {self.bad:,} of {self.count:,} lines ({share:.0%}) that are not: "
-            f"{name}. Convert the file{convert}, or drop such lines with --badly-encoded {_rounded_up(share)}."
+            f"{name}. Convert the file{convert}{drop}."
         )
 
 

@@ -72,7 +72,8 @@ class Columns:
             if position is None:
                 raise ValueError(
                     f"labelled: {path} must have a column named {' or '.join(wanted)} in its first line; got "
-                    f"{', '.join(header)[:200]}. Name yours with --{option}."
+                    f"{', '.join(header)[:200]}. Name yours with --{option}; if the columns have no "
+                    "names, insert a line with them."
                 )
             positions.append(position)
         return positions[0], positions[1]
@@ -124,7 +125,11 @@ def read_labelled(
     suffix = next((end for end in reversed(path.suffixes) if end != ".gz"), "")
     if suffix not in READERS:
         ends = ", ".join(READERS)
-        raise ValueError(f"labelled: {path} must end in {ends} (or that and .gz); got {suffix or 'none'}.")
+        got = "a folder" if path.is_dir() else suffix or "no extension"
+        raise ValueError(
+            f"labelled: {path} must end in {ends} (or that and .gz); got {got}. Rename a file of TEXT TAB LABEL lines "
+            "to .tsv, and one of JSON objects, one per line, to .jsonl."
+        )
     report = Report(what="texts") if report is None else report
     return _examples(path, READERS[suffix], report, columns or Columns(), Lines([path], badly_encoded, "labelled"))
 

@@ -33,8 +33,6 @@ def load(folder: str | os.PathLike[str]) -> Run:
         ValueError: if the folder has no such model.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise ValueError(f"explain: RUN ({folder}) must be a folder with a trained model; it does not exist.")
     config = read_config(folder)
     kind = str(config.get("recipe") or config.get("model_type") or "")
     loaders: dict[object, Callable[[Path], Run]] = {

@@ -98,7 +98,10 @@ def load_capture(path: str | Path) -> Seen:
     except Damaged as error:
         raise Damaged(str(error).replace("training:", "capture:", 1)) from error
     if "regard" not in metadata:
-        raise ValueError(f"capture: {path} must be a file written by Seen.save; got one without a description.")
+        raise ValueError(
+            f"capture: {path} must be a file written by Seen.save; got one without a description. For the weights of a "
+            "model, give the folder of the model."
+        )
     try:
         contents = Fields(json.loads(metadata["regard"]), tensors, "the description")
         version = contents.integer("version")

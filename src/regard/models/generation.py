@@ -303,11 +303,13 @@ class TokenSteps(Generic[State]):
         for number, prompt in enumerate(self.prompts, 1):
             if not prompt:
                 problems.append(f"generate: prompt {number} ([]) must have at least one token.")
-            elif longest is not None and len(prompt) > longest:
-                problems.append(
-                    f"generate: prompt {number} ({len(prompt):,} tokens) must have at most {longest:,}, the context of "
-                    "the model. Shorten it."
-                )
+        too_long = [index for index, prompt in enumerate(self.prompts) if longest is not None and len(prompt) > longest]
+        if too_long:
+            first, others = too_long[0], len(too_long) - 1
+            problems.append(
+                f"generate: prompt {first + 1} ({len(self.prompts[first]):,} tokens) must have at most {longest:,}, "
+                f"the context of the model. Shorten it{f' and {others:,} more' if others else ''}."
+            )
         if self.max_new_tokens < 1:
             problems.append(f"generate: max_new_tokens ({self.max_new_tokens}) must be at least 1.")
         if self.runners_up < 0:

@@ -141,12 +141,12 @@ def _scaling(own: dict[str, Any], settings: dict[str, Any], kind: str) -> list[s
 
 
 def _open(path: str | Path) -> Any:
+    if not Path(path).is_file():
+        raise ValueError(f"gguf: path ({path}) must be a GGUF file; got no such file.")
     try:
         from gguf import GGUFReader
     except ImportError as error:
         raise ImportError("gguf: reading of GGUF files requires a package. Try pip install regard[gguf].") from error
-    if not Path(path).is_file():
-        raise ValueError(f"gguf: path ({path}) must be a GGUF file; got no such file.")
     try:
         return GGUFReader(path)
     except (ValueError, IndexError, KeyError, OSError, UnicodeDecodeError) as error:

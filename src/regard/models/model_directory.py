@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..core.files import replacing_files, write_text
-from ..core.json_files import parse_json, read_json_object
+from ..core.json_files import explain_missing, parse_json, read_json_object
 from ..core.messages import few
 
 CONFIG = "config.json"
@@ -34,10 +34,10 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     Raises:
         ValueError: if it does not exist or is not a JSON object. The message has the path.
     """
-    path = Path(folder) / CONFIG
-    if not path.is_file():
-        raise ValueError(f"exchange: folder ({folder}) must be a model directory with a {CONFIG}; got none in it.")
-    return _read_object(path)
+    problem = explain_missing(folder, CONFIG)
+    if problem is not None:
+        raise ValueError(f"exchange: folder ({folder}) must be a model directory of Hugging Face; {problem}.")
+    return _read_object(Path(folder) / CONFIG)
 
 
 def read_tensors(folder: str | Path) -> dict[str, Tensor]:

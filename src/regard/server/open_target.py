@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..core.json_files import read_json_object
+from ..core.digests import Damaged
+from ..core.json_files import explain_missing, read_json_object
 from .target import TARGET_KINDS, Capture, Target
 
 
@@ -32,13 +33,10 @@ def open_target(
             "FILE.safetensors` writes a capture of it."
         )
     if path.is_file():
+        capture = _capture(path, batch)
         if text is not None or image is not None:
             raise ValueError(f"view: a text or an image must be passed with a model; {path} is a capture.")
-        from ..lens.captures import load_capture
-
-        return Capture(load_capture(path), path.name, batch)
-    if not path.is_dir():
-        raise ValueError(f"view: TARGET ({path}) must be {TARGET_KINDS}; it does not exist.")
+        return capture
     config = _config(path)
     if "recipe" in config:
         return _run(path, config["recipe"], text, image)
@@ -50,6 +48,20 @@ def open_target(
 
         return Model(path, config, text, image)
     raise ValueError(f"view: TARGET ({path}) must be {TARGET_KINDS}; its config.json describes neither.")
+
+
+def _capture(path: Path, batch: int) -> Capture:
+    from ..lens.captures import load_capture
+
+    try:
+        return Capture(load_capture(path), path.name, batch)
+    except Damaged:
+        if path.suffix == ".safetensors":
+            raise
+        raise ValueError(
+            f"view: TARGET ({path}) must be {TARGET_KINDS}; got another file. `regard view MODEL --file {path}` shows "
+            "what a model attends to in this text."
+        ) from None
 
 
 def _run(path: Path, recipe: object, text: str | None, image: Path | None) -> Target:
@@ -113,7 +125,9 @@ def _is_language_model(config: dict[str, Any]) -> bool:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.is_file():
-        raise ValueError(f"view: TARGET ({folder}) must be {TARGET_KINDS}; got a folder without config.json.")
-    return read_json_object(path, "the settings of a run or of a model", "Pass another folder.", where="view")
+    problem = explain_missing(folder, "config.json")
+    if problem is not None:
+        raise ValueError(f"view: TARGET ({folder}) must be {TARGET_KINDS}; {problem}.")
+    return read_json_object(
+        folder / "config.json", "the settings of a run or of a model", "Pass another folder.", where="view"
+    )

@@ -204,9 +204,8 @@ def read_recipe_config(
     """
     config = read_config(folder)
     if config.get("recipe") != recipe or str(config.get("kind", "")) not in kinds:
-        raise ValueError(
-            f"{recipe}: {Path(folder)} must be a run of {what}; got another ({config.get('recipe')}). Give its folder."
-        )
+        got = f"a run of {config['recipe']}" if "recipe" in config else "the folder of another program"
+        raise ValueError(f"{recipe}: {Path(folder)} must be a run of {what}; got {got}. Give another folder.")
     return config
 
 

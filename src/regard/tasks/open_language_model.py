@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from ..models.fast_gpt import fast_gpt
 from .loading import load_language_model
@@ -16,11 +15,5 @@ def open_language_model(path: str | os.PathLike[str]) -> TextGenerator:
     Raises:
         ValueError: if there is no language model. The message has the path.
     """
-    path = Path(path)
-    if not path.exists():
-        raise ValueError(
-            f"generate: model ({path}) must exist. Give the folder of a run of `regard train language`, a Hugging Face "
-            "directory of a GPT-2 or Llama model, or a .gguf file."
-        )
     language = load_language_model(path)
     return TextGenerator(fast_gpt(language.model), language.vocabulary)

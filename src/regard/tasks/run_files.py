@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.digests import Damaged, file_digest, json_digest
-from ..core.json_files import JSON, read_json_object
+from ..core.json_files import JSON, explain_missing, read_json_object
 from ..core.messages import few
 from ..core.tensor_files import read_tensors_and_metadata
 from ..models.weights import load_weights
@@ -62,7 +62,13 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, JSON]:
     >>> read_config(folder)["training"]["steps"]
     2
     """
-    path = Path(folder) / "config.json"
+    problem = explain_missing(folder, CONFIG)
+    if problem is not None:
+        raise ValueError(
+            f"load: path ({os.fspath(folder)}) must be the folder of a run or of a Hugging Face model; {problem}. "
+            "Give another folder."
+        )
+    path = Path(folder) / CONFIG
     config = read_json_object(path, "the settings of a run", "Give another folder.", where="training")
     digest = config.pop("sha256", None)  # earlier versions wrote none
     if digest is not None and json_digest(config) != digest:

@@ -77,11 +77,6 @@ def load(path: str | os.PathLike[str], kind: type[object] | None = None) -> Trai
     (True, True)
     """
     path = Path(path)
-    if not path.exists():
-        raise ValueError(
-            f"load: path ({path}) must be the folder of a run, a Hugging Face directory or a .gguf file; it does not "
-            "exist."
-        )
     model: TrainedModel = LOADERS[kind or _kind_of(path)](path)
     return model
 

@@ -182,8 +182,8 @@ def _pairs(config: Parallel, held: bool, report: Report | None = None) -> Iterat
             others += 1
     report.kept -= others
     if not kept:
-        side = "held-out" if held else "training"
-        raise ValueError(f"data: {side} pairs (0) must be at least one. Give --valid FILE, or another --hold-out.")
+        side, change = ("held-out", "a larger --hold-out: 0.2") if held else ("training", "a smaller --hold-out")
+        raise ValueError(f"data: {side} pairs (0) must be at least one. Give --valid FILE, or {change}.")
 
 
 def _is_held_out(source: str, share: float) -> bool:
