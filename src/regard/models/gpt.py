@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import AttentionMap, attend
+from ..attention.packed_layout import Lengths
 from ..core.settings import refuse
 from ..core.tensors import shape
 from ..core.trace import trace_step
@@ -209,7 +210,7 @@ class GPT(nn.Module):
     def forward(
         self,
         ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
+        lengths: Lengths | None = None,
         *,
         caches: Sequence[Cache] | None = None,
         return_maps: Literal[False] = False,
@@ -218,24 +219,19 @@ class GPT(nn.Module):
     def forward(
         self,
         ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
+        lengths: Lengths | None = None,
         *,
         caches: Sequence[Cache] | None = None,
         return_maps: Literal[True],
     ) -> tuple[Tensor, list[AttentionMap]]: ...
     @overload
     def forward(
-        self,
-        ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
-        *,
-        caches: Sequence[Cache] | None = None,
-        return_maps: bool,
+        self, ids: Tensor, lengths: Lengths | None = None, *, caches: Sequence[Cache] | None = None, return_maps: bool
     ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
     def forward(
         self,
         ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
+        lengths: Lengths | None = None,
         *,
         caches: Sequence[Cache] | None = None,
         return_maps: bool = False,
@@ -271,7 +267,7 @@ class GPT(nn.Module):
     def hidden(
         self,
         ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
+        lengths: Lengths | None = None,
         *,
         caches: Sequence[Cache] | None = None,
         return_maps: bool = False,
