@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .options import add_file_and_out, chunks, output, read_texts
+from ..core.chunks import chunks
+from .options import add_file_and_out, output, read_texts
 
 if TYPE_CHECKING:
     import numpy as np

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -55,6 +56,18 @@ def _children(value: Any) -> list[Any]:
     """Return the objects and lists that are direct elements of `value`."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [child for child in inner if isinstance(child, dict | list)]
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value of a JSON text is a number that a float can represent.
+
+    >>> is_number(3), is_number(0.5), is_number(True), is_number(float("nan")), is_number(10**400)
+    (True, True, False, False, False)
+    """
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer larger than any float
+        return False
 
 
 def read_json(path: str | os.PathLike[str], expected: str, remedy: str = "", *, where: str) -> Any:

@@ -6,12 +6,13 @@ Fields({"scale": "x"}, {}, "call 0").number("scale")     ValueError: call 0: sca
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..core.json_files import is_number
 
 MAX_INTEGER = 2**40
 """Upper bound of every integer, beyond the length of any sequence."""
@@ -68,7 +69,7 @@ class Fields:
         return tuple(self._checked(name, _is_list_of(_is_integer_in(low, high)), rule))
 
     def number(self, name: str) -> float:
-        return float(self._checked(name, _is_number, "a finite number"))
+        return float(self._checked(name, is_number, "a finite number"))
 
     def tensor(self, name: str, dtypes: Sequence[torch.dtype]) -> Tensor:
         key = self.value(name)
@@ -93,13 +94,6 @@ def _is_list_of(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 def _is_integer_in(low: int, high: int) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # an integer larger than any float
-        return False
 
 
 def _is_text(value: Any) -> bool:

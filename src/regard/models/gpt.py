@@ -30,7 +30,7 @@ from ..layers.cache import Cache
 from ..layers.position import scaling_errors
 from ..layers.stack import BatchLayout, run_encoder
 from .bert import ACTIVATIONS
-from .bounds import out_of_bounds, too_large, uneven_heads, unknown_name
+from .bounds import odd_rotary_width, out_of_bounds, too_large, uneven_heads, unknown_name
 from .encoder_decoder import check_ids
 from .token_decoder import CachedState
 
@@ -138,11 +138,8 @@ class GPTConfig:
         ]
         if not self.epsilon > 0:
             problems.append(f"{where}: epsilon ({self.epsilon}) must be more than 0; 1e-5 is typical.")
-        if not problems and self.position == "rotary" and self.width // self.heads % 2:
-            problems.append(
-                f"{where}: width / heads ({self.width // self.heads}) must be even for rotary positions: they rotate "
-                "pairs of numbers."
-            )
+        if not problems and self.position == "rotary":
+            problems = odd_rotary_width(where, self.width, self.heads)
         return problems or too_large(where, self._parameters)
 
     @property

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ..core.json_files import is_number
 from .bert import ACTIVATIONS
 from .gpt import GPTConfig
+from .model_directory import refuse_run
 
 Setting = tuple[str, Any]
 """Their name and their default."""
@@ -189,7 +190,7 @@ class _Reader:
         if kind == "llama3":
             numbers |= {key: scaling.get(key) for key in ("low_freq_factor", "high_freq_factor")}
             numbers["original_max_position_embeddings"] = positions if original is None else original
-        if wrong := [f"{key} ({value!r}) must be a number" for key, value in numbers.items() if not _is_number(value)]:
+        if wrong := [f"{key} ({value!r}) must be a number" for key, value in numbers.items() if not is_number(value)]:
             self.problems += wrong
             return {}
         settings: dict[str, Any] = {"rotary_base": float(base), "rotary_factor": float(numbers.get("factor", 1.0))}
@@ -213,11 +214,7 @@ def config_from(
     changes = dict(changes or {})
     if unknown := sorted(changes.keys() - {field.name for field in fields(GPTConfig)}):
         raise ValueError(f"gpt: changes ({', '.join(unknown)}) must be settings of GPTConfig.")
-    if "recipe" in stored:
-        raise ValueError(
-            f"gpt: {where} must be a model directory of Hugging Face; got a run of regard. Try regard export RUN --to "
-            "huggingface, and pass the directory that it writes."
-        )
+    refuse_run("gpt", stored, where)
     reader = _Reader(stored)
     if reader.kind not in ARCHITECTURES:
         raise ValueError(
@@ -296,7 +293,3 @@ def _unlike_llama(config: GPTConfig) -> Iterator[str]:
             yield f"{name} ({getattr(config, name)!r}) is not {expected!r}"
     if config.bias == "all" and config.window is not None:
         yield f"bias ('all') does not go with a window ({config.window})"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .bert import ACTIVATIONS, Bert, BertConfig
 from .bert_heads import MaskedTokens, NextSentence, Pretraining, SentenceEmbedder, SequenceClassifier, TokenClassifier
-from .model_directory import block_names, fill, label_names, read_config, read_tensors, tensor_names, write
+from .model_directory import block_names, fill, label_names, read_config, read_tensors, refuse_run, tensor_names, write
 
 Head = TypeVar("Head", bound=nn.Module)
 ARCHITECTURES: dict[str, type[nn.Module]] = {
@@ -188,11 +188,7 @@ def config_from(stored: Mapping[str, Any], where: str | Path = "config") -> Bert
     Raises:
         ValueError: for unsupported settings and invalid sizes. The message lists them all.
     """
-    if "recipe" in stored:
-        raise ValueError(
-            f"bert: {where} must be a model directory of Hugging Face; got a run of regard. Try regard export RUN --to "
-            "huggingface, and pass the directory that it writes."
-        )
+    refuse_run("bert", stored, where)
     wrong = [
         f"{name} ({stored[name]!r}) must be {expected!r}"
         for name, expected in (

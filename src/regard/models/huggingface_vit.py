@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.files import write_text
-from ..core.json_files import read_json_object
+from ..core.json_files import is_number, read_json_object
 from .model_directory import block_names, fill, label_names, read_config, read_tensors, tensor_names, write
 from .transformer import ACTIVATIONS
 from .vit import ViT, ViTConfig
@@ -112,7 +112,7 @@ def scale_of(folder: str | Path, channels: int) -> tuple[tuple[float, ...], tupl
     stored = read_json_object(path, "how images are scaled", where="vit") if path.exists() else {}
     mean, deviation = (stored.get(name) or half for name in ("image_mean", "image_std"))
     for name, values in (("image_mean", mean), ("image_std", deviation)):
-        if not isinstance(values, list) or len(values) != channels or not all(map(_is_number, values)):
+        if not isinstance(values, list) or len(values) != channels or not all(map(is_number, values)):
             raise ValueError(f"vit: {name} ({values!r}) of {path} must be {channels} numbers, one for each channel.")
     return tuple(mean), tuple(deviation)
 
@@ -147,10 +147,6 @@ def save_scale(folder: str | Path, mean: Sequence[float], deviation: Sequence[fl
         "image_std": list(deviation),
     }
     write_text(Path(folder) / "preprocessor_config.json", json.dumps(settings, indent=2) + "\n")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def labels_of(folder: str | Path) -> list[str]:

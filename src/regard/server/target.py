@@ -14,7 +14,7 @@ from ..attention.attention_map import AttentionMap
 from ..lens.patch_weights import Patches
 from ..lens.seen import Seen
 from . import tiles
-from .guard import RequestError
+from .guard import RequestError, parse_head
 from .head_views import Head, Mean
 
 MAX_MAPS = 4096
@@ -53,11 +53,8 @@ class Layer:
 
     def head(self, which: str) -> Head | Mean:
         """Return a head by its index, or the mean of all heads for "mean"."""
-        if which == "mean":
-            return Mean(self.heads)
-        if not (which.isascii() and which.isdecimal() and len(which) < 6 and int(which) < self.count):
-            raise RequestError(404, f"head ({which[:40]!r}) must be 'mean' or an index in 0…{self.count - 1}.")
-        return self.heads[int(which)]
+        index = parse_head(which, self.count, 404)
+        return Mean(self.heads) if index is None else self.heads[index]
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, JSON]:
     >>> read_config(folder)["training"]["steps"]
     2
     """
-    path = Path(folder) / "config.json"
+    path = Path(folder) / CONFIG
     config = read_json_object(path, "the settings of a run", "Give another folder.", where="training")
     digest = config.pop("sha256", None)  # earlier versions wrote none
     if digest is not None and json_digest(config) != digest:
