@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -165,6 +165,13 @@ class Target:
     snapshot: Snapshot
     can: tuple[str, ...] = ()
     """Additional actions: "translate", "generate", "run"."""
+
+    def first_snapshot(self, run: Callable[[], Snapshot]) -> Snapshot:
+        """Run the model for the command line, where an error is a ValueError."""
+        try:
+            return run()
+        except RequestError as error:
+            raise ValueError(f"view: {error.message}") from error
 
     def run(self, text: str) -> Snapshot:
         """Run the model on another text and return a snapshot of its attention."""
