@@ -57,19 +57,11 @@ T view(const char* name, nb::handle tuple) {
 }
 
 Mask mask_of(nb::handle tuple) {
-    constexpr int64_t unbounded = int64_t(1) << 60;
-    if (tuple.is_none())
-        return {.left = unbounded,
-                .right = unbounded,
-                .offset = nullptr,
-                .length = nullptr,
-                .kind = MaskKind::none,
-                .dense = nullptr,
-                .batch = 0,
-                .head = 0,
-                .row = 0,
-                .col = 0,
-                .any = false};
+    if (tuple.is_none()) {
+        Mask open{};
+        open.left = open.right = int64_t(1) << 60;
+        return open;
+    }
     Reader reader("mask", tuple, 10);
     return {
         .left = reader.integer(),

@@ -242,7 +242,7 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
         ],
         "layer_decay (2.0) must lie": ["train", "classify", new, *data, "--from", str(run), "--layer-decay", "2"],
         "dropout (1.0) must lie": ["train", "classify", new, *data, "--from", str(run), "--dropout", "1"],
-        "kind (mlp) must be one of finetune, scratch": ["train", "classify", new, *data, "--kind", "mlp"],
+        "kind (mlp) must be one of scratch, finetune": ["train", "classify", new, *data, "--kind", "mlp"],
         "text (none.txt) must be an existing file": ["train", "pretrain", new, "--text", "none.txt"],
         "mask (0.0) must lie in": ["train", "pretrain", new, "--text", str(folder / "text.txt"), "--mask", "0"],
         "pairs need a second document": [

@@ -147,6 +147,7 @@ GPT2 = {"model_type": "gpt2"}
             r"rope_type \('yarn'\) must be one of default, ",
         ),
         (LLAMA | {"rope_scaling": {"rope_type": "linear"}}, r"factor \(None\) must be a number"),
+        (LLAMA | {"rope_theta": 10**400}, r"rope_theta \(10+\) must be a number"),
         (LLAMA | {"rope_parameters": {"mscale": 1}}, r"rope_parameters \(mscale\) must have no key besides"),
         (LLAMA | {"rope_parameters": {"partial_rotary_factor": 0.5}}, r"partial_rotary_factor \(0\.5\) must be 1"),
         (LLAMA | {"partial_rotary_factor": 0.5}, r"partial_rotary_factor \(0\.5\) must be 1"),

@@ -20,6 +20,7 @@ from .masks import Mask
 from .request import Request
 
 Lengths = Tensor | Sequence[int]
+"""(B,): number of tokens of each sequence."""
 
 
 class Layout(NamedTuple):

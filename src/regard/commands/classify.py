@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from .options import add_file_and_out, chunks, numbered, output, read_texts, text_counter
+from ..core.chunks import chunks
+from .options import add_file_and_out, numbered, output, read_texts, text_counter
 
 if TYPE_CHECKING:
     from ..tasks.image_classifier import ImageClassifier

@@ -8,9 +8,7 @@ stopped is resumed if its data and settings are the same.
 
 from __future__ import annotations
 
-import shlex
 import shutil
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +27,7 @@ from ..tasks.translation import exact
 from ..tasks.translator import Translation, Translator
 from ..training import Training
 from ..training.recipes.train_translator import Parallel, RecurrentRecipe, stored, train
-from .demo_progress import ModelBar, evaluations, progress_bars
+from .demo_progress import ModelBar, evaluations, print_commands, progress_bars
 
 STEPS = 900
 """Training steps of each model: enough for 99 % with attention."""
@@ -63,16 +61,12 @@ class Contestant:
     """Fraction of correct test dates."""
 
 
-def run(steps: int, out: Path, seed: int = 0) -> int:
-    """Train both models, compare them and draw the results. Return an exit status.
+def run(console: Console, steps: int, out: Path, seed: int) -> None:
+    """Train both models, compare them and draw the results.
 
     Training is limited by steps, not by time, so the result does not depend on the speed of the machine. Only rounding
     differs between processors.
     """
-    if steps < 1:
-        raise ValueError(f"steps ({steps}) must be at least 1; {STEPS} are enough.")
-    console = Console(highlight=False)
-    began = time.monotonic()
     work = out / "dates-run"
     console.print(f"[bold]Reading dates.[/] {LEAD}\n", soft_wrap=False)
     _write_data(work, seed)
@@ -89,13 +83,10 @@ def run(steps: int, out: Path, seed: int = 0) -> int:
             contestants.append(contestant)
     _show(console, contestants, test, out)
     _name_commands(console, contestants[0], test)
-    console.print(f"\nIn {time.monotonic() - began:.0f} s.")
-    return 0
 
 
 def _write_data(work: Path, seed: int) -> None:
     """Write the training and validation pairs. If they differ from those of an earlier demo, remove its runs."""
-    work.mkdir(parents=True, exist_ok=True)
     texts = {
         work / "train.tsv": _lines(dates(PAIRS, seed, part="train")),
         work / "valid.tsv": _lines(dates(VALID, seed, part="valid")),
@@ -148,13 +139,13 @@ def _name_commands(console: Console, attentive: Contestant, test: Pairs) -> None
     short = [written for written, _ in test if len(written) < EXPLAINED]
     date = max(short, key=lambda written: (any(map(str.isalpha, written)), len(written)))
     folder = str(attentive.folder)
-    console.print("\nCommands that open the run with attention:")
-    for command in (
+    print_commands(
+        console,
+        "Commands that open the run with attention:",
         ["regard", "translate", folder, date],
         ["regard", "explain", "bahdanau", "--run", folder, "--text", date, "--out", "bahdanau.html"],
         ["regard", "view", folder, "--text", date],
-    ):
-        console.print(f"  {shlex.join(command)}", soft_wrap=True, markup=False)
+    )
 
 
 def _show(console: Console, contestants: list[Contestant], test: Pairs, out: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 
 EXAMPLE = "example:\n  regard demo --out out/demo"
@@ -26,9 +27,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the demo and return an exit status."""
+    from rich.console import Console
+
     from . import date_contest, language_demo
 
-    run_demo, steps = (
-        (language_demo.run, language_demo.STEPS) if options.language else (date_contest.run, date_contest.STEPS)
-    )
-    return run_demo(steps if options.steps is None else options.steps, options.out, options.seed)
+    demo = language_demo if options.language else date_contest
+    steps = demo.STEPS if options.steps is None else options.steps
+    if steps < 1:
+        raise ValueError(f"steps ({steps}) must be at least 1; {demo.STEPS} are enough.")
+    began = time.monotonic()
+    console = Console(highlight=False)
+    demo.run(console, steps, options.out, options.seed)
+    console.print(f"\nIn {time.monotonic() - began:.0f} s.")
+    return 0

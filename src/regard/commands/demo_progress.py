@@ -1,9 +1,10 @@
-"""Training in `regard demo`: one progress bar for each model, and resuming after an interruption."""
+"""Shared parts of the demos: a progress bar for each model, resuming after an interruption, commands to try next."""
 
 from __future__ import annotations
 
+import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +29,13 @@ def progress_bars(console: Console) -> Progress:
         TextColumn("{task.fields[status]}"),
         console=console,
     )
+
+
+def print_commands(console: Console, heading: str, *commands: Sequence[str]) -> None:
+    """Print commands to try next."""
+    console.print(f"\n{heading}")
+    for command in commands:
+        console.print(f"  {shlex.join(command)}", soft_wrap=True, markup=False)
 
 
 class ModelBar(Display):

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .options import add_file_and_out, chunks, output, read_texts, text_counter
+from ..core.chunks import chunks
+from .options import add_file_and_out, output, read_texts, text_counter
 
 if TYPE_CHECKING:
     import numpy as np

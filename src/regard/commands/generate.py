@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from torch import nn
 
+from ..core.chunks import chunks
 from ..core.settings import refuse
 from ..models.sampling import Sampling
-from .options import add_file_and_out, add_settings, chunks, numbered, output, read_texts, settings_from
+from .options import add_file_and_out, add_settings, numbered, output, read_texts, settings_from
 
 if TYPE_CHECKING:
     from ..lens.seen import Seen
@@ -129,13 +130,9 @@ def _continue_one(
 
 def _save_maps(seen: Seen, number: int, options: argparse.Namespace) -> None:
     if options.watch:
-        path = numbered(options.watch, number)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        seen.save(path)
+        seen.save(numbered(options.watch, number))
     if options.plot:
-        path = numbered(options.plot, number)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        seen.grid(path)
+        seen.grid(numbered(options.plot, number))
 
 
 def _print_json(

@@ -6,8 +6,6 @@ characters. A run that was stopped is resumed if the settings are the same.
 
 from __future__ import annotations
 
-import shlex
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +22,7 @@ from ..tasks.open_language_model import open_language_model
 from ..training import Training
 from ..training.recipes.gpt_sizes import Sizes
 from ..training.recipes.train_language_model import LlamaRecipe, Text, stored, train
-from .demo_progress import ModelBar, progress_bars
+from .demo_progress import ModelBar, print_commands, progress_bars
 
 STEPS = 1000
 """Training steps: about a minute on two cores."""
@@ -41,27 +39,26 @@ LEAD = (
 )
 
 
-def run(steps: int, out: Path, seed: int = 0) -> int:
-    """Train the model, let it write and show its attention. Return an exit status.
+def run(console: Console, steps: int, out: Path, seed: int) -> None:
+    """Train the model, let it write and show its attention.
 
     Training is limited by steps, not by time, so the result does not depend on the speed of the machine. Only rounding
     differs between processors.
     """
-    if steps < 1:
-        raise ValueError(f"steps ({steps}) must be at least 1; {STEPS} are enough.")
-    console = Console(highlight=False)
-    began = time.monotonic()
     folder = out / "language-run" / "gpt"
     play = folder.parent / "romeo_and_juliet.txt"
     console.print(f"[bold]Writing like Shakespeare.[/] {LEAD}\n")
-    folder.parent.mkdir(parents=True, exist_ok=True)
     write_text(play, read_play())
     _train(console, _recipe(play, steps, seed), folder)
     text = _write(console, folder, seed)
     _show_attention(console, load_language_model(folder), text)
-    _name_commands(console, folder)
-    console.print(f"\nIn {time.monotonic() - began:.0f} s.")
-    return 0
+    print_commands(
+        console,
+        "Commands that open this run:",
+        ["regard", "generate", str(folder), "ROMEO:", "--temperature", str(TEMPERATURE)],
+        ["regard", "view", str(folder)],
+        ["regard", "explain", "gpt", "--run", str(folder), "--text", "O Romeo", "--out", "gpt.html"],
+    )
 
 
 def _recipe(play: Path, steps: int, seed: int) -> LlamaRecipe:
@@ -114,14 +111,3 @@ def _show_attention(console: Console, language: LanguageModel, text: str) -> Non
         f"{layer + 1}, the head that attends to the fewest:"
     )
     console.print(terminal.draw(weights, queries, keys))
-
-
-def _name_commands(console: Console, folder: Path) -> None:
-    """Print commands that open the run."""
-    console.print("\nCommands that open this run:")
-    for command in (
-        ["regard", "generate", str(folder), "ROMEO:", "--temperature", str(TEMPERATURE)],
-        ["regard", "view", str(folder)],
-        ["regard", "explain", "gpt", "--run", str(folder), "--text", "O Romeo", "--out", "gpt.html"],
-    ):
-        console.print(f"  {shlex.join(command)}", soft_wrap=True, markup=False)

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import fields
 from gzip import GzipFile
 from io import StringIO
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -157,23 +156,15 @@ def settings_from(options: argparse.Namespace, kind: Any) -> Any:
     return kind(**{item.name: getattr(options, item.name) for item in fields(kind)})
 
 
-def chunks(lines: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Yield lists of at most `size` lines, within which texts of similar length are batched.
-
-    >>> list(chunks("abcde", 2))
-    [['a', 'b'], ['c', 'd'], ['e']]
-    """
-    rest = iter(lines)
-    while chunk := list(islice(rest, size)):
-        yield chunk
-
-
 def numbered(path: Path, number: int) -> Path:
-    """Return the path of picture `number`, counted from 0. The first has the given name, the others a number.
+    """Return the path of picture `number`, counted from 0, in a folder that exists.
+
+    The first has the given name, the others a number.
 
     >>> [numbered(Path("a.png"), n).name for n in (0, 1)]
     ['a.png', 'a-2.png']
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     return path if not number else path.with_stem(f"{path.stem}-{number + 1}")
 
 

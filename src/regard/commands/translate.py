@@ -8,7 +8,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from .options import add_file_and_out, chunks, numbered, output, read_texts, text_counter
+from ..core.chunks import chunks
+from .options import add_file_and_out, numbered, output, read_texts, text_counter
 
 if TYPE_CHECKING:
     from ..attention import AttentionMap
@@ -114,9 +115,7 @@ def _translate(
             for one, ending in zip(best, links, strict=True):
                 print(_line(number, one, ending, options.n_best), file=out)
             if options.plot and best[0].written:
-                path = numbered(options.plot, number)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                maps[0].save(path, title=f"{best[0].source} → {best[0].text}")
+                maps[0].save(numbered(options.plot, number), title=f"{best[0].source} → {best[0].text}")
             number += 1
         out.flush()
         done(len(texts))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from .assets import page_folder
 
@@ -11,17 +10,16 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inli
 """Content security policy of the document: nothing is loaded."""
 
 
-def standalone_page(recording: str | None = None, folder: Path | None = None) -> str:
+def standalone_page(recording: str | None = None) -> str:
     """Return the page with its script and its style inlined.
 
     Args:
         recording: JSON with the answers of the server. Without it, the page sends its requests through a message port.
-        folder: the folder of the built page.
 
     Raises:
         FileNotFoundError: if the page is not built.
     """
-    folder = folder or page_folder()
+    folder = page_folder()
     script, style = ((folder / "alone" / name) for name in ("page.js", "style.css"))
     if not script.is_file():
         raise FileNotFoundError(f"view: the page ({script}) is not built; run `make page`.")

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
+from ..core.chunks import chunks
 from ..core.files import replacing
 from .text_files import Report
 from .vocabulary import Vocabulary
@@ -31,6 +31,10 @@ SIDES = ("source", "target")
 FORMAT = 1
 CHUNK = 1 << 14
 """Number of pairs written at a time."""
+
+
+class EmptyCorpus(ValueError):
+    """There are no pairs to write."""
 
 
 class _Format(Exception):
@@ -64,22 +68,23 @@ class Corpus:
         The folder is written atomically: a previous one of that name stays until the new one is complete.
 
         Raises:
-            ValueError: if there are no pairs, or an id is negative or exceeds 32 bits.
+            EmptyCorpus: if there are no pairs.
+            ValueError: if an id is negative or exceeds 32 bits.
         """
         return cls.write_flat(folder, _flat_chunks(pairs))
 
     @classmethod
-    def write_flat(cls, folder: str | Path, chunks: Iterable[tuple[Flat, Flat]]) -> Corpus:
-        """Like `write`, from arrays: each chunk has (ids, lengths) of its sources and of its targets."""
+    def write_flat(cls, folder: str | Path, parts: Iterable[tuple[Flat, Flat]]) -> Corpus:
+        """Like `write`, from arrays: each part has (ids, lengths) of its sources and of its targets."""
         folder = Path(folder)
         with replacing(folder) as temporary:
             temporary.mkdir()
             writer = _Writer(temporary)
             with writer:
-                for source, target in chunks:
+                for source, target in parts:
                     writer.add(source, target)
             if not writer.count:
-                raise ValueError("corpus: pairs (0) must be at least 1; got an end without any.")
+                raise EmptyCorpus("corpus: pairs (0) must be at least 1; got an end without any.")
             description = {"format": FORMAT, "count": writer.count, "totals": writer.totals, "types": writer.types}
             (temporary / "corpus.json").write_text(json.dumps(description) + "\n")
         return cls.open(folder)
@@ -138,8 +143,7 @@ def encode_pairs(
     >>> list(encode_pairs([("ab", "c"), ("abcabc", "c")], letters, letters, longest=4))
     [([4, 5], [6])]
     """
-    texts = iter(pairs)
-    while chunk := list(islice(texts, CHUNK)):
+    for chunk in chunks(pairs, CHUNK):
         sources, targets = zip(*chunk, strict=True)
         for pair in zip(source.encode_all(sources), target.encode_all(targets), strict=True):
             if longest is None or max(map(len, pair)) <= longest:
@@ -150,8 +154,7 @@ def encode_pairs(
 
 
 def _flat_chunks(pairs: Iterable[Pair]) -> Iterator[tuple[Flat, Flat]]:
-    rest = iter(pairs)
-    while chunk := list(islice(rest, CHUNK)):
+    for chunk in chunks(pairs, CHUNK):
         source, target = ([np.asarray(pair[side], np.int64) for pair in chunk] for side in (0, 1))
         yield _concatenated(source), _concatenated(target)
 

@@ -135,7 +135,6 @@ def dates(
 def write(folder: str | os.PathLike[str], count: int, seed: int = 0) -> str:
     """Write the files train, valid and test with `written TAB iso` lines; 1,000 pairs each in valid and test."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     for part, pairs in (("train", count), ("valid", HELD_OUT), ("test", HELD_OUT)):
         lines = "".join(f"{text}\t{iso}\n" for text, iso in dates(pairs, seed, part=part))  # type: ignore[arg-type]  # one of the three parts
         write_text(folder / f"{part}.tsv", lines)

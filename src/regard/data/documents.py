@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, get_args
 
+from ..core.chunks import chunks
 from .corpus import Pair
 from .encodings import Lines, is_utf8
 from .open_text import open_text
@@ -106,8 +107,8 @@ def encode_passages(
     """
     if longest < MIN_IDS:
         raise ValueError(f"plain: longest ({longest}) must be at least {MIN_IDS}, the ids of a passage.")
-    rest, number = iter(documents), 0
-    while chunk := list(islice(rest, CHUNK)):
+    number = 0
+    for chunk in chunks(documents, CHUNK):
         encoded = iter(words.encode_bare([sentence for document in chunk for sentence in document]))
         for document in chunk:
             for passage in _packed([ids for ids in islice(encoded, len(document)) if ids], longest):

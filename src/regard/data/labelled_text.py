@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..core.json_files import parse_json
+from ..core.messages import few
 from .encodings import Lines, is_utf8
 from .epoch_batches import generator
 from .open_text import open_text
@@ -295,10 +296,9 @@ def numbers_of(examples: Iterable[Example], labels: Sequence[str], path: Path) -
     result = []
     for example in examples:
         if example.label not in indices:
-            shown = ", ".join(labels[:10]) + (", …" if len(labels) > 10 else "")
             raise ValueError(
-                f"labelled: label ({example.label}) in line {example.line} of {path} must be one of training: {shown}; "
-                "got an unknown one. Fix the line, or train on texts with this label."
+                f"labelled: label ({example.label}) in line {example.line} of {path} must be one of training: "
+                f"{few(labels, 10)}; got an unknown one. Fix the line, or train on texts with this label."
                 + " If the line names the columns, add --header."
                 * (example.line == 1)
             )

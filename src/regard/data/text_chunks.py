@@ -6,11 +6,11 @@ Nothing is stripped, split at spaces or normalized here: line ends are part of t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from ..core.chunks import chunks
 from .corpus import Flat
 from .encodings import Lines, is_utf8
 from .open_text import open_text
@@ -57,14 +57,14 @@ def read_chunks(
         raise ValueError(f"plain: {', '.join(map(str, paths))} must hold some text; got {report}.")
 
 
-def part_of(chunks: Iterable[str], start: int, stop: int | None = None) -> Iterator[str]:
+def part_of(texts: Iterable[str], start: int, stop: int | None = None) -> Iterator[str]:
     """Yield the characters from `start` to `stop` of a text in chunks.
 
     >>> list(part_of(["abc", "defg", "hi"], 1, 6))
     ['bc', 'def']
     """
     offset = 0
-    for chunk in chunks:
+    for chunk in texts:
         if stop is not None and offset >= stop:
             return
         part = chunk[max(0, start - offset) : None if stop is None else stop - offset]
@@ -73,16 +73,15 @@ def part_of(chunks: Iterable[str], start: int, stop: int | None = None) -> Itera
             yield part
 
 
-def encode_chunks(chunks: Iterable[str], vocabulary: Vocabulary) -> Iterator[tuple[Flat, Flat]]:
+def encode_chunks(texts: Iterable[str], vocabulary: Vocabulary) -> Iterator[tuple[Flat, Flat]]:
     """Encode the chunks of a text for `Corpus.write_flat`: its sources are their ids, its targets their lengths.
 
     `corpus.ids[0]` is then the whole text, and the sum of `corpus.ids[1]` is its number of characters.
     """
-    rest = iter(chunks)
-    while batch := list(islice(rest, BATCH)):
+    for batch in chunks(texts, BATCH):
         encoded = [np.asarray(ids, np.int64) for ids in vocabulary.encode_all(batch)]
         lengths = np.array([len(ids) for ids in encoded], np.int32)
-        characters = np.array([len(chunk) for chunk in batch], np.int64)
+        characters = np.array([len(text) for text in batch], np.int64)
         yield (np.concatenate(encoded), lengths), (characters, np.ones(len(batch), np.int32))
 
 

@@ -10,34 +10,25 @@ Attention, feed-forward and normalization are passed in.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack, overload
 
 from torch import Tensor, nn
 
 from ..attention import AttentionMap, PackedMaps
+from ..attention.packed_layout import Lengths
 from ..core.tensors import is_unmodified, traced
 from ..core.trace import trace_step
 from ..core.typed_call import same_type
 from .cache import Cache, DecoderCache
 from .feedforward import FeedForward
 from .first_token import attend_first, self_attention_map
-from .multihead import MultiHeadAttention
+from .multihead import MultiHeadAttention, SelfAttentionOptions
 from .packed_attention import Packing, length_pair
 from .residual import Residual, add_and_norm, part_result
 
 Norm = Callable[[int], nn.Module]
 """Function from a width to a normalization: `nn.LayerNorm`, `nn.RMSNorm`, `partial(nn.LayerNorm, eps=1e-12)`."""
-Lengths = int | Tensor | Sequence[int]
-
-
-class EncoderOptions(TypedDict, total=False):
-    """Keyword arguments of a call of `EncoderBlock` that do not change the type of its result."""
-
-    attn_mask: Tensor | None
-    is_causal: bool
-    lengths: Lengths | None
-    cache: Cache | None
 
 
 class DecoderOptions(TypedDict, total=False):
@@ -45,9 +36,9 @@ class DecoderOptions(TypedDict, total=False):
 
     attn_mask: Tensor | None
     is_causal: bool
-    lengths: Lengths | None
+    lengths: int | Lengths | None
     memory_mask: Tensor | None
-    memory_lengths: Lengths | None
+    memory_lengths: int | Lengths | None
     cache: DecoderCache | None
     packed: Packing | None
 
@@ -89,19 +80,19 @@ class EncoderBlock(nn.Module):
         *,
         packed: Packing | None = None,
         return_map: Literal[False] = False,
-        **options: Unpack[EncoderOptions],
+        **options: Unpack[SelfAttentionOptions],
     ) -> Tensor: ...
     @overload
     def forward(
-        self, x: Tensor, *, packed: None = None, return_map: Literal[True], **options: Unpack[EncoderOptions]
+        self, x: Tensor, *, packed: None = None, return_map: Literal[True], **options: Unpack[SelfAttentionOptions]
     ) -> tuple[Tensor, AttentionMap]: ...
     @overload
     def forward(
-        self, x: Tensor, *, packed: Packing, return_map: Literal[True], **options: Unpack[EncoderOptions]
+        self, x: Tensor, *, packed: Packing, return_map: Literal[True], **options: Unpack[SelfAttentionOptions]
     ) -> tuple[Tensor, PackedMaps]: ...
     @overload
     def forward(
-        self, x: Tensor, *, packed: Packing | None = None, return_map: bool, **options: Unpack[EncoderOptions]
+        self, x: Tensor, *, packed: Packing | None = None, return_map: bool, **options: Unpack[SelfAttentionOptions]
     ) -> Tensor | tuple[Tensor, AttentionMap | PackedMaps]: ...
     def forward(
         self,
@@ -109,7 +100,7 @@ class EncoderBlock(nn.Module):
         *,
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
-        lengths: Lengths | None = None,
+        lengths: int | Lengths | None = None,
         cache: Cache | None = None,
         packed: Packing | None = None,
         return_map: bool = False,
@@ -260,9 +251,9 @@ class DecoderBlock(nn.Module):
         *,
         attn_mask: Tensor | None = None,
         is_causal: bool = True,
-        lengths: Lengths | None = None,
+        lengths: int | Lengths | None = None,
         memory_mask: Tensor | None = None,
-        memory_lengths: Lengths | None = None,
+        memory_lengths: int | Lengths | None = None,
         cache: DecoderCache | None = None,
         packed: Packing | None = None,
         return_maps: bool = False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..attention import AttentionMap, PackedMaps
 from ..attention import attend as plain_attend
+from ..attention.packed_layout import Lengths
 from ..attention.tensor_types import is_causal_bias
 from ..core.messages import check_sizes, nearest
 from ..core.tensors import shape
@@ -26,14 +27,19 @@ AttentionFunction: TypeAlias = Callable[..., Tensor | tuple[Tensor, AttentionMap
 """`regard.attend`, with or without bound options, or a function that is called in the same way."""
 
 
-class AttentionOptions(TypedDict, total=False):
-    """Keyword arguments of a call of `MultiHeadAttention` that do not change the type of its result."""
+class SelfAttentionOptions(TypedDict, total=False):
+    """Keyword arguments of a call of an `EncoderBlock` that do not change the type of its result."""
 
     attn_mask: Tensor | None
     is_causal: bool
-    lengths: int | Tensor | Sequence[int] | None
-    offset: int | Tensor | None
+    lengths: int | Lengths | None
     cache: Cache | None
+
+
+class AttentionOptions(SelfAttentionOptions, total=False):
+    """Keyword arguments of a call of `MultiHeadAttention` that do not change the type of its result."""
+
+    offset: int | Tensor | None
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -170,7 +176,7 @@ class MultiHeadAttention(nn.Module):
         *,
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
-        lengths: int | Tensor | Sequence[int] | None = None,
+        lengths: int | Lengths | None = None,
         offset: int | Tensor | None = None,
         cache: Cache | None = None,
         packed: Packing | None = None,

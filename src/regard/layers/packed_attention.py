@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -11,9 +11,8 @@ from torch import Tensor
 
 from ..attention import attend, attend_packed
 from ..attention.packed import token_positions
+from ..attention.packed_layout import Lengths
 
-Lengths = Tensor | Sequence[int]
-"""(B,): number of tokens of each sequence."""
 Packing = Lengths | tuple[Lengths, Lengths]
 """Lengths of the sequences; in cross-attention, those of the queries and those of the keys."""
 

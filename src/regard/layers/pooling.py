@@ -10,7 +10,6 @@ If no entry is valid, the result is zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
@@ -19,12 +18,11 @@ from torch import Tensor, nn
 
 from ..attention import AttentionMap, masks
 from ..attention import attend as plain_attend
+from ..attention.packed_layout import Lengths
 from ..core.tensors import broadcasts, dtype, readable, shape, shape_of
 from ..core.typed_call import same_type
 from .learned_similarity import Similarity, StoredSimilarity, resolve_similarity, stored_similarity
 from .multihead import AttentionFunction
-
-Lengths = int | Tensor | Sequence[int]
 
 
 class PoolingWithoutQuery(Protocol):
@@ -35,17 +33,17 @@ class PoolingWithoutQuery(Protocol):
         self,
         x: Tensor,
         *,
-        lengths: Lengths | None = None,
+        lengths: int | Lengths | None = None,
         mask: Tensor | None = None,
         return_map: Literal[False] = False,
     ) -> Tensor: ...
     @overload
     def forward(
-        self, x: Tensor, *, lengths: Lengths | None = None, mask: Tensor | None = None, return_map: Literal[True]
+        self, x: Tensor, *, lengths: int | Lengths | None = None, mask: Tensor | None = None, return_map: Literal[True]
     ) -> tuple[Tensor, AttentionMap]: ...
     @overload
     def forward(
-        self, x: Tensor, *, lengths: Lengths | None = None, mask: Tensor | None = None, return_map: bool
+        self, x: Tensor, *, lengths: int | Lengths | None = None, mask: Tensor | None = None, return_map: bool
     ) -> Tensor | tuple[Tensor, AttentionMap]: ...
 
 
@@ -63,7 +61,7 @@ class AveragePooling(nn.Module):
 
     @same_type(PoolingWithoutQuery.forward)
     def forward(
-        self, x: Tensor, *, lengths: Lengths | None = None, mask: Tensor | None = None, return_map: bool = False
+        self, x: Tensor, *, lengths: int | Lengths | None = None, mask: Tensor | None = None, return_map: bool = False
     ) -> Tensor | tuple[Tensor, AttentionMap]:
         """Return the mean, or (mean, map)."""
         _valid("average pooling", x, lengths, mask)
@@ -93,7 +91,7 @@ class MaxPooling(nn.Module):
     [[3.0, 5.0]]
     """
 
-    def forward(self, x: Tensor, *, lengths: Lengths | None = None, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, *, lengths: int | Lengths | None = None, mask: Tensor | None = None) -> Tensor:
         valid = _valid("max pooling", x, lengths, mask)
         if x.shape[-2] == 0:
             return x.sum(-2)  # (*lead, W), zeros
@@ -129,7 +127,7 @@ class FullyConnectedPooling(nn.Module):
 
     @same_type(PoolingWithoutQuery.forward)
     def forward(
-        self, x: Tensor, *, lengths: Lengths | None = None, mask: Tensor | None = None, return_map: bool = False
+        self, x: Tensor, *, lengths: int | Lengths | None = None, mask: Tensor | None = None, return_map: bool = False
     ) -> Tensor | tuple[Tensor, AttentionMap]:
         """Return the weighted mean, or (mean, map)."""
         _check_width("fully connected pooling", "x", x, self.width)
@@ -198,7 +196,7 @@ class AttentionPooling(nn.Module):
         key: Tensor,
         value: Tensor | None = None,
         *,
-        lengths: Lengths | None = None,
+        lengths: int | Lengths | None = None,
         mask: Tensor | None = None,
         return_map: Literal[False] = False,
     ) -> Tensor: ...
@@ -209,7 +207,7 @@ class AttentionPooling(nn.Module):
         key: Tensor,
         value: Tensor | None = None,
         *,
-        lengths: Lengths | None = None,
+        lengths: int | Lengths | None = None,
         mask: Tensor | None = None,
         return_map: Literal[True],
     ) -> tuple[Tensor, AttentionMap]: ...
@@ -220,7 +218,7 @@ class AttentionPooling(nn.Module):
         key: Tensor,
         value: Tensor | None = None,
         *,
-        lengths: Lengths | None = None,
+        lengths: int | Lengths | None = None,
         mask: Tensor | None = None,
         return_map: bool,
     ) -> Tensor | tuple[Tensor, AttentionMap]: ...
@@ -230,7 +228,7 @@ class AttentionPooling(nn.Module):
         key: Tensor,
         value: Tensor | None = None,
         *,
-        lengths: Lengths | None = None,
+        lengths: int | Lengths | None = None,
         mask: Tensor | None = None,
         return_map: bool = False,
     ) -> Tensor | tuple[Tensor, AttentionMap]:
@@ -281,7 +279,7 @@ class KernelPooling(nn.Module):
         key: Tensor,
         value: Tensor,
         *,
-        lengths: Lengths | None = None,
+        lengths: int | Lengths | None = None,
         mask: Tensor | None = None,
         return_map: Literal[False] = False,
     ) -> Tensor: ...
@@ -292,7 +290,7 @@ class KernelPooling(nn.Module):
         key: Tensor,
         value: Tensor,
         *,
-        lengths: Lengths | None = None,
+        lengths: int | Lengths | None = None,
         mask: Tensor | None = None,
         return_map: Literal[True],
     ) -> tuple[Tensor, AttentionMap]: ...
@@ -303,7 +301,7 @@ class KernelPooling(nn.Module):
         key: Tensor,
         value: Tensor,
         *,
-        lengths: Lengths | None = None,
+        lengths: int | Lengths | None = None,
         mask: Tensor | None = None,
         return_map: bool,
     ) -> Tensor | tuple[Tensor, AttentionMap]: ...
@@ -313,7 +311,7 @@ class KernelPooling(nn.Module):
         key: Tensor,
         value: Tensor,
         *,
-        lengths: Lengths | None = None,
+        lengths: int | Lengths | None = None,
         mask: Tensor | None = None,
         return_map: bool = False,
     ) -> Tensor | tuple[Tensor, AttentionMap]:
@@ -359,7 +357,7 @@ def _full_precision(x: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
-def _valid(where: str, x: Tensor, lengths: Lengths | None, mask: Tensor | None) -> Tensor | None:
+def _valid(where: str, x: Tensor, lengths: int | Lengths | None, mask: Tensor | None) -> Tensor | None:
     """Return which entries of x (*lead, T, W) are valid, broadcastable to (*lead, T); None for all."""
     if x.ndim < 2:
         raise ValueError(f"{where}: the entries ({shape(x)}) must be (..., length, width); got {x.ndim} dimensions.")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..attention.attention_map import AttentionMap
 from ..core import widget_hook
+from ..core.messages import few
 from ..core.widget_hook import Widget
 from .layer_filter import LayerFilter, Layers, is_below
 from .recorded_call import KINDS, Call, Kind
@@ -183,13 +184,13 @@ class Seen:
             return calls[0]
         if modules:
             raise KeyError(
-                f"seen: {name!r} must name one module; got {_few(modules)}. Use seen.filter(layers={name!r})."
+                f"seen: {name!r} must name one module; got {few(modules, 8)}. Use seen.filter(layers={name!r})."
             )
         missed = [reason for reason in self.missed if reason.startswith(name)]
         if not self.calls and not missed:
             raise KeyError(NO_MAPS)
         raise KeyError(
-            missed[0] if missed else f"seen: {name!r} must name an attention module; got {_few(self.names)}."
+            missed[0] if missed else f"seen: {name!r} must name an attention module; got {few(self.names, 8)}."
         )
 
     def filter(self, layers: Layers = None, kind: Kind | None = None, name: str | None = None) -> Seen:
@@ -249,7 +250,7 @@ class Seen:
             sizes = sorted({(call.request.queries, call.request.keys) for call in self.calls})
             raise ValueError(
                 f"seen: tokens ({lengths}) must match the numbers of queries and keys of some map; got maps of "
-                f"{_few([f'{a}×{b}' for a, b in sizes])}."
+                f"{few([f'{a}×{b}' for a, b in sizes], 8)}."
             )
         return self
 
@@ -313,8 +314,8 @@ class Seen:
         if not self:
             raise ValueError(NO_MAPS)
         if not subset:
-            few = ", ".join(self.names[:4]) + (", …" if len(self) > 4 else "")
-            raise ValueError(f"grid: layers ({layers!r}) must select some of the {len(self)} recorded layers: {few}.")
+            known = few(self.names, 4)
+            raise ValueError(f"grid: layers ({layers!r}) must select some of the {len(self)} recorded layers: {known}.")
         return grid(subset.items(), path, **options)
 
     def profile(self, **options: Unpack[ProfileOptions]) -> Profile:
@@ -456,8 +457,3 @@ def _array(image: Any) -> Any:
     import numpy
 
     return numpy.array(image)  # a copy, because the pixels of a PIL image are read-only
-
-
-def _few(names: Sequence[str], most: int = 8) -> str:
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

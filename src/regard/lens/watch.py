@@ -23,6 +23,7 @@ from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..attention.step_report import DecodingStep
+from ..core.messages import few
 from ..core.process import keep_freed
 from .decoding_steps import DecodingSteps
 from .function_mode import _fast_paths, _Mode, compiled_code
@@ -129,13 +130,13 @@ class Watch:
         if unmatched:
             warnings.warn(
                 f"watch: layers ({', '.join(map(str, unmatched))}) must select attention modules; there are "
-                f"{len(self._numbers)}: {', '.join(list(self._numbers)[:5])}{', …' if len(self._numbers) > 5 else ''}.",
+                f"{len(self._numbers)}: {few(list(self._numbers), 5)}.",
                 stacklevel=2,
             )
         if self._seen.missed and error is None:
-            few = "; ".join(self._seen.missed[:3])
+            reasons = "; ".join(self._seen.missed[:3])
             warnings.warn(
-                f"watch: {len(self._seen.missed)} attention calls could not be recorded (seen.missed): {few}.",
+                f"watch: {len(self._seen.missed)} attention calls could not be recorded (seen.missed): {reasons}.",
                 stacklevel=2,
             )
         self._seen = Seen()  # drop the reference; the caller has its own

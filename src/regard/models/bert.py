@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import AttentionMap
+from ..attention.packed_layout import Lengths
 from ..core.settings import refuse
 from ..core.tensors import dtype, shape
 from ..core.trace import trace_step
@@ -136,36 +136,21 @@ class Bert(nn.Module):
     def forward(
         self,
         ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
+        lengths: Lengths | None = None,
         segments: Tensor | None = None,
         *,
         return_maps: Literal[False] = False,
     ) -> Tensor: ...
     @overload
     def forward(
-        self,
-        ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
-        segments: Tensor | None = None,
-        *,
-        return_maps: Literal[True],
+        self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: Literal[True]
     ) -> tuple[Tensor, list[AttentionMap]]: ...
     @overload
     def forward(
-        self,
-        ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
-        segments: Tensor | None = None,
-        *,
-        return_maps: bool,
+        self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: bool
     ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
     def forward(
-        self,
-        ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
-        segments: Tensor | None = None,
-        *,
-        return_maps: bool = False,
+        self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: bool = False
     ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
         """Return the output of the last block for each token.
 
@@ -200,7 +185,7 @@ class Bert(nn.Module):
     def pooled(
         self,
         ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
+        lengths: Lengths | None = None,
         segments: Tensor | None = None,
         *,
         return_maps: bool = False,
@@ -242,7 +227,7 @@ class Bert(nn.Module):
             x = x + position_embeddings
         return self.dropout(self.norm(x))
 
-    def pool(self, hidden: Tensor, lengths: Tensor | Sequence[int] | None = None) -> Tensor:
+    def pool(self, hidden: Tensor, lengths: Lengths | None = None) -> Tensor:
         """Pool the first token, [CLS], or the mean: (B, T, W) → (B, W). lengths as in `forward`."""
         if self.config.pool == "first":
             return self._pooler(hidden[:, 0])

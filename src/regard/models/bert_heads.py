@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..attention import AttentionMap
+from ..attention.packed_layout import Lengths
 from ..core.typed_call import same_type
 from ..layers import Dropout
 from .bert import ACTIVATIONS, Bert, initialise
 
-Lengths = Tensor | Sequence[int] | None
 Result = TypeVar("Result")
 
 
@@ -35,21 +35,21 @@ class _Head(nn.Module):
     def forward(
         self,
         ids: Tensor,
-        lengths: Lengths = None,
+        lengths: Lengths | None = None,
         segments: Tensor | None = None,
         *,
         return_maps: Literal[False] = False,
     ) -> Tensor: ...
     @overload
     def forward(
-        self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: Literal[True]
+        self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: Literal[True]
     ) -> tuple[Tensor, list[AttentionMap]]: ...
     @overload
     def forward(
-        self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool
+        self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: bool
     ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
     def forward(
-        self, ids: Tensor, lengths: Lengths = None, segments: Tensor | None = None, *, return_maps: bool = False
+        self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: bool = False
     ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
         """Return the output of the head for ids (B, T) of these lengths; with return_maps also the maps of the BERT."""
         run = self.bert.pooled if self.pooled else self.bert
@@ -98,7 +98,7 @@ class _TokenHead(nn.Module, Generic[Result]):
     def forward(
         self,
         ids: Tensor,
-        lengths: Lengths = None,
+        lengths: Lengths | None = None,
         segments: Tensor | None = None,
         *,
         places: Tensor | None = None,
@@ -108,7 +108,7 @@ class _TokenHead(nn.Module, Generic[Result]):
     def forward(
         self,
         ids: Tensor,
-        lengths: Lengths = None,
+        lengths: Lengths | None = None,
         segments: Tensor | None = None,
         *,
         places: Tensor | None = None,
@@ -118,7 +118,7 @@ class _TokenHead(nn.Module, Generic[Result]):
     def forward(
         self,
         ids: Tensor,
-        lengths: Lengths = None,
+        lengths: Lengths | None = None,
         segments: Tensor | None = None,
         *,
         places: Tensor | None = None,
@@ -127,7 +127,7 @@ class _TokenHead(nn.Module, Generic[Result]):
     def forward(
         self,
         ids: Tensor,
-        lengths: Lengths = None,
+        lengths: Lengths | None = None,
         segments: Tensor | None = None,
         *,
         places: Tensor | None = None,
@@ -145,7 +145,7 @@ class _TokenHead(nn.Module, Generic[Result]):
         @same_type(forward)
         def __call__(self, *args: object, **kwargs: object) -> object: ...
 
-    def _read(self, hidden: Tensor, lengths: Lengths, places: Tensor | None) -> Result:
+    def _read(self, hidden: Tensor, lengths: Lengths | None, places: Tensor | None) -> Result:
         raise NotImplementedError
 
 
@@ -192,7 +192,7 @@ class MaskedTokens(_TokenHead[Tensor]):
         logits: Tensor = self.vocabulary(self.transform(hidden))
         return logits
 
-    def _read(self, hidden: Tensor, lengths: Lengths, places: Tensor | None) -> Tensor:
+    def _read(self, hidden: Tensor, lengths: Lengths | None, places: Tensor | None) -> Tensor:
         return self.logits(hidden if places is None else hidden[places])
 
 
@@ -251,7 +251,7 @@ class Pretraining(_TokenHead[tuple[Tensor, Tensor]]):
         """The BERT that both tasks share."""
         return self.masked.bert
 
-    def _read(self, hidden: Tensor, lengths: Lengths, places: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _read(self, hidden: Tensor, lengths: Lengths | None, places: Tensor | None) -> tuple[Tensor, Tensor]:
         chosen = hidden if places is None else hidden[places]
         return self.masked.logits(chosen), self.next(self.bert.pool(hidden, lengths))
 

@@ -76,6 +76,14 @@ def uneven_heads(where: str, width: int, heads: int) -> list[str]:
     return [f"{where}: width ({width}) must be divisible by heads ({heads}); try {nearest(width, heads)}."]
 
 
+def odd_rotary_width(where: str, width: int, heads: int) -> list[str]:
+    """Return an error if the width per head is odd: rotary positions rotate pairs of numbers."""
+    each = width // heads
+    if each % 2 == 0:
+        return []
+    return [f"{where}: width / heads ({each}) must be even for rotary positions: they rotate pairs of numbers."]
+
+
 def too_large(where: str, parameters: int) -> list[str]:
     """Return an error if a model has too many parameters. `parameters` may omit small ones."""
     if parameters <= PARAMETERS:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import AttentionMap, attend
+from ..attention.packed_layout import Lengths
 from ..core.settings import refuse
 from ..core.tensors import shape
 from ..core.trace import trace_step
@@ -29,7 +30,7 @@ from ..layers.cache import Cache
 from ..layers.position import scaling_errors
 from ..layers.stack import BatchLayout, run_encoder
 from .bert import ACTIVATIONS
-from .bounds import out_of_bounds, too_large, uneven_heads, unknown_name
+from .bounds import odd_rotary_width, out_of_bounds, too_large, uneven_heads, unknown_name
 from .encoder_decoder import check_ids
 from .token_decoder import CachedState
 
@@ -137,11 +138,8 @@ class GPTConfig:
         ]
         if not self.epsilon > 0:
             problems.append(f"{where}: epsilon ({self.epsilon}) must be more than 0; 1e-5 is typical.")
-        if not problems and self.position == "rotary" and self.width // self.heads % 2:
-            problems.append(
-                f"{where}: width / heads ({self.width // self.heads}) must be even for rotary positions: they rotate "
-                "pairs of numbers."
-            )
+        if not problems and self.position == "rotary":
+            problems = odd_rotary_width(where, self.width, self.heads)
         return problems or too_large(where, self._parameters)
 
     @property
@@ -209,7 +207,7 @@ class GPT(nn.Module):
     def forward(
         self,
         ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
+        lengths: Lengths | None = None,
         *,
         caches: Sequence[Cache] | None = None,
         return_maps: Literal[False] = False,
@@ -218,24 +216,19 @@ class GPT(nn.Module):
     def forward(
         self,
         ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
+        lengths: Lengths | None = None,
         *,
         caches: Sequence[Cache] | None = None,
         return_maps: Literal[True],
     ) -> tuple[Tensor, list[AttentionMap]]: ...
     @overload
     def forward(
-        self,
-        ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
-        *,
-        caches: Sequence[Cache] | None = None,
-        return_maps: bool,
+        self, ids: Tensor, lengths: Lengths | None = None, *, caches: Sequence[Cache] | None = None, return_maps: bool
     ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
     def forward(
         self,
         ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
+        lengths: Lengths | None = None,
         *,
         caches: Sequence[Cache] | None = None,
         return_maps: bool = False,
@@ -271,7 +264,7 @@ class GPT(nn.Module):
     def hidden(
         self,
         ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
+        lengths: Lengths | None = None,
         *,
         caches: Sequence[Cache] | None = None,
         return_maps: bool = False,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import AttentionMap
+from ..attention.packed_layout import Lengths
 from ..core.tensors import shape
 from ..core.typed_call import same_type
 from ..layers import Dropout
@@ -41,34 +42,18 @@ class LastTokenClassifier(nn.Module):
 
     @overload
     def forward(
-        self,
-        ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
-        *,
-        return_maps: Literal[False] = False,
+        self, ids: Tensor, lengths: Lengths | None = None, *, return_maps: Literal[False] = False
     ) -> Tensor: ...
     @overload
     def forward(
-        self,
-        ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
-        *,
-        return_maps: Literal[True],
+        self, ids: Tensor, lengths: Lengths | None = None, *, return_maps: Literal[True]
     ) -> tuple[Tensor, list[AttentionMap]]: ...
     @overload
     def forward(
-        self,
-        ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
-        *,
-        return_maps: bool,
+        self, ids: Tensor, lengths: Lengths | None = None, *, return_maps: bool
     ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
     def forward(
-        self,
-        ids: Tensor,
-        lengths: Tensor | Sequence[int] | None = None,
-        *,
-        return_maps: bool = False,
+        self, ids: Tensor, lengths: Lengths | None = None, *, return_maps: bool = False
     ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
         """Return logits (B, C), or (logits, maps). See `GPT.forward` for the arguments.
 

@@ -10,6 +10,7 @@ from typing import Any
 from ..core.json_files import is_finite_number
 from .bert import ACTIVATIONS
 from .gpt import GPTConfig
+from .model_directory import refuse_run
 
 Setting = tuple[str, Any]
 """Their name and their default."""
@@ -221,11 +222,7 @@ def config_from(
     changes = dict(changes or {})
     if unknown := sorted(changes.keys() - {field.name for field in fields(GPTConfig)}):
         raise ValueError(f"gpt: changes ({', '.join(unknown)}) must be settings of GPTConfig.")
-    if "recipe" in stored:
-        raise ValueError(
-            f"gpt: {where} must be a model directory of Hugging Face; got a run of regard. Try regard export RUN --to "
-            "huggingface, and pass the directory that it writes."
-        )
+    refuse_run("gpt", stored, where)
     reader = _Reader(stored)
     if reader.kind not in ARCHITECTURES:
         raise ValueError(

@@ -19,6 +19,7 @@ from .model_directory import (
     label_names,
     read_config,
     read_tensors,
+    refuse_run,
     tensor_names,
     write,
 )
@@ -198,11 +199,7 @@ def config_from(stored: Mapping[str, Any], where: str | Path = "config") -> Bert
     Raises:
         ValueError: for unsupported settings and invalid sizes. The message lists them all.
     """
-    if "recipe" in stored:
-        raise ValueError(
-            f"bert: {where} must be a model directory of Hugging Face; got a run of regard. Try regard export RUN --to "
-            "huggingface, and pass the directory that it writes."
-        )
+    refuse_run("bert", stored, where)
     wrong = [
         f"{name} ({stored[name]!r}) must be {expected!r}"
         for name, expected in (

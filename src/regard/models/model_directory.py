@@ -40,6 +40,15 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     return _read_object(Path(folder) / CONFIG)
 
 
+def refuse_run(where: str, stored: Mapping[str, Any], folder: str | Path) -> None:
+    """Raise ValueError if a `config.json` is that of a run of regard, not of a model directory."""
+    if "recipe" in stored:
+        raise ValueError(
+            f"{where}: {folder} must be a model directory of Hugging Face; got a run of regard. Try regard export RUN "
+            "--to huggingface, and pass the directory that it writes."
+        )
+
+
 def read_tensors(folder: str | Path) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint by name.
 

@@ -26,7 +26,7 @@ from ..layers import (
 from ..layers.feedforward import Activation
 from ..layers.learned_similarity import LEARNED, PLAIN, Similarity
 from ..layers.stack import BatchLayout, run_decoder, run_encoder, step_decoder
-from .bounds import out_of_bounds, too_large, uneven_heads, unknown_name
+from .bounds import odd_rotary_width, out_of_bounds, too_large, uneven_heads, unknown_name
 from .encoder_decoder import TIES, EncoderDecoder, Memory, State, check_ids, embeddings, vocabulary_layer
 
 ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
@@ -87,11 +87,8 @@ class TransformerConfig:
         ]
         if not problems and self.position == "sinusoidal" and self.width % 2:
             problems.append(f"transformer: width ({self.width}) must be even for sinusoidal positions.")
-        if not problems and self.position == "rotary" and self.width // self.heads % 2:
-            problems.append(
-                f"transformer: width / heads ({self.width // self.heads}) must be even for rotary positions: they "
-                "rotate pairs of numbers."
-            )
+        if not problems and self.position == "rotary":
+            problems = odd_rotary_width("transformer", self.width, self.heads)
         return problems or too_large("transformer", self._parameters)
 
     @property

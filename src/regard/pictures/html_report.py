@@ -12,6 +12,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ..core.files import write_text
+
 
 @dataclass(frozen=True)
 class Example:
@@ -64,8 +66,7 @@ class Page:
 
     def write(self, path: Path) -> Path:
         """Write the page to a file and return its path."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.html(), encoding="utf-8")
+        write_text(path, self.html())
         return path
 
 

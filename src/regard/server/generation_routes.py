@@ -21,6 +21,7 @@ from .guard import (
     integer_field,
     json_response,
     number_field,
+    parse_head,
     parse_integer,
     read_fields,
     text_field,
@@ -123,11 +124,9 @@ class GenerationRoutes:
         parameters = request.query_params
         token = parse_integer("token", parameters.get("token"), 0, MAX_ID)
         layer = parse_integer("layer", parameters.get("layer"), 0, config.layers - 1, config.layers - 1)
-        head = parameters.get("head", "mean")
-        if head != "mean" and not (head.isascii() and head.isdecimal() and len(head) < 6 and int(head) < config.heads):
-            raise RequestError(400, f"head ({head[:40]!r}) must be 'mean' or an index in 0…{config.heads - 1}.")
+        head = parse_head(parameters.get("head", "mean"), config.heads)
         rows = await self._submit(request, f"the attention of token {token}", lambda task: session.attention(token))
-        row = rows[layer].mean(0) if head == "mean" else rows[layer, int(head)]  # (T,)
+        row = rows[layer].mean(0) if head is None else rows[layer, head]  # (T,)
         return json_response({"token": token, "weights": numbers(row)})
 
     def _session(self, request: Request) -> GenerationSession:

@@ -138,6 +138,15 @@ def parse_integer(name: str, value: str | None, low: int, high: int, default: in
     return int(value)
 
 
+def parse_head(value: str, count: int, status: int = 400) -> int | None:
+    """Parse the index of one of `count` heads. Return None for "mean"."""
+    if value == "mean":
+        return None
+    if not INTEGER.fullmatch(value) or int(value) >= count:
+        raise RequestError(status, f"head ({value[:40]!r}) must be 'mean' or an index in 0…{count - 1}.")
+    return int(value)
+
+
 def parse_choice(name: str, value: str | None, choices: Collection[S], default: S) -> S:
     """Return the choice equal to the value of a query string."""
     if value is None:

@@ -44,10 +44,7 @@ class Model(Target):
         else:
             assert text is not None
             self.can = ("run",)
-            try:
-                self.snapshot = self._text(text, MAX_TOKENS)
-            except RequestError as error:
-                raise ValueError(f"view: {error.message}") from error
+            self.snapshot = self.first_snapshot(lambda: self._text(text, MAX_TOKENS))
 
     def run(self, text: str) -> Snapshot:
         if not self.can:

@@ -30,10 +30,7 @@ class LanguageTarget(Target):
         """The model as the charts of Explain need it."""
         self.snapshot = Snapshot("language", title, [])
         if prompt:
-            try:
-                self.snapshot = self.run(prompt)
-            except RequestError as error:
-                raise ValueError(f"view: {error.message}") from error
+            self.snapshot = self.first_snapshot(lambda: self.run(prompt))
 
     @property
     def has_chat(self) -> bool:

@@ -31,10 +31,7 @@ class TranslatorTarget(Target):
         self.title = folder.resolve().name
         self.snapshot = Snapshot("translator", self.title, [], text=text)
         if text is not None and self.translator.attends:
-            try:
-                self.snapshot = self.run(text)
-            except RequestError as error:
-                raise ValueError(f"view: {error.message}") from error
+            self.snapshot = self.first_snapshot(lambda: self.run(text))
 
     def run(self, text: str) -> Snapshot:
         (best,) = self._translate(text, 5, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from ..attention.attention_map import AttentionMap
 from ..lens.patch_weights import Patches
 from ..lens.seen import Seen
 from . import tiles
-from .guard import RequestError
+from .guard import RequestError, parse_head
 from .head_views import Head, Mean
 
 MAX_MAPS = 4096
@@ -53,11 +53,8 @@ class Layer:
 
     def head(self, which: str) -> Head | Mean:
         """Return a head by its index, or the mean of all heads for "mean"."""
-        if which == "mean":
-            return Mean(self.heads)
-        if not (which.isascii() and which.isdecimal() and len(which) < 6 and int(which) < self.count):
-            raise RequestError(404, f"head ({which[:40]!r}) must be 'mean' or an index in 0…{self.count - 1}.")
-        return self.heads[int(which)]
+        index = parse_head(which, self.count, 404)
+        return Mean(self.heads) if index is None else self.heads[index]
 
 
 @dataclass(frozen=True)
@@ -168,6 +165,13 @@ class Target:
     snapshot: Snapshot
     can: tuple[str, ...] = ()
     """Additional actions: "translate", "generate", "run"."""
+
+    def first_snapshot(self, run: Callable[[], Snapshot]) -> Snapshot:
+        """Run the model for the command line, where an error is a ValueError."""
+        try:
+            return run()
+        except RequestError as error:
+            raise ValueError(f"view: {error.message}") from error
 
     def run(self, text: str) -> Snapshot:
         """Run the model on another text and return a snapshot of its attention."""

@@ -20,6 +20,7 @@ from ..data.masked_batches import MaskedBatches
 from ..data.text_chunks import encode_chunks, read_chunks
 from ..data.token_windows import consecutive_windows
 from .bleu import References
+from .language_model import BATCH_TOKENS
 from .metrics import confusion, f1_of, figures
 from .pretraining import Pretrain
 from .translation import exact, total_loss
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from .masked_language_model import MaskedLanguageModel
     from .text_classifier import TextClassifier
     from .translator import Translator
-
-BATCH_TOKENS = 4096
-"""Number of tokens of a batch."""
 
 
 class TranslationScores(TypedDict):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import AttentionMap
+from ..core.chunks import chunks
 from ..core.files import write_text
 from ..core.json_files import parse_json
 from ..data.image_batches import Normal, Shape
@@ -129,8 +130,8 @@ class ImageClassifier:
                 f"images: images ({images}) must be a list, even for a single file. Try classify([{images!r}])."
             )
         labels = []
-        for start in range(0, len(images), batch):
-            pixels = torch.stack([decode(image, self.shape) for image in images[start : start + batch]])
+        for chunk in chunks(images, batch):
+            pixels = torch.stack([decode(image, self.shape) for image in chunk])
             probabilities = self.logits(pixels).softmax(-1)  # (B, classes)
             labels += [self._label(row) for row in probabilities]
         return labels

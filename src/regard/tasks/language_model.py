@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Unpack, overload
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from ..models.gpt import GPT
 from ..models.huggingface_gpt import save_gpt
 from ..models.sampling import Sampling
 from .block_maps import block_maps
-from .text_generation import Generation, TextGenerator, TextSteps
+from .text_generation import GenerateOptions, Generation, TextGenerator, TextSteps
 
 if TYPE_CHECKING:
     from .evaluation import LanguageScores
@@ -74,27 +74,17 @@ class LanguageModel:
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # a string is a sequence of strings, too
-        self, prompts: str, sampling: Sampling | None = None, *, max_new_tokens: int = 128, stop: Sequence[str] = ()
+        self, prompts: str, sampling: Sampling | None = None, **options: Unpack[GenerateOptions]
     ) -> str: ...
     @overload
     def __call__(
-        self,
-        prompts: Sequence[str],
-        sampling: Sampling | None = None,
-        *,
-        max_new_tokens: int = 128,
-        stop: Sequence[str] = (),
+        self, prompts: Sequence[str], sampling: Sampling | None = None, **options: Unpack[GenerateOptions]
     ) -> list[str]: ...
     def __call__(
-        self,
-        prompts: str | Sequence[str],
-        sampling: Sampling | None = None,
-        *,
-        max_new_tokens: int = 128,
-        stop: Sequence[str] = (),
+        self, prompts: str | Sequence[str], sampling: Sampling | None = None, **options: Unpack[GenerateOptions]
     ) -> str | list[str]:
         """Return the text that follows a prompt, or each of several prompts. See `TextGenerator.generate`."""
-        texts = [one.text for one in self.generate(prompts, sampling, max_new_tokens=max_new_tokens, stop=stop)]
+        texts = [one.text for one in self.generate(prompts, sampling, **options)]
         return texts[0] if isinstance(prompts, str) else texts
 
     def evaluate(self, *files: str | Path) -> LanguageScores:
@@ -155,33 +145,17 @@ class LanguageModel:
         return math.exp(total / (len(ids) - 1))
 
     def generate(
-        self,
-        prompts: str | Sequence[str],
-        sampling: Sampling | None = None,
-        *,
-        max_new_tokens: int = 128,
-        stop: Sequence[str] = (),
-        chat: bool = False,
+        self, prompts: str | Sequence[str], sampling: Sampling | None = None, **options: Unpack[GenerateOptions]
     ) -> list[Generation]:
         """Generate the text that follows each prompt, in one batch. See `TextGenerator.generate`."""
-        return TextGenerator(self.model, self.vocabulary).generate(
-            prompts, sampling, max_new_tokens=max_new_tokens, stop=stop, chat=chat
-        )
+        return TextGenerator(self.model, self.vocabulary).generate(prompts, sampling, **options)
 
     def stream(
-        self,
-        prompt: str,
-        sampling: Sampling | None = None,
-        *,
-        max_new_tokens: int = 128,
-        stop: Sequence[str] = (),
-        runners_up: int = 0,
-        chat: bool = False,
+        self, prompt: str, sampling: Sampling | None = None, *, runners_up: int = 0, **options: Unpack[GenerateOptions]
     ) -> TextSteps:
         """Generate the text that follows one prompt token by token. See `TextGenerator.stream`."""
-        return TextGenerator(self.model, self.vocabulary).stream(
-            prompt, sampling, max_new_tokens=max_new_tokens, stop=stop, runners_up=runners_up, chat=chat
-        )
+        generator = TextGenerator(self.model, self.vocabulary)
+        return generator.stream(prompt, sampling, runners_up=runners_up, **options)
 
     def batch_loss(self, batch: TokenBatch) -> Tensor:
         """Return Σ −log p(target) of a batch: ()."""

@@ -119,11 +119,9 @@ def layer_rates(model: nn.Module, decay: float) -> dict[str, float]:
     for name, _ in model.named_parameters():
         if _layer(name) >= 0:
             rates[name] = decay ** (layers - _layer(name))
-        elif name.startswith("gpt.norm."):  # above the last block
-            rates[name] = 1.0
-        elif name.startswith(("bert.", "gpt.")) and not name.startswith("bert.pooler."):
+        elif name.startswith(("bert.", "gpt.")) and not name.startswith(("bert.pooler.", "gpt.norm.")):
             rates[name] = decay ** (layers + 1)
-        else:
+        else:  # above the last block
             rates[name] = 1.0
     return rates
 

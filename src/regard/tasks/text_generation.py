@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
+from typing import Any, TypedDict
 
 from ..data import BOS, EOS, Characters, Vocabulary
 from ..models.generation import NOTHING, Reason, TokenSteps
@@ -14,6 +14,14 @@ from ..models.sampling import Sampling
 from ..models.token_decoder import Decoder
 from .chat_template import Message, render_chat
 from .text_stream import TextStream
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Keyword arguments of `TextGenerator.generate`."""
+
+    max_new_tokens: int
+    stop: Sequence[str]
+    chat: bool
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from ..core.chunks import chunks
 from ..core.files import write_text
 from ..data import Batch, Batches
 from ..layers.cross_entropy import cross_entropy
@@ -115,10 +116,9 @@ class Translate(Task[Batch]):
         write_text(folder / EVALUATION, json.dumps(evaluation, indent=2) + "\n")
 
     def _translated(self) -> list[str]:
-        sources = [source for source, _ in self.texts]
-        chunks = [sources[start : start + CHUNK] for start in range(0, len(sources), CHUNK)]
-        parts = self.evaluated("texts", chunks, len(chunks))
-        return [text for chunk in parts for text in self.translator(chunk, size=1, longest=self.longest)]
+        parts = list(chunks((source for source, _ in self.texts), CHUNK))
+        done = self.evaluated("texts", parts, len(parts))
+        return [text for chunk in done for text in self.translator(chunk, size=1, longest=self.longest)]
 
 
 def total_loss(model: EncoderDecoder, batch: Batch, smoothing: float = 0.0) -> Tensor:

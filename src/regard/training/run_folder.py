@@ -22,8 +22,8 @@ from ..core.digests import json_bytes
 from ..core.files import unwritable, write
 from ..core.json_files import parse_json
 from ..core.tensor_files import tensor_bytes
-from ..tasks.run_files import LIMITS, _plain, flat, read_config
-from .checkpoint import clear, is_trained
+from ..tasks.run_files import CONFIG, LIMITS, _plain, flat, read_config
+from .checkpoint import WEIGHTS, clear, is_trained
 
 try:
     import fcntl
@@ -65,12 +65,12 @@ class Run:
     @property
     def exists(self) -> bool:
         """Whether the folder holds a run."""
-        return (self.folder / "config.json").exists()
+        return (self.folder / CONFIG).exists()
 
     def begin(self, config: Mapping[str, Any]) -> None:
         """Write the settings. For an existing run, raise ValueError if they differ; see `check_settings`."""
         check_settings(self.folder, config)
-        write(self.folder / "config.json", json_bytes(_plain(config)))
+        write(self.folder / CONFIG, json_bytes(_plain(config)))
 
     def truncate_metrics(self, length: int) -> None:
         """Remove the metrics of steps that will be repeated, and an incomplete last line."""
@@ -98,7 +98,7 @@ class Run:
         """Write model.safetensors with metadata: digests of the settings and data, and `details`."""
         metadata = {name: str(value) for name, value in details.items()}
         metadata["fingerprints"] = json.dumps(dict(fingerprints))
-        write(self.folder / "model.safetensors", tensor_bytes(weights, metadata))
+        write(self.folder / WEIGHTS, tensor_bytes(weights, metadata))
 
     def samples(self, step: int, samples: Sequence[tuple[str, str, str]]) -> None:
         """Write samples.txt: input, model output and reference."""
@@ -133,7 +133,7 @@ def check_settings(folder: Path, config: Mapping[str, Any]) -> None:
     Until the first state is saved, all settings of training may change: those of a run whose warm-up was refused, for
     example.
     """
-    if not (folder / "config.json").exists():
+    if not (folder / CONFIG).exists():
         return
     before, after = flat(read_config(folder)), flat(_plain(config))
     changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]

@@ -46,7 +46,16 @@ class TrainingSettings(TypedDict, total=False):
     compile: bool
 
 
-class TranslatorSettings(TrainingSettings, total=False):
+class ModelSettings(TrainingSettings, total=False):
+    """Settings of the training loop, and sizes that all models have."""
+
+    width: int
+    heads: int
+    layers: int
+    attention_dropout: float
+
+
+class TranslatorSettings(ModelSettings, total=False):
     """Settings of `train_translator`, for both kinds of model."""
 
     smoothing: float
@@ -58,8 +67,6 @@ class TranslatorSettings(TrainingSettings, total=False):
     badly_encoded: float | None
     hold_out: float | None
     header: bool | None
-    width: int
-    heads: int
     hidden: int
     encoder_layers: int
     decoder_layers: int
@@ -68,17 +75,15 @@ class TranslatorSettings(TrainingSettings, total=False):
     similarity: str
     activation: Literal["relu", "gelu", "silu"]
     dropout: float
-    attention_dropout: float
     tie: Literal["none", "target", "all"]
     positions: int
     encoder_hidden: int
-    layers: int
     cell: Literal["gru", "lstm"]
     bidirectional: bool
     context: str
 
 
-class LanguageModelSettings(TrainingSettings, total=False):
+class LanguageModelSettings(ModelSettings, total=False):
     """Settings of `train_language_model`, for all kinds of model."""
 
     vocabulary: Literal["characters"] | int
@@ -87,11 +92,8 @@ class LanguageModelSettings(TrainingSettings, total=False):
     batch: int
     evaluate_tokens: int | None
     badly_encoded: float | None
-    width: int
-    heads: int
     kv_heads: int | None
     hidden: int | None
-    layers: int
     norm: Literal["layer", "rms"]
     position: Literal["learned", "rotary"]
     feedforward: Literal["plain", "gated"]
@@ -101,57 +103,45 @@ class LanguageModelSettings(TrainingSettings, total=False):
     window: int | None
     rotary_base: float
     dropout: float | None
-    attention_dropout: float
 
 
-class PretrainingSettings(TrainingSettings, total=False):
-    """Settings of `train_masked_language_model`."""
+class BertSettings(ModelSettings, total=False):
+    """Settings that the training of every BERT has."""
 
     hold_out: float
-    documents: Literal["blank", "line", "file"]
     lower: bool
     longest: int
     tokens: int
+    badly_encoded: float | None
+    vocabulary: int
+    hidden: int
+    positions: int
+
+
+class PretrainingSettings(BertSettings, total=False):
+    """Settings of `train_masked_language_model`."""
+
+    documents: Literal["blank", "line", "file"]
     mask: float
     whole_words: bool
     next_sentence: bool
-    badly_encoded: float | None
-    vocabulary: int
-    width: int
-    heads: int
-    hidden: int
-    layers: int
-    positions: int
     dropout: float
-    attention_dropout: float
     pool: Literal["first", "mean"]
 
 
-class TextClassifierSettings(TrainingSettings, total=False):
+class TextClassifierSettings(BertSettings, total=False):
     """Settings of `train_text_classifier`, from scratch and from a pretrained model."""
 
     smoothing: float
     layer_decay: float
     dropout: float | None
-    attention_dropout: float
     pool: Literal["first", "mean"] | None
-    hold_out: float
     text_column: str
     label_column: str
-    longest: int
-    tokens: int
-    badly_encoded: float | None
     header: bool | None
-    lower: bool
-    vocabulary: int
-    width: int
-    heads: int
-    hidden: int
-    layers: int
-    positions: int
 
 
-class ImageClassifierSettings(TrainingSettings, total=False):
+class ImageClassifierSettings(ModelSettings, total=False):
     """Settings of `train_image_classifier`, for both kinds of model."""
 
     smoothing: float
@@ -165,15 +155,11 @@ class ImageClassifierSettings(TrainingSettings, total=False):
     mixup: float
     patch: int
     stem: int
-    width: int
-    heads: int
     hidden: int
-    layers: int
     pool: Literal["class", "mean"]
     position: Literal["learned", "sinusoidal"]
     activation: Literal["relu", "gelu", "silu"]
     dropout: float
-    attention_dropout: float
     norm_epsilon: float
     widths: tuple[int, ...]
     blocks: int

@@ -117,8 +117,8 @@ export class TileViewer {
 
   /** Key of the state that determines the view, apart from moves. */
   private viewKey(): string {
-    const { state, target, arrivals } = this.app;
-    return `${target.version} ${state.map} ${state.head} ${arrivals}`;
+    const { state, target, viewsFromAddress } = this.app;
+    return `${target.version} ${state.map} ${state.head} ${viewsFromAddress}`;
   }
 
   /** Show the current state: load other tiles if needed, and keep the view if the state does not set one. */

@@ -102,7 +102,7 @@ async function start(): Promise<void> {
   window.addEventListener("keydown", (event) => pressed(app, event));
   app.changed();
   if (chart) return;
-  for (const event of ["popstate", "hashchange"]) window.addEventListener(event, () => app.arrive());
+  for (const event of ["popstate", "hashchange"]) window.addEventListener(event, () => app.readAddress());
   void app.loadTarget();
 }
 

@@ -34,13 +34,13 @@ const NOTHING: Target = {
   can: [],
   text: null,
 };
-const NOTE_EVERY = 320; // milliseconds: browsers limit how often the URL may be changed
+const WRITE_ADDRESS_EVERY = 320; // milliseconds: browsers limit how often the URL may be changed
 
 export class Store {
   target = NOTHING;
   state: State;
   /** Number of times that the URL set the view. */
-  arrivals = 0;
+  viewsFromAddress = 0;
   handlers: ViewHandlers = {};
   language: Language =
     (["en", "zh"] as const).find((name) => name === stored("language")) ?? preferred(navigator.languages);
@@ -55,8 +55,8 @@ export class Store {
   private readonly dark = window.matchMedia("(prefers-color-scheme: dark)");
   private drawing = false;
   private stale = false;
-  private noting = 0;
-  private noted = 0;
+  private addressTimer = 0;
+  private addressWritten = 0;
   /** Scroll position of each view when it was left. */
   private readonly scrolled = new Map<string, number>();
   readonly embedding: Embedding;
@@ -166,9 +166,9 @@ export class Store {
   private show(target: Target): void {
     const first = this.target === NOTHING;
     this.target = target;
-    const arrived = this.explains || this.noting ? this.state : read(this.embedding.address.hash);
+    const requested = this.explains || this.addressTimer ? this.state : read(this.embedding.address.hash);
     const landed = first && (this.explains || this.embedding.address.hash.length < 2);
-    this.state = this.sound(landed ? { ...arrived, ...landing(target) } : arrived);
+    this.state = this.nearestValid(landed ? { ...requested, ...landing(target) } : requested);
     if (!this.explains) this.title = target.title;
     if (!this.views().length && !this.explains) this.visit(EXPLAIN, true);
     this.changed();
@@ -182,13 +182,13 @@ export class Store {
       if (!this.explains) this.embedding.address.replace(write(this.state));
       this.embedding.address.push(address);
     }
-    this.arrive();
+    this.readAddress();
   }
 
   /** The address of a view, or of Explain with the model of the target. */
   address(view: View | "explain"): string {
     if (view === "explain") return EXPLAIN;
-    return `${this.explains ? "./" : ""}${write(this.sound({ ...this.state, view }))}`;
+    return `${this.explains ? "./" : ""}${write(this.nearestValid({ ...this.state, view }))}`;
   }
 
   views(): View[] {
@@ -196,7 +196,7 @@ export class Store {
   }
 
   /** The nearest valid state of this target. */
-  sound(state: State): State {
+  nearestValid(state: State): State {
     const views = this.views();
     const near = fit(
       { ...state, view: views.includes(state.view) ? state.view : (views[0] ?? "map") },
@@ -210,12 +210,12 @@ export class Store {
   go(changes: Partial<State>, quiet = false): void {
     if (!quiet) this.handlers.note?.();
     const [before, shown] = [this.state, this.shown];
-    this.state = this.sound({ ...before, ...changes });
+    this.state = this.nearestValid({ ...before, ...changes });
     const address = write(this.state);
     if (this.explains || address === write(before)) return;
-    if (quiet) this.note();
+    if (quiet) this.scheduleAddress();
     else {
-      this.stopNoting();
+      this.cancelAddressTimer();
       this.embedding.address.replace(write(before));
       this.embedding.address.push(address);
     }
@@ -223,15 +223,15 @@ export class Store {
   }
 
   /** Handle a URL change by the browser's navigation or a bookmark. */
-  arrive(): void {
+  readAddress(): void {
     const [before, shown] = [this.state, this.shown];
-    this.stopNoting();
+    this.cancelAddressTimer();
     this.explains = this.embedding.address.explains;
     if (!this.explains) {
-      this.state = this.sound(read(this.embedding.address.hash));
+      this.state = this.nearestValid(read(this.embedding.address.hash));
       this.title = this.target.title;
     }
-    if (String(before.sight) !== String(this.state.sight)) this.arrivals += 1;
+    if (String(before.sight) !== String(this.state.sight)) this.viewsFromAddress += 1;
     this.follow(shown);
   }
 
@@ -248,20 +248,20 @@ export class Store {
   }
 
   /** Schedule an update of the URL. */
-  private note(): void {
-    this.stopNoting();
+  private scheduleAddress(): void {
+    this.cancelAddressTimer();
     begin(this, "address");
-    const wait = Math.max(0, this.noted + NOTE_EVERY - performance.now());
-    this.noting = window.setTimeout(() => {
-      this.noted = performance.now();
+    const wait = Math.max(0, this.addressWritten + WRITE_ADDRESS_EVERY - performance.now());
+    this.addressTimer = window.setTimeout(() => {
+      this.addressWritten = performance.now();
       this.embedding.address.replace(write(this.state));
-      this.stopNoting();
+      this.cancelAddressTimer();
     }, wait);
   }
 
-  private stopNoting(): void {
-    window.clearTimeout(this.noting);
-    this.noting = 0;
+  private cancelAddressTimer(): void {
+    window.clearTimeout(this.addressTimer);
+    this.addressTimer = 0;
     end(this);
   }
 }

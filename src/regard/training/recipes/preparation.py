@@ -16,6 +16,7 @@ from typing import Any
 from ...core.digests import Damaged, file_digest, input_digests, json_bytes, json_digest, read_json, text_digest
 from ...core.files import exclusive_lock, remove_stale, replacing, write
 from ...core.settings import to_json
+from ...tasks.run_files import CONFIG
 from ..checkpoint import states
 from ..distributed import is_first_process
 
@@ -55,7 +56,7 @@ def prepare_once(
     with exclusive_lock(folder / "data"):
         for path in (folder, folder / "data"):
             remove_stale(path)
-        if (folder / "config.json").exists():
+        if (folder / CONFIG).exists():
             record = _verified(folder, current, outputs)
         else:
             record = _prepared(folder, current, outputs) or _make(folder, current, outputs, paths, make)

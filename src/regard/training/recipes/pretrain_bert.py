@@ -15,6 +15,7 @@ import torch
 
 from ...core.setting_options import named
 from ...data import Corpus, Report
+from ...data.corpus import EmptyCorpus
 from ...data.documents import Documents, encode_passages, read_documents
 from ...data.encodings import allowed, check_share
 from ...data.epoch_batches import generator
@@ -126,9 +127,7 @@ def _write_corpus(config: Plain, path: Path, words: WordPiece, seed: int, say: S
     passages = encode_passages(_documents(config, seed, held, report), words, longest, report)
     try:
         corpus = Corpus.write(path, passages)
-    except ValueError as error:
-        if "pairs (0)" not in str(error):
-            raise
+    except EmptyCorpus as error:
         raise ValueError(
             f"data: {'held-out' if held else 'training'} text must hold at least one passage; got {report}. Give "
             "--valid FILE, another --hold-out, or another document separator (--documents line)."

@@ -55,19 +55,13 @@ def choose(
     """
     module = MODULES[recipe]
     values = {} if config is None else _file_values(config, recipe)
-    kind = kind or values.pop("kind", None)
-    values.pop("kind", None)
+    stored_kind = values.pop("kind", None)
+    kind = kind or stored_kind
     start = start or values.get("from") or values.get("start")
     previous = module.stored(folder) if folder is not None and (Path(folder) / "config.json").exists() else None
     kinds = module.KINDS
-    if "finetune" in kinds and kind is None:
-        kind = (
-            "finetune"
-            if start
-            else None
-            if previous is not None
-            else next(name for name in kinds if name != "finetune")
-        )
+    if "finetune" in kinds and kind is None and start:
+        kind = "finetune"
     if kind is not None and kind not in kinds:
         raise ValueError(f"{recipe}: kind ({kind}) must be one of {', '.join(kinds)}.")
     if previous is None and start and hasattr(module, "continued"):

@@ -18,6 +18,7 @@ from ...core.settings import refuse
 from ...data import ByteSubwords, Characters, Corpus, Report, Vocabulary, load_vocabulary
 from ...data.bare_text import FILE
 from ...data.byte_subwords import BYTES
+from ...data.corpus import EmptyCorpus, Flat
 from ...data.encodings import allowed, check_share
 from ...data.text_chunks import encode_chunks, part_of, read_chunks
 from ...data.token_windows import TokenWindows
@@ -126,12 +127,10 @@ def _make(config: Text, folder: Path, vocabulary: MakeVocabulary, say: Say) -> N
         say(f"{Path(name).name}: {characters:,} characters, {corpus.totals[0]:,} tokens{dropped}")
 
 
-def _write_corpus(path: Path, chunks: Iterator[Any]) -> Corpus:
+def _write_corpus(path: Path, chunks: Iterator[tuple[Flat, Flat]]) -> Corpus:
     try:
         return Corpus.write_flat(path, chunks)
-    except ValueError as error:
-        if "pairs (0)" not in str(error):
-            raise
+    except EmptyCorpus as error:
         side = "held-out" if path.name == "valid" else "training"
         raise ValueError(f"data: {side} text (0 characters) must not be empty. Try another --hold-out.") from error
 

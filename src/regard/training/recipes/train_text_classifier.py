@@ -11,12 +11,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 
+from ...core.chunks import chunks
 from ...core.files import write_text
 from ...core.setting_options import named
 from ...core.settings import LATER, refuse, to_values
@@ -189,8 +189,7 @@ def _sides(config: Texts, seed: int, say: Say) -> tuple[list[Example], list[Exam
 def _encoded(
     examples: Sequence[Example], numbers: Sequence[int], words: Words, longest: int, report: Report
 ) -> Iterator[Pair]:
-    rest = iter(zip(examples, numbers, strict=True))
-    while chunk := list(islice(rest, CHUNK)):
+    for chunk in chunks(zip(examples, numbers, strict=True), CHUNK):
         whole = words.encode_bare([example.text for example, _ in chunk])
         for ids, (_, number) in zip(whole, chunk, strict=True):
             most = longest - words.added
@@ -273,7 +272,7 @@ class ScratchRecipe(Recipe):
         return super().errors() + length_errors(self.texts.longest, self.model.positions)
 
 
-KINDS: dict[str, type[FinetuneRecipe] | type[ScratchRecipe]] = {"finetune": FinetuneRecipe, "scratch": ScratchRecipe}
+KINDS: dict[str, type[FinetuneRecipe] | type[ScratchRecipe]] = {"scratch": ScratchRecipe, "finetune": FinetuneRecipe}
 
 
 def train(
