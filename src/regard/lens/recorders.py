@@ -225,9 +225,11 @@ def multi_head_attention_forward(
     k_proj_weight: Tensor | None = None,
     static_k: Tensor | None = None,
     is_causal: bool = False,
+    need_weights: bool = True,
     **_: Any,
 ) -> Record:
     """Record `F.multi_head_attention_forward`: inputs (T, B, width); in boolean masks, True means ignore."""
+    hinted = is_causal and key_padding_mask is None and not need_weights  # PyTorch then ignores attn_mask
     if static_k is not None:
         raise ValueError("static_k has no projection to recompute; pass it to scaled_dot_product_attention instead")
     batched = query.ndim == 3
@@ -247,8 +249,8 @@ def multi_head_attention_forward(
         weights,
         biases,
         num_heads,
-        (_mask(attn_mask, num_heads), _padding(key_padding_mask)),
-        is_causal and attn_mask is None,
+        (None if hinted else _mask(attn_mask, num_heads), _padding(key_padding_mask)),
+        hinted,
         extra=tuple(extra),
         dtype=autocast_dtype(query.device),
     )
