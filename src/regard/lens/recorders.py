@@ -18,8 +18,11 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from ..attention.attend import attend
+from ..attention.dot_operator import request_of
 from ..attention.masks import OPEN, Mask, from_ignore, merge, padding
 from ..attention.packed import attend_packed, maps_of
+from ..attention.packed_layout import layout_of
+from ..attention.packed_maps import PackedMaps
 from ..attention.request import Request
 from ..attention.similarity import Dot
 from ..attention.sink import attend_with_sink
@@ -124,6 +127,31 @@ def regard_attend_packed(*args: Any, return_maps: bool = False, backend: str = "
     """Record `attend_packed` as one map of a padded batch, (B, H, Tq, Tk), with weight 0 in the padding."""
     other_keys = len(args) > 4 and args[4] is not None and not kwargs.get("is_causal")
     return Record(StoredRequest(maps_of(*args, **kwargs).padded().request), cross=other_keys or None)
+
+
+def regard_dot(*args: Any) -> Record:
+    """Record `regard::dot`, which a program of `torch.export` calls in place of `regard.attend`."""
+    return Record(stored_request(request_of(*args)))
+
+
+def regard_packed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor,
+    key_lengths: Tensor,
+    left: int | None,
+    right: int | None,
+    groups: int,
+    scale: float,
+    softcap: float | None,
+    backend: str,
+    causal_offset: Tensor | None = None,
+) -> Record:
+    """Record `regard::packed`, which a program of `torch.export` calls in place of `regard.attend_packed`."""
+    layout = layout_of(q.transpose(0, 1), k.transpose(0, 1), lengths, key_lengths, causal_offset)
+    request = request_of(q, k, v, None, None, None, left, right, groups, scale, softcap)
+    return Record(StoredRequest(PackedMaps(request, layout).padded().request))
 
 
 @dataclass(frozen=True)
@@ -379,7 +407,13 @@ RECORDERS: dict[Any, Callable[..., Record]] = {
     **{function: kernel(operator) for functions, operator in KERNELS for function in functions},
     F.multi_head_attention_forward: multi_head_attention_forward,
     torch._native_multi_head_attention: native_multi_head_attention,
+    torch.ops.aten._native_multi_head_attention: native_multi_head_attention,
+    torch.ops.aten._native_multi_head_attention.default: native_multi_head_attention,
     torch._transformer_encoder_layer_fwd: transformer_encoder_layer_fwd,
+    torch.ops.aten._transformer_encoder_layer_fwd: transformer_encoder_layer_fwd,
+    torch.ops.aten._transformer_encoder_layer_fwd.default: transformer_encoder_layer_fwd,
+    torch.ops.regard.dot.default: regard_dot,
+    torch.ops.regard.packed.default: regard_packed,
     attend: regard_attend,
     attend_packed: regard_attend_packed,
     attend_with_sink: regard_attend_with_sink,
