@@ -224,6 +224,30 @@ def test_products_with_arrays_and_vectors() -> None:
     torch.testing.assert_close(np.ones(TQ) @ m, w.sum(-2))
 
 
+def test_a_map_can_be_used_like_a_tensor() -> None:
+    x = torch.randn(2, 3, 5, 4)
+    _, m = regard.attend(x, x, x, is_causal=True, return_map=True)
+    w = m.dense()
+    for of in (
+        lambda m: m == 0, lambda m: m != 0, lambda m: m == w.numpy(), lambda m: 1 / (m + 1), lambda m: 2**m,
+        lambda m: abs(m - 1), lambda m: m // 0.3, lambda m: m % 0.3,
+    ):  # fmt: skip
+        assert torch.equal(of(m), of(w))
+    assert m in [m] and {m: 1}[m] == 1 and m != None and m != "weights"  # noqa: E711  the operator
+    torch.testing.assert_close(m @ m, w @ w)
+    assert torch.equal(torch.as_tensor(m), w) and np.array_equal(np.from_dlpack(m), w)
+    nothing = x[:, :0]
+    assert regard.attend(nothing, nothing, nothing, return_map=True)[1].mean(1).isnan().all()
+
+
+def test_a_region_with_a_step_is_refused() -> None:
+    x = torch.randn(6, 4)
+    _, m = regard.attend(x, x, x, return_map=True)
+    assert torch.equal(m.tile(slice(1, 5), slice(None), (4, 6)), m[1:5])
+    with pytest.raises(ValueError, match=r"map: rows \(slice\(0, 6, 2\)\) must be a range without a step; got step 2"):
+        m.tile(slice(0, 6, 2), (0, 6))
+
+
 def test_memory_grows_with_the_lengths_not_their_product(monkeypatch: pytest.MonkeyPatch) -> None:
     """No tensor that a view allocates is larger than a block or its result, for maps of any length."""
     largest = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +76,14 @@ def test_weights_of_copies_do_not_change() -> None:
     assert bool(clone.dense().isfinite().all())
     with pytest.raises(RuntimeError, match="overwritten in place"):
         shared.dense()
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, copy.copy, pickle.dumps])
+def test_a_map_with_overwritten_tensors_cannot_be_copied(duplicate: Callable[[regard.AttentionMap], Any]) -> None:
+    x, m = call()
+    x["query"].mul_(3)
+    with pytest.raises(RuntimeError, match="overwritten in place"):
+        duplicate(m)
 
 
 def test_packed_maps_and_maps_with_sinks_raise_after_a_write() -> None:

@@ -207,6 +207,19 @@ MASKS = {
 }
 
 
+@pytest.mark.parametrize("options", [{}, {"add_bias_kv": True, "add_zero_attn": True}])
+def test_the_causal_hint_of_multihead_attention_replaces_the_mask(x: Tensor, options: dict[str, Any]) -> None:
+    """Without weights and padding, PyTorch computes `is_causal` and ignores `attn_mask`."""
+    model = nn.MultiheadAttention(12, 3, batch_first=True, **options)
+    with regard.watch(model) as seen:
+        for need_weights in (True, False):
+            _, weights = model(x, x, x, attn_mask=torch.zeros(7, 7), is_causal=True, need_weights=need_weights)
+            assert (weights is None) is not need_weights
+    assert bool((seen[0].dense() > 0).all())
+    weights = seen[1].dense()  # (B, H, 7, 7 and extra keys)
+    assert torch.equal(weights > 0, torch.ones_like(weights, dtype=torch.bool).tril())
+
+
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("options", [{}, {"add_bias_kv": True, "add_zero_attn": True}, {"kdim": 12, "vdim": 12}])
 @pytest.mark.parametrize("training", [False, True])

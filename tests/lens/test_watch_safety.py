@@ -126,7 +126,26 @@ def attending() -> dict[str, tuple[nn.Module, Any]]:
         f"kernel {number}": (Calls(lambda x, f=f: f(*(x.view(2, 1, -1, 12),) * 3)[0]), f)
         for number, f in enumerate(function for functions, _ in recorders.KERNELS for function in functions)
     }
+    projections = [attention.in_proj_weight, attention.in_proj_bias, *attention.out_proj.parameters()]
+    modules = (layer.norm1, layer.norm2, layer.linear1, layer.linear2)
+    weights = [*projections, False, False, 1e-5, *(p for module in modules for p in module.parameters())]
+    multi, whole = torch.ops.aten._native_multi_head_attention, torch.ops.aten._transformer_encoder_layer_fwd
+    fast = {
+        **{
+            f"operator {f}": (Calls(lambda x, f=f: f(x, x, x, 12, 2, *projections)[0]), f)
+            for f in (multi, multi.default)
+        },
+        **{f"operator {f}": (Calls(lambda x, f=f: f(x, 12, 2, *weights)), f) for f in (whole, whole.default)},
+    }
+    dot, packed = torch.ops.regard.dot.default, torch.ops.regard.packed.default
+    numbers, lengths = (None, None, 1, 1.0, None), torch.tensor([7, 7])
     return {
+        **fast,
+        "exported": (Calls(lambda x: dot(*(x.view(2, 1, -1, 12),) * 3, None, None, None, *numbers)[0]), dot),
+        "exported packed": (
+            Calls(lambda x: packed(*(x.view(1, 14, 12),) * 3, lengths, lengths, *numbers, "auto")),
+            packed,
+        ),
         "sdpa": (Attention(), F.scaled_dot_product_attention),
         "aten": (Calls(lambda x: ops(x, x, x)), ops),
         "aten default": (Calls(lambda x: ops.default(x, x, x)), ops.default),
@@ -151,6 +170,32 @@ def test_every_recorder_has_a_model_here(x: Tensor) -> None:
         with torch.no_grad(), regard.watch(model) as seen:
             model(x)
         assert len(seen) == 1 and not seen.missed
+
+
+def test_exported_programs_are_recorded_or_listed_as_missed(x: Tensor) -> None:
+    x, lengths = x.view(2, 7, 3, 4).transpose(1, 2), torch.tensor([3, 4])
+    packed = x[0].transpose(0, 1)  # (7, H, D)
+    options: dict[str, Any] = {"is_causal": True, "window": (2, None)}
+    for attend, q in (
+        (
+            lambda q: regard.attend(
+                q, q, q, causal_offset=torch.tensor([0, 1]), lengths=torch.tensor([7, 5]), **options
+            ),
+            x,
+        ),
+        (lambda q: regard.attend_packed(q, q, q, lengths, causal_offset=torch.tensor([1, 0]), **options), packed),
+    ):
+        with regard.watch(model := Calls(attend)) as plain:
+            model(q)
+        with torch.no_grad(), regard.watch(program := torch.export.export(model, (q,)).module()) as seen:
+            program(q)
+        torch.testing.assert_close(seen[0].dense(), plain[0].dense())
+        assert not seen.missed
+    for softmax in (lambda x: x.softmax(-1), lambda x: torch.ops.aten._softmax(x, -1, False)):
+        program = torch.export.export(Calls(softmax), (x,)).module()
+        with pytest.warns(UserWarning, match="matmul and softmax"), regard.watch(program) as seen:
+            program(x)
+        assert not seen and len(seen.missed) == 1
 
 
 @pytest.mark.parametrize("causal", [False, True])

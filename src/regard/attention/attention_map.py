@@ -125,7 +125,7 @@ class AttentionMap(TensorLike):
             if version(x) != known:
                 raise RuntimeError(
                     f"map: {name} ({shape_of(x.shape)}) must not change after the call; it was overwritten in place. "
-                    "Read what you need before, or pass copies to attend."
+                    "Read what you need before, pass copies to attend, or pass keep='copy' to watch."
                 )
         return self._request
 
@@ -199,7 +199,8 @@ class AttentionMap(TensorLike):
 
     def __getstate__(self) -> dict[str, Any]:
         # neither modules nor locks can be copied, and copies of tensors have versions of their own
-        return {**self.__dict__, "_views": None, "_bands": None, "_versions": bool(self._versions)}
+        state = {"_request": self.request, "_views": None, "_bands": None, "_versions": bool(self._versions)}
+        return {**self.__dict__, **state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _versions=[])
@@ -458,6 +459,7 @@ class AttentionMap(TensorLike):
         return product.squeeze(-2) if factor.ndim == 1 else product
 
     def _factor(self, factor: Tensor | ArrayLike, dim: int, size: int) -> Tensor:
+        factor = factor.dense() if isinstance(factor, TensorLike) else factor
         x = torch.as_tensor(factor, dtype=self.dtype, device=self.device)
         fits = x.ndim >= 1 and x.shape[-1 if x.ndim == 1 else dim] == size
         if not fits or not broadcasts(x.shape[:-2], self.request.lead):
@@ -553,7 +555,9 @@ def _check_size(what: str, shape: Sequence[int], itemsize: int) -> None:
 
 
 def _cells(name: str, region: tuple[int, int] | slice, size: int, wanted: int) -> Cells:
-    start, stop = region.indices(size)[:2] if isinstance(region, slice) else region
+    start, stop, step = region.indices(size) if isinstance(region, slice) else (*region, 1)
+    if step != 1:
+        raise ValueError(f"map: {name} ({region}) must be a range without a step; got step {step}.")
     if not 0 <= start <= stop <= size:
         raise ValueError(f"map: {name} ({start}, {stop}) must be a range within 0…{size}.")
     if wanted < 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Number
 from typing import TYPE_CHECKING, Any, Self, overload
 
 import torch
@@ -59,6 +60,13 @@ class TensorLike:
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[np.generic]:
         array: NDArray[np.generic] = self.numpy()
         return array if dtype is None else array.astype(dtype)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        export: Any = self.dense().__dlpack__
+        return export(**options)  # used by `torch.as_tensor(m)` and other libraries
+
+    def __dlpack_device__(self) -> Any:
+        return torch.empty(0, device=self.device).__dlpack_device__()
 
     def numpy(self, *, force: bool = False) -> NDArray[np.float32 | np.float64]:
         """Return the dense weights as an array.
@@ -183,7 +191,7 @@ class TensorLike:
         tensor([0.3333, 0.3333])
         """
         rank = len(self.shape)
-        if not isinstance(dim, int) or dim % rank >= rank - 2:
+        if not isinstance(dim, int) or dim % rank >= rank - 2 or not self.shape[dim]:
             return self.dense().mean(tuple(dim) if isinstance(dim, Sequence) else dim, keepdim)
         at, count = dim % rank, self.shape[dim]
         total = self[(slice(None),) * at + (0,)]
@@ -208,8 +216,23 @@ def _operator(name: str) -> Any:
     return apply
 
 
-for _name in ("add", "sub", "mul", "truediv", "pow", "radd", "rsub", "rmul", "neg", "gt", "lt", "ge", "le"):
+def _comparison(name: str) -> Any:
+    compare = _operator(name)
+
+    def apply(self: TensorLike, other: Any) -> Any:
+        comparable = isinstance(other, Number) or hasattr(other, "__array__")
+        return compare(self, other) if comparable else NotImplemented
+
+    apply.__name__ = name
+    return apply
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "radd", "rsub", "rmul", "rtruediv", "rpow"):
     setattr(TensorLike, f"__{_name}__", _operator(f"__{_name}__"))
+for _name in ("neg", "abs", "gt", "lt", "ge", "le"):
+    setattr(TensorLike, f"__{_name}__", _operator(f"__{_name}__"))
+for _name in ("eq", "ne"):  # after the class statement, so that maps remain hashable
+    setattr(TensorLike, f"__{_name}__", _comparison(f"__{_name}__"))
 
 
 def _weights(argument: Any) -> Any:

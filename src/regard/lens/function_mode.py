@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from .watch import Watch
 
 is_compiling = torch.compiler.is_compiling
-SOFTMAX = (torch.nn.functional.softmax, torch.softmax, Tensor.softmax, torch.special.softmax)
+SOFTMAX = (
+    torch.nn.functional.softmax,
+    torch.softmax,
+    Tensor.softmax,
+    torch.special.softmax,
+    torch._softmax,
+    torch.ops.aten.softmax.int,  # this and the next: in programs of torch.export
+    torch.ops.aten._softmax.default,
+    torch.ops.aten._safe_softmax.default,
+)
 
 
 class CompiledCode:

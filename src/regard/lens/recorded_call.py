@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -101,6 +101,17 @@ class Call:
     def update_versions(self) -> None:
         """Record the current tensor versions, after a write that did not reach these tensors."""
         self._versions = [(x, version(x)) for x, _ in self._versions]
+        if self._map is not None:
+            self._map.guarded()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # copies of tensors have versions of their own, and no call of the model continues a copy
+        copied = {"_source": StoredRequest(self.request), "_pending": None, "storage": None, "_map": None}
+        return {**self.__dict__, **copied, "_versions": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.reset()
 
     def is_apart_from(self, written: Tensor, storage: int) -> bool:
         """Return whether the tensors in this storage certainly do not overlap `written`, a view of it."""
@@ -180,7 +191,8 @@ class Call:
         """The attention map; weights are computed lazily. Repeated access returns the same object."""
         if self._map is None:
             request = self.request
-            self._map = AttentionMap(request) if self.sink is None else SinkMap(request, self.sink)
+            unguarded = AttentionMap(request) if self.sink is None else SinkMap(request, self.sink)
+            self._map = unguarded.guarded()
         self.check()
         self._map.query_tokens, self._map.key_tokens = self.query_tokens, self.key_tokens
         self._map.layer = self.name

@@ -18,8 +18,11 @@ from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from ..attention.attend import attend
+from ..attention.dot_operator import request_of
 from ..attention.masks import OPEN, Mask, from_ignore, merge, padding
 from ..attention.packed import attend_packed, maps_of
+from ..attention.packed_layout import layout_of
+from ..attention.packed_maps import PackedMaps
 from ..attention.request import Request
 from ..attention.similarity import Dot
 from ..attention.sink import attend_with_sink
@@ -126,6 +129,31 @@ def regard_attend_packed(*args: Any, return_maps: bool = False, backend: str = "
     return Record(StoredRequest(maps_of(*args, **kwargs).padded().request), cross=other_keys or None)
 
 
+def regard_dot(*args: Any) -> Record:
+    """Record `regard::dot`, which a program of `torch.export` calls in place of `regard.attend`."""
+    return Record(stored_request(request_of(*args)))
+
+
+def regard_packed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lengths: Tensor,
+    key_lengths: Tensor,
+    left: int | None,
+    right: int | None,
+    groups: int,
+    scale: float,
+    softcap: float | None,
+    backend: str,
+    causal_offset: Tensor | None = None,
+) -> Record:
+    """Record `regard::packed`, which a program of `torch.export` calls in place of `regard.attend_packed`."""
+    layout = layout_of(q.transpose(0, 1), k.transpose(0, 1), lengths, key_lengths, causal_offset)
+    request = request_of(q, k, v, None, None, None, left, right, groups, scale, softcap)
+    return Record(StoredRequest(PackedMaps(request, layout).padded().request))
+
+
 @dataclass(frozen=True)
 class Projected:
     """Attention whose inputs are projected inside a fused function. Queries and keys are computed when needed.
@@ -225,9 +253,11 @@ def multi_head_attention_forward(
     k_proj_weight: Tensor | None = None,
     static_k: Tensor | None = None,
     is_causal: bool = False,
+    need_weights: bool = True,
     **_: Any,
 ) -> Record:
     """Record `F.multi_head_attention_forward`: inputs (T, B, width); in boolean masks, True means ignore."""
+    hinted = is_causal and key_padding_mask is None and not need_weights  # PyTorch then ignores attn_mask
     if static_k is not None:
         raise ValueError("static_k has no projection to recompute; pass it to scaled_dot_product_attention instead")
     batched = query.ndim == 3
@@ -247,8 +277,8 @@ def multi_head_attention_forward(
         weights,
         biases,
         num_heads,
-        (_mask(attn_mask, num_heads), _padding(key_padding_mask)),
-        is_causal and attn_mask is None,
+        (None if hinted else _mask(attn_mask, num_heads), _padding(key_padding_mask)),
+        hinted,
         extra=tuple(extra),
         dtype=autocast_dtype(query.device),
     )
@@ -377,7 +407,13 @@ RECORDERS: dict[Any, Callable[..., Record]] = {
     **{function: kernel(operator) for functions, operator in KERNELS for function in functions},
     F.multi_head_attention_forward: multi_head_attention_forward,
     torch._native_multi_head_attention: native_multi_head_attention,
+    torch.ops.aten._native_multi_head_attention: native_multi_head_attention,
+    torch.ops.aten._native_multi_head_attention.default: native_multi_head_attention,
     torch._transformer_encoder_layer_fwd: transformer_encoder_layer_fwd,
+    torch.ops.aten._transformer_encoder_layer_fwd: transformer_encoder_layer_fwd,
+    torch.ops.aten._transformer_encoder_layer_fwd.default: transformer_encoder_layer_fwd,
+    torch.ops.regard.dot.default: regard_dot,
+    torch.ops.regard.packed.default: regard_packed,
     attend: regard_attend,
     attend_packed: regard_attend_packed,
     attend_with_sink: regard_attend_with_sink,
