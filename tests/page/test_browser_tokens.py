@@ -51,9 +51,12 @@ def test_the_map_stays_in_sight_when_a_query_is_chosen(visit: Open) -> None:
 
 
 def test_the_links_of_many_heads_are_on_the_screen_of_a_phone(visit: Open) -> None:
-    page = visit("#text?map=0&head=0&token=1&links=all", **PHONE)
+    page = visit("#text?map=0&head=0&token=1&links=all", **{**PHONE, "viewport": {"width": 390, "height": 560}})
     expect(page.locator(".heads button")).to_have_count(HEADS)
     expect(page.locator("svg.links path").first).to_be_in_viewport()
+    above = page.locator(".linked").bounding_box()["y"]
+    token = page.locator("[data-token='1']").bounding_box()
+    assert token["y"] + token["height"] <= above
     page.locator(".heads button").last.focus()
     quiet(page)
     expect(page.locator(".heads button").last).to_be_in_viewport()

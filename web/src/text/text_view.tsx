@@ -136,6 +136,14 @@ function Reading({ app, map, names }: { app: Store; map: MapInfo; names: Names }
   const keys = useRef<TokenText>(null);
   const all = app.state.links === "all" && linksAll(app);
   const one = map.kind !== "cross" && map.query_tokens === map.key_tokens;
+  const spans = !all && token !== null && end !== null && end !== token && chosen !== null;
+  const desk = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    const card = desk.current!.querySelector(".linked");
+    if (!card || getComputedStyle(card).position !== "fixed") return;
+    // on a small screen the links cover its lower part
+    desk.current!.querySelector(".tokens .chosen")?.scrollIntoView({ block: "nearest" });
+  }, [all, spans]);
   const choose = (next: number, lengthen: boolean, towards: Direction): void => {
     const { state } = app;
     if (lengthen && state.token !== null && towards === state.direction) app.go({ end: next }, true);
@@ -144,11 +152,11 @@ function Reading({ app, map, names }: { app: Store; map: MapInfo; names: Names }
   const chooseOther = (next: number): void =>
     choose(next, false, one ? direction : direction === "from" ? "to" : "from");
   return (
-    <div class="desk">
+    <div class="desk" ref={desk}>
       <Texts app={app} map={map} names={names} one={one} chosen={chosen} choose={choose} keys={keys} point={point} />
       <aside class="panel">
         {all && <AllHeads app={app} map={map} names={names} at={pointed ?? chosen} />}
-        {!all && token !== null && end !== null && end !== token && chosen && (
+        {spans && (
           <SpanLinks app={app} map={map} span={[token, end]} names={names} reveal={(to) => keys.current?.reveal(to)} />
         )}
         {token === null && <Hints app={app} />}
