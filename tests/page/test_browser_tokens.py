@@ -43,7 +43,7 @@ def test_every_token_is_visible_and_a_long_one_stays_in_its_card(visit: Open, vi
     assert overflows(page) == []
 
 
-def test_the_map_stays_in_sight_when_a_query_is_chosen(visit: Open) -> None:
+def test_the_map_stays_on_the_screen_when_a_query_is_chosen(visit: Open) -> None:
     """On a phone, the text with the strongest key is below the screen."""
     page = visit("#map?map=0&head=0&token=1", **PHONE)
     expect(page.locator(".weights li").first).to_be_attached()
