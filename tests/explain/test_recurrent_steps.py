@@ -88,9 +88,10 @@ def test_letters_of_states_are_correct_if_sizes_are_equal() -> None:
 def test_a_translator_with_two_layers_is_explained_as_it_runs(cell: Any) -> None:
     torch.manual_seed(0)
     model = Seq2Seq(Seq2SeqConfig(9, 9, width=5, hidden=7, encoder_hidden=4, layers=2, cell=cell, tie="none")).eval()
-    named = lambda ids: [str(n) for n in ids]  # noqa: E731
+    named = lambda ids: [f" {n}" for n in ids]  # noqa: E731
     source, written = [4, 5, 6, 3], [7, 8, 3]
     actual = translator(model, source, written, named, named, "")
+    assert (actual.tokens["Ts"], actual.written) == (["␣4", "␣5", "␣6", "␣3"], ["␣7", "␣8", "␣3"])
     recording = actual.recorder.result
     assert recording.orphans() == []
     assert torch.equal(torch.cat(recording.replay()), actual.output)

@@ -86,9 +86,13 @@ def images() -> Target:
     for map in maps:
         map.tokens(None, None)
     names = [f"encoder.layers.{layer}.attention" for layer in range(3)]
+    return target_of("images", names, ["self"] * 3, maps, _photograph(), Patches(14, 14, 1))
+
+
+def target_of(kind: str, names: list[str], kinds: list[str], maps: list[Any], *image: Any) -> Target:
+    """Return a target with these maps, and if given an image and its patches."""
     target = Target()
-    seen = _seen(names, ["self"] * 3, maps, _photograph(), Patches(14, 14, 1))
-    target.snapshot = snapshot(seen, "images", "a made-up images")
+    target.snapshot = snapshot(_seen(names, kinds, maps, *image), kind, f"a made-up {kind}")
     return target
 
 

@@ -85,6 +85,8 @@ def test_an_image_under_patch_rollout_and_another_head(real: Any, tmp_path: Path
     response, overlay = page.locator(".framed .hint"), page.locator(".picture .overlay")
     assert overlay.evaluate("c => [c.height, c.width]") == [2, 3]
     until(page, lambda: page.locator(".picture img").evaluate("i => i.naturalWidth") == 12, "the picture itself")
+    small = page.locator(".small").first.bounding_box()
+    assert abs(small["width"] / small["height"] - 12 / 8) < 0.01
     box = page.locator(".picture").bounding_box()
     page.locator(".picture").click(position={"x": box["width"] / 2, "y": 0.75 * box["height"]})
     at(page, r"patch=4\b")  # in the second row, of the second column

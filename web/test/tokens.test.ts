@@ -19,7 +19,26 @@ test("tokens read as the text they came from", () => {
 
 test("invisible characters are visible in a label", () => {
   const tokens = ["Ġthe", "##ing", "Ċ", " ", "", "Ġ", "a\tb", "▁x"];
-  assert.deepEqual(tokens.map(show), ["the", "ing", "⏎", "␣", "␣", "␣", "a⇥b", "x"]);
+  assert.deepEqual(tokens.map(show), ["the", "ing", "⏎", "␣", "∅", "␣", "a⇥b", "x"]);
+  const alone = ["\u200b", "\u00a0", "\ufe0f", "\r\n", "\0x", "\ufeffthe", "👨‍👩‍👧", "नि\u200dx"];
+  const labels = ["⟨U+200B⟩", "⟨U+00A0⟩", "⟨U+FE0F⟩", "⟨U+000D⟩⏎", "⟨U+0000⟩x", "\ufeffthe", "👨‍👩‍👧", "नि\u200dx"];
+  assert.deepEqual(alone.map(show), labels);
+  assert.deepEqual(
+    spell(alone).map(({ text }) => text),
+    labels,
+  );
+});
+
+test("the text of a token that ends a line is shown", () => {
+  const tokens = ["Ġf", "();\n", "ĠĊĊ"];
+  assert.deepEqual(
+    spell(tokens).map(({ text, breaks }) => [text, breaks]),
+    [
+      ["f", false],
+      ["();⏎", true],
+      ["⏎⏎", true],
+    ],
+  );
 });
 
 test("a token cannot change the direction of the text after it", () => {

@@ -74,10 +74,10 @@ def translator(
                 scores, state = model.step(previous, state)
             logits.append(recorder.output(scores))
     size = model.config.target_vocabulary
-    tokens = {"Ts": read(source), "y": write([BOS, *written[:-1]])}
-    tokens |= {"V": write(range(size))} if size <= LONGEST else {}
+    tokens = {"Ts": _visible(read(source)), "y": _visible(write([BOS, *written[:-1]]))}
+    tokens |= {"V": _visible(write(range(size)))} if size <= LONGEST else {}
     opened = ("step", "context c", "attention", "decoder block 1", "cross-attention and residual", "cross-attention")
-    return Explained(title, recorder, torch.cat(logits), tokens, write(written), opened)
+    return Explained(title, recorder, torch.cat(logits), tokens, _visible(write(written)), opened)
 
 
 def classifier(model: SequenceClassifier, ids: Sequence[int], tokens: Sequence[str], title: str) -> Explained:
@@ -133,7 +133,7 @@ def image(model: ViT, pixels: Tensor, labels: Sequence[str], title: str) -> Expl
 
 
 def _visible(tokens: Iterable[str]) -> list[str]:
-    """Show spaces and line ends, which are part of the tokens of a language model.
+    """Show the spaces and line ends in tokens, such as those of a vocabulary of characters.
 
     >>> _visible([" cat", "\\n"])
     ['␣cat', '⏎']

@@ -28,7 +28,7 @@ export async function decoded(picture: HTMLImageElement): Promise<void> {
   end(picture);
 }
 
-/** Description of a request: a text, or an object whose text changes with the progress. */
+/** Description of a request: a text, or an object whose text changes with the progress and the language. */
 export type Label = string | { toString(): string };
 
 const SHOW_AFTER = 250; // milliseconds until a request is shown
@@ -50,7 +50,7 @@ export class PendingRequests {
   async run<T>(
     label: Label,
     task: (signal: AbortSignal) => Promise<T>,
-    unreachable: string,
+    unreachable: () => string,
     control = new AbortController(),
   ): Promise<T | undefined> {
     this.open.set(control, { label, since: performance.now() });
@@ -63,7 +63,7 @@ export class PendingRequests {
       return result;
     } catch (error) {
       const offline = error instanceof TypeError; // fetch throws it if the server cannot be reached
-      const text = offline ? unreachable : error instanceof Error ? error.message : String(error);
+      const text = offline ? unreachable() : error instanceof Error ? error.message : String(error);
       if (!control.signal.aborted) this.show(text, true);
       return undefined;
     } finally {

@@ -2,12 +2,13 @@
 
 import { useLayoutEffect, useState } from "preact/hooks";
 
+import type { WorkLabel } from "../shared/translations.ts";
 import type { Store } from "../shell/store.ts";
 import { answer } from "./client.ts";
-import { type Label, each } from "./pending_requests.ts";
+import { each } from "./pending_requests.ts";
 
 /** The response to a GET request; null until it arrives. With `keep`, the previous response is kept until then. */
-export function useAnswer<T>(app: Store, path: string | null, label: Label, keep = false): T | null {
+export function useAnswer<T>(app: Store, path: string | null, label: WorkLabel, keep = false): T | null {
   const key = `${app.target.version} ${path}`;
   const [known, setKnown] = useState<{ key: string; result: T } | null>(null);
   useLayoutEffect(() => {
@@ -25,7 +26,7 @@ export function useAnswer<T>(app: Store, path: string | null, label: Label, keep
 }
 
 /** The responses to several GET requests, a few at a time; undefined for those that have not arrived. */
-export function useAnswers<T>(app: Store, paths: readonly string[], few: number, label: Label): (T | undefined)[] {
+export function useAnswers<T>(app: Store, paths: readonly string[], few: number, label: WorkLabel): (T | undefined)[] {
   const key = `${app.target.version} ${paths.join("\n")}`;
   const [known, setKnown] = useState<{ key: string; result: (T | undefined)[] }>({ key: "", result: [] });
   useLayoutEffect(() => {

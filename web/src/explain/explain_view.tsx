@@ -47,12 +47,16 @@ function textOf({ state, target }: Store, mechanism: string | null, { text }: Ad
 export function ExplainView({ app, file }: { app: Store; file: Chart | null }) {
   const { words } = app;
   const address = readAddress();
-  const offer = useAnswer<ExplainOffer>(app, file || !app.target.version ? null : paths.explain, words.loading);
+  const offer = useAnswer<ExplainOffer>(
+    app,
+    file || !app.target.version ? null : paths.explain,
+    ({ loading }) => loading,
+  );
   const mechanism = mechanismOf(offer, address.name);
   const text = textOf(app, mechanism, address);
   const missing = mechanism === RUN && !text && !app.target.image;
   const path = mechanism === null || missing ? null : paths.chart(mechanism, text);
-  const answered = useAnswer<Chart>(app, path, words.explain.chart, true);
+  const answered = useAnswer<Chart>(app, path, ({ explain }) => explain.chart, true);
   const chart = file ?? (missing ? null : answered);
   const first = useMemo(() => chart && initial(chart, address.step), [chart]);
   const [edited, setState] = useState<ChartState | null>(null);

@@ -5,7 +5,7 @@ import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { paths } from "../api/client.ts";
 import type { AttentionAnswer, LanguageInfo } from "../api/types.ts";
 import { useAnswer } from "../api/use_answer.ts";
-import { fill } from "../shared/translations.ts";
+import { type WorkLabel, fill } from "../shared/translations.ts";
 import { type Store, useHandlers } from "../shell/store.ts";
 import { write } from "../shell/url_state.ts";
 import { TokenText, shadesOf } from "../text/token_text.tsx";
@@ -26,7 +26,7 @@ const NO_MARKS: ReadonlySet<number> = new Set();
 
 export function GenerateView({ app }: { app: Store }) {
   const { generator } = app;
-  const info = useAnswer<LanguageInfo>(app, generator.info ? null : paths.generate, app.words.loading, true);
+  const info = useAnswer<LanguageInfo>(app, generator.info ? null : paths.generate, ({ loading }) => loading, true);
   generator.info ??= info;
   return <section class="look generate">{generator.info && <Generating app={app} info={generator.info} />}</section>;
 }
@@ -103,7 +103,7 @@ function Text({ app, info, generation }: TextProps) {
 /** The weights of the chosen token; null until they arrive. */
 function useAttention(app: Store, info: LanguageInfo, { id, revision }: Generation, chosen: number | null) {
   const path = chosen === null ? null : paths.attention(id, revision, chosen, layerOf(app, info), headOf(app, info));
-  const label = fill(app.words.work.query, { position: chosen ?? 0 });
+  const label: WorkLabel = ({ work }) => fill(work.query, { position: chosen ?? 0 });
   const attention = useAnswer<AttentionAnswer>(app, path, label);
   return useMemo(() => attention && strongest(attention.weights, STRONGEST), [attention]);
 }

@@ -108,12 +108,14 @@ export class Generator {
     };
     this.running = true;
     this.changed();
-    void this.app.request(this.app.words.work.generation, task, own).then(() => {
-      if (this.control !== own) return;
-      this.running = false;
-      if (!this.started) [this.settings, this.generation] = ["", null]; // refused, or stopped before the first answer
-      this.changed();
-    });
+    void this.app
+      .request(({ work }) => work.generation, task, own)
+      .then(() => {
+        if (this.control !== own) return;
+        this.running = false;
+        if (!this.started) [this.settings, this.generation] = ["", null]; // refused, or stopped before the first answer
+        this.changed();
+      });
   }
 
   private changed(): void {

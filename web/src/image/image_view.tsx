@@ -83,7 +83,7 @@ function Framed({ app, opacity }: { app: Store; opacity: number }) {
   const { words, state, target } = app;
   const [picture, rolled] = [target.image!, state.overlay === "rollout"];
   const path = rolled ? paths.rolledOverlay(tokenOf(app)) : paths.overlay(mapOf(app).id, state.head, tokenOf(app));
-  const answer = useAnswer<OverlayAnswer>(app, path, rolled ? words.work.rollout : words.work.overlay, true);
+  const answer = useAnswer<OverlayAnswer>(app, path, ({ work }) => (rolled ? work.rollout : work.overlay), true);
   const resting = state.overlay === "class" ? null : state.patch;
   const [pointed, setPointed] = useState<number | null>(null);
   const kind = rolled ? "rollout" : "patch";
@@ -166,9 +166,10 @@ function Outline({ picture: { rows, columns }, patch }: { picture: Picture; patc
 function Heads({ app }: { app: Store }) {
   const { words, state, target } = app;
   const map = mapOf(app);
+  const { width, height } = target.image!;
   const heads = Array.from({ length: map.heads }, (_, head) => head).filter((head) => app.opens(map.id, head));
   const asked = heads.map((head) => paths.overlay(map.id, head, tokenOf(app)));
-  const answers = useAnswers<OverlayAnswer>(app, asked, 2, words.work.overlay);
+  const answers = useAnswers<OverlayAnswer>(app, asked, 2, ({ work }) => work.overlay);
   // rollout combines all heads, so a single head has none
   const overlay = state.overlay !== "rollout" ? state.overlay : target.image!.first > 0 ? "class" : "patch";
   return (
@@ -180,6 +181,7 @@ function Heads({ app }: { app: Store }) {
             key={head}
             type="button"
             class="small"
+            style={{ aspectRatio: String(width / height) }}
             title={label}
             aria-label={label}
             aria-pressed={head === state.head}

@@ -10,7 +10,7 @@ import type { MapInfo } from "../api/types.ts";
 import { ReduceChoice, ScaleChoice } from "../shared/controls.tsx";
 import { ARROWS, clamp } from "../shared/format.ts";
 import { paintShades, readPgm } from "../shared/shades.ts";
-import { fill } from "../shared/translations.ts";
+import { type WorkLabel, fill } from "../shared/translations.ts";
 import { type Store, pictureOptions } from "../shell/store.ts";
 import { MapLegend } from "./map_view.tsx";
 
@@ -147,7 +147,7 @@ async function loadThumbnails(
     .flatMap((map) => Array.from({ length: map.heads }, (_, head) => ({ map, head })))
     .map((one, index) => ({ ...one, canvas: canvases[index]! }));
   let done = 0;
-  const label = { toString: () => fill(app.words.work.overviews, { done, all: wanted.length }) };
+  const label: WorkLabel = ({ work }) => fill(work.overviews, { done, all: wanted.length });
   const task = async (signal: AbortSignal): Promise<void> => {
     await new Promise(requestAnimationFrame); // the canvases have no layout before
     const ranks = new Map(wanted.map((one) => [one, inSight(one.canvas) ? 0 : 1]));

@@ -9,7 +9,7 @@ import { type Store, mapOf } from "../shell/store.ts";
 export function HeadProfile({ app, head }: { app: Store; head: number }) {
   const { map: words } = app.words;
   const { id, kind } = mapOf(app);
-  const profiles = useAnswer<Profile[]>(app, paths.profile(id), app.words.work.profile);
+  const profiles = useAnswer<Profile[]>(app, paths.profile(id), ({ work }) => work.profile);
   const profile = profiles?.[head];
   if (!profile) return null;
   const fixed = (value: number | null, digits: number): string => (value === null ? "–" : value.toFixed(digits));

@@ -13,8 +13,8 @@ import { figure } from "../shared/format.ts";
 import { Legend, gradient } from "../shared/legend.tsx";
 import { Readout } from "../shared/readout.tsx";
 import { fill } from "../shared/translations.ts";
-import { type Store, headName, mapOf, named, tokensOf, useHandlers } from "../shell/store.ts";
-import { positionIfRepeated } from "../text/token_spelling.ts";
+import { type Store, headName, mapOf, tokensOf, useHandlers } from "../shell/store.ts";
+import { named, positionIfRepeated } from "../text/token_spelling.ts";
 import { TokenText, shadesOf } from "../text/token_text.tsx";
 import { HeadProfile } from "./head_profile.tsx";
 import { type TileElements, type TileEvents, TileViewer } from "./tile_viewer.ts";
@@ -27,13 +27,13 @@ const PAUSE = 70; // milliseconds on a cell until its weight is requested
 type Pointer = { listener: (cell: Cell | null) => void };
 
 export function MapView({ app }: { app: Store }) {
-  const { words, state } = app;
+  const { state } = app;
   const map = mapOf(app);
   const viewer = useRef<TileViewer | null>(null);
   const pointer = useMemo((): Pointer => ({ listener: () => undefined }), []);
   const query = state.direction === "from" ? state.token : null;
   const path = query === null ? null : paths.query(map.id, state.head, query, STRONGEST);
-  const row = useAnswer<QueryAnswer>(app, path, fill(words.work.query, { position: query ?? 0 }));
+  const row = useAnswer<QueryAnswer>(app, path, ({ work }) => fill(work.query, { position: query ?? 0 }));
   const choose = (chosen: number): void => {
     const again = app.state.token === chosen && app.state.direction === "from";
     app.go({ token: again ? null : chosen, end: null, direction: "from" });
@@ -157,7 +157,7 @@ function Here({ app, pointer }: { app: Store; pointer: Pointer }) {
   const map = mapOf(app);
   const { cell, rested } = useCell(pointer);
   const path = cell && rested ? paths.cell(map.id, app.state.head, cell.query, cell.key) : null;
-  const answer = useAnswer<CellAnswer>(app, path, app.words.work.cell);
+  const answer = useAnswer<CellAnswer>(app, path, ({ work }) => work.cell);
   const [queries, keys] = [tokensOf(app, map, "query"), tokensOf(app, map, "key")];
   const entry = (tokens: string[] | null, position: number) => (
     <>
@@ -251,7 +251,7 @@ function Reading({ app, query, row, choose, clear }: ReadingProps) {
   );
   const marks = useMemo(() => new Set(row?.keys), [row]);
   useLayoutEffect(() => {
-    if (row?.keys[0] !== undefined) text.current?.reveal(row.keys[0]);
+    if (row?.keys[0] !== undefined) text.current?.reveal(row.keys[0], true); // the map stays where it is
   }, [row]);
   if (!tokens) return null;
   return (

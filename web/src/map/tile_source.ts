@@ -54,7 +54,11 @@ export class TileLoader {
     job.userData["control"] = control;
     const wanted = this.held
       ? Promise.resolve(undefined)
-      : app.request(app.words.work.tiles, (signal) => this.tile(job.src, signal), control);
+      : app.request(
+          ({ work }) => work.tiles,
+          (signal) => this.tile(job.src, signal),
+          control,
+        );
     void wanted.then((file) => {
       if (file) {
         job.finish(paintShades(document.createElement("canvas"), readPgm(file), app.theme), null, "context2d");

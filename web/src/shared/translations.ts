@@ -6,6 +6,8 @@ import zh from "./words.zh.json" with { type: "json" };
 export type Words = typeof en;
 export const LANGUAGES = { en, zh } satisfies Record<string, Words>;
 export type Language = keyof typeof LANGUAGES;
+/** The description of a request, in the language of the page while it is shown. */
+export type WorkLabel = (words: Words) => string;
 
 /** A text with values for its placeholders: "head {head}". */
 export function fill(text: string, values: Record<string, string | number>): string {

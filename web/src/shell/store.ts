@@ -3,13 +3,12 @@
 import { useLayoutEffect } from "preact/hooks";
 
 import { answer, paths } from "../api/client.ts";
-import { type Label, PendingRequests, begin, end } from "../api/pending_requests.ts";
+import { PendingRequests, begin, end } from "../api/pending_requests.ts";
 import type { RecordedAnswers } from "../api/recorded_answers.ts";
 import type { MapInfo, Target } from "../api/types.ts";
 import { Generator } from "../generate/generator.ts";
 import type { Theme } from "../shared/palette.ts";
-import { LANGUAGES, type Language, type Words, preferred } from "../shared/translations.ts";
-import { show } from "../text/token_spelling.ts";
+import { LANGUAGES, type Language, type WorkLabel, type Words, preferred } from "../shared/translations.ts";
 import { EXPLAIN, type Embedding } from "./embedding.ts";
 import { store, stored } from "./preferences.ts";
 import { type Head, START, type State, VIEWS, type View, fit, landing, read, write } from "./url_state.ts";
@@ -133,15 +132,19 @@ export class Store {
   }
 
   request<T>(
-    label: Label,
+    label: WorkLabel,
     task: (signal: AbortSignal) => Promise<T>,
     control?: AbortController,
   ): Promise<T | undefined> {
-    return this.requests.run(label, task, this.words.unreachable, control);
+    const shown = { toString: () => label(this.words) };
+    return this.requests.run(shown, task, () => this.words.unreachable, control);
   }
 
   async loadTarget(): Promise<void> {
-    const target = await this.request(this.words.loading, (signal) => answer<Target>(paths.target, signal));
+    const target = await this.request(
+      ({ loading }) => loading,
+      (signal) => answer<Target>(paths.target, signal),
+    );
     if (!target) return;
     this.show(target);
     const { say, view } = this.state;
@@ -153,8 +156,8 @@ export class Store {
   async run(text: string): Promise<boolean> {
     this.running.abort();
     this.running = new AbortController();
-    const task = (signal: AbortSignal): Promise<Target> => answer<Target>(paths.run, signal, { text });
-    const target = await this.request(this.words.work.run, task, this.running);
+    const task = (signal: AbortSignal) => answer<Target>(paths.run, signal, { text });
+    const target = await this.request(({ work }) => work.run, task, this.running);
     if (!target) return false;
     this.show(target);
     if (text !== this.state.say && (target.can.includes("translate") || target.can.includes("generate"))) {
@@ -281,12 +284,6 @@ export function mapOf(app: Store): MapInfo {
 export function tokensOf(app: Store, map: MapInfo, side: "query" | "key"): string[] | null {
   const table = side === "query" ? map.query_tokens : map.key_tokens;
   return table === null ? null : (app.target.tokens[table] ?? null);
-}
-
-/** A token in quotes, or the number of its position. */
-export function named(tokens: readonly string[] | null, position: number): string {
-  const token = tokens?.[position];
-  return token === undefined ? String(position) : `“${show(token)}”`;
 }
 
 /** The options of the shades of a map, as a query string. */

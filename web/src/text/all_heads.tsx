@@ -27,7 +27,7 @@ export function AllHeads({ app, map, names, at }: AllHeadsProps) {
   const [lit, setLit] = useState<number | null>(null);
   const heads = Array.from({ length: map.heads }, (_, head) => head);
   const asked = at ? heads.map((head) => pathOf(map, head, at.direction, at.token, LINKS_EACH)) : [];
-  const answers = useAnswers<Answer>(app, asked, AT_ONCE, words.work.links);
+  const answers = useAnswers<Answer>(app, asked, AT_ONCE, ({ work }) => work.links);
   const links: Link[] = answers.flatMap((answer, head) => {
     if (!answer || !at) return [];
     const { positions, weights } = weightsOf(answer);

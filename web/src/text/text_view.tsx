@@ -10,7 +10,7 @@ import { Debounced } from "../shared/canvas.ts";
 import { figure } from "../shared/format.ts";
 import { Legend, lowest } from "../shared/legend.tsx";
 import { Readout } from "../shared/readout.tsx";
-import { fill } from "../shared/translations.ts";
+import { type WorkLabel, fill } from "../shared/translations.ts";
 import { AnotherText } from "../shell/dialogs.tsx";
 import { type Store, mapOf, tokensOf, useHandlers } from "../shell/store.ts";
 import { AllHeads } from "./all_heads.tsx";
@@ -109,10 +109,10 @@ function usePointed(): [Pointed | null, (token: number | null, direction: Direct
 
 /** The weights of the selected token. The previous response is kept until the new one arrives. */
 function useChosen(app: Store, map: MapInfo): Listed | null {
-  const { words, state } = app;
+  const { state } = app;
   const { direction } = state;
   const token = state.end ?? state.token;
-  const label = fill(direction === "from" ? words.work.query : words.work.key, { position: token ?? 0 });
+  const label: WorkLabel = ({ work }) => fill(direction === "from" ? work.query : work.key, { position: token ?? 0 });
   const answer = useAnswer<Answer>(
     app,
     token === null ? null : pathOf(map, state.head, direction, token, STRONGEST),
@@ -136,6 +136,14 @@ function Reading({ app, map, names }: { app: Store; map: MapInfo; names: Names }
   const keys = useRef<TokenText>(null);
   const all = app.state.links === "all" && linksAll(app);
   const one = map.kind !== "cross" && map.query_tokens === map.key_tokens;
+  const spans = !all && token !== null && end !== null && end !== token && chosen !== null;
+  const desk = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    const card = desk.current!.querySelector(".linked");
+    if (!card || getComputedStyle(card).position !== "fixed") return;
+    // on a small screen the links cover its lower part
+    desk.current!.querySelector(".tokens .chosen")?.scrollIntoView({ block: "nearest" });
+  }, [all, spans]);
   const choose = (next: number, lengthen: boolean, towards: Direction): void => {
     const { state } = app;
     if (lengthen && state.token !== null && towards === state.direction) app.go({ end: next }, true);
@@ -144,11 +152,11 @@ function Reading({ app, map, names }: { app: Store; map: MapInfo; names: Names }
   const chooseOther = (next: number): void =>
     choose(next, false, one ? direction : direction === "from" ? "to" : "from");
   return (
-    <div class="desk">
+    <div class="desk" ref={desk}>
       <Texts app={app} map={map} names={names} one={one} chosen={chosen} choose={choose} keys={keys} point={point} />
       <aside class="panel">
         {all && <AllHeads app={app} map={map} names={names} at={pointed ?? chosen} />}
-        {!all && token !== null && end !== null && end !== token && chosen && (
+        {spans && (
           <SpanLinks app={app} map={map} span={[token, end]} names={names} reveal={(to) => keys.current?.reveal(to)} />
         )}
         {token === null && <Hints app={app} />}
@@ -175,7 +183,7 @@ function Texts({ app, map, names, one, chosen, choose, keys, point }: TextsProps
   const { words, state } = app;
   const { token, end, direction, scale } = state;
   const overall = token === null ? paths.received(map.id, state.head) : null;
-  const received = useAnswer<ReceivedAnswer>(app, overall, words.work.received);
+  const received = useAnswer<ReceivedAnswer>(app, overall, ({ work }) => work.received);
   // A token attends to keys and receives from queries; without a chosen token, keys are coloured by what they receive
   const coloured = chosen?.direction === "to" ? "query" : "key";
   const weights = useMemo(
@@ -260,7 +268,7 @@ function SpanLinks({ app, map, span, names, reveal }: SpanLinksProps) {
   const all = last - first + 1;
   const tokens = Array.from({ length: Math.min(all, MOST_FROM) }, (_, index) => first + index);
   const asked = tokens.map((token) => pathOf(map, state.head, state.direction, token, LINKS_EACH));
-  const answers = useAnswers<Answer>(app, asked, 3, words.work.links);
+  const answers = useAnswers<Answer>(app, asked, 3, ({ work }) => work.links);
   if (answers.some((one) => one === undefined)) return null;
   const links: Link[] = answers.flatMap((one, index) => {
     const { positions, weights } = weightsOf(one!);

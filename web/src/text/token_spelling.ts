@@ -9,9 +9,12 @@ export interface Spelled {
 }
 
 const SPACE = /^[\u0120\u2581]/; // Ġ of byte-level BPE, ▁ of SentencePiece
-const LINE = /[\n\u010a]/; // Ċ is a line's end in byte-level BPE
-const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]/; // Hebrew, Arabic, Syriac and others
-const OVERRIDES = /[\u202a-\u202e\u2066-\u2069]/g; // they would reverse the text after them
+const LINES = /[\n\u010a]/g; // Ċ is a line's end in byte-level BPE
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/; // Hebrew, Arabic, Syriac and others
+const OVERRIDES = /[\u202a-\u202e\u2066-\u2069]/; // they would reverse the text after them
+const CONTROLS = /(?![\t\n])\p{Cc}/u;
+const ALWAYS = new RegExp(`${OVERRIDES.source}|${CONTROLS.source}`, "gu");
+const INVISIBLE = /^(?! +$)[\p{Default_Ignorable_Code_Point}\p{Zs}]+$/u; // part of emoji and texts, but not alone
 const SPECIAL = /^(\[[A-Z]+\]|<[^<>]+>)$/;
 
 /** A token as text, and whether a space precedes it, depending on the markers of the vocabulary. */
@@ -37,33 +40,44 @@ export function spell(tokens: readonly string[]): Spelled[] {
   const style = styleOf(tokens);
   return tokens.map((token, index) => {
     const [text, space] = style(token);
-    return { text: withoutOverrides(text), space: space && index > 0, breaks: LINE.test(token) };
+    return { text: shownLines(text), space: space && index > 0, breaks: token.search(LINES) >= 0 };
   });
 }
 
-/** A text whose direction controls are visible, as ⟨U+202E⟩, and have no effect. */
-function withoutOverrides(text: string): string {
-  return text.replace(OVERRIDES, (control) => `⟨U+${control.charCodeAt(0).toString(16).toUpperCase()}⟩`);
+/** A text with visible line ends and control characters. */
+function shownLines(text: string): string {
+  return controlsNamed(text).replace(LINES, "⏎");
+}
+
+/** A text whose control characters, such as ⟨U+202E⟩, are visible and have no effect. */
+function controlsNamed(text: string): string {
+  return text.replace(INVISIBLE.test(text) ? /./gsu : ALWAYS, (character) => {
+    const code = character.codePointAt(0)!.toString(16).toUpperCase();
+    return `⟨U+${code.padStart(4, "0")}⟩`;
+  });
 }
 
 /** A single token for labels, with visible whitespace. The numbers beside a right-to-left token stay in their place. */
 export function show(token: string): string {
-  const label = visible(withoutOverrides(token));
+  const label = visible(controlsNamed(token));
   return RIGHT_TO_LEFT.test(label) ? `\u2068${label}\u2069` : label;
 }
 
+/** A token in quotes, or the number of its position. */
+export function named(tokens: readonly string[] | null, position: number): string {
+  const token = tokens?.[position];
+  return token === undefined ? String(position) : `“${show(token)}”`;
+}
+
 function visible(token: string): string {
+  if (!token) return "∅";
   const text = token
     .replace(SPACE, "")
     .replace(/^##(?=.)/, "")
-    .replace(/\u010a/g, "\n")
+    .replace(LINES, "⏎")
+    .replace(/\t/g, "⇥")
     .replace(/\u0120/g, " ");
-  return (
-    text
-      .replace(/\n/g, "⏎")
-      .replace(/\t/g, "⇥")
-      .replace(/^ +$/, (spaces) => "␣".repeat(spaces.length)) || "␣"
-  );
+  return text.replace(/^ +$/, (spaces) => "␣".repeat(spaces.length)) || "␣";
 }
 
 /** Split a long text after lines or sentences into parts that are drawn when they become visible. */

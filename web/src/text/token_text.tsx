@@ -65,7 +65,7 @@ export class TokenText extends Component<TokenTextProps> {
   private spelled: Spelled[] = [];
   private parts: [number, number][] = [];
   private watch!: IntersectionObserver;
-  private awaited: number | null = null; // a token to reveal once its part is drawn
+  private awaited: { token: number; within: boolean } | null = null; // to reveal once its part is drawn
 
   constructor(props: TokenTextProps) {
     super(props);
@@ -99,7 +99,7 @@ export class TokenText extends Component<TokenTextProps> {
 
   override componentDidUpdate(before: TokenTextProps): void {
     if (before.tokens !== this.props.tokens) this.observe();
-    if (this.awaited !== null && this.node(this.awaited)) this.reveal(this.awaited);
+    if (this.awaited && this.node(this.awaited.token)) this.reveal(this.awaited.token, this.awaited.within);
   }
 
   override componentWillUnmount(): void {
@@ -179,21 +179,21 @@ export class TokenText extends Component<TokenTextProps> {
     return (this.node(token) ?? this.root.current!.children[this.partOf(token)]!).getBoundingClientRect();
   }
 
-  /** Scroll a token into view within the text, moving the page as little as possible. Its part is drawn first. */
-  reveal(token: number): void {
+  /** Scroll the text to a token, and unless `within` also the page, as little as possible. Its part is drawn first. */
+  reveal(token: number, within = false): void {
     const node = this.node(token);
-    this.awaited = node ? null : token;
-    if (node) return this.scrollTo(node);
+    this.awaited = node ? null : { token, within };
+    if (node) return this.scrollTo(node, within);
     this.drawn.add(this.partOf(token));
     this.forceUpdate();
   }
 
-  private scrollTo(node: HTMLElement): void {
+  private scrollTo(node: HTMLElement, within: boolean): void {
     const root = this.root.current!;
     const [box, frame] = [node.getBoundingClientRect(), root.getBoundingClientRect()];
-    if (root.scrollHeight <= root.clientHeight + 1) node.scrollIntoView({ block: "nearest" });
-    else if (box.top < frame.top || box.bottom > frame.bottom)
-      root.scrollTop += box.top - frame.top - root.clientHeight / 2;
+    const whole = root.scrollHeight <= root.clientHeight + 1;
+    if (whole) return within ? undefined : node.scrollIntoView({ block: "nearest" });
+    if (box.top < frame.top || box.bottom > frame.bottom) root.scrollTop += box.top - frame.top - root.clientHeight / 2;
   }
 
   private pressed(event: KeyboardEvent): boolean {
@@ -275,7 +275,7 @@ class Part extends Component<PartProps> {
     const shade = shades?.[position] ?? 0;
     const chosen = span !== null && position >= Math.min(...span) && position <= Math.max(...span);
     const classes = {
-      newline: breaks && shade < FAINT,
+      newline: /^⏎+$/.test(text) && shade < FAINT,
       deep: shade > DEEP,
       marked: marks.has(position),
       chosen,
@@ -288,11 +288,11 @@ class Part extends Component<PartProps> {
         id={`${id}-${position}`}
         role="option"
         data-token={position}
-        aria-label={breaks || text.trim() || !text ? undefined : name}
+        aria-label={text.trim() || !text ? undefined : name}
         class={names.join(" ") || undefined}
         aria-selected={chosen ? "true" : undefined}
         style={{ "--w": shade.toFixed(3) }}>
-        {breaks ? "⏎" : text || "∅"}
+        {text || "∅"}
       </span>
     );
     return [...(space && spaced ? [" "] : []), node, ...(breaks ? [<br key={`line ${position}`} />] : [])];

@@ -27,12 +27,14 @@ export function TranslateView({ app }: { app: Store }) {
     const control = new AbortController();
     const body = { text: say, beam: Number(beam), n_best: Number(beam) };
     const task = (signal: AbortSignal): Promise<TranslateAnswer> => answer(paths.translate, signal, body);
-    void app.request(app.words.work.translation, task, control).then((answer) => {
-      if (!answer) return;
-      setHypotheses(answer.hypotheses);
-      setShown(0);
-      if (answer.hypotheses[0]?.weights.length) void followText(app, say);
-    });
+    void app
+      .request(({ work }) => work.translation, task, control)
+      .then((answer) => {
+        if (!answer) return;
+        setHypotheses(answer.hypotheses);
+        setShown(0);
+        if (answer.hypotheses[0]?.weights.length) void followText(app, say);
+      });
     return () => control.abort();
   }, [say, attempt]);
   const submit = (text: string): void => {
