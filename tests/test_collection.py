@@ -89,7 +89,7 @@ def file_of(name: str) -> str:
 
 
 def test_a_seed_determines_the_random_order(request: pytest.FixtureRequest) -> None:
-    """The seed determines the order of files and of the tests in each file, whatever the order of collection."""
+    """The seed determines the order of files and of tests in each file; the order of collection does not matter."""
     items = request.session.items
     plain, one, again, other = (select(items[::step], seed) for step, seed in ((1, ""), (1, "1"), (-1, "1"), (1, "2")))
     assert plain == [item.nodeid for item in items] and one == again
