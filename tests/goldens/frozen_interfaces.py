@@ -128,7 +128,7 @@ def _parser(arguments: list[str], program: str = "regard") -> argparse.ArgumentP
     read = argparse.ArgumentParser.parse_known_args
 
     def caught(self: argparse.ArgumentParser, *args: Any, **options: Any) -> Any:
-        if self.prog == program:
+        if self.prog.startswith(program):  # of images, the name of the program ends with what the data are
             raise _Parser(self)
         return read(self, *args, **options)
 

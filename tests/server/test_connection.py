@@ -69,6 +69,24 @@ def test_incomplete_requests_do_not_block_other_clients(
         assert closed(clients[0])  # the oldest made room
 
 
+def test_incomplete_requests_that_arrive_while_the_server_is_busy_make_room(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "SECONDS", 3600.0)
+    loops: list[asyncio.AbstractEventLoop] = []
+    wait = connection.Connection._wait
+    monkeypatch.setattr(connection.Connection, "_wait", lambda self: (loops.append(self.loop), wait(self)))
+    assert httpx.get(f"http://127.0.0.1:{port}/api/target", timeout=LIMIT).status_code == 200
+    go_on = threading.Event()
+    with ExitStack() as stack:
+        stack.callback(go_on.set)
+        loops[0].call_soon_threadsafe(go_on.wait, LIMIT)
+        clients = half_sent(stack, port, HALF, 950)  # all are accepted before the server reads from any of them
+        go_on.set()
+        assert httpx.get(f"http://127.0.0.1:{port}/api/target", timeout=LIMIT).status_code == 200
+        assert closed(clients[0])
+
+
 def test_many_connections_at_once_are_all_served(port: int) -> None:
     with ExitStack() as stack:
         clients = half_sent(stack, port, b"", 300)

@@ -59,14 +59,15 @@ class Connection(H11Protocol):
             self._stop_waiting()
 
     def _wait(self) -> None:
-        if self.waiting_since is not None:
-            return
-        self.waiting_since = time.monotonic()
-        self._timer = self.loop.call_later(SECONDS, self._expire)
-        self._close_oldest()
+        if self.waiting_since is None:
+            self.waiting_since = time.monotonic()
+            self._timer = self.loop.call_later(SECONDS, self._expire)
+        self._close_oldest()  # also after each read, because connections with unread bytes are kept until then
 
     def _close_oldest(self) -> None:
         """Close the oldest incomplete connections if there are too many."""
+        if len(self.connections) <= MAX_INCOMPLETE:
+            return
         waiting = [
             (connection.waiting_since, connection)
             for connection in self.connections
