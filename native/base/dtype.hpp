@@ -21,6 +21,18 @@ REGARD_INLINE half_vec load_partial(const uint16_t* p, int n) {
 
 REGARD_INLINE vec from_bfloat16(half_vec x) { return reinterpret_cast<vec>(__builtin_convertvector(x, uvec) << 16); }
 
+// float16: an instruction where there is one (dispatch.cpp requires it), else integer arithmetic.
+#if defined(__AVX512F__)
+REGARD_INLINE vec from_float16(half_vec x) { return reinterpret_cast<vec>(_mm512_cvtph_ps(reinterpret_cast<__m256i>(x))); }
+REGARD_INLINE half_vec to_float16(vec x) {
+    return reinterpret_cast<half_vec>(_mm512_cvtps_ph(reinterpret_cast<__m512>(x), _MM_FROUND_TO_NEAREST_INT));
+}
+#elif defined(__F16C__)
+REGARD_INLINE vec from_float16(half_vec x) { return reinterpret_cast<vec>(_mm256_cvtph_ps(reinterpret_cast<__m128i>(x))); }
+REGARD_INLINE half_vec to_float16(vec x) {
+    return reinterpret_cast<half_vec>(_mm256_cvtps_ph(reinterpret_cast<__m256>(x), _MM_FROUND_TO_NEAREST_INT));
+}
+#else
 // Multiplying by 2^112 changes the exponent bias from 15 to 127, also for subnormal numbers. ∞ and NaN keep an exponent of
 // all ones.
 REGARD_INLINE vec from_float16(half_vec x) {
@@ -30,18 +42,9 @@ REGARD_INLINE vec from_float16(half_vec x) {
     return reinterpret_cast<vec>(magnitude | ((bits & 0x8000) << 16));
 }
 
-REGARD_INLINE vec to_float32(half_vec x, Dtype dtype) { return dtype == Dtype::bfloat16 ? from_bfloat16(x) : from_float16(x); }
-
-// Rounds to nearest, ties to even: adds half a unit in the last place, less one bit if the kept part is even, and
-// truncates.
-REGARD_INLINE half_vec to_bfloat16(vec x) {
-    const uvec bits = reinterpret_cast<uvec>(x), rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    return __builtin_convertvector((bits & 0x7fffffff) > 0x7f800000 ? uvec{} + 0x7fc0u : rounded, half_vec);
-}
-
-// The same, with the exponent bias changed back from 127 to 15. Below 2^-14, adding ½ does the rounding: the last bit of the
-// sum is worth 2^-24, like that of a subnormal float16. From 2^16 on the result is ∞ or NaN; a number that rounds up to 2^16
-// becomes ∞ through the carry.
+// Rounds like `to_bfloat16`, with the exponent bias changed back from 127 to 15. Below 2^-14, adding ½ does the rounding:
+// the last bit of the sum is worth 2^-24, like that of a subnormal float16. From 2^16 on the result is ∞ or NaN; a number
+// that rounds up to 2^16 becomes ∞ through the carry.
 REGARD_INLINE half_vec to_float16(vec x) {
     const uvec bits = reinterpret_cast<uvec>(x), magnitude_bits = bits & 0x7fffffff;
     const uvec normal = (magnitude_bits + 0xfff + ((magnitude_bits >> 13) & 1) - (112u << 23)) >> 13;
@@ -49,6 +52,16 @@ REGARD_INLINE half_vec to_float16(vec x) {
     const uvec large = magnitude_bits > 0x7f800000 ? uvec{} + 0x7e00u : uvec{} + 0x7c00u;
     const uvec magnitude = magnitude_bits < (113u << 23) ? small : magnitude_bits >= (143u << 23) ? large : normal;
     return __builtin_convertvector(magnitude | ((bits >> 16) & 0x8000), half_vec);
+}
+#endif
+
+REGARD_INLINE vec to_float32(half_vec x, Dtype dtype) { return dtype == Dtype::bfloat16 ? from_bfloat16(x) : from_float16(x); }
+
+// Rounds to nearest, ties to even: adds half a unit in the last place, less one bit if the kept part is even, and
+// truncates.
+REGARD_INLINE half_vec to_bfloat16(vec x) {
+    const uvec bits = reinterpret_cast<uvec>(x), rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return __builtin_convertvector((bits & 0x7fffffff) > 0x7f800000 ? uvec{} + 0x7fc0u : rounded, half_vec);
 }
 
 // Element type of a dtype, and how a vector of it is read and written.

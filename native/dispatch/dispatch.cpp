@@ -1,5 +1,9 @@
 #include "dispatch/dispatch.hpp"
 
+#ifdef REGARD_X86
+#include <cpuid.h>
+#endif
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -21,11 +25,23 @@ extern const Kernels table;
 }
 #endif
 
+#ifdef REGARD_X86
+namespace {
+
+// `__builtin_cpu_supports` of Clang does not know it.
+bool supports_f16c() {
+    unsigned a, b, c = 0, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+}  // namespace
+#endif
+
 SupportedIsas::SupportedIsas() {
     all[count++] = &baseline::table;
 #ifdef REGARD_X86
     __builtin_cpu_init();
-    const bool fma = __builtin_cpu_supports("fma");
+    const bool fma = __builtin_cpu_supports("fma") && supports_f16c();
     if (fma && __builtin_cpu_supports("avx2")) all[count++] = &avx2::table;
     if (fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl"))

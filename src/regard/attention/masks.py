@@ -31,6 +31,16 @@ Span = slice | Tensor
 """Rows or columns: a slice with start and stop, or a tensor of indices."""
 
 
+def span_length(span: Span) -> int:
+    """Return the number of positions of a span."""
+    return len(span) if isinstance(span, Tensor) else span.stop - span.start
+
+
+def part_of(span: Span, start: int, stop: int) -> Span:
+    """Return some positions of a span. Those of a slice stay a slice, which selects without a copy."""
+    return span[start:stop] if isinstance(span, Tensor) else slice(span.start + start, span.start + stop)
+
+
 def indices(span: Span, device: torch.device) -> Tensor:
     """Return the indices of a span, (n,)."""
     if isinstance(span, Tensor):

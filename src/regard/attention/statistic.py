@@ -121,8 +121,7 @@ def large_rows(request: Request, highest: Tensor) -> Tensor:
     if isinstance(similarity, Additive):
         size = widen(similarity.weight).abs().sum(-1, keepdim=True)  # (..., 1)
     elif isinstance(similarity, Dot):
-        keys = widen(request.k).nan_to_num(0.0, 0.0, 0.0).norm(dim=-1, keepdim=True)  # NaN and ∞ appear in `highest`
-        keys = repeat_heads(keys.amax(-2, keepdim=True), request.groups).squeeze(-1)  # (..., 1)
+        keys = repeat_heads(_largest_norm(widen(request.k)), request.groups).squeeze(-1)  # (..., 1)
         size = abs(similarity.scale) * widen(request.q).norm(dim=-1) * keys  # (..., Tq)
     else:
         return torch.ones(shape, dtype=torch.bool, device=request.device)
@@ -132,6 +131,14 @@ def large_rows(request: Request, highest: Tensor) -> Tensor:
         within = torch.zeros_like(within)
     result: Tensor = ~within.expand(shape)
     return result
+
+
+def _largest_norm(keys: Tensor) -> Tensor:
+    """Return the norm of the longest key, (..., 1, 1). NaN and ∞ count as 0, because they appear in `highest`."""
+    norms: Tensor = keys.norm(dim=-1, keepdim=True)
+    if not bool(norms.isfinite().all()):
+        norms = keys.nan_to_num(0.0, 0.0, 0.0).norm(dim=-1, keepdim=True)
+    return norms.amax(-2, keepdim=True)
 
 
 def with_large_rows(request: Request, statistic: Statistic) -> Statistic:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .cells import Cells, Columns, Shading, mean_
-from .masks import Span, indices
+from .masks import Span, indices, part_of, span_length
 from .request import Request, block_shape
 from .statistic import Statistic, with_large_rows
 
@@ -166,8 +166,7 @@ def statistic(request: Request) -> Statistic:
 
 def weights(request: Request, statistic: Statistic, cols: Span) -> Tensor:
     """Compute the weights of all rows and some columns, (*lead, Tq, cols)."""
-    columns = indices(cols, request.device)
-    shape = (*request.lead, request.queries, len(columns))
+    shape = (*request.lead, request.queries, span_length(cols))
     out = torch.empty(shape, dtype=request.wide, device=request.device)
     statistic, (row_step, col_step) = with_large_rows(request, statistic), block_shape(request, BLOCK)
     for row in range(0, shape[-2], row_step):
@@ -175,7 +174,7 @@ def weights(request: Request, statistic: Statistic, cols: Span) -> Tensor:
         for band in Block(request, (), rows, slice(0, request.keys)).split_large(statistic):
             for col in range(0, shape[-1], col_step):
                 into = slice(col, min(col + col_step, shape[-1]))
-                out[..., band.rows, into] = band.weights(statistic, columns[into])
+                out[..., band.rows, into] = band.weights(statistic, part_of(cols, into.start, into.stop))
     return out
 
 
