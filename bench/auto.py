@@ -1,8 +1,9 @@
 """`auto` against the best of native, SDPA and eager over a grid of shapes.
 
-    python -m bench auto                                                             with this machine's kernels
-    REGARD_MAX_CPU_ISA=avx2 ATEN_CPU_CAPABILITY=avx2 python -m bench auto            as on a machine with AVX2
-    REGARD_MAX_CPU_ISA=baseline ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE python -m bench auto
+    python -m bench auto
+
+To measure as on another machine, set the variables of a host of `tests/hosts.py`, such as `avx2` or `baseline`. They
+cap the instruction sets of our kernels, PyTorch, MKL and oneDNN, so that all contenders have the same ones.
 
 SDPA and eager are called directly. If a call takes only tenths of a millisecond, the Python overhead of `attend` is
 more than 3 % of it for any backend. Such shapes are reported without a bar.

@@ -21,14 +21,16 @@ class Browser:
 
     def __init__(self, target: Target) -> None:
         self.answers: dict[tuple[object, object], tuple[object, bytes]] = {}
+        self.messages = 0
         self.bridge = KernelBridge(target, self.receive)
 
     def receive(self, content: dict[str, Any], buffers: list[bytes]) -> None:
-        assert len(buffers) == 1
-        self.answers[content["view"], content["id"]] = content["status"], bytes(buffers[0])
+        self.messages += 1
+        for answer, buffer in zip(content["answers"], buffers, strict=True):
+            self.answers[content["view"], answer["id"]] = answer["status"], bytes(buffer)
 
     def ask(self, id: int, path: str, body: str | None = None, view: str = "a") -> None:
-        self.bridge.receive({"view": view, "id": id, "path": path, "body": body})
+        self.bridge.receive({"view": view, "requests": [{"id": id, "path": path, "body": body}]})
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,23 @@ def test_answers_are_those_of_the_http_api(capture: Target, browser: Browser) ->
     assert {status for status, _ in browser.answers.values()} == {200, 400, 404}
 
 
+def test_answers_that_are_ready_together_are_one_message(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    async def call(app: object, path: str, body: str | None) -> kernel_bridge.Answer:
+        go_on.wait(60)  # blocks the event loop until all requests have arrived
+        return kernel_bridge.Answer(200, path.encode())
+
+    monkeypatch.setattr(kernel_bridge, "call", call)
+    requests = [{"id": id, "path": f"{id}", "body": None} for id in range(5)]
+    browser.bridge.receive({"view": "a", "requests": requests[:3]})
+    browser.bridge.receive({"view": "a", "requests": requests[3:]})
+    go_on.set()
+    browser.bridge.wait()
+    assert browser.answers == {("a", id): (200, b"%d" % id) for id in range(5)}
+    assert browser.messages < 5
+
+
 def test_a_request_with_a_body(capture: Target, browser: Browser) -> None:
     browser.ask(1, "api/run", '{"text": "hello"}')
     browser.bridge.wait()
@@ -81,11 +100,12 @@ def test_a_request_with_a_body(capture: Target, browser: Browser) -> None:
 
 def test_the_page_waits_for_a_port(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_bridge, "standalone_page", lambda: "<html data-notebook>")
-    browser.bridge.receive({"view": "b", "id": 0, "page": True})
+    browser.bridge.receive({"view": "b", "requests": [{"id": 0, "page": True}]})
+    browser.bridge.wait()
     assert browser.answers["b", 0] == (200, b"<html data-notebook>")
 
 
-@pytest.mark.parametrize("stop", [{"id": 1, "abort": True}, {"closed": True}])
+@pytest.mark.parametrize("stop", [{"requests": [{"id": 1, "abort": True}]}, {"closed": True}])
 def test_work_that_is_not_needed_is_stopped(stop: dict[str, object]) -> None:
     started, goes_on = threading.Event(), threading.Event()
 
@@ -138,8 +158,9 @@ def test_the_widget_receives_and_sends_messages() -> None:
     widget: Any = m.widget(height=300)
     sent: list[Any] = []
     widget.send = lambda content, buffers: sent.append((content, buffers))
-    widget._handle_custom_msg({"view": "a", "id": 4, "path": "api/maps/0/0/received", "body": None}, [])
+    request = {"id": 4, "path": "api/maps/0/0/received", "body": None}
+    widget._handle_custom_msg({"view": "a", "requests": [request]}, [])
     widget.bridge.wait()
-    assert sent[0][0] == {"view": "a", "id": 4, "status": 200}
+    assert sent[0][0] == {"view": "a", "answers": [{"id": 4, "status": 200}]}
     assert widget.height == 300
     widget.close()

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ..core.standalone_page import standalone_page
 from ..server.direct_calls import Answer, call
@@ -20,58 +20,68 @@ Send: TypeAlias = Callable[[dict[str, object], list[bytes]], None]
 class KernelBridge:
     """Answers the messages of the page by the application of `regard view`.
 
-    A message is a dictionary with `view` and `id`, which the answer repeats, and one of
+    A message is a dictionary with `view`, the name of a display of the widget, and
 
-        page: true            the page itself, as HTML
-        path, body            a request of the HTTP API; `body` is JSON or None
-        abort: true           the request with this id is not needed any more
+        requests: [...]       requests, each with an `id` that its answer repeats, and one of
+            page: true            the page itself, as HTML
+            path, body            a request of the HTTP API; `body` is JSON or None
+            abort: true           the request with this id is not needed any more
         closed: true          no request of this view is needed any more
 
-    An answer has the `status` of HTTP and the contents as its only buffer. Requests run in threads, so they do not
-    block the kernel.
+    An answering message has `answers`, each with an `id` and the `status` of HTTP, and the contents as buffers in the
+    same order. What is ready at the same time is sent in one message, because every message passes through the
+    notebook's server. Requests run in threads, so they do not block the kernel.
 
     >>> import torch, regard
     >>> from regard.server.target import Capture
     >>> model = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     >>> with regard.watch(model) as seen:
     ...     y = model(torch.randn(1, 5, 8))
-    >>> answers = []
-    >>> bridge = KernelBridge(Capture(seen, "seen"), lambda content, buffers: answers.append((content, buffers)))
-    >>> bridge.receive({"view": "a", "id": 1, "path": "api/maps/0/1/query/3?top=5", "body": None})
+    >>> sent = []
+    >>> bridge = KernelBridge(Capture(seen, "seen"), lambda content, buffers: sent.append((content, buffers)))
+    >>> bridge.receive({"view": "a", "requests": [{"id": 1, "path": "api/maps/0/1/query/3?top=5", "body": None}]})
     >>> bridge.wait()
-    >>> answers[0][0], answers[0][1][0][:7]
-    ({'view': 'a', 'id': 1, 'status': 200}, b'{"keys"')
+    >>> sent[0][0], sent[0][1][0][:7]
+    ({'view': 'a', 'answers': [{'id': 1, 'status': 200}]}, b'{"keys"')
     >>> bridge.close()
     """
 
     def __init__(self, target: Target, send: Send) -> None:
         self._app, self._send = create(target), send
         self._open: dict[tuple[object, object], Future[None]] = {}
+        self._ready: dict[object, list[tuple[object, Answer]]] = {}
+        """Answers of each view that have not been sent. Only the event loop uses it."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="regard-notebook", daemon=True)
         self._thread.start()
 
-    def receive(self, message: Mapping[str, object]) -> None:
-        """Handle a message of the page. The answer is sent later, from another thread."""
-        view, id = message.get("view"), message.get("id")
+    def receive(self, message: Mapping[str, Any]) -> None:
+        """Handle a message of the page. The answers are sent later, from another thread."""
+        view = message.get("view")
         if message.get("closed"):
             for key in [key for key in self._open if key[0] == view]:
                 self._stop(key)
-        elif message.get("abort"):
+        for request in message.get("requests", ()):
+            self._start(view, request)
+
+    def _start(self, view: object, request: Mapping[str, object]) -> None:
+        id, body = request.get("id"), request.get("body")
+        if request.get("abort"):
             self._stop((view, id))
-        elif message.get("page"):
-            self._send({"view": view, "id": id, "status": 200}, [standalone_page().encode()])
+            return
+        if request.get("page"):
+            work = self._page(view, id)
         else:
-            path, body = str(message.get("path", "")), message.get("body")
-            work = self._answer(view, id, path, None if body is None else str(body))
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-            self._open[view, id] = future
-            future.add_done_callback(lambda _: self._open.pop((view, id), None))
+            work = self._answer(view, id, str(request.get("path", "")), None if body is None else str(body))
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._open[view, id] = future
+        future.add_done_callback(lambda _: self._open.pop((view, id), None))
 
     def wait(self, seconds: float = 60.0) -> None:
-        """Wait until all requests are answered."""
+        """Wait until all requests are answered, and the answers are sent."""
         for future in list(self._open.values()):
             future.result(seconds)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(seconds)  # after the scheduled answers
 
     def close(self) -> None:
         """Stop all work and the threads."""
@@ -85,6 +95,20 @@ class KernelBridge:
         if future is not None:
             future.cancel()
 
+    async def _page(self, view: object, id: object) -> None:
+        self._collect(view, id, Answer(200, standalone_page().encode()))
+
     async def _answer(self, view: object, id: object, path: str, body: str | None) -> None:
-        answer: Answer = await call(self._app, path, body)
-        self._send({"view": view, "id": id, "status": answer.status}, [answer.contents])
+        self._collect(view, id, await call(self._app, path, body))
+
+    def _collect(self, view: object, id: object, answer: Answer) -> None:
+        """Add an answer to the next message, which is sent when nothing else is ready."""
+        if view not in self._ready:
+            self._ready[view] = []
+            self._loop.call_soon(self._send_ready, view)
+        self._ready[view].append((id, answer))
+
+    def _send_ready(self, view: object) -> None:
+        ready = self._ready.pop(view)
+        answers = [{"id": id, "status": answer.status} for id, answer in ready]
+        self._send({"view": view, "answers": answers}, [answer.contents for _, answer in ready])

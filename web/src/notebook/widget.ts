@@ -10,9 +10,9 @@ interface Model {
   on(event: "msg:custom", listener: Listener): void;
   off(event: "msg:custom", listener: Listener): void;
 }
-/** An answer of the kernel. Other views of the same widget receive it, too. */
-type Answer = { view: string; id: number; status: number };
-type Listener = (answer: Answer, buffers: DataView[]) => void;
+/** Answers of the kernel, with a buffer each. Other views of the same widget receive them, too. */
+type Answers = { view: string; answers: { id: number; status: number }[] };
+type Listener = (message: Answers, buffers: DataView[]) => void;
 
 const PAGE = 0; // the id of the request for the page itself
 
@@ -23,18 +23,26 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
   frame.title = "regard";
   frame.style.cssText = `width: 100%; height: ${model.get("height")}px; box-sizing: border-box; border: 1px solid #8884`;
   frame.addEventListener("load", () => frame.contentWindow?.postMessage(PORT, "*", [other]), { once: true });
-  const answered: Listener = (answer, buffers) => {
-    if (answer.view !== view) return;
-    const { buffer, byteOffset, byteLength } = buffers[0]!;
-    const body = buffer.slice(byteOffset, byteOffset + byteLength) as ArrayBuffer;
-    if (answer.id === PAGE) {
-      frame.srcdoc = new TextDecoder().decode(body);
-      el.append(frame);
-    } else port.postMessage({ id: answer.id, status: answer.status, body } satisfies PageResponse, [body]);
+  const answered: Listener = (message, buffers) => {
+    if (message.view !== view) return;
+    for (const [index, { id, status }] of message.answers.entries()) {
+      const { buffer, byteOffset, byteLength } = buffers[index]!;
+      const body = buffer.slice(byteOffset, byteOffset + byteLength) as ArrayBuffer;
+      if (id === PAGE) {
+        frame.srcdoc = new TextDecoder().decode(body);
+        el.append(frame);
+      } else port.postMessage({ id, status, body } satisfies PageResponse, [body]);
+    }
   };
   model.on("msg:custom", answered);
-  port.onmessage = ({ data }: MessageEvent<PageRequest>) => model.send({ view, ...data });
-  model.send({ view, id: PAGE, page: true });
+  // requests of one screen update arrive together, and every message passes through the notebook's server
+  const requests: (PageRequest | { id: number; page: true })[] = [];
+  const request = (item: (typeof requests)[number]): void => {
+    if (!requests.length) setTimeout(() => model.send({ view, requests: requests.splice(0) }));
+    requests.push(item);
+  };
+  port.onmessage = ({ data }: MessageEvent<PageRequest>) => request(data);
+  request({ id: PAGE, page: true });
   return () => {
     model.off("msg:custom", answered);
     model.send({ view, closed: true });
