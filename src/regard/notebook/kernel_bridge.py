@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypedDict
 
 from ..core.standalone_page import standalone_page
 from ..server.direct_calls import Answer, call
@@ -15,6 +15,24 @@ from ..server.target import Target
 
 Send: TypeAlias = Callable[[dict[str, object], list[bytes]], None]
 """Function that sends a message, with its buffers, to the browser."""
+
+
+class PageRequest(TypedDict, total=False):
+    """A request of the page."""
+
+    id: int
+    page: bool
+    path: str
+    body: str | None
+    abort: bool
+
+
+class PageMessage(TypedDict, total=False):
+    """A message of the page."""
+
+    view: str
+    requests: list[PageRequest]
+    closed: bool
 
 
 class KernelBridge:
@@ -55,7 +73,7 @@ class KernelBridge:
         self._thread = threading.Thread(target=self._loop.run_forever, name="regard-notebook", daemon=True)
         self._thread.start()
 
-    def receive(self, message: Mapping[str, Any]) -> None:
+    def receive(self, message: PageMessage) -> None:
         """Handle a message of the page. The answers are sent later, from another thread."""
         view = message.get("view")
         if message.get("closed"):
@@ -64,15 +82,15 @@ class KernelBridge:
         for request in message.get("requests", ()):
             self._start(view, request)
 
-    def _start(self, view: object, request: Mapping[str, object]) -> None:
-        id, body = request.get("id"), request.get("body")
+    def _start(self, view: object, request: PageRequest) -> None:
+        id = request.get("id")
         if request.get("abort"):
             self._stop((view, id))
             return
         if request.get("page"):
             work = self._page(view, id)
         else:
-            work = self._answer(view, id, str(request.get("path", "")), None if body is None else str(body))
+            work = self._answer(view, id, request.get("path", ""), request.get("body"))
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         self._open[view, id] = future
         future.add_done_callback(lambda _: self._open.pop((view, id), None))

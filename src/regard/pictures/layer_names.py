@@ -29,10 +29,20 @@ def split_common(names: Sequence[str]) -> tuple[list[str], str]:
 
 
 def shorten(name: str, limit: int = MAX_LENGTH) -> str:
-    """Replace the middle of a long name by an ellipsis.
+    """Replace parts of a long name by an ellipsis, the longest first, but neither numbers nor the last part.
 
-    >>> shorten("a" * 20 + "b" * 20, 9)
-    'aaaa…bbbb'
+    If that is not enough, replace the middle of the name.
+
+    >>> shorten("encoder.layer.11.attention.self"), shorten("a" * 20 + "b" * 20, 9)
+    ('encoder.layer.11.….self', 'aaaa…bbbb')
     """
-    keep = (limit - 1) // 2
+    parts = name.split(".")
+    while len(".".join(parts)) > limit:
+        words = [i for i, part in enumerate(parts[:-1]) if not part.isdecimal() and part != CUT]
+        if not words:
+            break
+        longest = max(words, key=lambda i: len(parts[i]))
+        parts[longest : longest + 1] = [CUT]
+        parts = [part for i, part in enumerate(parts) if part != CUT or parts[i - 1 : i] != [CUT]]
+    name, keep = ".".join(parts), (limit - 1) // 2
     return name if len(name) <= limit else name[:keep] + CUT + name[-keep:]
