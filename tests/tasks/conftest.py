@@ -34,8 +34,12 @@ def pairs(count: int, seed: int) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="session")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Translate:
-    """Untrained task: batches, vocabularies, and a recurrent model with additive attention."""
-    folder: Path = tmp_path_factory.mktemp("words")
+    """An untrained task."""
+    return created(tmp_path_factory.mktemp("words"))
+
+
+def created(folder: Path) -> Translate:
+    """Return a task: batches, vocabularies, and a recurrent model with additive attention."""
     train, valid = pairs(400, seed=1), pairs(40, seed=2)
     source, target = (Subwords.train((pair[side] for pair in train), 40) for side in (0, 1))
     corpora = [
@@ -48,8 +52,9 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Translate:
 
 
 @pytest.fixture(scope="session")
-def trained(task: Translate) -> Translate:
-    """The same task after a few hundred training steps."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Translate:
+    """An equal task after a few hundred training steps."""
+    task = created(tmp_path_factory.mktemp("words"))
     optimizer = torch.optim.AdamW(task.model.parameters(), lr=1e-2)
     for epoch in range(30):
         for batch in task.batches(epoch, start=0, rank=0, world=1):
