@@ -14,6 +14,8 @@ test("tokens read as the text they came from", () => {
   assert.equal(text(["[CLS]", "the", "play", "##ing", "[SEP]"]), "[CLS] the playing [SEP]");
   assert.equal(text(["1", " ", "M", "a", "y"]), "1 May");
   assert.equal(text(["The", "cat", "sat", "."]), "The cat sat.");
+  assert.equal(text(["x", "Ġ", "Ġy", "▁", "z"]), "x  y z");
+  assert.deepEqual(spell(["▁", "▁a"])[0], { text: " ", space: false, breaks: false });
   assert.equal(text([]), "");
 });
 
@@ -23,6 +25,12 @@ test("invisible characters are visible in a label", () => {
   const alone = ["\u200b", "\u00a0", "\ufe0f", "\r\n", "\0x", "\ufeffthe", "👨‍👩‍👧", "नि\u200dx"];
   const labels = ["⟨U+200B⟩", "⟨U+00A0⟩", "⟨U+FE0F⟩", "⟨U+000D⟩⏎", "⟨U+0000⟩x", "\ufeffthe", "👨‍👩‍👧", "नि\u200dx"];
   assert.deepEqual(alone.map(show), labels);
+  assert.deepEqual(["Ġ\u200b", "▁\u200b", "##\u00ad", "Ġ\u202ex"].map(show), [
+    "⟨U+200B⟩",
+    "⟨U+200B⟩",
+    "⟨U+00AD⟩",
+    "⟨U+202E⟩x",
+  ]);
   assert.deepEqual(
     spell(alone).map(({ text }) => text),
     labels,

@@ -20,10 +20,11 @@ const SPECIAL = /^(\[[A-Z]+\]|<[^<>]+>)$/;
 /** A token as text, and whether a space precedes it, depending on the markers of the vocabulary. */
 type Style = (token: string) => [text: string, space: boolean];
 
-const marked: Style = (token) => [
-  token.replace(SPACE, "").replaceAll("\u0120", " ").replaceAll("\u010a", "\n"),
-  SPACE.test(token) || SPECIAL.test(token),
-];
+const marked: Style = (token) => {
+  const text = token.replace(SPACE, "").replaceAll("\u0120", " ").replaceAll("\u010a", "\n");
+  const space = SPACE.test(token) || SPECIAL.test(token);
+  return space && !text ? [" ", false] : [text, space]; // a marker alone is a space
+};
 const subwords: Style = (token) => [token.replace(/^##/, ""), !token.startsWith("##")];
 const letters: Style = (token) => [token, false]; // spaces are tokens or parts of tokens
 const words: Style = (token) => [token, !/^[.,;:!?)\]}。，；：！？、”’]$/.test(token)];
@@ -59,7 +60,7 @@ function controlsNamed(text: string): string {
 
 /** A single token for labels, with visible whitespace. The numbers beside a right-to-left token stay in their place. */
 export function show(token: string): string {
-  const label = visible(controlsNamed(token));
+  const label = visible(token);
   return RIGHT_TO_LEFT.test(label) ? `\u2068${label}\u2069` : label;
 }
 
@@ -74,10 +75,9 @@ function visible(token: string): string {
   const text = token
     .replace(SPACE, "")
     .replace(/^##(?=.)/, "")
-    .replace(LINES, "⏎")
-    .replace(/\t/g, "⇥")
     .replace(/\u0120/g, " ");
-  return text.replace(/^ +$/, (spaces) => "␣".repeat(spaces.length)) || "␣";
+  const named = shownLines(text).replace(/\t/g, "⇥");
+  return named.replace(/^ +$/, (spaces) => "␣".repeat(spaces.length)) || "␣";
 }
 
 /** Split a long text after lines or sentences into parts that are drawn when they become visible. */
