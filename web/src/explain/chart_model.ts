@@ -2,6 +2,7 @@
 
 import type { Language } from "../shared/translations.ts";
 import chinese from "./equations.zh.json" with { type: "json" };
+import mechanisms from "./mechanisms.zh.json" with { type: "json" };
 
 export interface Value {
   letters: string[];
@@ -50,6 +51,11 @@ export interface Chart {
 /** The equation of a node. Formulas are the same in every language; those in words are translated. */
 export function equationIn(language: Language, { equation }: Node): string {
   return language === "zh" ? ((chinese as Record<string, string>)[equation] ?? equation) : equation;
+}
+
+/** The Chinese name of a mechanism; null for English, and for names that are the same in both. */
+export function mechanismIn(language: Language, mechanism: string): string | null {
+  return language === "zh" ? ((mechanisms as Record<string, string>)[mechanism] ?? null) : null;
 }
 
 const MAX_CODE = 32766;

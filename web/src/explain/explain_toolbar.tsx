@@ -7,6 +7,7 @@ import { IconButton, Select } from "../shared/controls.tsx";
 import { fill } from "../shared/translations.ts";
 import type { Store } from "../shell/store.ts";
 import { svg } from "./chart_file.ts";
+import { mechanismIn } from "./chart_model.ts";
 import { type ChartState, openedAll, stepped, zoomed } from "./chart_state.ts";
 
 interface Asked {
@@ -55,7 +56,10 @@ type MechanismProps = { app: Store; asked: Asked; offer: ExplainOffer };
 function Mechanism({ app, asked: { mechanism, text }, offer }: MechanismProps) {
   const { explain: words } = app.words;
   const box = useRef<HTMLInputElement>(null);
-  const names = offer.mechanisms.map((one): [string, string] => [one.name, one.name]);
+  const names = offer.mechanisms.map(({ name }): [string, string] => {
+    const translated = mechanismIn(app.language, name);
+    return [name, translated === null ? name : `${translated} · ${name}`];
+  });
   if (offer.run) names.unshift(["run", offer.run]);
   const example = offer.mechanisms.find((one) => one.name === mechanism)?.text;
   const reads = example || (mechanism === "run" && !app.target.image);

@@ -9,7 +9,7 @@ import { useAnswer } from "../api/use_answer.ts";
 import { type Store, useHandlers } from "../shell/store.ts";
 import type { Box, ChartLayout } from "./chart_layout.ts";
 import { layout } from "./chart_layout.ts";
-import { type Chart, see } from "./chart_model.ts";
+import { type Chart, mechanismIn, see } from "./chart_model.ts";
 import { ChartCanvas, type Pointed } from "./chart_canvas.tsx";
 import { type ChartState, initial, isOpen, stepped, toggled, zoomed } from "./chart_state.ts";
 import { ExplainToolbar } from "./explain_toolbar.tsx";
@@ -61,7 +61,8 @@ export function ExplainView({ app, file }: { app: Store; file: Chart | null }) {
   const first = useMemo(() => chart && initial(chart, address.step), [chart]);
   const [edited, setState] = useState<ChartState | null>(null);
   const state = edited && edited.chart === chart ? edited : first;
-  useLayoutEffect(() => app.entitle(chart?.title ?? ""), [chart]);
+  const title = mechanismIn(app.language, file ? "" : (mechanism ?? "")) ?? chart?.title ?? "";
+  useLayoutEffect(() => app.entitle(chart ? title : ""), [chart, title]);
   if (!offer && !state) return null;
   const asked = { offer, mechanism: mechanism ?? "", text };
   return (
