@@ -50,6 +50,13 @@ def test_the_map_stays_on_the_screen_when_a_query_is_chosen(visit: Open) -> None
     assert page.evaluate("scrollY") == 0
 
 
+def test_the_links_of_many_heads_are_on_the_screen_of_a_desktop(real: Callable[[Target], Open]) -> None:
+    map = targets.attention(ODD, ODD, 160, 0)
+    visit = real(targets.target_of("many heads", ["layers.0"], ["self"], [map]))
+    page = visit("#text?map=0&head=0&token=1&links=all")
+    expect(page.locator("svg.links path").first).to_be_in_viewport()
+
+
 def test_the_links_of_many_heads_are_on_the_screen_of_a_phone(visit: Open) -> None:
     page = visit("#text?map=0&head=0&token=1&links=all", **{**PHONE, "viewport": {"width": 390, "height": 560}})
     expect(page.locator(".heads button")).to_have_count(HEADS)

@@ -163,6 +163,16 @@ def test_layer_names_break_only_between_parts(visit: Open) -> None:
     assert breaks and set(breaks) == {1}
 
 
+def test_layer_names_and_sizes_are_one_line_on_a_desktop(visit: Open) -> None:
+    """Though there are more heads than fit."""
+    page = visit("capture/")
+    more = "row => row.append(...Array.from({length: 20}, () => row.lastElementChild.cloneNode(true)))"
+    page.locator(".sheet tr").evaluate_all(f"rows => rows.forEach({more})")
+    names = page.locator(".sheet th b, .sheet th b + span")
+    lines = names.evaluate_all("nodes => nodes.map(node => node.offsetHeight)")
+    assert lines and max(lines) < 25
+
+
 def test_shift_and_click_selects_tokens_and_no_text(visit: Open) -> None:
     page = visit("capture/#text?map=0&head=1")
     page.locator("[data-token='5']").click()
