@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.xdist_group("browser")  # one browser, one server, one 
 
 
 GOLDEN = Path(__file__).parent / "golden"
+CHINESE = json.loads((Path(__file__).parents[2] / "web/src/shared/words.zh.json").read_text(encoding="utf-8"))
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
 
@@ -66,6 +68,30 @@ def test_the_language_changes_during_work(visit: Open, server: GatedServer) -> N
     server.gate.open.set()
     until(page, lambda: server.gate.done(), "the unneeded response")
     expect(page).to_have_title("a made-up capture · regard")
+
+
+def test_the_language_of_the_progress_changes_before_its_next_update(visit: Open, server: GatedServer) -> None:
+    page = visit("capture/#map?map=1&head=2")
+    far = page.locator(".status .far")
+    server.pretend_to_work("capture", "layers.1, head 2")[0].done = 0.417
+    server.gate.open.clear()
+    page.mouse.click(*middle(page))
+    expect(far).to_have_text("layers.1, head 2: 41 %")
+    page.route("**/api/progress", lambda route: None)  # a busy server
+    page.get_by_label("Language").select_option("zh")
+    expect(far).to_have_text("41 %", timeout=1000)
+
+
+def test_an_outdated_page_says_so_in_its_language(visit: Open, server: GatedServer) -> None:
+    page = visit("capture/#text?map=0&head=1", locale="zh-CN")
+    other = visit("capture/#text?map=0&head=1")
+    other.get_by_text("Another text").click()
+    other.locator("dialog textarea").fill("Something else")
+    other.get_by_role("button", name="Run").click()
+    expect(other).to_have_title("Something else · regard")
+    page.locator(".tokens").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".said")).to_have_text(CHINESE["outdated"])
 
 
 def test_cancelled_tiles_load_after_a_move(visit: Open, server: GatedServer) -> None:

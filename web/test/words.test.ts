@@ -29,3 +29,8 @@ test("both languages have every text, and Chinese texts are translated", () => {
 test("values replace placeholders and are not interpreted", () => {
   assert.equal(fill("head {head} of {all}, {head}", { head: "{all}", all: 2 }), "head {all} of 2, {all}");
 });
+
+test("a noun follows its number", () => {
+  const texts = ["0", "1", "2", "1,001"].map((all) => fill("{all} {all:head|heads}", { all }));
+  assert.deepEqual(texts, ["0 heads", "1 head", "2 heads", "1,001 heads"]);
+});

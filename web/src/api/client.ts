@@ -1,5 +1,6 @@
 // Requests to the server. Every request can be aborted.
 
+import type { Words } from "../shared/translations.ts";
 import type { Head } from "../shell/url_state.ts";
 import { send } from "./transport.ts";
 import type { RefusalAnswer } from "./types.ts";
@@ -11,6 +12,13 @@ export class Refusal extends Error {
     super(message);
     this.status = status;
   }
+}
+
+/** The message for a failed request. The server's messages are English. */
+export function messageFor(error: unknown, words: Words): string {
+  if (error instanceof TypeError) return words.unreachable; // fetch throws it if the server cannot be reached
+  if (error instanceof Refusal && error.status === 410) return words.outdated;
+  return error instanceof Error ? error.message : String(error);
 }
 
 export async function ask(path: string, signal: AbortSignal, body?: unknown): Promise<Response> {

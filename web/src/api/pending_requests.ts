@@ -38,19 +38,18 @@ export class PendingRequests {
   /** Labels of the requests that have been open for a while. */
   slow: string[] = [];
   message: { text: string; wrong: boolean } | null = null;
-  /** The server's progress, as text. */
-  progress = "";
+  progress: Progress | null = null;
   /** Called after every change of the above. */
   changed: () => void = () => undefined;
   private readonly open = new Map<AbortController, { label: Label; since: number }>();
   private timer = 0;
   private asking = false;
 
-  /** Run a task. The result is undefined if it was cancelled, or failed and the message was shown. */
+  /** Run a task. The result is undefined if it was cancelled, or failed and the message for the error was shown. */
   async run<T>(
     label: Label,
     task: (signal: AbortSignal) => Promise<T>,
-    unreachable: () => string,
+    messageFor: (error: unknown) => string,
     control = new AbortController(),
   ): Promise<T | undefined> {
     this.open.set(control, { label, since: performance.now() });
@@ -62,9 +61,7 @@ export class PendingRequests {
       if (this.message?.wrong) this.message = null;
       return result;
     } catch (error) {
-      const offline = error instanceof TypeError; // fetch throws it if the server cannot be reached
-      const text = offline ? unreachable() : error instanceof Error ? error.message : String(error);
-      if (!control.signal.aborted) this.show(text, true);
+      if (!control.signal.aborted) this.show(messageFor(error), true);
       return undefined;
     } finally {
       this.open.delete(control);
@@ -94,7 +91,7 @@ export class PendingRequests {
     this.slow = slow.map(({ label }) => String(label));
     window.clearTimeout(this.timer);
     if (this.busy) this.timer = window.setTimeout(() => this.update(), SHOW_AFTER);
-    else this.progress = "";
+    else this.progress = null;
     if (slow.some(({ since }) => now - since >= PROGRESS_AFTER)) void this.askProgress();
     this.changed();
   }
@@ -105,7 +102,7 @@ export class PendingRequests {
     const result = await answer<Progress>(paths.progress, AbortSignal.timeout(10 * PROGRESS_AFTER)).catch(() => null);
     this.asking = false;
     if (!this.busy) return;
-    this.progress = result ? progressText(result, document.documentElement.lang) : "";
+    this.progress = result;
     this.changed();
   }
 }

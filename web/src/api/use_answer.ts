@@ -7,6 +7,12 @@ import type { Store } from "../shell/store.ts";
 import { answer } from "./client.ts";
 import { each } from "./pending_requests.ts";
 
+/** The path with the version of the target if it is about maps: another tab may have run another text since. */
+function ofVersion({ target }: Store, path: string): string {
+  if (!/^api\/(maps|overlay|rollout)\b/.test(path)) return path;
+  return `${path}${path.includes("?") ? "&" : "?"}v=${encodeURIComponent(target.version)}`;
+}
+
 /** The response to a GET request; null until it arrives. With `keep`, the previous response is kept until then. */
 export function useAnswer<T>(app: Store, path: string | null, label: WorkLabel, keep = false): T | null {
   const key = `${app.target.version} ${path}`;
@@ -15,7 +21,7 @@ export function useAnswer<T>(app: Store, path: string | null, label: WorkLabel, 
     if (path === null) return undefined;
     const control = new AbortController();
     void app
-      .request(label, (signal) => answer<T>(path, signal), control)
+      .request(label, (signal) => answer<T>(ofVersion(app, path), signal), control)
       .then((result) => {
         if (result !== undefined) setKnown({ key, result });
         else if (!control.signal.aborted) setKnown(null);
@@ -35,7 +41,7 @@ export function useAnswers<T>(app: Store, paths: readonly string[], few: number,
     const result = paths.map((): T | undefined => undefined);
     const task = (signal: AbortSignal): Promise<void> =>
       each(paths, few, signal, async (path, index) => {
-        result[index] = await answer<T>(path, signal);
+        result[index] = await answer<T>(ofVersion(app, path), signal);
         setKnown({ key, result: [...result] });
       });
     void app.request(label, task, control);

@@ -135,7 +135,7 @@ function patchText(
   const { columns } = target.image!;
   const name = fill(words.patch, { row: Math.floor(patch / columns) + 1, column: (patch % columns) + 1 });
   const weight = answer?.weights[patch];
-  return weight === undefined ? name : `${name}: ${fill(words.weightHere, { weight: figure(weight) })}`;
+  return weight === undefined ? name : fill(words.patchWeight, { patch: name, weight: figure(weight) });
 }
 
 function Photograph({ app }: { app: Store }) {

@@ -9,9 +9,12 @@ export type Language = keyof typeof LANGUAGES;
 /** The description of a request, in the language of the page while it is shown. */
 export type WorkLabel = (words: Words) => string;
 
-/** A text with values for its placeholders: "head {head}". */
+/** A text with values for its placeholders: "head {head}", and in English "{all} {all:head|heads}". */
 export function fill(text: string, values: Record<string, string | number>): string {
-  return text.replace(/\{(\w+)\}/g, (_, name: string) => String(values[name]));
+  return text.replace(/\{(\w+)(?::(\w+)\|(\w+))?\}/g, (_, name: string, one?: string, several?: string) => {
+    const value = String(values[name]);
+    return (value === "1" ? one : several) ?? value;
+  });
 }
 
 /** The first preferred language of the user that is available. */

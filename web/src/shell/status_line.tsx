@@ -2,6 +2,7 @@
 
 import { useLayoutEffect, useState } from "preact/hooks";
 
+import { progressText } from "../api/pending_requests.ts";
 import { type Words, fill } from "../shared/translations.ts";
 import type { Store } from "./store.ts";
 
@@ -20,7 +21,7 @@ export function StatusLine({ app }: { app: Store }) {
         {statusText(slow, words) ?? message?.text ?? words.ready}
       </span>
       {/* Not part of the live region above: it changes too often to be read aloud. */}
-      <span class="far">{requests.progress}</span>
+      <span class="far">{requests.progress && progressText(requests.progress, app.language)}</span>
       <button class="plain" type="button" hidden={!busy} onClick={() => requests.cancel(words.cancelled)}>
         {words.cancel}
       </button>

@@ -2,7 +2,7 @@
 
 import { useLayoutEffect } from "preact/hooks";
 
-import { answer, paths } from "../api/client.ts";
+import { answer, messageFor, paths } from "../api/client.ts";
 import { PendingRequests, begin, end } from "../api/pending_requests.ts";
 import type { RecordedAnswers } from "../api/recorded_answers.ts";
 import type { MapInfo, Target } from "../api/types.ts";
@@ -137,7 +137,7 @@ export class Store {
     control?: AbortController,
   ): Promise<T | undefined> {
     const shown = { toString: () => label(this.words) };
-    return this.requests.run(shown, task, () => this.words.unreachable, control);
+    return this.requests.run(shown, task, (error) => messageFor(error, this.words), control);
   }
 
   async loadTarget(): Promise<void> {
