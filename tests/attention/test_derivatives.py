@@ -15,6 +15,7 @@ import regard
 from regard.attention import backends, blocked
 from regard.attention.native import engine
 from regard.attention.request import Request
+from tests.attention.batched_gradients import assert_batched_gradients
 from tests.attention.refusals import assert_refused
 
 TQ, TK, D, DV = 3, 5, 4, 2
@@ -206,6 +207,24 @@ def test_nested_transformations(dtype: torch.dtype) -> None:
     torch.testing.assert_close(torch.func.grad(norm("auto"))(q), wanted)
     outside = q.clone().requires_grad_()  # torch.func inside, autograd outside
     torch.testing.assert_close(torch.autograd.grad(norm("auto")(outside), outside)[0], wanted)
+
+
+@pytest.mark.parametrize("backend", ["auto", "native", "torch", "blocked"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_batch_of_gradients(case: str, backend: str) -> None:
+    x, options = inputs(2, dtype=torch.float32), CASES[case](torch.float32)
+    if backend in ("native", "torch") and backends.BACKENDS[backend].refusal(Request.of(*x, **options)):
+        return
+    assert_batched_gradients(regard.attend(*x, **options, backend=backend), leaves(x, options))
+
+
+@pytest.mark.parametrize("backend", ["auto", "blocked"])
+def test_a_batch_of_gradients_with_masked_nan(backend: str) -> None:
+    q, k, v = (leaf.detach() for leaf in inputs(2, dtype=torch.float32))
+    k[0, 2:], v[0, 2:], q[1, 0] = torch.nan, torch.inf, torch.nan
+    x = [leaf.requires_grad_() for leaf in (q, k, v)]
+    mask = torch.tensor([[0, 0, 0, 0, 0], [1, 1, 1, 1, 1], [0, 1, 1, 0, 1]]).bool()
+    assert_batched_gradients(regard.attend(*x, attn_mask=mask, lengths=[2, 5], backend=backend), x)
 
 
 def test_a_first_derivative_transformation_uses_sdpa() -> None:

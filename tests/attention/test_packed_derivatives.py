@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 
 import regard
 from regard.attention.native import engine
+from tests.attention.batched_gradients import assert_batched_gradients
 from tests.attention.test_derivatives import some
 
 D, DV = 3, 2
@@ -90,6 +91,14 @@ def test_second_derivatives_are_those_of_the_reference(
     for mine, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(mine.double(), other, rtol=1e-4, atol=1e-4)
     assert any(grad.any() for grad in wanted)
+
+
+@pytest.mark.parametrize("keys", [LENGTHS, KEY_LENGTHS], ids=["own keys", "other keys"])
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_a_batch_of_gradients(similarity: str, keys: list[int]) -> None:
+    for mask in ({}, MASKS["causal, offsets"]):
+        x, options = inputs(keys, torch.float32), {**SIMILARITIES[similarity](torch.float32), **mask}
+        assert_batched_gradients(run(x, keys, options), leaves(x, options))
 
 
 def test_second_derivatives_of_grouped_heads() -> None:

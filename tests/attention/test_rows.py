@@ -23,6 +23,7 @@ from regard.attention.similarity import Dot
 from regard.attention.sink import SinkMap
 from regard.core.tensors import widen
 from tests.attention.refusals import REFUSED, assert_refused
+from tests.attention.test_row_bands import Limit
 from tests.attention.test_streamed_views import ISAS, assert_exact, way  # noqa: F401
 
 LOWEST = torch.finfo(torch.float32).min
@@ -316,6 +317,25 @@ def test_a_library_that_rounds_by_shape(
         torch.testing.assert_close(known @ torch.ones(223), ones, rtol=0, atol=1e-5)
         torch.testing.assert_close((torch.ones(211) @ known).sum(-1), torch.full((2,), 211.0), rtol=1e-5, atol=0)
         assert known.entropy().min() >= -1e-4 and known.entropy().max() <= math.log(223) + 1e-4
+
+
+@pytest.mark.parametrize("backend", ["blocked", "reference", "torch"])
+@pytest.mark.parametrize("size", [1e3, 1e6])
+def test_rows_without_nan_of_a_map_with_nan(monkeypatch: pytest.MonkeyPatch, backend: str, size: float) -> None:
+    """The kernels do not serve the whole map, but some of its rows. The statistic is from products of PyTorch."""
+    monkeypatch.setattr(Dot, "scores", rounded_by_shape)
+    generator = torch.Generator().manual_seed(11)
+    q, k = size * torch.randn(2, 40, 8, generator=generator), torch.randn(2, 40, 8, generator=generator)
+    k[1, 39] = torch.nan
+    _, m = regard.attend(q, k, k, is_causal=True, similarity="dot", backend=backend, return_map=True)
+    ones = torch.ones(2, 40)
+    assert m.dense()[1, 39].isnan().all()
+    assert_rows(m[0], ones[0])
+    assert_rows(m[:, 1:39], ones[:, 1:39])
+    assert_rows(m.at(0).dense(), ones[0])
+    sums = m.tile((5, 30), (0, 40), (25, 3), "sum")
+    torch.testing.assert_close(sums.sum(-1), ones[:, :25], rtol=0, atol=1e-5)
+    assert_rows(regard.AttentionMap(*m.bands.rows(5, 30, Limit(10_000))).dense(), ones[:, :25])
 
 
 def test_one_pass_for_ordinary_scores(monkeypatch: pytest.MonkeyPatch) -> None:

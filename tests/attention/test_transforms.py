@@ -128,6 +128,20 @@ def test_autocast_casts_as_it_does_for_sdpa(backend: str) -> None:
     assert all(grad.dtype == torch.float32 and grad.isfinite().all() for grad in grads)
 
 
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_autocast_does_not_cast_float64(at: int) -> None:
+    x = inputs(2, 3, dtype=torch.float32, grad=False)
+    x[at] = x[at].double()
+    packed = [one.flatten(0, 1).transpose(0, 1)[:5].contiguous() for one in x]  # (5, 6, ·)
+    mismatch = r"(key|value) must have the dtype of query \(float(32|64)\); got float(64|32)\."
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for backend in ("auto", "torch", "blocked", "reference"):
+            with pytest.raises(ValueError, match=mismatch):
+                regard.attend(*x, backend=backend)
+        with pytest.raises(ValueError, match=mismatch):
+            regard.attend_packed(*packed, [2, 3])
+
+
 def test_a_callable_runs_under_the_autocast_of_the_call() -> None:
     net = torch.nn.Linear(4, 1)
     q, k, v = inputs(2, dtype=torch.float32)

@@ -39,6 +39,22 @@ def test_gradcheck() -> None:
     assert torch.autograd.gradcheck(lambda h, w, b: cross_entropy.cross_entropy(h, w, b, expected, 0.1), inputs())
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_second_derivatives(bias: bool) -> None:
+    """A penalty on the gradient of some inputs: the others get derivatives, too."""
+    parameters, expected = inputs(bias=bias), torch.randint(WORDS, (N,))
+    leaves = [x for x in parameters if x is not None]
+    for wanted in (leaves, leaves[:1], leaves[1:]):
+        fused = cross_entropy.cross_entropy(*parameters, expected, 0.1)
+        plain = F.cross_entropy(F.linear(*parameters), expected, reduction="sum", label_smoothing=0.1)
+        results = []
+        for loss in (fused, plain):
+            first = torch.autograd.grad(loss / 7, wanted, create_graph=True)
+            results.append([*first, *torch.autograd.grad(sum(g.square().sum() for g in first), leaves)])
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
 def test_scores_beyond_the_range_of_exp() -> None:
     hidden, weight, _ = inputs(torch.float32, bias=False)
     expected = torch.randint(WORDS, (N,))

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from regard.layers import Dropout
+from tests.attention.batched_gradients import assert_batched_gradients
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
@@ -65,6 +66,11 @@ def test_all_of_it() -> None:
 def test_share_out_of_range(p: float) -> None:
     with pytest.raises(ValueError, match=re.escape(f"dropout: p ({p}) must lie in [0, 1]")):
         Dropout(p)
+
+
+def test_a_batch_of_gradients() -> None:
+    x = torch.randn(5, 16, requires_grad=True)
+    assert_batched_gradients(Dropout(0.5)(x), [x])
 
 
 def test_traced_as_torchs_own() -> None:

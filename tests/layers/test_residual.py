@@ -13,6 +13,7 @@ from regard.attention.native import engine, fused
 from regard.attention.native.fused import gelu_, keep_mask
 from regard.layers.dropout import LEVELS, Dropout
 from regard.layers.residual import add_and_norm, add_norm, add_norm_
+from tests.attention.batched_gradients import assert_batched_gradients
 
 needs_module = pytest.mark.skipif(engine.module is None, reason=f"no native module: {engine.reason}")
 SIZES = [(1, 1), (5, 3), (37, 16), (23, 19), (130, 96), (7, 131)]
@@ -101,6 +102,15 @@ def test_gradients_of_gradients() -> None:
         again = [torch.autograd.grad(sum(g.square().sum() for g in of), wants) for of in (result, expected)]
         for a, b in zip((*result, *again[0]), (*expected, *again[1]), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
+@needs_module
+def test_a_batch_of_gradients() -> None:
+    x, part = torch.randn(2, 4, 6, 10).unbind()
+    norm, inputs = norm_of(10), [x.requires_grad_(), part.requires_grad_()]
+    added, y = add_and_norm(x, part, Dropout(0.3), norm)
+    for out in (added, y, added + y):
+        assert_batched_gradients(out, inputs)
 
 
 @needs_module

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..core.tensors import transformed, wide, widen
-from .derivatives import differentiable_gradients, unsupported_derivative
+from .derivatives import differentiable_gradients, needs_operators, unsupported_derivative
 from .masks import take_block
 from .request import Request, block_shape, narrow, repeat_heads
 from .statistic import Statistic
@@ -227,7 +227,7 @@ class _Blocked(torch.autograd.Function):
         soft, highest, total, best, *tensors = ctx.saved_tensors
         if grad is None:
             return (None, None, *(None for _ in tensors))
-        if torch.is_grad_enabled():  # only under create_graph=True
+        if needs_operators(grad):
             request = ctx.request.with_tensors(tensors)
             dropout_factors = _all_dropout_factors(request, ctx.seed)
             return (None, None, *differentiable_gradients(request, ctx.needs_input_grad[2:], grad, dropout_factors))

@@ -6,7 +6,8 @@ detected when attention is called: `unsupported_derivative` names them, the othe
 
 A second derivative in reverse mode can be detected only in the backward pass, where grad mode is enabled under
 `create_graph=True`. The gradients are then computed through `reference` (`differentiable_gradients`), whose graph has
-derivatives of any order. It stores all weights.
+derivatives of any order. It stores all weights. A batch of gradients for one context (`is_grads_batched=True`, or
+`torch.vmap` of `torch.autograd.grad`) is detected in the backward pass, too, and takes the same path.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ..core.tensors import transformed
+from ..core.tensors import batched, transformed
 from . import reference
 from .masks import Mask
 from .nonfinite import serve_without_nonfinite
@@ -57,19 +58,30 @@ def _unwrapped(x: Tensor) -> Tensor:
     return x
 
 
+def needs_operators(*grads: Tensor) -> bool:
+    """Return whether a backward pass must consist of PyTorch operators.
+
+    This is the case under create_graph=True, and for a batch of gradients, whose memory kernels cannot read.
+    """
+    return torch.is_grad_enabled() or any(map(batched, grads))
+
+
 def differentiable_gradients(
     request: Request, needed_grads: Sequence[bool], grad: Tensor, dropout_factors: Tensor | None = None
 ) -> list[Tensor | None]:
-    """Return differentiable gradients of those `request.tensors` that need one, and None for the others.
+    """Return gradients of those `request.tensors` that need one, and None for the others.
 
-    `grad` is the gradient of the context; `dropout_factors` multiply the weights.
+    They are differentiable if gradients are enabled. `grad` is the gradient of the context; `dropout_factors` multiply
+    the weights.
 
     Raises:
         RuntimeError: if queries, keys or values depend on the parameters of a callable similarity. The graph of the
             gradients could not be separated from the graph that computed them.
     """
     copied = 4 if not request.separable else len(request.tensors)  # a callable reads its own parameters, not copies
-    _require_separate_graphs(request)
+    differentiable = torch.is_grad_enabled()
+    if differentiable:
+        _require_separate_graphs(request)
     with torch.enable_grad():
         # a view of each input, so that no input is part of the graph of another
         inputs = [
@@ -83,7 +95,7 @@ def differentiable_gradients(
         if not context.requires_grad:
             return [None] * len(inputs)
         gradients = iter(
-            torch.autograd.grad(context, chosen, grad.to(context.dtype), create_graph=True, allow_unused=True)
+            torch.autograd.grad(context, chosen, grad.to(context.dtype), create_graph=differentiable, allow_unused=True)
         )
     return [
         next(gradients) if x is not None and needed else None for x, needed in zip(inputs, needed_grads, strict=True)
@@ -148,21 +160,21 @@ def gradients_of_packed(
     `grad` is the gradient of the context, (H, Nq, Dv). The similarity has no parameters.
     """
     query_index, key_index = positions(request, layout)
-    with torch.enable_grad():
+    with torch.enable_grad():  # a backward pass without create_graph=True disables it
         batch = padded(request, layout)
-        grad = pad(grad, query_index, layout.sequences, layout.most_queries)  # (B, H, Tq, Dv)
-        gradients = differentiable_gradients(batch, (*needed_grads, False), grad)[:3]
-        return [
-            None if g is None else unpad(g, index).transpose(0, 1)  # (B, H, T, ·) → (H, N, ·)
-            for g, index in zip(gradients, (query_index, key_index, key_index), strict=True)
-        ]
+    grad = pad(grad, query_index, layout.sequences, layout.most_queries)  # (B, H, Tq, Dv)
+    gradients = differentiable_gradients(batch, (*needed_grads, False), grad)[:3]
+    return [
+        None if g is None else unpad(g, index).transpose(0, 1)  # (B, H, T, ·) → (H, N, ·)
+        for g, index in zip(gradients, (query_index, key_index, key_index), strict=True)
+    ]
 
 
 class HigherOrder(torch.autograd.Function):
     """Identity for a context whose own graph has only first derivatives.
 
-    A plain backward pass uses that graph. Under create_graph=True the gradients of query, key, value and mask come from
-    `differentiable_gradients` instead.
+    A plain backward pass uses that graph, also for a batch of gradients. Under create_graph=True the gradients of
+    query, key, value and mask come from `differentiable_gradients` instead.
     """
 
     @staticmethod

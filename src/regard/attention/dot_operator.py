@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .derivatives import differentiable_gradients
+from .derivatives import differentiable_gradients, needs_operators
 from .masks import Mask
 from .request import Request, by_head, entries, mask_by_head, per_batch
 from .similarity import Dot
@@ -98,7 +98,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 def _backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
     if grad is None:
         return (None,) * 11
-    if torch.is_grad_enabled():  # only under create_graph=True
+    if needs_operators(grad):
         request = request_of(*ctx.saved_tensors[2:], *ctx.numbers)
         *gradients, _ = differentiable_gradients(request, (*ctx.needs_input_grad[:3], False), grad)
         return *gradients, *(None,) * 8

@@ -136,14 +136,15 @@ def positions(request: Request, layout: Layout) -> tuple[Tensor, Tensor]:
 
 def pad(x: Tensor, index: Tensor, sequences: int, longest: int) -> Tensor:
     """Pad (H, N, D) → (B, H, T, D) with zeros. index (N,): position of each token in the flattened batch."""
-    zeros = x.new_zeros(sequences * longest, x.shape[0], x.shape[-1])
-    result: Tensor = zeros.index_copy(0, index, x.transpose(0, 1)).unflatten(0, (sequences, longest)).transpose(1, 2)
-    return result
+    heads, _, width = x.shape
+    filled = x.new_zeros(sequences * longest, heads, width).index_copy(0, index, x.transpose(0, 1))
+    return filled.reshape(sequences, longest, heads, width).transpose(1, 2)
 
 
 def unpad(x: Tensor, index: Tensor) -> Tensor:
     """Invert `pad`, with tokens first: (B, H, T, D) → (N, H, D)."""
-    return x.transpose(1, 2).flatten(0, 1).index_select(0, index)
+    sequences, heads, longest, width = x.shape
+    return x.transpose(1, 2).reshape(sequences * longest, heads, width).index_select(0, index)
 
 
 def token_positions(lengths: Tensor, total: int, stride: int = 0) -> Tensor:

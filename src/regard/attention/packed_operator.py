@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .derivatives import gradients_of_packed
+from .derivatives import gradients_of_packed, needs_operators
 from .dot_operator import numbers_of, request_of
 from .packed_layout import layout_of
 from .request import Request
@@ -58,7 +58,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     *tensors, causal_offset = ctx.saved_tensors
-    if torch.is_grad_enabled():  # only under create_graph=True
+    if needs_operators(grad):
         q, k, v, lengths, key_lengths = tensors
         layout = layout_of(q.transpose(0, 1), k.transpose(0, 1), lengths, key_lengths, causal_offset)
         request = request_of(q, k, v, None, None, None, *ctx.numbers[:-1])

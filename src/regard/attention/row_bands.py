@@ -58,7 +58,7 @@ class RowBands:
         shape, dtypes = (*request.lead, request.queries), (torch.int64 if request.hard else request.wide, request.wide)
         highest, total = (torch.zeros(shape, dtype=dtype, device=request.device) for dtype in dtypes)
         large = None
-        if self._views is streamed_views:
+        if self._views is streamed_views or (known is not None and known.large is not None):
             large = torch.zeros(shape, dtype=torch.bool, device=request.device)
         self._statistic = Statistic(highest, total, large=large)
         self._lock = threading.Lock()

@@ -37,7 +37,8 @@ def tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
                 "Token ids are embedded first."
             )
     for name, x in (("key", key), ("value", value)):
-        if x.dtype != query.dtype and autocast_dtype(query.device) is None:
+        cast = autocast_dtype(query.device) is not None and torch.float64 not in (x.dtype, query.dtype)
+        if x.dtype != query.dtype and not cast:
             raise ValueError(
                 f"attend: {name} must have the dtype of query ({dtype(query)}); got {dtype(x)}. "
                 f"Try {name}.to(query.dtype)."

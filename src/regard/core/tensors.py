@@ -22,6 +22,12 @@ def transformed() -> bool:
 transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def batched(x: Tensor) -> bool:
+    """Return whether x is a batch inside `torch.vmap`, or a batch of gradients under `is_grads_batched=True`."""
+    functorch = torch._C._functorch
+    return functorch.is_functorch_wrapped_tensor(x) or functorch.is_legacy_batchedtensor(x)
+
+
 def traced() -> bool:
     """Return whether a compiler, a dispatch mode, `torch.func` or forward-mode AD must see PyTorch operators."""
     watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()

@@ -20,7 +20,7 @@ def cross_entropy(
     With smoothing ε, the correct word has probability 1 − ε and all V words share ε (Szegedy et al. 2016, section 7).
     Shapes: hidden (N, W), weight (V, W), bias (V,) or None, labels (N,) → ().
     The logits (N, V) are never stored. Each block computes its loss and gradient while its logits are in the cache.
-    Only first derivatives are supported.
+    Under create_graph=True the backward pass stores the logits.
 
     >>> hidden, weight, labels = torch.randn(5, 3), torch.randn(7, 3), torch.tensor([1, 6, 0, 2, 2])
     >>> plain = F.cross_entropy(hidden @ weight.T, labels, reduction="sum", label_smoothing=0.1)
@@ -52,12 +52,23 @@ class _CrossEntropy(torch.autograd.Function):
             total += loss
             if residual is not None:
                 _add_gradients(grads, rows, residual, hidden[rows], weight)
-        ctx.save_for_backward(*grads)
+        ctx.save_for_backward(*grads, hidden, weight, bias, labels)
+        ctx.smoothing = smoothing
         return total
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *(None if x is None else x * grad for x in ctx.saved_tensors), None, None
+        *grads, hidden, weight, bias, labels = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return *(None if x is None else x * grad for x in grads), None, None
+        # under create_graph=True the gradients need a graph of their own; views, so that no input is part of another's
+        inputs = [x if x is None else x.view_as(x) for x in (hidden, weight, bias)]
+        needed_grads = zip(inputs, ctx.needs_input_grad[:3], strict=True)
+        wanted = [x for x, needed in needed_grads if x is not None and needed]
+        logits = F.linear(*inputs)  # type: ignore[arg-type]  # only the bias may be None
+        loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=ctx.smoothing)
+        gradients = dict(zip(map(id, wanted), torch.autograd.grad(loss, wanted, grad, create_graph=True), strict=True))
+        return *(gradients.get(id(x)) for x in inputs), None, None
 
 
 def _block(logits: Tensor, labels: Tensor, smoothing: float, needs_grad: bool) -> tuple[Tensor, Tensor | None]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.native.fused import LEVELS, LOWEST
+from ..core.tensors import batched
 from ..core.typed_call import same_type
 
 
@@ -76,4 +77,5 @@ class _Drop(torch.autograd.Function):
 
 def _masked(x: Tensor, keep: Tensor, scale: float) -> Tensor:
     """Return x · keep · scale. Cast first: the product of a float and a byte tensor is not vectorized."""
-    return keep.to(x.dtype).mul_(x).mul_(scale)
+    factors = keep.to(x.dtype)
+    return factors * x * scale if batched(x) else factors.mul_(x).mul_(scale)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..derivatives import gradients_by_head
+from ..derivatives import gradients_by_head, needs_operators
 from ..masks import Mask
 from ..similarity import Additive, Prepared
 from .plan import Plan, address, allocate, kernels, rows_of, unit_rows, view
@@ -100,7 +100,7 @@ class AdditiveAttention(torch.autograd.Function):
         if grad is None:
             return (None,) * 8
         q, k, v, w, context, softmax, scores, *q_and_k = ctx.saved_tensors  # q and k may be their exponentials
-        if torch.is_grad_enabled():  # only under create_graph=True
+        if needs_operators(grad):
             numbers = (Additive(w), ctx.mask, ctx.plan.softcap, ctx.plan.groups, ctx.lead)
             return *gradients_by_head((*q_and_k, v, w), ctx.needs_input_grad[:4], grad, *numbers), *(None,) * 4
         plan, width, threads = ctx.plan, ctx.width, torch.get_num_threads()

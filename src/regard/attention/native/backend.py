@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...core.tensors import transformed, widen
 from .. import blocked
-from ..derivatives import gradients_by_head, unsupported_derivative
+from ..derivatives import gradients_by_head, needs_operators, unsupported_derivative
 from ..dot_operator import dot_through_operator, request_of
 from ..masks import Mask
 from ..nonfinite import FiniteRequest, serve_without_nonfinite
@@ -198,7 +198,7 @@ class _Dot(torch.autograd.Function):
         if grad is None:
             return (None,) * 6
         q, k, v, out, softmax = ctx.saved_tensors
-        if torch.is_grad_enabled():  # only under create_graph=True
+        if needs_operators(grad):
             plan, needed_grads = ctx.plan, ctx.needs_input_grad[:3]
             numbers = (Dot(plan.scale), ctx.mask, plan.softcap, plan.groups, ctx.lead)
             return *gradients_by_head((q, k, v), needed_grads, grad, *numbers, plan.layout), None, None, None

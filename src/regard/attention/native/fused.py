@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...core.tensors import traced
+from ..derivatives import needs_operators
 from ..validation import PLAIN
 from . import engine
 from .plan import address, kernels
@@ -133,7 +134,7 @@ class _AddNorm(torch.autograd.Function):
         added, gain, mean, inverse_std = ctx.saved_tensors
         grad_sum, grad_y = (x if x is None else x.contiguous() for x in (grad_sum, grad_y))
         gradients = [x for x in (grad_sum, grad_y) if x is not None]
-        if torch.is_grad_enabled() or grad_y is None or not served(*gradients):  # second derivatives use PyTorch
+        if needs_operators(*gradients) or grad_y is None or not served(*gradients):
             return *_differentiable_backward(added, gain, ctx.epsilon, ctx.drop, grad_sum, grad_y), None, None
         (rows, width), threads = _sizes(added), torch.get_num_threads()
         dx = torch.empty_like(added)

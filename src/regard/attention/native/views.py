@@ -56,6 +56,8 @@ def refusal(request: Request, statistic: Statistic | None = None) -> str | None:
         return f"its additive scores are for |query| and |key| up to {RANGE} and finite weights, Σ|w| up to {WEIGHTS}"
     if statistic is not None and bool(statistic.isnan().any()):
         return "some row attends to NaN or infinity"
+    if statistic is not None and statistic.large is not None and bool(statistic.large.any()):
+        return "some row has large scores, and its statistic is from other arithmetic"
     if statistic is not None and isinstance(request.similarity, Additive) and _out_of_range(statistic.highest):
         return f"its additive scores are for rows whose highest is at most {HIGHEST}"
     return backend.unsupported_feature(request)
