@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import torch
 from torch import Tensor, nn
@@ -91,6 +91,28 @@ class BertConfig:
         return problems or too_large(where, size)
 
 
+class ReadsText(Protocol):
+    """The call of a BERT and of its heads."""
+
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Lengths | None = None,
+        segments: Tensor | None = None,
+        *,
+        return_maps: Literal[False] = False,
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: Literal[True]
+    ) -> tuple[Tensor, list[AttentionMap]]: ...
+    @overload
+    def forward(
+        self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: bool
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
+
+
 class Bert(nn.Module):
     """Embeddings, encoder blocks with normalization after each sublayer, and a pooler.
 
@@ -132,23 +154,7 @@ class Bert(nn.Module):
         self.apply(initialise)
         begin_in_order(self.positions)
 
-    @overload
-    def forward(
-        self,
-        ids: Tensor,
-        lengths: Lengths | None = None,
-        segments: Tensor | None = None,
-        *,
-        return_maps: Literal[False] = False,
-    ) -> Tensor: ...
-    @overload
-    def forward(
-        self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: Literal[True]
-    ) -> tuple[Tensor, list[AttentionMap]]: ...
-    @overload
-    def forward(
-        self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: bool
-    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
+    @same_type(ReadsText.forward)
     def forward(
         self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: bool = False
     ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
