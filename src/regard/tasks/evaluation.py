@@ -19,7 +19,7 @@ from ..data.labelled_text import numbers_of, read_labelled
 from ..data.masked_batches import MaskedBatches
 from ..data.text_chunks import encode_chunks, read_chunks
 from .bleu import References
-from .language_model import BATCH_TOKENS, perplexity_of
+from .language_model import BATCH_TOKENS, mean_loss, perplexity_of
 from .metrics import confusion, f1_of, figures
 from .pretraining import Pretrain
 from .translation import exact, total_loss
@@ -175,7 +175,7 @@ def evaluate_language_model(language: LanguageModel, files: Sequence[str | Path]
     characters = sum(int(counts.sum()) for _, (counts, _) in parts)
     if len(ids) < 2:
         raise ValueError(f"language: text ({len(ids)} tokens) must have at least 2 tokens. Give more text.")
-    loss = language.mean_loss(ids)
+    loss = mean_loss(language, ids)
     return {
         "tokens": len(ids) - 1,
         "characters": characters,

@@ -139,7 +139,7 @@ class LanguageModel:
         ids = np.array(self.vocabulary.encode(text), np.int64)
         if len(ids) < 2:
             raise ValueError(f"language: text ({text!r}) must have at least 2 tokens; got {len(ids)}.")
-        return perplexity_of(self.mean_loss(ids))
+        return perplexity_of(mean_loss(self, ids))
 
     def generate(
         self, prompts: str | Sequence[str], sampling: Sampling | None = None, **options: Unpack[GenerateOptions]
@@ -154,13 +154,6 @@ class LanguageModel:
         generator = TextGenerator(self.model, self.vocabulary)
         return generator.stream(prompt, sampling, runners_up=runners_up, **options)
 
-    @torch.inference_mode()
-    def mean_loss(self, ids: np.ndarray) -> float:
-        """Return the mean of −log p(token | tokens before it) of a text from its ids (N,), as for `perplexity`."""
-        size = max(1, BATCH_TOKENS // self.context)
-        total = sum(float(self.batch_loss(batch)) for batch in consecutive_windows(ids, self.context, size))
-        return total / (len(ids) - 1)
-
     def batch_loss(self, batch: TokenBatch) -> Tensor:
         """Return Σ −log p(target) of a batch: ()."""
         batch = batch.to(self.device)
@@ -174,6 +167,14 @@ class LanguageModel:
                 f"language: text ({len(ids)} tokens) must have 1 to {self.context} tokens, the context of the model."
             )
         return torch.tensor([ids], device=self.device)  # (1, T)
+
+
+@torch.inference_mode()
+def mean_loss(language: LanguageModel, ids: np.ndarray) -> float:
+    """Return the mean of −log p(token | tokens before it) of a text from its ids (N,), as for `perplexity`."""
+    size = max(1, BATCH_TOKENS // language.context)
+    batches = consecutive_windows(ids, language.context, size)
+    return sum(float(language.batch_loss(batch)) for batch in batches) / (len(ids) - 1)
 
 
 def perplexity_of(loss: float) -> float:
