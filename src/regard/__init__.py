@@ -41,15 +41,17 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "load": ".tasks.trained_model",
-            "load_capture": ".lens.captures",
-            "show_heatmaps": ".pictures.heatmap",
-            "train_image_classifier": ".training.train_functions",
-            "train_language_model": ".training.train_functions",
-            "train_masked_language_model": ".training.train_functions",
-            "train_text_classifier": ".training.train_functions",
-            "train_translator": ".training.train_functions",
-            "watch": ".lens.watch",
+            ".lens.captures": ["load_capture"],
+            ".lens.watch": ["watch"],
+            ".pictures.heatmap": ["show_heatmaps"],
+            ".tasks.trained_model": ["load"],
+            ".training.train_functions": [
+                "train_image_classifier",
+                "train_language_model",
+                "train_masked_language_model",
+                "train_text_classifier",
+                "train_translator",
+            ],
         },
         ("data", "explain", "layers", "lens", "models", "notebook", "pictures", "tasks", "training"),
     )

@@ -257,6 +257,7 @@ def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path, capsys: pyt
         ],
         "top (0) must be at least 1": ["classify", str(run), "a", "--top", "0"],
         "plot (x.png) needs an image classifier": ["classify", str(run), "a", "--plot", "x.png"],
+        "plot (x.bmp) must end in .png, .svg or .pdf": ["classify", str(run), "a", "--plot", "x.bmp"],
         "a Hugging Face model; got a folder without config.json": ["classify", str(tmp_path), "a"],
     }
     for message, arguments in cases.items():

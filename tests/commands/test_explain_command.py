@@ -100,7 +100,18 @@ def test_a_page_that_cannot_be_written(page: Path, tmp_path: Path, capsys: pytes
     (tmp_path / "file").touch()
     out = tmp_path / "file" / "chart.html"
     assert main(["explain", "dot", "--out", str(out)]) == 1
-    assert f"out ({out}) must be a writable path" in capsys.readouterr().err
+    assert f"{out} must be writable; got the file {tmp_path / 'file'}. Give another path." in capsys.readouterr().err
+    (folder := tmp_path / "folder.html").mkdir()
+    with pytest.raises(OSError, match=r"folder\.html must be a file; got a folder"):
+        chart_files.check(folder)  # before the chart is computed
+
+
+def test_an_error_does_not_change_an_earlier_chart(page: Path, tmp_path: Path) -> None:
+    path = tmp_path / "chart.html"
+    path.write_text("earlier")
+    with pytest.raises(UnicodeEncodeError):
+        chart_files.write({"title": "\ud800"}, path)
+    assert path.read_text() == "earlier" and list(tmp_path.iterdir()) == [path]
 
 
 def test_without_node_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -311,6 +311,8 @@ def test_a_state_dict_that_is_no_plain_vit() -> None:
         from_timm(state, heads=3)
     with pytest.raises(ValueError, match=r"unexpected: blocks.0.ls1.gamma"):
         from_timm({**state, "blocks.0.ls1.gamma": torch.zeros(24)}, heads=3, image=(12, 20))
+    with pytest.raises(ValueError, match=r"unexpected: blocks.0.attn.qkv.bias"):  # three equal parts are impossible
+        from_timm({**state, "blocks.0.attn.qkv.bias": torch.zeros(71)}, heads=3, image=(12, 20))
     with pytest.raises(ValueError, match=r"stem \(8\) must be 0"):
         to_timm(ViT(replace(SMALL, stem=8)))
     with pytest.raises(ValueError, match="positions must be learned"):

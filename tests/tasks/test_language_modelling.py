@@ -151,6 +151,8 @@ def test_a_language_model_scores_texts(make: Callable[..., LanguageModelling]) -
         language.maps("")
     with pytest.raises(ValueError, match=re.escape("language: text ('a') must have at least 2 tokens; got 1.")):
         language.perplexity("a")
+    language.model.vocabulary.weight.data.mul_(1e5)  # e to the power of this loss is more than the largest float
+    assert 1e300 < language.perplexity("the cat") < math.inf
 
 
 def test_a_held_out_text_of_one_token_is_refused(tmp_path: Path) -> None:

@@ -47,11 +47,11 @@ def _unsupported_transformation(tensors: Sequence[Tensor | None]) -> str | None:
     if functorch.TransformType.Jvp in kinds:
         return "it has no forward-mode derivatives"
     gradients = kinds.count(functorch.TransformType.Grad)
-    differentiated = gradients and any(x is not None and _unwrapped(x).requires_grad for x in tensors)
+    differentiated = gradients and any(x is not None and unwrapped(x).requires_grad for x in tensors)
     return "it has first derivatives only" if gradients > 1 or differentiated else None
 
 
-def _unwrapped(x: Tensor) -> Tensor:
+def unwrapped(x: Tensor) -> Tensor:
     """Return the tensor without the wrappers of torch.func transformations."""
     while torch._C._functorch.is_functorch_wrapped_tensor(x):
         x = torch._C._functorch.get_unwrapped(x)

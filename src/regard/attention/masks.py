@@ -22,7 +22,7 @@ from functools import cached_property, reduce
 import torch
 from torch import Tensor
 
-from ..core.tensors import transformed
+from ..core.tensors import shape, transformed
 from .tensor_types import causal_bias_offset, is_causal_bias, require_supported
 
 __all__ = ["causal", "from_ignore", "from_ones", "merge", "over_keys", "padding", "sliding"]
@@ -269,7 +269,7 @@ def from_ignore(ignore: Tensor) -> Tensor:
     if ignore.is_floating_point():
         return ignore
     raise ValueError(
-        f"masks.from_ignore: ignore ({_shape(ignore)}) must be boolean or float; got {ignore.dtype}. "
+        f"masks.from_ignore: ignore ({shape(ignore)}) must be boolean or float; got {ignore.dtype}. "
         "Compare it first, for example `mask == 0`."
     )
 
@@ -285,7 +285,7 @@ def from_ones(ones: Tensor) -> Tensor:
     if bool(((ones != 0) & (ones != 1)).any()):
         other = ones[(ones != 0) & (ones != 1)][0].item()
         raise ValueError(
-            f"masks.from_ones: ones ({_shape(ones)}) must contain only 0 and 1; got {other}. "
+            f"masks.from_ones: ones ({shape(ones)}) must contain only 0 and 1; got {other}. "
             "Pass a mask that is added to the scores directly to attend."
         )
     return ones != 0
@@ -314,7 +314,3 @@ def _dense(mask: Tensor) -> Tensor:
         return mask
     queries, keys = getattr(mask, "seq_len_q", 0), getattr(mask, "seq_len_kv", 0)
     return causal(queries, keys, offset=causal_bias_offset(mask, queries, keys))
-
-
-def _shape(tensor: Tensor) -> str:
-    return "×".join(map(str, tensor.shape)) or "a number"

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ..core.chunks import chunks
-from .options import add_file_and_out, numbered, output, read_texts, text_counter
+from ..core.settings import refuse
+from .options import add_file_and_out, numbered, output, plot_errors, read_texts, text_counter
 
 if TYPE_CHECKING:
     from ..tasks.image_classifier import ImageClassifier
@@ -44,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
     """Classify texts, images or lines of the standard input; print LABEL TAB PROBABILITY, most likely first."""
     if options.top < 1:
         raise ValueError(f"top ({options.top}) must be at least 1.")
+    refuse(plot_errors(options.plot))
     images = _is_image_classifier(options.folder)
     if options.plot and not images:
         raise ValueError(f"plot ({options.plot}) needs an image classifier; {options.folder} classifies texts.")

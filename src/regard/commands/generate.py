@@ -15,7 +15,7 @@ from torch import nn
 from ..core.chunks import chunks
 from ..core.settings import refuse
 from ..models.sampling import Sampling
-from .options import add_file_and_out, add_settings, numbered, output, read_texts, settings_from
+from .options import add_file_and_out, add_settings, numbered, output, plot_errors, read_texts, settings_from
 
 if TYPE_CHECKING:
     from ..lens.seen import Seen
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 MOST = {"tokens": 2**20, "batch": 1024, "runners_up": 1024}
 """Maximum value of each option."""
-PICTURES = (".png", ".svg", ".pdf")
 
 
 EXAMPLE = """example:
@@ -169,8 +168,7 @@ def _errors(options: argparse.Namespace) -> list[str]:
     problems += [f"generate: file ({path}) must exist." for path in options.file if not path.is_file()]
     if not all(options.stop):
         problems.append("generate: stop ('') must not be empty.")
-    if options.plot and options.plot.suffix not in PICTURES:
-        problems.append(f"generate: plot ({options.plot}) must end in {', '.join(PICTURES[:-1])} or {PICTURES[-1]}.")
+    problems += [f"generate: {error}" for error in plot_errors(options.plot)]
     if options.watch and options.watch.suffix != ".safetensors":
         problems.append(f"generate: watch ({options.watch}) must end in .safetensors.")
     single = [name for name in ("runners_up", "watch", "plot") if getattr(options, name)]

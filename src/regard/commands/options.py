@@ -156,6 +156,16 @@ def settings_from(options: argparse.Namespace, kind: Any) -> Any:
     return kind(**{item.name: getattr(options, item.name) for item in fields(kind)})
 
 
+def plot_errors(path: Path | None) -> list[str]:
+    """Return an error if a picture cannot be written to this path, to be raised before anything is computed.
+
+    >>> plot_errors(Path("map.bmp"))
+    ['plot (map.bmp) must end in .png, .svg or .pdf.']
+    """
+    is_picture = path is None or path.suffix.lower() in (".png", ".svg", ".pdf")
+    return [] if is_picture else [f"plot ({path}) must end in .png, .svg or .pdf."]
+
+
 def numbered(path: Path, number: int) -> Path:
     """Return the path of picture `number`, counted from 0, in a folder that exists.
 

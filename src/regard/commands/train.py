@@ -13,24 +13,6 @@ DESCRIPTION = (
     "Train a model. A run is a folder: settings, vocabularies, weights, metrics, curves, samples.\n"
     "To resume an interrupted run, repeat the command."
 )
-EXAMPLE = """recipes:
-  translate   sentence pairs → a translator: a Transformer, or with --kind recurrent an encoder and decoder with
-              attention (or, with --context fixed, without)
-  language    plain text → a GPT, trained to predict the next token; with --kind llama in the form of Llama
-  pretrain    plain text → a BERT, trained to predict masked tokens
-  classify    texts or images with labels → a classifier, from scratch or --from a pretrained BERT or GPT
-
-examples:
-  regard train translate runs/de-en --train train.de train.en --valid val.de val.en --minutes 45
-  regard train translate runs/de-en                  resumes the run with its settings
-  regard train translate runs/x --kind recurrent --help
-  regard train language runs/plays --train plays.txt --vocabulary characters --minutes 10
-  regard train pretrain runs/bert --train reviews.txt --documents line --minutes 45
-  regard train classify runs/mood --train reviews.tsv --from runs/bert
-  regard train classify runs/fashion --train data/fashion-mnist --minutes 30
-  torchrun --nproc-per-node 2 -m regard train translate runs/de-en …
-
-regard train translate --help shows the main settings of a recipe, --help-all all of them."""
 EXAMPLES = {
     "translate": "regard train translate runs/de-en --train train.de train.en --valid val.de val.en --minutes 45",
     "language": "regard train language runs/plays --train plays.txt --vocabulary characters --minutes 10",
@@ -38,6 +20,21 @@ EXAMPLES = {
     "classify": "regard train classify runs/mood --train reviews.tsv --from runs/bert",
     "images": "regard train classify runs/fashion --train data/fashion-mnist --minutes 30",
 }
+LINES = "\n  ".join(EXAMPLES.values())
+EXAMPLE = f"""recipes:
+  translate   sentence pairs → a translator: a Transformer, or with --kind recurrent an encoder and decoder with
+              attention (or, with --context fixed, without)
+  language    plain text → a GPT, trained to predict the next token; with --kind llama in the form of Llama
+  pretrain    plain text → a BERT, trained to predict masked tokens
+  classify    texts or images with labels → a classifier, from scratch or --from a pretrained BERT or GPT
+
+examples:
+  {LINES}
+  regard train translate runs/de-en                  resumes the run with its settings
+  regard train translate runs/x --kind recurrent --help
+  torchrun --nproc-per-node 2 -m regard train translate runs/de-en …
+
+regard train translate --help shows the main settings of a recipe, --help-all all of them."""
 IMPORTANT = {
     "translate": ("train", "valid", "minutes", "vocabulary", "from"),
     "language": ("train", "valid", "minutes", "vocabulary", "from"),

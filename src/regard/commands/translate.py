@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ..core.chunks import chunks
-from .options import add_file_and_out, numbered, output, read_texts, text_counter
+from ..core.settings import refuse
+from .options import add_file_and_out, numbered, output, plot_errors, read_texts, text_counter
 
 if TYPE_CHECKING:
     from ..attention import AttentionMap
@@ -87,8 +88,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(
             f"length-penalty ({options.length_penalty}) must lie in −{MAX_PENALTY:g}…{MAX_PENALTY:g}. Try 1."
         )
-    if options.plot and options.plot.suffix not in (".png", ".svg", ".pdf"):
-        raise ValueError(f"plot ({options.plot}) must end in .png, .svg or .pdf.")
+    refuse(plot_errors(options.plot))
     translator = load_translator(options.folder)
     if (options.alignments or options.plot) and not translator.attends:
         raise ValueError(

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from safetensors import SafetensorError
 
@@ -307,10 +308,15 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
         file = (folder / ".making").open("w")
     except OSError as error:
         raise unwritable(folder, 0, error) from error
-    with file as lock:  # the system releases the lock even if the process is killed
-        if fcntl is not None:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with file:  # the system releases the lock even if the process is killed
+        lock(file, wait=True)
         yield
+
+
+def lock(file: IO[str], *, wait: bool) -> None:
+    """Lock a file until it is closed. Raise OSError if another process holds it and `wait` is false."""
+    if fcntl is not None:  # without it, two processes in one folder are not detected
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def _sync_all(path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 def lazy_names(
-    package: str, modules: Mapping[str, str], packages: Sequence[str] = ()
+    package: str, modules: Mapping[str, Sequence[str]], packages: Sequence[str] = ()
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return the functions `__getattr__` and `__dir__` of a package.
 
@@ -17,10 +17,10 @@ def lazy_names(
 
     Args:
         package: the name of the package, `__name__`.
-        modules: names, and for each the module that defines it, relative to the package: {"Seen": ".seen"}.
+        modules: modules relative to the package, and the names that each defines: {".seen": ["Seen"]}.
         packages: names of packages inside the package.
 
-    >>> get, _ = lazy_names("regard.lens", {"Rollout": ".rollout"})
+    >>> get, _ = lazy_names("regard.lens", {".rollout": ["Rollout"]})
     >>> get("Rollout")
     <class 'regard.lens.rollout.Rollout'>
     >>> get("Rollouts")
@@ -28,14 +28,16 @@ def lazy_names(
     AttributeError: module 'regard.lens' has no attribute 'Rollouts'
     """
 
+    homes = {name: module for module, defined in modules.items() for name in defined}
+
     def get(name: str) -> object:
         if name in packages:
             return importlib.import_module(f".{name}", package)
-        if name not in modules:
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(modules[name], package), name)
+        return getattr(importlib.import_module(homes[name], package), name)
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *modules, *packages})
+        return sorted({*vars(sys.modules[package]), *homes, *packages})
 
     return get, names

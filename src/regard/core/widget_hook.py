@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -25,6 +26,12 @@ def create(maps: object, height: int) -> Widget:
     assert display is not None
     widget: Widget = display().create(maps, height)
     return widget
+
+
+def in_notebook() -> bool:
+    """Return whether the code runs in a notebook kernel. IPython is already imported there."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
 
 def mimebundle(maps: object) -> tuple[dict[str, object], dict[str, object]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import base64
-import hashlib
 import re
 import ssl
 import subprocess
@@ -24,6 +23,7 @@ from typing import IO
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..core.digests import file_digest
 from ..core.files import replacing
 
 TIMEOUT = 60.0
@@ -41,8 +41,7 @@ class Sdist:
 
     def check(self, path: Path) -> None:
         """Raise ValueError if the file at `path` has another digest."""
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = file_digest(path)
         if digest != self.sha256:
             raise ValueError(
                 f"registry: {path} must be {self.name} with sha256 {self.sha256}; got {digest} "

@@ -199,8 +199,7 @@ class _Drawing:
 
     def _input(self, name: str) -> None:
         (number,) = (tensor for tensor, known in self.recording.inputs.items() if known == name)
-        tensor, letters = self.recording.tensors[number], self.explained.recorder.letters_of(number)
-        value = self._value(self.explained.recorder.view(number, letters, tensor))
+        value = self._value(self.explained.recorder.view(number))
         time = int(name[1:]) + 1 if name[:1] == "y" and name[1:].isdecimal() else None
         written = self.explained.tokens.get("y", []) if time is not None else []
         label = f"{name}: {written[time - 1]}" if time is not None and written else name
@@ -329,8 +328,7 @@ class _Drawing:
         for index, number in enumerate(self.recording.outputs, 1):
             needs = {self.recording.writers.get(number), self.recording.makers.get(number)} - {None}
             boxes, _ = self._reach(need for need in needs if need is not None)
-            recorder = self.explained.recorder
-            value = self._value(recorder.view(number, recorder.letters_of(number), self.recording.tensors[number]))
+            value = self._value(self.explained.recorder.view(number))
             name = f"output {index}" if many else "output"
             zh = f"输出 {index}" if many else "输出"
             time = index if many else None

@@ -14,10 +14,10 @@ from typing import Any
 from urllib.parse import quote
 
 from ..core import assets
+from ..core.files import check_output_file, write_text
+from ..core.standalone_page import escaped, json_element, with_inlined
 
 SUFFIXES = (".html", ".svg")
-POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:"
-"""Content security policy of the page: it must not load anything."""
 UNUSED = "openseadragon"
 """Prefix of the map library, which a chart does not need."""
 PRINTABLE = "".join(chr(code) for code in range(ord(" "), 127) if chr(code) not in "%#")
@@ -30,6 +30,7 @@ def check(path: Path) -> None:
     """Raise ValueError if the file cannot be written. Called before anything is computed."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"explain: out ({path}) must end in {' or '.join(SUFFIXES)}.")
+    check_output_file(path)
     built()
     if path.suffix == ".svg":
         node()
@@ -42,11 +43,7 @@ def write(
     path = Path(path)
     check(path)
     text = page(chart) if path.suffix == ".html" else drawing(chart, theme=theme, language=language)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"explain: out ({path}) must be a writable path; got {error}.") from None
+    write_text(path, text)
     return path
 
 
@@ -67,19 +64,15 @@ def script(folder: Path) -> Path:
 
 def page(chart: Mapping[str, Any]) -> str:
     """Return the page with its scripts, its style and a chart inlined. It needs no server."""
-    folder = built()
-    entry = script(folder)
-    template = (folder / "index.html").read_text(encoding="utf-8")
+    entry = script(built())
     style = "".join(path.read_text(encoding="utf-8") for path in sorted(entry.parent.glob("*.css")))
-    data = json.dumps(chart, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    head = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}" />\n<style>{style}</style>'
+    data = json.dumps(chart, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     body = (
-        f'<script type="application/json" id="chart">{data}</script>\n'
+        f"{json_element('chart', data)}\n"
         f'<script type="importmap">{_import_map(entry)}</script>\n'
         f'<script type="module">import "page/{entry.name}"</script>'
     )
-    bare = re.sub(r"\s*<(?:script[^>]*src=[^>]*></script|link[^>]*)>", "", template)
-    return bare.replace("</head>", f"{head}\n</head>").replace("</body>", f"{body}\n</body>")
+    return with_inlined(style, body, scripts="'unsafe-inline' data:")
 
 
 def _import_map(entry: Path) -> str:
@@ -91,7 +84,7 @@ def _import_map(entry: Path) -> str:
         for other in paths:
             text = text.replace(f'"./{other.name}"', f'"page/{other.name}"')
         imports[f"page/{path.name}"] = f"data:text/javascript;charset=utf-8,{quote(text, safe=PRINTABLE)}"
-    return json.dumps({"imports": imports}).replace("<", "\\u003c")
+    return escaped(json.dumps({"imports": imports}))
 
 
 def drawing(chart: Mapping[str, Any], *, theme: str = "light", language: str = "en") -> str:

@@ -215,15 +215,11 @@ class Recorder:
         """Return the letters of a tensor, by its number."""
         return self._letters.of(self.result.tensors[number])
 
-    def view(self, number: int, letters: tuple[str, ...], tensor: Tensor) -> TensorView:
-        """Return the current values of a tensor."""
-        return TensorView(
-            number,
-            letters,
-            tuple(tensor.shape),
-            first_cells(tensor, MAX_IMAGE_SIDE if tensor.ndim == 4 else MAX_SIDE),
-            frozenset(),
-        )
+    def view(self, number: int) -> TensorView:
+        """Return the current values of a tensor, by its number."""
+        tensor = self.result.tensors[number]
+        cells = first_cells(tensor, MAX_IMAGE_SIDE if tensor.ndim == 4 else MAX_SIDE)
+        return TensorView(number, self.letters_of(number), tuple(tensor.shape), cells, frozenset())
 
     def _reference(self, x: Any) -> Any:
         return Ref(self._number(x)) if isinstance(x, Tensor) else x

@@ -19,12 +19,11 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "Patches": ".patch_weights",
-            "Profile": ".head_profile",
-            "Rollout": ".rollout",
-            "Seen": ".seen",
-            "load_capture": ".captures",
-            "profile": ".head_profile",
+            ".captures": ["load_capture"],
+            ".head_profile": ["Profile", "profile"],
+            ".patch_weights": ["Patches"],
+            ".rollout": ["Rollout"],
+            ".seen": ["Seen"],
         },
     )
 

@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ..attention.attention_map import AttentionMap
 from ..attention.request import Request
 from ..attention.sink import SinkMap
-from ..core.tensors import version
+from ..core.tensors import shape, version
 
 Kind: TypeAlias = Literal["self", "causal", "cross"]
 KINDS: tuple[Kind, ...] = ("self", "causal", "cross")
@@ -177,7 +177,7 @@ class Call:
             change = "overwritten in place" if version(x) != known else "freed" if freed(x) else ""
             if change:
                 raise RuntimeError(
-                    f"watch: a tensor of {self.name} ({'×'.join(map(str, x.shape))}) must not change after the call "
+                    f"watch: a tensor of {self.name} ({shape(x)}) must not change after the call "
                     f"was recorded; it was {change}. Pass keep='copy' to watch."
                 )
 

@@ -33,10 +33,6 @@ from .recorded_call import Record, StoredRequest, with_batch_and_heads
 CAUSAL = Mask(right=0)
 
 
-def _autocast_enabled(x: Tensor) -> bool:
-    return autocast_dtype(x.device) is not None
-
-
 def stored_request(request: Request) -> StoredRequest:
     """Return the request as a source. Offsets and lengths are copied, because a decoder may increment them in place."""
     request = with_batch_and_heads(request.kept())
@@ -78,13 +74,14 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    **_: Any,
 ) -> Record:
-    """Record `F.scaled_dot_product_attention`. In a boolean mask, True means may attend."""
+    """Record `F.scaled_dot_product_attention`. In a boolean mask, True means may attend. Kernels have more options."""
     if query.is_nested:
         raise ValueError("nested tensors have no single shape; pad them with torch.nested.to_padded_tensor")
     query, key, attn_mask = plain_tensor("query", query), plain_tensor("key", key), plain_mask(attn_mask)
     common = attn_mask is None and query.ndim == key.ndim == 4 and query.shape[:2] == key.shape[:2]
-    if common and query.shape[-1] and not _autocast_enabled(query):
+    if common and query.shape[-1] and autocast_dtype(query.device) is None:
         # the common case: PyTorch validated the inputs; `Request.of_parts` would more than double the recording time
         similarity = Dot(1 / math.sqrt(query.shape[-1]) if scale is None else float(scale))
         mask, lead = CAUSAL if is_causal else OPEN, tuple(query.shape[:2])
@@ -93,19 +90,10 @@ def scaled_dot_product_attention(
     return Record(stored_request(Request.of(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)))
 
 
-def kernel(operator: Any) -> Callable[..., Record]:
-    """Return the recorder of an operator of PyTorch that `F.scaled_dot_product_attention` would call.
-
-    Its arguments are those of the function in another order.
-    """
+def by_name(recorder: Callable[..., Record], operator: Any) -> Callable[..., Record]:
+    """Return a recorder that takes the arguments of an operator, by position or by name, and passes them by name."""
     names = [argument.name for argument in operator._schema.arguments]
-    used = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-
-    def record(*args: Any, **kwargs: Any) -> Record:
-        options = {**dict(zip(names, args, strict=False)), **kwargs}
-        return scaled_dot_product_attention(**{name: options[name] for name in used if name in options})
-
-    return record
+    return lambda *args, **kwargs: recorder(**dict(zip(names, args, strict=False)), **kwargs)
 
 
 def regard_attend(
@@ -288,17 +276,13 @@ def multi_head_attention_forward(
 def native_multi_head_attention(
     query: Tensor,
     key: Tensor,
-    value: Tensor,
-    embed_dim: int,
     num_head: int,
     qkv_weight: Tensor,
     qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
     mask: Tensor | None = None,
-    need_weights: bool = True,
-    average_attn_weights: bool = True,
     mask_type: int | None = None,
+    norm: tuple[Tensor, Tensor, float] | None = None,
+    **_: Any,
 ) -> Record:
     """Record the fast path of nn.MultiheadAttention."""
     source = Projected(
@@ -308,6 +292,7 @@ def native_multi_head_attention(
         _query_and_key_parts(qkv_bias),
         num_head,
         (_fast_path_mask(mask, mask_type),),
+        norm=norm,
         dtype=autocast_dtype(query.device),
     )
     return Record(source)
@@ -315,41 +300,16 @@ def native_multi_head_attention(
 
 def transformer_encoder_layer_fwd(
     src: Tensor,
-    embed_dim: int,
     num_heads: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    use_gelu: bool,
     norm_first: bool,
     eps: float,
     norm_weight_1: Tensor,
     norm_bias_1: Tensor,
-    norm_weight_2: Tensor,
-    norm_bias_2: Tensor,
-    ffn_weight_1: Tensor,
-    ffn_bias_1: Tensor,
-    ffn_weight_2: Tensor,
-    ffn_bias_2: Tensor,
-    mask: Tensor | None = None,
-    mask_type: int | None = None,
+    **options: Any,
 ) -> Record:
     """Record the fast path of nn.TransformerEncoderLayer. Its attention belongs to the submodule `self_attn`."""
     norm = (norm_weight_1.detach(), norm_bias_1.detach(), eps) if norm_first else None
-    src = src.detach()
-    masks, dtype = (_fast_path_mask(mask, mask_type),), autocast_dtype(src.device)
-    source = Projected(
-        src,
-        src,
-        _query_and_key_parts(qkv_weight),
-        _query_and_key_parts(qkv_bias),
-        num_heads,
-        masks,
-        norm=norm,
-        dtype=dtype,
-    )
-    return Record(source, submodule="self_attn")
+    return replace(native_multi_head_attention(src, src, num_heads, norm=norm, **options), submodule="self_attn")
 
 
 def regard_attend_with_sink(query: Tensor, key: Tensor, value: Tensor, sink: Tensor, **options: Any) -> Record:
@@ -390,28 +350,31 @@ def _fast_path_mask(mask: Tensor | None, kind: int | None) -> Tensor | None:
     return _padding(mask) if kind == 1 else from_ignore(mask.detach())
 
 
-_math, _flash = (
-    torch.ops.aten._scaled_dot_product_attention_math,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
-)
+_aten = torch.ops.aten
+_math, _flash = _aten._scaled_dot_product_attention_math, _aten._scaled_dot_product_flash_attention_for_cpu
+_multi_head, _layer = _aten._native_multi_head_attention, _aten._transformer_encoder_layer_fwd
 KERNELS = (
     ((torch._scaled_dot_product_attention_math, _math, _math.default), _math.default),
     ((_flash, _flash.default), _flash.default),
 )
-"""The operators of SDPA on a CPU: the functions that call one, and the one whose schema names the arguments."""
+"""Names under which a kernel of scaled dot product attention can be called, and the operator with its schema."""
+FAST_PATHS: tuple[tuple[tuple[Any, ...], Callable[..., Record]], ...] = (
+    ((torch._native_multi_head_attention, _multi_head, _multi_head.default), native_multi_head_attention),
+    ((torch._transformer_encoder_layer_fwd, _layer, _layer.default), transformer_encoder_layer_fwd),
+)
+"""Names of the fast paths of modules, the operator last, with their recorders."""
 
 RECORDERS: dict[Any, Callable[..., Record]] = {
     F.scaled_dot_product_attention: scaled_dot_product_attention,
     torch.ops.aten.scaled_dot_product_attention: scaled_dot_product_attention,
     torch.ops.aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
-    **{function: kernel(operator) for functions, operator in KERNELS for function in functions},
+    **{
+        function: by_name(scaled_dot_product_attention, operator)
+        for functions, operator in KERNELS
+        for function in functions
+    },
+    **{function: by_name(recorder, names[-1]) for names, recorder in FAST_PATHS for function in names},
     F.multi_head_attention_forward: multi_head_attention_forward,
-    torch._native_multi_head_attention: native_multi_head_attention,
-    torch.ops.aten._native_multi_head_attention: native_multi_head_attention,
-    torch.ops.aten._native_multi_head_attention.default: native_multi_head_attention,
-    torch._transformer_encoder_layer_fwd: transformer_encoder_layer_fwd,
-    torch.ops.aten._transformer_encoder_layer_fwd: transformer_encoder_layer_fwd,
-    torch.ops.aten._transformer_encoder_layer_fwd.default: transformer_encoder_layer_fwd,
     torch.ops.regard.dot.default: regard_dot,
     torch.ops.regard.packed.default: regard_packed,
     attend: regard_attend,

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..attention.attention_map import AttentionMap
 from ..core import widget_hook
 from ..core.messages import few
+from ..core.tensors import shape_of
 from ..core.widget_hook import Widget
 from .layer_filter import LayerFilter, Layers, is_below
 from .recorded_call import KINDS, Call, Kind
@@ -127,7 +128,7 @@ class Seen:
     def __repr__(self) -> str:
         if not self.calls:
             return "Seen(nothing)"
-        lines = [f"  {call.name}: {call.kind}, {'×'.join(map(str, call.request.shape))}" for call in self.calls]
+        lines = [f"  {call.name}: {call.kind}, {shape_of(call.request.shape)}" for call in self.calls]
         if len(lines) > 12:
             lines[6:-5] = [f"  … {len(lines) - 11} more …"]
         return "\n".join([f"Seen({len(self)} maps)", *lines])

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ..attention.derivatives import unwrapped
 from ..attention.step_report import DecodingStep
 from ..core.messages import few
 from ..core.process import keep_freed
@@ -292,9 +292,7 @@ class Watch:
         self._unaffected = []
         for x in targets:
             if isinstance(x, Tensor):
-                while is_functorch_wrapped_tensor(x):
-                    x = get_unwrapped(x)
-                storage = storage_pointer(x)
+                storage = storage_pointer(x := unwrapped(x))
                 for reference in self._calls_by_storage.pop(storage, ()):
                     if (call := reference()) is None:
                         continue

@@ -101,11 +101,9 @@ class WriteOption:
     @classmethod
     def of(cls, func: Any, code: CodeType) -> WriteOption | None:
         names = code.co_varnames[: code.co_argcount]
-        target, option = ("weight", "max_norm") if func in (F.embedding, F.embedding_bag) else (names[:1], "inplace")
-        if option not in names:
-            return None
-        name = target if isinstance(target, str) else target[0]
-        return cls(name, names.index(name), option, names.index(option))
+        if func in (F.embedding, F.embedding_bag):
+            return cls("weight", names.index("weight"), "max_norm", names.index("max_norm"))
+        return cls(names[0], 0, "inplace", names.index("inplace")) if "inplace" in names else None
 
     def used(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Return whether this call may write."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from ..layers.feedforward import Activation
 from ..layers.position import sinusoids
 from ..layers.stack import BatchLayout, run_encoder
 from .bounds import out_of_bounds, too_large, uneven_heads, unknown_name
-from .encoder_decoder import check_ids
+from .encoder_decoder import check_ids, check_range
 
 _tanh_gelu = partial(F.gelu, approximate="tanh")
 ACTIVATIONS: dict[str, Activation] = {
@@ -91,6 +91,28 @@ class BertConfig:
         return problems or too_large(where, size)
 
 
+class ReadsText(Protocol):
+    """The call of a BERT and of its heads."""
+
+    @overload
+    def forward(
+        self,
+        ids: Tensor,
+        lengths: Lengths | None = None,
+        segments: Tensor | None = None,
+        *,
+        return_maps: Literal[False] = False,
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: Literal[True]
+    ) -> tuple[Tensor, list[AttentionMap]]: ...
+    @overload
+    def forward(
+        self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: bool
+    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
+
+
 class Bert(nn.Module):
     """Embeddings, encoder blocks with normalization after each sublayer, and a pooler.
 
@@ -132,23 +154,7 @@ class Bert(nn.Module):
         self.apply(initialise)
         begin_in_order(self.positions)
 
-    @overload
-    def forward(
-        self,
-        ids: Tensor,
-        lengths: Lengths | None = None,
-        segments: Tensor | None = None,
-        *,
-        return_maps: Literal[False] = False,
-    ) -> Tensor: ...
-    @overload
-    def forward(
-        self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: Literal[True]
-    ) -> tuple[Tensor, list[AttentionMap]]: ...
-    @overload
-    def forward(
-        self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: bool
-    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
+    @same_type(ReadsText.forward)
     def forward(
         self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: bool = False
     ) -> Tensor | tuple[Tensor, list[AttentionMap]]:
@@ -263,15 +269,9 @@ class Bert(nn.Module):
                 f"bert: segments ({shape(segments)}) must be integers of the shape of ids ({shape(ids)}); got "
                 f"{dtype(segments)}."
             )
-        if torch.compiler.is_compiling():
-            return
-        rows = [("ids", ids, "vocabulary", self.config.vocabulary)]
-        rows += [] if segments is None else [("segments", segments, "segments", self.config.segments)]
-        for name, values, limit, size in rows:
-            low, high = map(int, values.aminmax()) if values.numel() else (0, 0)
-            if low < 0 or high >= size:
-                wrong = low if low < 0 else high
-                raise ValueError(f"bert: {name} ({wrong}) must lie in 0…{size - 1}, below {limit} ({size}).")
+        check_range("bert", "ids", ids, "vocabulary", self.config.vocabulary)
+        if segments is not None:
+            check_range("bert", "segments", segments, "segments", self.config.segments)
 
 
 def deviation(width: int) -> float:

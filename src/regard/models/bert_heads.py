@@ -15,7 +15,7 @@ from ..attention import AttentionMap
 from ..attention.packed_layout import Lengths
 from ..core.typed_call import same_type
 from ..layers import Dropout
-from .bert import ACTIVATIONS, Bert, initialise
+from .bert import ACTIVATIONS, Bert, ReadsText, initialise
 
 Result = TypeVar("Result")
 
@@ -31,23 +31,7 @@ class _Head(nn.Module):
         super().__init__()
         self.bert = _pooled(bert, self.name) if self.pooled else bert
 
-    @overload
-    def forward(
-        self,
-        ids: Tensor,
-        lengths: Lengths | None = None,
-        segments: Tensor | None = None,
-        *,
-        return_maps: Literal[False] = False,
-    ) -> Tensor: ...
-    @overload
-    def forward(
-        self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: Literal[True]
-    ) -> tuple[Tensor, list[AttentionMap]]: ...
-    @overload
-    def forward(
-        self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: bool
-    ) -> Tensor | tuple[Tensor, list[AttentionMap]]: ...
+    @same_type(ReadsText.forward)
     def forward(
         self, ids: Tensor, lengths: Lengths | None = None, segments: Tensor | None = None, *, return_maps: bool = False
     ) -> Tensor | tuple[Tensor, list[AttentionMap]]:

@@ -160,6 +160,16 @@ def vocabulary_layer(target: nn.Embedding, tie: str) -> nn.Linear:
     return layer
 
 
+def check_range(where: str, name: str, values: Tensor, limit: str, size: int) -> None:
+    """Raise ValueError unless the values, such as ids, lie below the size named `limit`."""
+    if torch.compiler.is_compiling() or not values.numel():
+        return
+    low, high = map(int, values.aminmax())
+    if low < 0 or high >= size:
+        wrong = low if low < 0 else high
+        raise ValueError(f"{where}: {name} ({wrong}) must lie in 0…{size - 1}, below {limit} ({size}).")
+
+
 def check_ids(where: str, ids: Tensor, lengths: Tensor | None, least: int = 0) -> None:
     """Raise ValueError unless ids (B, T) are integers and lengths (B,) lie in `least` to T."""
     if ids.ndim != 2 or ids.is_floating_point():

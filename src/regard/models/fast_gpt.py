@@ -67,7 +67,7 @@ class FastGPT:
     @torch.no_grad()
     def __init__(self, model: GPT) -> None:
         self.model = model
-        self.longest = None if model.positions is None and model.config.window is not None else model.config.positions
+        self.longest = model.longest
         """Maximum number of tokens of a text; None for a window with rotary positions, where any length works."""
         self._blocks = [FastBlock(block) for block in model.blocks if isinstance(block, EncoderBlock)]
         self._norm = row_norm(model.norm)

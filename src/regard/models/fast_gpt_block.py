@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from ..attention.native.few_rows import Rotation, RowNorm, bind_attention, bind_linear, bind_rotate_append
 from ..layers import EncoderBlock, FeedForward, GatedFeedForward
 from .fast_inference import _context
+from .fast_linear import concatenated
 from .gpt_state import BoundBlock, GPTState
 
 
@@ -26,10 +27,10 @@ class FastBlock:
         self.window: tuple[int, int] | None = getattr(attention.attend, "keywords", {}).get("window")
         self.options: dict[str, Any] = {"enable_gqa": self.heads != self.kv_heads, "window": self.window}
         self.norms = row_norm(block.around_attention.norm), row_norm(block.around_feedforward.norm)
-        self.qkv = _fused(attention.query, attention.key, attention.value)
-        self.out, self.down = _fused(attention.out), _fused(feedforward.down)
+        self.qkv = concatenated(attention.query, attention.key, attention.value)
+        self.out, self.down = concatenated(attention.out), concatenated(feedforward.down)
         gate = [feedforward.gate] if isinstance(feedforward, GatedFeedForward) else []
-        self.gated, self.up = bool(gate), _fused(*gate, feedforward.up)
+        self.gated, self.up = bool(gate), concatenated(*gate, feedforward.up)
 
     def read(self, x: Tensor, state: GPTState, rotation: Rotation | None, last: Tensor | None) -> Tensor:
         """Read prompts: x (B·T, W), which is overwritten → (B·T, W), or the rows `last` (B,) of it."""
@@ -96,14 +97,6 @@ class FastBlock:
                 inner.copy_(self.activation(inner))
 
         return [first, bind_linear(x, *self.up, wide, norm=self.norms[1]), activate, last]
-
-
-def _fused(*layers: nn.Linear) -> tuple[Tensor, Tensor | None]:
-    """Return weight (out, in) and bias of layers of the same input, concatenated. One layer shares its memory."""
-    weights, biases = [x.weight.detach() for x in layers], [x.bias.detach() for x in layers if x.bias is not None]
-    if len(layers) == 1:
-        return weights[0], biases[0] if biases else None
-    return torch.cat(weights), torch.cat(biases) if biases else None
 
 
 def row_norm(norm: nn.Module) -> RowNorm:

@@ -33,11 +33,7 @@ class FastLinear:
     """
 
     def __init__(self, *layers: nn.Linear, packed: bool) -> None:
-        weights = [layer.weight.detach() for layer in layers]
-        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-        assert len(biases) in (0, len(layers)), "all layers have a bias, or none has"
-        weight = weights[0] if len(layers) == 1 else torch.cat(weights)  # (out, in)
-        self.bias = (biases[0] if len(layers) == 1 else torch.cat(biases)) if biases else None
+        weight, self.bias = concatenated(*layers)
         self._blocked = packed and has_blocked_products(weight)
         if self._blocked:
             self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
@@ -71,6 +67,16 @@ class FastLinear:
         if self.bias is not None:
             total.add_(self.bias)
         return total.addmm_(x, self._weight)
+
+
+def concatenated(*layers: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """Return weight (out, in) and bias of layers of the same input, concatenated. One layer shares its memory."""
+    weights = [layer.weight.detach() for layer in layers]
+    biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+    assert len(biases) in (0, len(layers)), "all layers have a bias, or none has"
+    if len(layers) == 1:
+        return weights[0], biases[0] if biases else None
+    return torch.cat(weights), torch.cat(biases) if biases else None
 
 
 def has_blocked_products(weight: Tensor) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..data.model_tokenizer import ModelTokenizer, byte_level_bpe
 from .gpt import GPT, GPTConfig
-from .model_directory import block_names, fill, tensor_names
+from .model_directory import block_names, fill, split_fused, tensor_names
 
 _LLAMA = {
     "around_attention.norm": "attn_norm",
@@ -164,12 +164,8 @@ def _read_tensors(reader: Any, kind: str, config: GPTConfig) -> dict[str, Tensor
             value = _unpermuted(value, config.heads)
         elif kind == "llama" and ".attn_k." in tensor.name:
             value = _unpermuted(value, config.kv_heads or config.heads)
-        before, fused, after = tensor.name.rpartition(".attn_qkv.")
-        if fused:
-            result |= {f"{before}{fused}{n}.{after}": part for n, part in enumerate(value.chunk(3))}  # (out / 3, in)
-        else:
-            result[tensor.name] = value
-    return result
+        result[tensor.name] = value
+    return split_fused(result, ".attn_qkv.")
 
 
 def _unpermuted(rows: Tensor, heads: int) -> Tensor:

@@ -31,7 +31,7 @@ from ..layers.position import scaling_errors
 from ..layers.stack import BatchLayout, run_encoder
 from .bert import ACTIVATIONS
 from .bounds import odd_rotary_width, out_of_bounds, too_large, uneven_heads, unknown_name
-from .encoder_decoder import check_ids
+from .encoder_decoder import check_ids, check_range
 from .token_decoder import CachedState
 
 NORMS = ("layer", "rms")
@@ -363,15 +363,7 @@ class GPT(nn.Module):
                 f"gpt: ids ({shape(ids)}) must end within positions ({self.longest}); got {start} cached "
                 "tokens before them. Shorten the text, or use a model with a longer context."
             )
-        if torch.compiler.is_compiling() or not ids.numel():
-            return
-        low, high = map(int, ids.aminmax())
-        if low < 0 or high >= self.config.vocabulary:
-            wrong = low if low < 0 else high
-            raise ValueError(
-                f"gpt: ids ({wrong}) must lie in 0…{self.config.vocabulary - 1}, below vocabulary "
-                f"({self.config.vocabulary})."
-            )
+        check_range("gpt", "ids", ids, "vocabulary", self.config.vocabulary)
 
 
 def _norm(config: GPTConfig) -> Norm:

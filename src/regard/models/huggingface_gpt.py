@@ -12,7 +12,16 @@ from ..core.tensors import dtype
 from ..data.model_tokenizer import ModelTokenizer
 from .gpt import GPT, GPTConfig
 from .gpt_settings import architecture_of, config_from, config_to
-from .model_directory import block_names, fill, read_config, read_tensors, tensor_names, write
+from .model_directory import (
+    block_names,
+    fill,
+    join_fused,
+    read_config,
+    read_tensors,
+    split_fused,
+    tensor_names,
+    write,
+)
 
 _GPT2 = {
     "around_attention.norm": "ln_1",
@@ -137,27 +146,16 @@ def _tokens(config: GPTConfig) -> str:
 
 def _from_gpt2(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Transpose the weights of GPT-2 to (out, in), and split queries, keys and values."""
-    result: dict[str, Tensor] = {}
-    for name, value in tensors.items():
-        value = value.t() if name.endswith(_TRANSPOSED) and value.ndim == 2 else value  # (out, in)
-        before, fused, kind = name.rpartition(_FUSED)
-        if fused and len(value) % 3 == 0:
-            result |= {f"{before}{fused}{n}.{kind}": part for n, part in enumerate(value.chunk(3))}  # (out / 3, in)
-        else:
-            result[name] = value
-    return result
+    return split_fused(_transposed(tensors), _FUSED)
 
 
 def _to_gpt2(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Undo `_from_gpt2`."""
-    result: dict[str, Tensor] = {}
-    for name, value in tensors.items():
-        before, fused, rest = name.rpartition(_FUSED)
-        if fused:
-            number, kind = rest.split(".")
-            if number != "0":
-                continue
-            name = f"{before}{fused}{kind}"
-            value = torch.cat([tensors[f"{before}{fused}{n}.{kind}"] for n in range(3)])  # (3 · width, …)
-        result[name] = value.t() if name.endswith(_TRANSPOSED) else value
-    return result
+    return _transposed(join_fused(tensors, _FUSED))
+
+
+def _transposed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Transpose the weights that GPT-2 stores in the other order, in either direction."""
+    return {
+        name: value.t() if name.endswith(_TRANSPOSED) and value.ndim == 2 else value for name, value in tensors.items()
+    }

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..core.files import write_text
@@ -20,9 +19,11 @@ from .model_directory import (
     block_names,
     class_names,
     fill,
+    join_fused,
     label_names,
     read_config,
     read_tensors,
+    split_fused,
     tensor_names,
     write,
 )
@@ -46,15 +47,16 @@ HUGGING_FACE = {
 }
 TIMM = {
     "around_attention.norm": "norm1",
-    "attention.query": "attn.q",
-    "attention.key": "attn.k",
-    "attention.value": "attn.v",
+    "attention.query": "attn.qkv.0",
+    "attention.key": "attn.qkv.1",
+    "attention.value": "attn.qkv.2",
     "attention.out": "attn.proj",
     "around_feedforward.norm": "norm2",
     "feedforward.up": "mlp.fc1",
     "feedforward.down": "mlp.fc2",
 }
 """Layers of a block: our name → theirs. timm stores q, k, v as one tensor, which is split and joined here."""
+_FUSED = ".attn.qkv."
 
 
 def load_vit(folder: str | Path) -> ViT:
@@ -185,7 +187,7 @@ def from_timm(
     """
     config = _timm_config(state, heads, image, epsilon)
     model = ViT(config)
-    flat = {name: _squeezed(name, value) for name, value in _split_qkv(state)}
+    flat = {name: _squeezed(name, value) for name, value in split_fused(state, _FUSED).items()}
     fill(model, flat, _timm_names(model))
     return model.eval()
 
@@ -197,7 +199,8 @@ def to_timm(model: ViT) -> dict[str, Tensor]:
     if model.config.position != "learned" or model.config.pooler:
         raise ValueError("vit: positions must be learned, and pooler False, in a state dict of timm: its ViT has none.")
     state = model.state_dict()
-    return dict(_join_qkv({theirs: _unsqueezed(ours, state[ours]) for ours, theirs in _timm_names(model).items()}))
+    tensors = {theirs: _unsqueezed(ours, state[ours]) for ours, theirs in _timm_names(model).items()}
+    return join_fused(tensors, _FUSED)
 
 
 def _names(model: ViT, prefix: str) -> dict[str, str]:
@@ -298,25 +301,3 @@ def _timm_config(
         pool="class" if first else "mean",
         norm_epsilon=epsilon,
     )
-
-
-def _split_qkv(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Split the tensor of queries, keys and values into three."""
-    for name, value in state.items():
-        if ".attn.qkv." in name:
-            for letter, part in zip("qkv", value.chunk(3), strict=True):
-                yield name.replace(".qkv.", f".{letter}."), part
-        else:
-            yield name, value
-
-
-def _join_qkv(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Join the three tensors into one, at the position of the first."""
-    for name, value in state.items():
-        if ".attn.q." in name:
-            yield (
-                name.replace(".q.", ".qkv."),
-                torch.cat([state[name.replace(".q.", f".{letter}.")] for letter in "qkv"]),
-            )
-        elif ".attn.k." not in name and ".attn.v." not in name:
-            yield name, value

@@ -150,6 +150,35 @@ def block_names(count: int, parts: Mapping[str, str], above: str) -> dict[str, s
     return {f"blocks.{n}.{ours}": f"{above}.{n}.{theirs}" for n in range(count) for ours, theirs in parts.items()}
 
 
+def split_fused(tensors: Mapping[str, Tensor], layer: str) -> dict[str, Tensor]:
+    """Split the tensors of a layer that computes queries, keys and values: `attn.qkv.weight` to `attn.qkv.0.weight`, ….
+
+    >>> list(split_fused({"attn.qkv.bias": torch.zeros(6)}, "attn.qkv."))
+    ['attn.qkv.0.bias', 'attn.qkv.1.bias', 'attn.qkv.2.bias']
+    """
+    result: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        before, fused, kind = name.rpartition(layer)
+        if fused and len(value) % 3 == 0:  # otherwise `fill` lists it as unexpected
+            result |= {f"{before}{fused}{n}.{kind}": part for n, part in enumerate(value.chunk(3))}  # (out / 3, in)
+        else:
+            result[name] = value
+    return result
+
+
+def join_fused(tensors: Mapping[str, Tensor], layer: str) -> dict[str, Tensor]:
+    """Undo `split_fused`."""
+    result: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        before, fused, rest = name.rpartition(layer)
+        number, _, kind = rest.partition(".")
+        if not fused:
+            result[name] = value
+        elif number == "0":
+            result[f"{before}{fused}{kind}"] = torch.cat([tensors[f"{before}{fused}{n}.{kind}"] for n in range(3)])
+    return result
+
+
 def label_names(labels: Sequence[str]) -> dict[str, Any]:
     """Return the settings of a `config.json` that name the classes.
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from html import escape
 from typing import TYPE_CHECKING
 
 from ..attention.attention_map import AttentionMap
-from ..core import assets
+from ..core import assets, widget_hook
 from ..lens.recorded_call import kind_of
 from ..lens.seen import NO_MAPS, Seen
 from ..server.target import Capture, Layer, Snapshot, Target
@@ -55,10 +54,8 @@ def create(maps: AttentionMap | Seen, height: int = HEIGHT) -> MapWidget:
 
 def available() -> bool:
     """Return whether a widget can be displayed here: in the kernel of a notebook, with anywidget and the page."""
-    ipython = sys.modules.get("IPython")
-    in_kernel = ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
     built = (assets.FOLDER / "index.html").is_file()
-    return in_kernel and built and importlib.util.find_spec("anywidget") is not None
+    return widget_hook.in_notebook() and built and importlib.util.find_spec("anywidget") is not None
 
 
 def mimebundle(maps: AttentionMap | Seen) -> tuple[dict[str, object], dict[str, object]]:

@@ -18,13 +18,13 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "Picture": ".figure",
-            "alignment": ".alignment_matrix",
-            "grid": ".head_grid",
-            "links": ".link_diagram",
-            "overlay": ".image_overlay",
-            "save_confusion": ".training_charts",
-            "show_heatmaps": ".heatmap",
+            ".alignment_matrix": ["alignment"],
+            ".figure": ["Picture"],
+            ".head_grid": ["grid"],
+            ".heatmap": ["show_heatmaps"],
+            ".image_overlay": ["overlay"],
+            ".link_diagram": ["links"],
+            ".training_charts": ["save_confusion"],
         },
     )
 

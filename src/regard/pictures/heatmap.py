@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from ..attention.attention_map import AttentionMap
 from ..attention.picture_options import HeatmapOptions
+from ..core.widget_hook import in_notebook
 from . import figure as picture
 from . import panel_selection, terminal
 from .layer_names import shorten
@@ -97,7 +97,7 @@ def save(map: Map, path: str | os.PathLike[str], **options: Unpack[HeatmapOption
 def show(map: Map, **options: Unpack[HeatmapOptions]) -> None:
     """Show the picture of a map in a notebook, a window, or else the terminal. Options are those of `draw`."""
     inspect.signature(draw).bind(map, **options)  # reject unknown options in the terminal, too
-    if _in_notebook():
+    if in_notebook():
         from IPython.display import display  # type: ignore[import-not-found, unused-ignore]  # not a dependency
 
         show_in_cell: Callable[[Figure], object] = display
@@ -187,12 +187,6 @@ def _tensor(matrices: Matrices) -> Tensor:
     if isinstance(matrices, list | tuple) and not all(isinstance(each, int | float) for each in matrices):
         return torch.stack([_tensor(each) for each in matrices])
     return torch.as_tensor(matrices).to("cpu", torch.float32)
-
-
-def _in_notebook() -> bool:
-    """Return whether the code runs in a notebook kernel. IPython is already imported there."""
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
 
 def _show_window(map: Map, options: HeatmapOptions) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ..core.files import write_text
+from ..core.standalone_page import escaped
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Page:
         """Return the page as text. Tokens are embedded as data and never interpreted as markup."""
         examples = [_to_dict(example) for example in self.examples]
         data = vars(self) | {"curves": [asdict(curve) for curve in self.curves], "examples": examples}
-        text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+        text = escaped(json.dumps(data, ensure_ascii=False, allow_nan=False))
         template = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
         before, after = template.split("@DATA@")
         return before.replace("@TITLE@", html.escape(self.title)) + text + after

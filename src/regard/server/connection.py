@@ -69,13 +69,11 @@ class Connection(H11Protocol):
         if len(self.connections) <= MAX_INCOMPLETE:
             return
         waiting = [
-            (connection.waiting_since, connection)
-            for connection in self.connections
-            if isinstance(connection, Connection)
+            (since, one)
+            for one in self.connections
+            if isinstance(one, Connection) and (since := one.waiting_since) is not None
         ]
-        incomplete = sorted(
-            ((since, connection) for since, connection in waiting if since is not None), key=lambda pair: pair[0]
-        )
+        incomplete = sorted(waiting, key=lambda pair: pair[0])
         for _, oldest in incomplete[: max(0, len(incomplete) - MAX_INCOMPLETE)]:
             if not oldest.unread:
                 oldest.close()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..models.generation import Reason, TokenSteps
 from ..models.sampling import Sampling
-from ..tasks.text_stream import TextStream
+from ..tasks.text_generation import TextSteps
 from .guard import RequestError
 from .language_target import LanguageTarget, TokenAttention
 from .work_queue import Task
@@ -61,8 +61,7 @@ class GenerationSession:
             end_ids=target.generator.end_ids,
             runners_up=runners_up,
         )
-        self._stop = tuple(stop)
-        self._stream = self._new_stream()
+        self._text_steps = TextSteps(self._vocabulary, self._token_steps, stop)
         self._attention = TokenAttention(target.gpt)
         self._closed = False
 
@@ -105,11 +104,8 @@ class GenerationSession:
         with self._lock:
             self._check_open()
             self._check_step("step", step, len(self.steps) - 1)
-            self._token_steps.branch(step, token)
+            self._text_steps.branch(step, token)
             del self.steps[step:]
-            self._stream = self._new_stream()
-            for before in self._token_steps.tokens[0]:
-                self._stream.add(before)
             self.revision += 1
             self.limit = max(self.limit, step + 1)
             return {"revision": self.revision, "limit": self.limit}
@@ -144,19 +140,15 @@ class GenerationSession:
         """Free the caches. Requests that still wait for the model are refused."""
         with self._lock:
             self._closed, self._attention = True, TokenAttention(self._target.gpt)
-            self._token_steps.close()
+            self._text_steps.close()
 
     def _check_open(self) -> None:
         if self._closed:
             raise closed_error(self.id)
 
     def _next(self) -> dict[str, Any]:
-        step = next(self._token_steps)
+        step, _ = self._text_steps.advance()
         (chosen,), (others,) = step.tokens.tolist(), step.runners_up.tolist()
-        if self._token_steps.reasons[0] != "end":
-            self._stream.add(chosen)
-            if self._stream.stopped:
-                self._token_steps.finish(0, "stop")
         names = self._vocabulary.pieces([chosen, *others])
         log_probability, probabilities = float(step.log_probabilities[0]), step.probabilities[0].tolist()
         return {
@@ -168,10 +160,6 @@ class GenerationSession:
                 for name, id, probability in zip(names[1:], others, probabilities, strict=True)
             ],
         }
-
-    def _new_stream(self) -> TextStream:
-        """Return a stream that notices stop strings in the text after the prompt."""
-        return TextStream(self._vocabulary, self._token_steps.prompts[0], self._stop)
 
     @staticmethod
     def _check_step(name: str, step: int, last: int) -> None:

@@ -9,10 +9,9 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..core.assets import FOLDER
 from .guard import RequestError
 
-FOLDER = Path(__file__).parent.parent / "assets" / "page"
-"""Output directory of `npm run build` in web/."""
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",

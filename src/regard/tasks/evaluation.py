@@ -18,9 +18,8 @@ from ..data.image_files import read_images
 from ..data.labelled_text import numbers_of, read_labelled
 from ..data.masked_batches import MaskedBatches
 from ..data.text_chunks import encode_chunks, read_chunks
-from ..data.token_windows import consecutive_windows
 from .bleu import References
-from .language_model import BATCH_TOKENS
+from .language_model import BATCH_TOKENS, mean_loss, perplexity_of
 from .metrics import confusion, f1_of, figures
 from .pretraining import Pretrain
 from .translation import exact, total_loss
@@ -176,16 +175,12 @@ def evaluate_language_model(language: LanguageModel, files: Sequence[str | Path]
     characters = sum(int(counts.sum()) for _, (counts, _) in parts)
     if len(ids) < 2:
         raise ValueError(f"language: text ({len(ids)} tokens) must have at least 2 tokens. Give more text.")
-    total = 0.0
-    with torch.inference_mode():
-        for batch in consecutive_windows(ids, language.context, max(1, BATCH_TOKENS // language.context)):
-            total += float(language.batch_loss(batch))
-    loss = total / (len(ids) - 1)
+    loss = mean_loss(language, ids)
     return {
         "tokens": len(ids) - 1,
         "characters": characters,
         "loss": loss,
-        "perplexity": math.exp(min(loss, 700.0)),
+        "perplexity": perplexity_of(loss),
         "bits_per_character": loss / math.log(2) * len(ids) / characters,
     }
 

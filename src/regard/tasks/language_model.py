@@ -127,7 +127,6 @@ class LanguageModel:
         tokens = self.vocabulary.pieces(ids[0])
         return block_maps(maps, tokens, tokens)
 
-    @torch.inference_mode()
     def perplexity(self, text: str) -> float:
         """Return exp(mean of −log p(token | tokens before it)) of a text. The first token is not predicted.
 
@@ -140,9 +139,7 @@ class LanguageModel:
         ids = np.array(self.vocabulary.encode(text), np.int64)
         if len(ids) < 2:
             raise ValueError(f"language: text ({text!r}) must have at least 2 tokens; got {len(ids)}.")
-        size = max(1, BATCH_TOKENS // self.context)
-        total = sum(float(self.batch_loss(batch)) for batch in consecutive_windows(ids, self.context, size))
-        return math.exp(total / (len(ids) - 1))
+        return perplexity_of(mean_loss(self, ids))
 
     def generate(
         self, prompts: str | Sequence[str], sampling: Sampling | None = None, **options: Unpack[GenerateOptions]
@@ -170,3 +167,20 @@ class LanguageModel:
                 f"language: text ({len(ids)} tokens) must have 1 to {self.context} tokens, the context of the model."
             )
         return torch.tensor([ids], device=self.device)  # (1, T)
+
+
+@torch.inference_mode()
+def mean_loss(language: LanguageModel, ids: np.ndarray) -> float:
+    """Return the mean of −log p(token | tokens before it) of a text from its ids (N,), as for `perplexity`."""
+    size = max(1, BATCH_TOKENS // language.context)
+    batches = consecutive_windows(ids, language.context, size)
+    return sum(float(language.batch_loss(batch)) for batch in batches) / (len(ids) - 1)
+
+
+def perplexity_of(loss: float) -> float:
+    """Return exp(loss), for a loss above 700 that of 700: the range of a float ends there.
+
+    >>> perplexity_of(0.0), perplexity_of(1e6) < math.inf
+    (1.0, True)
+    """
+    return math.exp(min(loss, 700.0))

@@ -12,7 +12,7 @@ from torch import nn
 from ..data.bare_text import FILE
 from ..data.corpus import Corpus
 from ..data.token_windows import TokenBatch, TokenWindows, consecutive_windows
-from .language_model import BATCH_TOKENS, LanguageModel
+from .language_model import BATCH_TOKENS, LanguageModel, perplexity_of
 from .task import Loss, Task
 
 CONTINUATION = 200
@@ -64,7 +64,7 @@ class LanguageModelling(Task[TokenBatch]):
             count += batch.ids.numel()
         loss = total / count
         bits = loss / math.log(2) * self.tokens_per_character
-        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "bits_per_character": bits}
+        return {"loss": loss, "perplexity": perplexity_of(loss), "bits_per_character": bits}
 
     def samples(self) -> list[tuple[str, str, str]]:
         """Return the beginning of the held-out text, a sampled continuation, and the real one."""

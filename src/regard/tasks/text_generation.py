@@ -9,7 +9,7 @@ from inspect import signature
 from typing import Any, TypedDict
 
 from ..data import BOS, EOS, Characters, Vocabulary
-from ..models.generation import NOTHING, Reason, TokenSteps
+from ..models.generation import NOTHING, Reason, TokenStep, TokenSteps
 from ..models.sampling import Sampling
 from ..models.token_decoder import Decoder
 from .chat_template import Message, render_chat
@@ -193,9 +193,8 @@ class TextSteps:
         return self
 
     def __next__(self) -> TextChunk:
-        step = next(self.steps)
+        step, text = self.advance()
         token = int(step.tokens[0])
-        text = _new_text(self.steps, 0, token, self._stream)
         others = self._vocabulary.pieces(step.runners_up[0].tolist())
         return TextChunk(
             text=text,
@@ -205,6 +204,11 @@ class TextSteps:
             runners_up=tuple(zip(others, step.probabilities[0].tolist(), strict=True)),
             reason=self.steps.reasons[0],
         )
+
+    def advance(self) -> tuple[TokenStep, str]:
+        """Return the next step, and its text as far as it is certain. Raise StopIteration if there is none."""
+        step = next(self.steps)
+        return step, _new_text(self.steps, 0, int(step.tokens[0]), self._stream)
 
     def branch(self, step: int, token: int) -> str:
         """Go back to a step, counted from 0, and choose another token there. The next chunk reports it.

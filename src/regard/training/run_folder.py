@@ -19,16 +19,11 @@ from typing import IO, Any
 from torch import Tensor
 
 from ..core.digests import json_bytes
-from ..core.files import unwritable, write
+from ..core.files import lock, unwritable, write
 from ..core.json_files import parse_json
 from ..core.tensor_files import tensor_bytes
 from ..tasks.run_files import CONFIG, LIMITS, _plain, flat, read_config
 from .checkpoint import WEIGHTS, clear, is_trained
-
-try:
-    import fcntl
-except ImportError:  # Windows has no fcntl: two processes in one folder are not detected there
-    fcntl = None  # type: ignore[assignment]  # Windows has no fcntl
 
 
 class Run:
@@ -52,8 +47,7 @@ class Run:
         """Lock the folder. The system releases the lock when the process ends for any reason."""
         file = (self.folder / ".lock").open("w")
         try:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file, wait=False)
         except OSError as error:
             file.close()
             raise ValueError(

@@ -74,9 +74,12 @@ def add_norm_(x: Tensor, part: Tensor, bias: Tensor, gain: Tensor, shift: Tensor
 
 def served(*tensors: Tensor) -> bool:
     """Return whether the kernels are available and can read these tensors: dense, float32, on the CPU, not empty."""
-    if engine.module is None or traced():
-        return False
-    return all(
+    return engine.module is not None and are_dense(*tensors)
+
+
+def are_dense(*tensors: Tensor) -> bool:
+    """Return whether tensors are dense, float32, on the CPU and not empty, and no operator on them has to be seen."""
+    return not traced() and all(
         type(x) in PLAIN and x.dtype == torch.float32 and x.is_cpu and x.is_contiguous() and x.numel() for x in tensors
     )
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...core.tensors import traced
-from ..validation import PLAIN
+from .fused import are_dense
 
 Epilogue = Literal["store", "add", "gate"]
 EPILOGUES: tuple[Epilogue, ...] = ("store", "add", "gate")
@@ -67,8 +66,4 @@ def _operator() -> Any:
 
 
 def _onednn_serves(*tensors: Tensor) -> bool:
-    if traced() or onednn() is None:
-        return False
-    return all(
-        type(x) in PLAIN and x.dtype == torch.float32 and x.is_cpu and x.is_contiguous() and x.numel() for x in tensors
-    )
+    return onednn() is not None and are_dense(*tensors)

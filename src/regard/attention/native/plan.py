@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...core.tensors import shape
 from ..masks import Mask
 from ..packed_layout import Layout
 from ..request import Request, by_head, entries, per_batch
@@ -151,7 +152,7 @@ def address(x: Tensor | None) -> int:
         return 0
     if not addressable(x):
         raise ValueError(
-            f"native: a tensor ({'×'.join(map(str, x.shape))}) must be a plain, dense one in CPU memory; got "
+            f"native: a tensor ({shape(x)}) must be a plain, dense one in CPU memory; got "
             f"{type(x).__name__} on {x.device}. Try backend='torch'."
         )
     return x.data_ptr()
