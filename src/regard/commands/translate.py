@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ..core.chunks import chunks
+from ..core.files import check_output_file
 from .options import add_file_and_out, numbered, output, read_texts, text_counter
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.plot and options.plot.suffix not in (".png", ".svg", ".pdf"):
         raise ValueError(f"plot ({options.plot}) must end in .png, .svg or .pdf.")
+    if options.plot:
+        check_output_file(options.plot)
     translator = load_translator(options.folder)
     if (options.alignments or options.plot) and not translator.attends:
         raise ValueError(
