@@ -208,6 +208,7 @@ def test_settings_from_a_file(data: Path, translator: Path, tmp_path: Path, monk
         ("a.toml", "width = 'wide'", r"settings: width \('wide'\) must be of type int; got str"),
         ("a.toml", "kind = ['recurrent']", r"translate: kind \(\['recurrent'\]\) must be one of"),
         ("a.toml", "steps = 3\n[training]\nsteps = 4", r"settings: steps \(4\) must be set once; got two values"),
+        ("a.toml", "epochs = 2000000000", r"training: epochs \(2000000000\) must be at most 1,000,000"),
         ("a.toml", f"clip = {10**400}", r"training: clip \(inf\) must be 0 or more and finite"),
         ("a.toml", "x = " + "[" * 3000, "must be a toml file; got more than 64 nested objects and lists"),
         ("a.toml", "a." * 100 + "x = 1", "must be a toml file; got more than 64 nested objects and lists"),
