@@ -233,6 +233,7 @@ def test_a_closed_pipe_ends_the_command_quietly(tmp_path: Path) -> None:
             ["tokens (0) must lie in 1…1,048,576", "batch (0) must lie in 1…1,024"],
         ),
         (["a", "--file", "x"], ["prompts (1) and files (1) must not both be given", "file (x) must exist"]),
+        (["--file", "."], ["file (.) must be a file; got a folder"]),
         (["a", "--stop", ""], ["stop ('') must not be empty"]),
         (["a", "--plot", "a.gif"], ["plot (a.gif) must end in .png, .svg or .pdf"]),
         (["a", "--watch", "a.npz"], ["watch (a.npz) must end in .safetensors"]),
@@ -277,3 +278,17 @@ def test_bytes_that_are_not_utf8_are_named(
     printed = capsys.readouterr()
     assert printed.out == expected(generator, ["abc"])[0] + "\n"
     assert "line 2 of the standard input must be text in UTF-8; got byte 0xff" in printed.err
+
+
+@pytest.mark.parametrize("option", ["--watch", "--plot"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_generation(
+    generator: TextGenerator, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suffix = {"--watch": ".safetensors", "--plot": ".png"}[option]
+    (tmp_path / "file").touch()
+    (tmp_path / f"folder{suffix}").mkdir()
+    below, folder = tmp_path / "file" / f"a{suffix}", tmp_path / f"folder{suffix}"
+    for path, message in ((below, f"got the file {tmp_path / 'file'}"), (folder, "must be a file; got a folder")):
+        assert main(["generate", "RUN", "a", *SHORT, option, str(path)]) == 1
+        out, error = capsys.readouterr()
+        assert out == "" and error.startswith(f"regard generate: {path} must be ") and message in error

@@ -146,6 +146,8 @@ def test_error_messages(tmp_path: Path) -> None:
     refused("got 0 pairs kept; left out: 2 empty (lines 1, 2).", two(tmp_path, b"\n\n", b"a\nb\n"))
     with pytest.raises(FileNotFoundError, match="absent"):
         list(read_pairs(tmp_path / "absent"))
+    with pytest.raises(ValueError, match=f"parallel: {tmp_path} must be a file; got a folder"):
+        list(read_pairs(tmp_path))
 
 
 @pytest.mark.parametrize(

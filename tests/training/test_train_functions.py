@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -204,12 +206,45 @@ def test_settings_from_a_file(data: Path, translator: Path, tmp_path: Path, monk
         ("a.toml", "recipe = 'language'", "must hold settings of translate; got those of language"),
         ("a.toml", "widht = 3", r"settings: widht \(3\) must be a known setting"),
         ("a.toml", "width = 'wide'", r"settings: width \('wide'\) must be of type int; got str"),
+        ("a.toml", "kind = ['recurrent']", r"translate: kind \(\['recurrent'\]\) must be one of"),
+        ("a.toml", "steps = 3\n[training]\nsteps = 4", r"settings: steps \(4\) must be set once; got two values"),
+        ("a.toml", "epochs = 2000000000", r"training: epochs \(2000000000\) must be at most 1,000,000"),
+        ("a.toml", f"clip = {10**400}", r"training: clip \(inf\) must be 0 or more and finite"),
+        ("a.toml", "x = " + "[" * 3000, "must be a toml file; got more than 64 nested objects and lists"),
+        ("a.toml", "a." * 100 + "x = 1", "must be a toml file; got more than 64 nested objects and lists"),
+        ("a.yaml", "x: " + "[" * 3000, "must be a yaml file; got more than 64 nested objects and lists"),
+        ("a.yaml", "a: &a [*a]", "must be a yaml file; got more than 64 nested objects and lists"),
+        ("a.yaml", "training: {5: 6}", r"settings: 5 \(6\) must be a known setting"),
+        ("a.yaml", "null: 6", r"settings: None \(6\) must be a known setting"),
     ],
 )
 def test_a_wrong_file_of_settings_is_named(tmp_path: Path, name: str, content: str, message: str) -> None:
+    if name.endswith(".yaml"):
+        pytest.importorskip("yaml")
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=message):
         regard.train_translator(tmp_path / "run", train="x", config=tmp_path / name)
+
+
+def test_an_integer_beyond_those_of_tensors_is_a_float(data: Path, tmp_path: Path) -> None:
+    sizes: Any = {"kind": "recurrent", "vocabulary": 60, "width": 4, "hidden": 4, "encoder_hidden": 4}
+    train, run = data / "train.tsv", tmp_path / "run"
+    regard.train_translator(run, train=train, **sizes, steps=1, warmup=0, clip=10**30, display=Silent())
+    config: Any = read_config(run)
+    assert config["training"]["clip"] == 1e30
+
+
+@pytest.mark.parametrize("path", [5, None, b"run", ["run"]])
+def test_a_path_of_another_type_is_refused(path: Any) -> None:
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("load: path", lambda: regard.load(path)),
+        ("training: folder", lambda: regard.train_language_model(path, train="x")),
+    ]
+    if path is not None:
+        calls.append(("settings: config", lambda: regard.train_language_model("run", train="x", config=path)))
+    for name, call in calls:
+        with pytest.raises(ValueError, match=re.escape(f"{name} ({path!r}) must be a string or a path; got")):
+            call()
 
 
 def test_a_translator_continues_another(data: Path, translator: Path, tmp_path: Path) -> None:

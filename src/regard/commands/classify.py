@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ..core.chunks import chunks
+from ..core.files import check_output_file
 from ..core.settings import refuse
 from .options import add_file_and_out, numbered, output, plot_errors, read_texts, text_counter
 
@@ -49,6 +50,8 @@ def run(options: argparse.Namespace) -> int:
     images = _is_image_classifier(options.folder)
     if options.plot and not images:
         raise ValueError(f"plot ({options.plot}) needs an image classifier; {options.folder} classifies texts.")
+    if options.plot:
+        check_output_file(options.plot)
     inputs = read_texts(options, are_files=images)
     with output(options.out) as out, text_counter(shown=options.out is not None) as done:
         (_classify_images if images else _classify_texts)(options, inputs, out, done)

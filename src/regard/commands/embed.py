@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.chunks import chunks
+from ..core.files import check_output_file
 from .options import add_file_and_out, output, read_texts, text_counter
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def run(options: argparse.Namespace) -> int:
     tokens = TOKENS if options.batch_tokens is None else options.batch_tokens
     if tokens < 1:
         raise ValueError(f"batch-tokens ({tokens}) must be at least 1; a few thousand are typical.")
+    if options.out:
+        check_output_file(options.out)
     lines = read_texts(options)
     embedder = Embedder.load(options.folder)
     embeddings = _embedded(embedder, lines, tokens)

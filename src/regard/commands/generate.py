@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from torch import nn
 
 from ..core.chunks import chunks
+from ..core.files import check_output_file
 from ..core.settings import refuse
 from ..models.sampling import Sampling
 from .options import add_file_and_out, add_settings, numbered, output, plot_errors, read_texts, settings_from
@@ -65,6 +66,8 @@ def run(options: argparse.Namespace) -> int:
     """Continue prompts and return an exit status."""
     sampling: Sampling = settings_from(options, Sampling)
     refuse([*_errors(options), *sampling.errors("generate")])
+    for path in filter(None, (options.watch, options.plot)):
+        check_output_file(path)
     from ..tasks.open_language_model import open_language_model
 
     generator = open_language_model(options.folder)
@@ -165,7 +168,9 @@ def _errors(options: argparse.Namespace) -> list[str]:
         problems.append(
             f"generate: prompts ({len(options.texts)}) and files ({len(options.file)}) must not both be given."
         )
-    problems += [f"generate: file ({path}) must exist." for path in options.file if not path.is_file()]
+    for path in options.file:
+        if not path.is_file():
+            problems.append(f"generate: file ({path}) must {'be a file; got a folder' if path.is_dir() else 'exist'}.")
     if not all(options.stop):
         problems.append("generate: stop ('') must not be empty.")
     problems += [f"generate: {error}" for error in plot_errors(options.plot)]

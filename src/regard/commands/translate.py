@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ..core.chunks import chunks
+from ..core.files import check_output_file
 from ..core.settings import refuse
 from .options import add_file_and_out, numbered, output, plot_errors, read_texts, text_counter
 
@@ -89,6 +90,8 @@ def run(options: argparse.Namespace) -> int:
             f"length-penalty ({options.length_penalty}) must lie in −{MAX_PENALTY:g}…{MAX_PENALTY:g}. Try 1."
         )
     refuse(plot_errors(options.plot))
+    if options.plot:
+        check_output_file(options.plot)
     translator = load_translator(options.folder)
     if (options.alignments or options.plot) and not translator.attends:
         raise ValueError(

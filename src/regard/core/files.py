@@ -83,10 +83,30 @@ def replacing_files(folder: Path) -> Iterator[Path]:
         raise
 
 
+def checked_path(where: str, name: str, path: object) -> Path:
+    """Return `path` as a Path.
+
+    Raises:
+        ValueError: if it is neither a string nor a path.
+
+    >>> checked_path("load", "path", 5)
+    Traceback (most recent call last):
+    ValueError: load: path (5) must be a string or a path; got int.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"{where}: {name} ({path!r}) must be a string or a path; got {type(path).__name__}.")
+    return Path(path)
+
+
 def check_output_file(path: Path) -> None:
-    """Raise Unwritable if `path` is a folder. Call it before computing what is written to the file."""
+    """Raise Unwritable if a file at `path` cannot be written. Call it before computing what is written to the file."""
     if path.is_dir():
         raise Unwritable(errno.EISDIR, f"{path} must be a file; got a folder. Give the path of a file.")
+    existing = next(parent for parent in path.absolute().parents if parent.exists())
+    if not existing.is_dir():
+        raise _unwritable_path(path, f"the file {existing}", errno.EEXIST)
+    if not os.access(existing, os.W_OK):
+        raise _unwritable_path(path, os.strerror(errno.EACCES), errno.EACCES)
 
 
 @contextmanager

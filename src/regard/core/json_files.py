@@ -46,18 +46,25 @@ def parse_json(text: str | bytes) -> Any:
     except json.JSONDecodeError as error:
         raise ValueError(f"text that is not JSON ({error})") from None
     except RecursionError:
-        raise _too_deep() from None
+        raise too_deep() from None
     except ValueError as error:  # for example a number with thousands of digits
         raise ValueError(f"JSON that cannot be read ({error})") from None
+    check_depth(value)
+    return value
+
+
+def check_depth(value: Any) -> None:
+    """Raise ValueError if objects and lists are nested deeper than `MAX_DEPTH`. They may be shared, as in YAML."""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
-        level = [child for parent in level for child in _children(parent)]
+        level = list({id(child): child for parent in level for child in _children(parent)}.values())
         if not level:
-            return value
-    raise _too_deep()
+            return
+    raise too_deep()
 
 
-def _too_deep() -> ValueError:
+def too_deep() -> ValueError:
+    """Return the error for objects and lists that are nested too deeply."""
     return ValueError(f"more than {MAX_DEPTH} nested objects and lists")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from numbers import Integral, Real
 
 
 def few(names: Sequence[str], most: int = 3) -> str:
@@ -35,3 +37,21 @@ def check_sizes(where: str, **sizes: int) -> None:
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{where}: {name} ({size}) must be at least 1.")
+
+
+def number_errors(where: str, kind: type[Integral] | type[Real], **values: object) -> list[str]:
+    """Return an error for each value that is not a number of this kind, or an integer beyond the range of a float.
+
+    Numbers of NumPy are accepted. Infinity and NaN are left to the caller.
+
+    >>> number_errors("sampling", Integral, top_k="3", seed=0)
+    ["sampling: top_k ('3') must be an integer; got str."]
+    """
+    errors = []
+    for name, value in values.items():
+        if not isinstance(value, kind) or isinstance(value, bool):
+            rule = "an integer" if kind is Integral else "a number"
+            errors.append(f"{where}: {name} ({value!r}) must be {rule}; got {type(value).__name__}.")
+        elif kind is Real and isinstance(value, int) and abs(value) > sys.float_info.max:
+            errors.append(f"{where}: {name} must be in the range of a float; got {len(str(abs(value)))} digits.")
+    return errors

@@ -8,7 +8,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from .json_files import MAX_BYTES, read_json_object
+from .files import checked_path
+from .json_files import MAX_BYTES, check_depth, read_json_object, too_deep
 
 EXPONENT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
 """Numbers such as 2e-3, which YAML 1.2 and JSON have. PyYAML reads YAML 1.1, which demands 2.0e-3."""
@@ -29,7 +30,7 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     >>> read_settings(path)
     {'width': 64, 'training': {'minutes': 10}}
     """
-    path = Path(path)
+    path = checked_path("settings", "config", path)
     if path.suffix not in SUFFIXES:
         raise ValueError(f"settings: config ({path}) must end in {', '.join(SUFFIXES)}; got {path.suffix or 'none'}.")
     if path.suffix == ".json":
@@ -38,7 +39,11 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
         return values
     try:
         text = _text(path)
-        values = tomllib.loads(text) if path.suffix == ".toml" else _yaml(text)
+        try:
+            values = tomllib.loads(text) if path.suffix == ".toml" else _yaml(text)
+        except RecursionError:
+            raise too_deep() from None
+        check_depth(values)
     except (OSError, ValueError) as error:
         got = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise ValueError(f"settings: config ({path}) must be a {path.suffix[1:]} file; got {got}.") from None

@@ -157,6 +157,8 @@ def chosen_values(kind: type, values: Mapping[str, object], problems: list[str])
         option = known.get(name.replace("-", "_"))
         if option is None:
             problems.append(unknown_setting(name, value, known))
+        elif option.path in chosen:
+            problems.append(f"settings: {name} ({value!r}) must be set once; got two values. Remove one.")
         else:
             chosen[option.path] = convert(option.hint, value, name, problems)
     return chosen
@@ -169,7 +171,7 @@ def _flat(kind: Any, values: Mapping[str, object]) -> Iterator[tuple[str, object
         if is_dataclass(hints.get(name)) and isinstance(value, Mapping):
             yield from _flat(hints[name], value)
         else:
-            yield name, value
+            yield str(name), value  # YAML has names of other types
 
 
 def checked_settings(

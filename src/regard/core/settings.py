@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
+import sys
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
@@ -147,6 +149,9 @@ def convert(hint: Any, value: Any, path: str, problems: list[str]) -> Any:
         return value
     if hint is Path and isinstance(value, str | os.PathLike):
         return Path(value)
+    if hint is float and isinstance(value, int) and abs(value) >= 2**64:  # beyond the integers of tensors
+        largest = sys.float_info.max
+        return float(value) if abs(value) <= largest else math.inf if value > 0 else -math.inf
     if get_origin(hint) in (Union, types.UnionType):
         chosen = next((arm for arm in get_args(hint) if _fits(arm, value)), None)
         if chosen is not None:

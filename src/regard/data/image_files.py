@@ -179,7 +179,8 @@ def read_images(
     if path.suffix == ".npz" and path.is_file():
         return _resized(_from_arrays(path, part, classes), shape)
     if not path.is_dir():
-        raise ValueError(f"images: path ({path}) must be a folder, or an .npz file of arrays; got no such file.")
+        got = "another file" if path.exists() else "no such file"
+        raise ValueError(f"images: path ({path}) must be a folder, or an .npz file of arrays; got {got}.")
     if list(path.glob("*-images-idx?-ubyte*")):
         return _resized(_from_idx(path, part, classes), shape)
     inner = [path / name for names in PARTS.values() for name in names if (path / name).is_dir()]

@@ -15,7 +15,8 @@ def open_text(path: Path, where: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
     """Open a text file, plain or gzip (detected by its first bytes), and skip its byte order mark.
 
     Raises:
-        ValueError: for UTF-16 and for damaged gzip, also while the block reads. The message begins with `where`.
+        ValueError: for a folder, for UTF-16, and for damaged gzip, also while the block reads. The message begins with
+            `where`.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "text"
@@ -25,6 +26,8 @@ def open_text(path: Path, where: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
     [b'two\\n', b'lines']
     """
     with ExitStack() as stack:
+        if path.is_dir():
+            raise ValueError(f"{where}: {path} must be a file; got a folder. Give the path of a file.")
         file: IO[bytes] | gzip.GzipFile = stack.enter_context(path.open("rb"))
         if file.read(2) == b"\x1f\x8b":
             file = stack.enter_context(gzip.GzipFile(path))

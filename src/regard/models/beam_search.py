@@ -14,17 +14,22 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..attention.native.decoding import log_softmax_top_k
+from ..core.messages import number_errors
+from ..core.settings import refuse
 from ..data import BOS, EOS
 from .encoder_decoder import EncoderDecoder
 
 MAX_PENALTY = 10.0
 """Largest absolute value of α. A power of the length with a much larger exponent overflows."""
+MAX_SIZE = 1024
+"""Largest number of hypotheses."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +229,7 @@ def _hypothesis(tokens: list[int], total: float, alpha: float) -> Hypothesis:
 
 def _limits(model: EncoderDecoder, lengths: Tensor, longest: int | None) -> Tensor:
     """Return the maximum number of tokens of each sentence: (B,)."""
+    refuse([] if longest is None else number_errors("search", Integral, longest=longest))
     if longest is not None and longest < 1:
         raise ValueError(f"search: longest ({longest}) must be at least 1 token. None is twice the source plus 10.")
     limits = lengths * 2 + 10 if longest is None else torch.full_like(lengths, longest)
@@ -232,8 +238,14 @@ def _limits(model: EncoderDecoder, lengths: Tensor, longest: int | None) -> Tens
 
 def check_search(size: int, n_best: int, length_penalty: float) -> None:
     """Raise ValueError if an argument of `beam` is invalid."""
+    refuse(
+        number_errors("beam", Integral, size=size, n_best=n_best)
+        + number_errors("search", Real, length_penalty=length_penalty)
+    )
     if size < 1:
         raise ValueError(f"beam: size ({size}) must be at least 1 hypothesis. 5 is common.")
+    if size > MAX_SIZE:
+        raise ValueError(f"beam: size ({size}) must be at most {MAX_SIZE:,} hypotheses. 5 is common.")
     if not 1 <= n_best <= size:
         raise ValueError(f"beam: n_best ({n_best}) must lie in 1…{size}, the size. Try size={n_best} for as many.")
     if not abs(length_penalty) <= MAX_PENALTY:  # also refuses NaN

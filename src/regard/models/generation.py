@@ -20,11 +20,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Generic, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from ..core.messages import number_errors
 from ..core.settings import refuse
 from .beam_search import evaluating
 from .sampling import Sampling
@@ -164,6 +166,11 @@ class TokenSteps(Generic[State]):
         runners_up: int = 0,
     ) -> None:
         self.decoder, self.sampling = decoder, Sampling() if sampling is None else sampling
+        if not isinstance(self.sampling, Sampling):
+            got = type(sampling).__name__
+            raise ValueError(
+                f"generate: sampling ({sampling!r}) must be a Sampling; got {got}. Try Sampling(temperature=0)."
+            )
         self.prompts = [[int(id) for id in prompt] for prompt in prompts]
         self.max_new_tokens, self.end_ids, self.runners_up = max_new_tokens, frozenset(end_ids), runners_up
         refuse([*self._errors(), *self.sampling.errors("generate")])
@@ -310,6 +317,8 @@ class TokenSteps(Generic[State]):
                 f"generate: prompt {first + 1} ({len(self.prompts[first]):,} tokens) must have at most {longest:,}, "
                 f"the context of the model. Shorten it{f' and {others:,} more' if others else ''}."
             )
+        if wrong := number_errors("generate", Integral, max_new_tokens=self.max_new_tokens, runners_up=self.runners_up):
+            return problems + wrong
         if self.max_new_tokens < 1:
             problems.append(f"generate: max_new_tokens ({self.max_new_tokens}) must be at least 1.")
         if self.runners_up < 0:

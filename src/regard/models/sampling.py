@@ -13,10 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 
+from ..core.messages import number_errors
 from ..core.tensors import shape
 
 SEEDS = 2**63
@@ -59,7 +61,11 @@ class Sampling:
 
     def errors(self, where: str = "sampling") -> list[str]:
         """Return all errors in these settings, one sentence each."""
-        problems = []
+        names = ("temperature", "top_p", "min_p", "repetition_penalty")
+        problems = number_errors(where, Real, **{name: getattr(self, name) for name in names})
+        problems += number_errors(where, Integral, top_k=self.top_k, seed=0 if self.seed is None else self.seed)
+        if problems:
+            return problems
         if not 0 <= self.temperature < math.inf:
             problems.append(
                 f"{where}: temperature ({self.temperature}) must be a finite number, 0 or more; 0 is greedy."
@@ -85,7 +91,7 @@ class Sampling:
         if self.seed is None:
             generator.seed()
         else:
-            generator.manual_seed(self.seed)
+            generator.manual_seed(int(self.seed))
         return generator
 
     def restrict(self, logits: Tensor, seen: Tensor | None = None) -> Tensor:

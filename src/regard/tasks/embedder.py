@@ -15,6 +15,7 @@ from ..attention import AttentionMap
 from ..core.json_files import read_json
 from ..core.process import run_in_threads
 from ..data import WordPiece
+from ..data.text_arguments import check_text, listed_texts
 from ..data.text_batches import packed_batches
 from ..models import SentenceEmbedder, load_bert, save_bert
 from ..models.bert import Bert
@@ -99,7 +100,7 @@ class Embedder:
     @torch.no_grad()
     def maps(self, text: str) -> list[AttentionMap]:
         """Return the attention map of each block for a text: (H, T, T), with its tokens along both axes."""
-        ids = self.vocabulary.encode(text, longest=self.longest).ids
+        ids = self.vocabulary.encode(check_text("embed", "text", text), longest=self.longest).ids
         _, maps = self.model.bert(torch.tensor([ids], device=self.model.bert.tokens.weight.device), return_maps=True)
         tokens = self.vocabulary.pieces(ids)
         return block_maps(maps, tokens, tokens)
@@ -127,6 +128,7 @@ class Embedder:
             return self.embed([texts], tokens=tokens, done=done)[0]
         if tokens < 1:
             raise ValueError(f"embed: tokens ({tokens}) must be at least 1; a few thousand are typical.")
+        texts = listed_texts("embed", texts)
         for index, text in enumerate(texts):
             if not text.strip():
                 raise ValueError(f"embed: texts[{index}] ({text!r}) must not be empty. Leave it out.")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..attention import AttentionMap
 from ..data.model_tokenizer import model_tokenizer
+from ..data.text_arguments import check_text
 from ..data.token_windows import TokenBatch, consecutive_windows
 from ..data.vocabulary import Vocabulary
 from ..layers.cross_entropy import cross_entropy
@@ -136,7 +137,7 @@ class LanguageModel:
         Raises:
             ValueError: if the text has fewer than two tokens.
         """
-        ids = np.array(self.vocabulary.encode(text), np.int64)
+        ids = np.array(self.vocabulary.encode(check_text("language", "text", text)), np.int64)
         if len(ids) < 2:
             raise ValueError(f"language: text ({text!r}) must have at least 2 tokens; got {len(ids)}.")
         return perplexity_of(mean_loss(self, ids))
@@ -161,7 +162,7 @@ class LanguageModel:
         return cross_entropy(hidden, self.model.vocabulary.weight, None, batch.targets.flatten())
 
     def _ids(self, text: str) -> Tensor:
-        ids = self.vocabulary.encode(text)
+        ids = self.vocabulary.encode(check_text("language", "text", text))
         if not 1 <= len(ids) <= self.context:
             raise ValueError(
                 f"language: text ({len(ids)} tokens) must have 1 to {self.context} tokens, the context of the model."

@@ -10,6 +10,7 @@ import torch
 
 from ..attention import AttentionMap
 from ..data.documents import Documents
+from ..data.text_arguments import check_text
 from ..data.wordpiece import WordPiece
 from ..models.bert import Bert
 from ..models.bert_heads import MaskedTokens, Pretraining
@@ -102,7 +103,7 @@ class MaskedLanguageModel:
         return Path(folder)
 
     def _ids(self, text: str) -> torch.Tensor:
-        ids = self.words.encode(text, longest=2**30).ids
+        ids = self.words.encode(check_text("masked", "text", text), longest=2**30).ids
         if len(ids) > self.bert.config.positions:
             raise ValueError(
                 f"masked: text ({len(ids)} tokens) must have at most {self.bert.config.positions}. Shorten it."

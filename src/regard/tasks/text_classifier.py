@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..attention import AttentionMap
 from ..data.bare_text import BareText
+from ..data.text_arguments import check_text, listed_texts
 from ..data.text_batches import padded_batches, padded_rows
 from ..data.wordpiece import WordPiece
 from ..models.bert_heads import SequenceClassifier
@@ -74,7 +75,7 @@ class TextClassifier:
     @torch.no_grad()
     def maps(self, text: str) -> list[AttentionMap]:
         """Return the attention map of each block for a text: (H, T, T), with its tokens along both axes."""
-        ids = self.words.encode(text, longest=self.longest).ids
+        ids = self.words.encode(check_text("classify", "text", text), longest=self.longest).ids
         if not ids:
             raise ValueError(f"classify: text ({text!r}) must not be empty.")
         _, maps = self.model(torch.tensor([ids], device=next(self.model.parameters()).device), return_maps=True)
@@ -120,11 +121,12 @@ class TextClassifier:
         """
         if isinstance(texts, str):
             return self.probabilities([texts], tokens=tokens)[0]
+        texts = listed_texts("classify", texts)
         for number, text in enumerate(texts, 1):
             if not text.strip():
                 raise ValueError(f"classify: text {number} ({text!r}) must not be empty.")
         device = next(self.model.parameters()).device
-        ids = [encoding.ids for encoding in self.words.encode_all(list(texts), longest=self.longest)]
+        ids = [encoding.ids for encoding in self.words.encode_all(texts, longest=self.longest)]
         probabilities = torch.empty(len(ids), len(self.labels))
         for indices in padded_batches([len(sequence) for sequence in ids], tokens):
             rows, lengths = padded_rows([ids[index] for index in indices], self.words.pad, device)  # (B, T), (B,)

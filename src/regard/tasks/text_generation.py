@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, TypedDict
 
 from ..data import BOS, EOS, Characters, Vocabulary
+from ..data.text_arguments import check_text, listed_texts
 from ..models.generation import NOTHING, Reason, TokenStep, TokenSteps
 from ..models.sampling import Sampling
 from ..models.token_decoder import Decoder
@@ -136,10 +137,10 @@ class TextGenerator:
         Raises:
             ValueError: for invalid arguments. The message has the value and a remedy.
         """
-        prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+        prompts = listed_texts("generate", prompts)
         if not prompts:
             return []
-        _check_stop(stop)
+        stop = _checked_stop(stop)
         ids = [self.encode(prompt, chat=chat) for prompt in prompts]
         steps = TokenSteps(self.model, ids, sampling, max_new_tokens=max_new_tokens, end_ids=self.end_ids)
         streams = [TextStream(self.vocabulary, one, stop) for one in ids]
@@ -168,10 +169,10 @@ class TextGenerator:
 
         runners_up: number of other tokens that each chunk reports.
         """
-        _check_stop(stop)
+        stop = _checked_stop(stop)
         steps = TokenSteps(
             self.model,
-            [self.encode(prompt, chat=chat)],
+            [self.encode(check_text("generate", "prompt", prompt), chat=chat)],
             sampling,
             max_new_tokens=max_new_tokens,
             end_ids=self.end_ids,
@@ -233,6 +234,9 @@ def _new_text(steps: TokenSteps[Any], number: int, token: int, stream: TextStrea
     return text + (stream.finish() if steps.reasons[number] else "")
 
 
-def _check_stop(stop: Sequence[str]) -> None:
-    if isinstance(stop, str) or not all(stop):
-        raise ValueError(f"generate: stop ({stop!r}) must be a list of strings, none of them empty.")
+def _checked_stop(stop: Sequence[str]) -> list[str]:
+    """Return the stop strings. They may come from an iterator, which can be read only once."""
+    strings = stop if isinstance(stop, str | bytes) or not isinstance(stop, Iterable) else list(stop)
+    if not isinstance(strings, list) or not all(isinstance(one, str) and one for one in strings):
+        raise ValueError(f"generate: stop ({strings!r}) must be a list of strings, none of them empty.")
+    return strings

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, overload
 
+from ..core.files import checked_path
 from ..models.model_directory import architectures_of
 from .embedder import Embedder
 from .image_classifier import ImageClassifier
@@ -76,7 +77,7 @@ def load(path: str | os.PathLike[str], kind: type[object] | None = None) -> Trai
     >>> classifier("a low") in ("old", "new"), type(regard.load(folder)) is TextClassifier
     (True, True)
     """
-    path = Path(path)
+    path = checked_path("load", "path", path)
     model: TrainedModel = LOADERS[kind or _kind_of(path)](path)
     return model
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..attention import AttentionMap
 from ..core.process import run_in_threads
 from ..data import BOS, EOS, PAD, Vocabulary
+from ..data.text_arguments import check_text, listed_texts
 from ..data.text_batches import padded_batches, padded_rows
 from ..models import EncoderDecoder, Hypothesis, beam, greedy
 from ..models.beam_search import check_search, evaluating
@@ -154,6 +155,7 @@ class Translator:
         """
         if not self.attends:
             return []
+        check_text("translate", "text", text)
         one = self.translate(text)[0] if translation is None else self.known(text, translation)
         tokens = self.target.pieces((*one.written, EOS)), self.source.pieces(one.read)
         return block_maps(self._maps([one]), *tokens)
@@ -233,12 +235,13 @@ class Translator:
                 smaller, so that every thread gets work.
             return_maps: also return the attention map of each translation, as `look` does. `align` accepts these maps.
         """
-        listed = [texts] if isinstance(texts, str) else list(texts)
+        listed = listed_texts("translate", texts)
         ids = [(*tokens, EOS) for tokens in self.source.encode_all(listed)]
+        written = [index for index, text in enumerate(listed) if text.strip()]
+        results = self.search([ids[index] for index in written], **options)
         # replaced below, except for empty texts
         translations = [[Translation(text, "", 0.0, (EOS,), ())] * options.get("n_best", 1) for text in listed]
-        written = [index for index, text in enumerate(listed) if text.strip()]
-        for index, best in zip(written, self.search([ids[index] for index in written], **options), strict=True):
+        for index, best in zip(written, results, strict=True):
             translations[index] = [
                 Translation(listed[index], self.target.decode(one.tokens), one.score, ids[index], one.tokens)
                 for one in best

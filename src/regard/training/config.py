@@ -101,6 +101,9 @@ def _not_negative(value: float) -> bool:
     return 0 <= value < math.inf
 
 
+MAX_EPOCHS = 1_000_000
+"""Largest limit in epochs."""
+
 Rule = tuple[Callable[[Any], bool], str, str]
 """A predicate, the rule in words, and a suggestion."""
 
@@ -136,6 +139,9 @@ def _limits(config: Training) -> Iterator[str]:
     for name, value in limits.items():
         if not _above_zero(value):
             yield f"training: {name} ({value}) must be above 0 and finite; got {value}. Omit it for no limit."
+    if limits.get("epochs", 0) > MAX_EPOCHS:  # the number of steps is added up epoch by epoch
+        got = limits["epochs"]
+        yield f"training: epochs ({got}) must be at most {MAX_EPOCHS:,}; got {got}. Omit it, and set steps or minutes."
 
 
 def _numbers(config: Training) -> Iterator[str]:

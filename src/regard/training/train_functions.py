@@ -6,9 +6,9 @@ the folder is resumed; its settings are then the defaults.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal, Unpack
 
+from ..core.files import checked_path
 from ..core.setting_options import settings_from
 from ..tasks.image_classifier import ImageClassifier
 from ..tasks.language_model import LanguageModel
@@ -232,9 +232,9 @@ def _train(
     recipe: str, folder: File, values: dict[str, object], kind: str | None, config: File | None, display: Display | None
 ) -> None:
     """Train by a recipe. Settings that are None here, and settings from a file, give way to the others."""
-    start = values.get("start")
+    folder, start = checked_path("training", "folder", folder), values.get("start")
     choice = choose(recipe, folder, kind=kind, start=None if start is None else str(start), config=config)
     optional = ("train", "valid", "start")
     chosen = {name: value for name, value in values.items() if value is not None or name not in optional}
     settings = settings_from(choice.kind, chosen, choice.defaults, file=choice.values)
-    choice.module.train(settings, Path(folder), display)
+    choice.module.train(settings, folder, display)

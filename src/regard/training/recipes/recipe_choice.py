@@ -62,7 +62,7 @@ def choose(
     kinds = module.KINDS
     if "finetune" in kinds and kind is None and start:
         kind = "finetune"
-    if kind is not None and kind not in kinds:
+    if kind is not None and (not isinstance(kind, str) or kind not in kinds):
         raise ValueError(f"{recipe}: kind ({kind}) must be one of {', '.join(kinds)}.")
     if previous is None and start and hasattr(module, "continued"):
         previous = module.continued(start)
