@@ -35,3 +35,18 @@ def check_sizes(where: str, **sizes: int) -> None:
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{where}: {name} ({size}) must be at least 1.")
+
+
+def check_tokens(where: str, **tokens: Sequence[str] | None) -> None:
+    """Raise ValueError if the tokens are those of a batch: a list of lists.
+
+    >>> check_tokens("map", query=[["a", "cat"], ["a", "dog"]], key=None)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: map: tokens (query) must be those of one sequence; got 2 sequences. Pass one list of strings; ...
+    """
+    for name, labels in tokens.items():
+        if labels is not None and any(isinstance(label, list | tuple) for label in labels):
+            raise ValueError(
+                f"{where}: tokens ({name}) must be those of one sequence; got {len(labels)} sequences. Pass one list "
+                "of strings; m.at(1).tokens(...) labels the map m of another entry of the batch."
+            )
