@@ -166,6 +166,11 @@ MAP_MESSAGES: list[tuple[Any, type[Exception], str]] = [
     (lambda m: m @ torch.ones(6), ValueError, "the other factor (6) must fit 2×3×5×7: 7 long in dimension -2"),
     (lambda m: torch.ones(2, 4) @ m, ValueError, "the other factor (2×4) must fit 2×3×5×7: 5 long in dimension -1"),
     (lambda m: m.tokens(query=["a"]), ValueError, "tokens (query, 1) must be 5, one each; got 1"),
+    (
+        lambda m: m.tokens(query=[["a", "b"]] * 5),  # type: ignore[list-item]  # the mistake under test
+        ValueError,
+        "map: tokens (query) must be those of one sequence; got 5 sequences. Pass one list of strings",
+    ),
     (lambda m: m.at(0, 0, 0), IndexError, "at() must have at most 2 indices, one per leading dimension; got 3"),
 ]
 

@@ -152,7 +152,8 @@ def test_bad_input_is_named(arguments: list[str], message: str, capsys: pytest.C
         ),
         (["explain", "bahdanu"], "argument MECHANISM: unknown mechanism bahdanu. Did you mean bahdanau?"),
         (["explain", "runs/x"], "a trained model is passed with --run."),
-        (["evaluate", "x", "y", "--zzz=1"], "regard evaluate: error: unrecognized option --zzz. Put a text after --."),
+        (["translate", "x", "--zzz=1"], "regard translate: error: unrecognized option --zzz. Put a text after --."),
+        (["evaluate", "x", "y", "--zzz=1"], "unrecognized option --zzz. regard evaluate --help lists all options."),
     ],
 )
 def test_a_typing_error_gets_a_suggestion(

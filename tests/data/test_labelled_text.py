@@ -53,6 +53,13 @@ def test_a_header_that_is_read_as_a_text_is_refused(tmp_path: Path) -> None:
         numbers_of(examples, ["0", "1"], tmp_path / "a.tsv")
 
 
+def test_swapped_columns_with_names_are_refused_with_the_options_that_name_them(tmp_path: Path) -> None:
+    read(tmp_path / "a.tsv", "stars\treview\n" + "".join(f"{n % 2}\tfilm {n}\n" for n in range(30)))
+    examples = list(read_labelled(tmp_path / "a.tsv"))
+    with pytest.raises(ValueError, match=r"labels \(31 different ones\) .* 'review'.*--text-column and --label-"):
+        check_labels(examples, labels_of(examples), tmp_path / "a.tsv", None)
+
+
 def test_texts_in_the_column_of_labels_are_refused(tmp_path: Path) -> None:
     read(tmp_path / "a.tsv", "".join(f"{n % 2}\ta film of {n} minutes, and more\n" for n in range(40)))
     examples = list(read_labelled(tmp_path / "a.tsv"))

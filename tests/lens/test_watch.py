@@ -105,6 +105,16 @@ def test_the_fast_request_equals_the_checked_request(options: dict[str, Any]) ->
     assert {name: getattr(result, name) for name in names} == {name: getattr(expected, name) for name in names}
 
 
+def test_the_tokens_of_a_batch_are_refused(x: Tensor) -> None:
+    """Seven texts of seven tokens fit the lengths, and each text would become one label."""
+    model = Stack()
+    with regard.watch(model) as seen:
+        model(x)
+    batch: Any = [list("abcdefg")] * 7
+    with pytest.raises(ValueError, match=r"seen: tokens \(query\) must be those of one sequence; got 7 sequences\."):
+        seen.tokens(batch)
+
+
 def test_a_loaded_capture_has_the_same_maps(x: Tensor, tmp_path: Path) -> None:
     model = Stack()
     with regard.watch(model) as seen:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core import widget_hook
+from ..core.messages import check_tokens
 from ..core.tensors import broadcasts, shape_of, transformed, version
 from ..core.widget_hook import Widget
 from . import streamed_views
@@ -478,6 +479,7 @@ class AttentionMap(TensorLike):
         >>> m.tokens(query=["le", "chat"], key=["the", "cat"]).query_tokens
         ['le', 'chat']
         """
+        check_tokens("map", query=query, key=key)
         for name, labels, size in (("query", query, self.shape[-2]), ("key", key, self.shape[-1])):
             if labels is not None and len(labels) != size:
                 raise ValueError(f"map: tokens ({name}, {len(labels)}) must be {size}, one each; got {len(labels)}.")

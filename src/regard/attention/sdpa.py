@@ -88,7 +88,8 @@ def _mask_needs_grad(request: Request) -> bool:
 def context(request: Request) -> tuple[Tensor, None]:
     """Return the context only. SDPA returns no log-sum-exp, so a map computes its statistic on first access."""
     request = request.reduced()
-    if _mask_needs_grad(request) and 0 in request.shape:  # SDPA would not connect the mask to the graph
+    # without heads, SDPA of torch 2.10 ends the process; without cells, it does not connect the mask to the graph
+    if 0 in request.lead[-1:] or (_mask_needs_grad(request) and 0 in request.shape):
         return reference.context(request)[0], None
     assert isinstance(request.similarity, Dot)
     scale, lead, value_width = request.similarity.scale, request.lead, request.value.shape[-1]

@@ -132,7 +132,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     unknown = next((word.partition("=")[0] for word in rest if word.startswith("-")), None)
     if unknown is not None:
         known = [flag for action in parser._actions for flag in action.option_strings]
-        parser.error(f"unrecognized option {unknown}. {suggestion(unknown, known, 'Put a text after --.')}")
+        remedy = "Put a text after --." if hasattr(options, "texts") else f"{parser.prog} --help lists all options."
+        parser.error(f"unrecognized option {unknown}. {suggestion(unknown, known, remedy)}")
     if (rest or last) and not hasattr(options, "texts"):
         parser.error(f"unrecognized arguments: {' '.join(rest + last)}")
     if hasattr(options, "texts"):

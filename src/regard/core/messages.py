@@ -55,3 +55,18 @@ def number_errors(where: str, kind: type[Integral] | type[Real], **values: objec
         elif kind is Real and isinstance(value, int) and abs(value) > sys.float_info.max:
             errors.append(f"{where}: {name} must be in the range of a float; got {len(str(abs(value)))} digits.")
     return errors
+
+
+def check_tokens(where: str, **tokens: Sequence[str] | None) -> None:
+    """Raise ValueError if the tokens are those of a batch: a list of lists.
+
+    >>> check_tokens("map", query=[["a", "cat"], ["a", "dog"]], key=None)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: map: tokens (query) must be those of one sequence; got 2 sequences. Pass one list of strings; ...
+    """
+    for name, labels in tokens.items():
+        if labels is not None and any(isinstance(label, list | tuple) for label in labels):
+            raise ValueError(
+                f"{where}: tokens ({name}) must be those of one sequence; got {len(labels)} sequences. Pass one list "
+                "of strings; m.at(1).tokens(...) labels the map m of another entry of the batch."
+            )

@@ -271,7 +271,8 @@ def check_labels(examples: Sequence[Example], labels: Sequence[str], path: Path,
     if len(examples) >= 20 and 2 * len(labels) > len(examples):
         raise ValueError(
             f"labelled: labels ({len(labels):,} different ones) of {path} must repeat; got {len(examples):,} texts, "
-            f"the first with the label {_short(examples[0].label)!r}. Each line is text TAB label, in this order."
+            f"the first with the label {_short(examples[0].label)!r}. A line of a .tsv file is text TAB label, in this "
+            "order; --text-column and --label-column name the columns if a first line does."
         )
     first = examples[0]
     alone = first.line == 1 and len(labels) > 2 and sum(example.label == first.label for example in examples) == 1

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..attention.attention_map import AttentionMap
 from ..core import widget_hook
-from ..core.messages import few
+from ..core.messages import check_tokens, few
 from ..core.tensors import shape_of
 from ..core.widget_hook import Widget
 from .layer_filter import LayerFilter, Layers, is_below
@@ -234,6 +234,7 @@ class Seen:
         Raises:
             ValueError: if the lengths match no map.
         """
+        check_tokens("seen", query=query, key=key)
         fitted = 0
         for call in self.calls:
             rows, cols = call.request.queries, call.request.keys

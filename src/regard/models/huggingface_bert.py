@@ -284,8 +284,8 @@ def _classes(stored: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: s
     """Return the class names of a checkpoint, or else the number of its classes."""
     if "classifier.weight" not in tensors:
         raise ValueError(
-            f"bert: classes (None) must be given, as a number or by name, for a new classifier; {folder} "
-            "has none. Pass classes=… and fresh=True."
+            f"bert: {folder} must have a classifier; got a checkpoint without one. Train one with regard train "
+            f"classify RUN --from {folder}, or add an untrained one with load_bert(…, classes=…, fresh=True)."
         )
     rows = len(tensors["classifier.weight"])
     named = class_names(stored, folder)
