@@ -271,7 +271,7 @@ def _plant(draw: Draw, case: Case) -> None:
     if not (masked or several) or not draw.chance(0.6):
         return
     # without a mask NaN may reach the gradients of its own sequence, but not those of parameters that all share
-    partly = draw.chance(0.3) and case.options["weighting"] != "uniform" and (masked or "W" in case.x)
+    partly = draw.chance(0.3) and case.options["weighting"] != "uniform" and (masked or "W" in case.wanted)
     groups = q.shape[-3] // k.shape[-3] if case.options.get("enable_gqa") else 1
     seen_k, seen_q = pairs.any(-2), pairs.any(-1)  # (*lead, Tk), (*lead, Tq)
     for name, x, seen in (("q", q, seen_q), ("k", k, seen_k), ("v", v, seen_k)):

@@ -231,3 +231,14 @@ def test_a_sentence_is_translated_with_word_links(visit: Open) -> None:
     box = matrix.bounding_box()
     matrix.hover(position={"x": box["width"] - 8, "y": box["height"] - 8})
     expect(response).to_have_text(re.compile("^</s> ← </s>"))
+
+
+def test_a_refused_sentence_removes_the_translation_of_the_one_before(visit: Open) -> None:
+    page = visit("translator/#translate?say=the+red+cat")
+    expect(page.locator(".written").first).to_have_text("Katze rote die")
+    page.route("**/api/translate", lambda route: route.fulfill(status=400, json={"error": "text is too long"}))
+    page.locator("textarea").fill("a longer sentence")
+    page.keyboard.press("Enter")
+    expect(page.locator(".said")).to_have_text("text is too long")
+    expect(page.locator(".hypothesis")).to_have_count(0)
+    expect(page.locator(".matrix")).to_have_count(0)

@@ -1,4 +1,4 @@
-"""Text shared by error messages."""
+"""Text shared by error messages and summaries."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ def few(names: Sequence[str], most: int = 3) -> str:
     """
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with a noun whose plural ends in s.
+
+    >>> counted(1, "map"), counted(2, "map")
+    ('1 map', '2 maps')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def nearest(size: int, divisor: int) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..attention.attention_map import AttentionMap
 from ..core import widget_hook
-from ..core.messages import check_tokens, few
+from ..core.messages import check_tokens, counted, few
 from ..core.tensors import shape_of
 from ..core.widget_hook import Widget
 from .layer_filter import LayerFilter, Layers, is_below
@@ -131,7 +131,7 @@ class Seen:
         lines = [f"  {call.name}: {call.kind}, {shape_of(call.request.shape)}" for call in self.calls]
         if len(lines) > 12:
             lines[6:-5] = [f"  … {len(lines) - 11} more …"]
-        return "\n".join([f"Seen({len(self)} maps)", *lines])
+        return "\n".join([f"Seen({counted(len(self), 'map')})", *lines])
 
     @property
     def names(self) -> list[str]:

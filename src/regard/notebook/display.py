@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..attention.attention_map import AttentionMap
 from ..core import assets, widget_hook
+from ..core.messages import counted
 from ..lens.recorded_call import kind_of
 from ..lens.seen import NO_MAPS, Seen
 from ..server.target import Capture, Layer, Snapshot, Target
@@ -27,7 +28,7 @@ def target_of(maps: AttentionMap | Seen) -> Target:
     if isinstance(maps, Seen):
         if not maps:
             raise ValueError(NO_MAPS)
-        return Capture(maps, f"{len(maps)} maps")
+        return Capture(maps, counted(len(maps), "map"))
     target = Target()
     name = maps.layer or "map"
     target.snapshot = Snapshot("capture", name, [Layer(name, kind_of(maps.request), maps)])

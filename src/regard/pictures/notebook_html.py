@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from html import escape
 
 from ..attention.attention_map import AttentionMap
+from ..core.messages import counted
 from .head_grid import grid
 from .heatmap import name_of
 
@@ -38,7 +39,7 @@ def of_layers(layers: Sequence[tuple[str, str, AttentionMap]]) -> str:
     """Return layers, given as (name, kind, map), as HTML: names, sizes, and thumbnails of the first layers."""
     if not layers:
         return _page(["<b>Seen</b> (empty)"])
-    words = [f"<b>Seen</b> {len(layers)} maps"]
+    words = [f"<b>Seen</b> {counted(len(layers), 'map')}"]
     rows = [f"<tr><td>{escape(name)}<td>{kind}<td>{_times(m.shape)}" for name, kind, m in layers]
     if len(rows) > 12:
         rows[6:-5] = [f"<tr><td>… {len(rows) - 11} more …"]

@@ -15,31 +15,42 @@ import { AlignmentMatrix, strongestOf } from "./alignment_matrix.tsx";
 
 const BEAMS = ["1", "3", "5", "10"].map((beam): [string, string] => [beam, beam]);
 
-export function TranslateView({ app }: { app: Store }) {
+/** The hypotheses for the sentence in the address, and a function that translates it again. */
+function useHypotheses(app: Store, beam: string): [Hypothesis[], () => void] {
   const { say } = app.state;
-  const [beam, setBeam] = useState("5");
-  const [scale, setScale] = useState<Scale>("linear");
   const [hypotheses, setHypotheses] = useState<Hypothesis[]>([]);
-  const [shown, setShown] = useState(0);
   const [attempt, setAttempt] = useState(0);
   useLayoutEffect(() => {
     if (!say) return undefined;
     const control = new AbortController();
+    let latest = true;
     const body = { text: say, beam: Number(beam), n_best: Number(beam) };
     const task = (signal: AbortSignal): Promise<TranslateAnswer> => answer(paths.translate, signal, body);
     void app
       .request(({ work }) => work.translation, task, control)
       .then((answer) => {
-        if (!answer) return;
-        setHypotheses(answer.hypotheses);
-        setShown(0);
-        if (answer.hypotheses[0]?.weights.length) void followText(app, say);
+        if (!latest) return;
+        setHypotheses(answer?.hypotheses ?? []); // those of another sentence would stay beside this one
+        if (answer?.hypotheses[0]?.weights.length) void followText(app, say);
       });
-    return () => control.abort();
+    return () => {
+      latest = false;
+      control.abort();
+    };
   }, [say, attempt]);
+  return [hypotheses, () => setAttempt(attempt + 1)];
+}
+
+export function TranslateView({ app }: { app: Store }) {
+  const { say } = app.state;
+  const [beam, setBeam] = useState("5");
+  const [scale, setScale] = useState<Scale>("linear");
+  const [shown, setShown] = useState(0);
+  const [hypotheses, repeat] = useHypotheses(app, beam);
+  useLayoutEffect(() => setShown(0), [hypotheses]);
   const submit = (text: string): void => {
     if (!text) app.requests.show(app.words.translate.empty, true);
-    else if (text === say) setAttempt(attempt + 1);
+    else if (text === say) repeat();
     else app.go({ say: text });
   };
   const chosen = hypotheses[shown];
