@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
+from regard.commands.options import output
 from regard.core.files import (
     TEMPORARY,
     Unwritable,
@@ -19,6 +20,7 @@ from regard.core.files import (
     replacing,
     replacing_files,
     write,
+    write_text,
 )
 
 
@@ -197,6 +199,33 @@ def test_a_folder_is_refused_as_an_output_file(tmp_path: Path) -> None:
     with refused, replacing(tmp_path / "out") as temporary:
         temporary.write_text("new")
     assert (tmp_path / "out/x").read_text() == "kept"
+
+
+def test_a_pipe_is_never_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(Unwritable, match=r"pipe must be a file; got a device or a pipe\. Give the path of a file\."):
+        write_text(pipe, "text")
+    assert pipe.is_fifo()
+    received: list[str] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_text()))
+    reader.start()
+    with output(pipe) as file:
+        file.write("text")
+    reader.join()
+    assert received == ["text"] and pipe.is_fifo()
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path, exists: bool) -> None:
+    (tmp_path / "folder").mkdir()
+    link, target = tmp_path / "link", tmp_path / "folder" / "file"
+    if exists:
+        target.write_text("before")
+    link.symlink_to(target)
+    write_text(link, "text")
+    assert link.is_symlink() and target.read_text() == "text"
+    assert list((tmp_path / "folder").iterdir()) == [target]
 
 
 def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:

@@ -107,12 +107,19 @@ def _is_file(text: str) -> bool:
 
 @contextmanager
 def output(path: Path | None) -> Iterator[TextIO]:
-    """Yield the standard output, or a file that replaces `path` at the end; after Ctrl-C, with the texts so far."""
+    """Yield the standard output, or a file that replaces `path` at the end; after Ctrl-C, with the texts so far.
+
+    A device or a pipe, such as /dev/stdout, is written in place.
+    """
     if path is None:
         yield sys.stdout
         return
-    from ..core.files import check_output_file, replacing
+    from ..core.files import check_output_file, is_stream, replacing
 
+    if is_stream(path):
+        with path.open("w", encoding="utf-8") as file:
+            yield file
+        return
     check_output_file(path)
     interrupted = None
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:

@@ -45,6 +45,7 @@ def replacing(path: Path) -> Iterator[Path]:
     >>> [p.name for p in folder.iterdir()]
     ['a.txt']
     """
+    path = _target(path)
     with _naming(path), _replacing(path) as temporary:
         yield temporary
 
@@ -98,8 +99,20 @@ def checked_path(where: str, name: str, path: object) -> Path:
     return Path(path)
 
 
+def _target(path: Path) -> Path:
+    """Return the file that a symbolic link names, which is replaced instead of the link; `path` if it is no link."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def is_stream(path: Path) -> bool:
+    """Return whether `path` is a device, a pipe or a socket, which must be written in place and never replaced."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
 def check_output_file(path: Path) -> None:
     """Raise Unwritable if a file at `path` cannot be written. Call it before computing what is written to the file."""
+    if is_stream(path):
+        raise Unwritable(errno.EINVAL, f"{path} must be a file; got a device or a pipe. Give the path of a file.")
     if path.is_dir():
         raise Unwritable(errno.EISDIR, f"{path} must be a file; got a folder. Give the path of a file.")
     existing = next(parent for parent in path.absolute().parents if parent.exists())
@@ -111,6 +124,7 @@ def check_output_file(path: Path) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
+    path = _target(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_stale(path.parent)
     with _workspace(path) as workspace:
