@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from regard.commands.main import main
+from regard.commands.options import output
 from tests.tasks.conftest import pairs
 
 SIZES = ["--width", "16", "--hidden", "16", "--encoder-hidden", "16", "--kind", "recurrent", "--log-every", "1"]
@@ -241,3 +242,18 @@ def test_streams_that_are_closed_or_full() -> None:
     if Path("/dev/full").exists():
         done = regard("explain", "dot", redirected="> /dev/full")
         assert done.returncode == 1 and done.stderr.count(b"\n") == 1 and b"No space left" in done.stderr
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("line 9 is too long")])
+def test_an_output_file_keeps_the_results_before_an_error(
+    tmp_path: Path, error: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("earlier\n")
+    with pytest.raises(type(error)), output(path):
+        raise error
+    assert path.read_text() == "earlier\n" and not capsys.readouterr().err
+    with pytest.raises(type(error)), output(path) as file:
+        print("first", file=file)
+        raise error
+    assert path.read_text() == "first\n" and capsys.readouterr().err == f"{path} has the results so far.\n"

@@ -107,9 +107,10 @@ def _is_file(text: str) -> bool:
 
 @contextmanager
 def output(path: Path | None) -> Iterator[TextIO]:
-    """Yield the standard output, or a file that replaces `path` at the end; after Ctrl-C, with the texts so far.
+    """Yield the standard output, or a file that replaces `path` at the end.
 
-    A device or a pipe, such as /dev/stdout, is written in place.
+    After Ctrl-C or invalid input, the file has the results so far; without any, `path` is unchanged. A device or a
+    pipe, such as /dev/stdout, is written in place.
     """
     if path is None:
         yield sys.stdout
@@ -121,14 +122,17 @@ def output(path: Path | None) -> Iterator[TextIO]:
             yield file
         return
     check_output_file(path)
-    interrupted = None
+    stopped: BaseException | None = None
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         try:
             yield file
-        except KeyboardInterrupt as error:
-            interrupted = error
-    if interrupted is not None:
-        raise interrupted
+        except (KeyboardInterrupt, ValueError) as error:
+            if not file.tell():
+                raise
+            stopped = error
+    if stopped is not None:
+        print(f"{path} has the results so far.", file=sys.stderr)
+        raise stopped
 
 
 @contextmanager
