@@ -62,6 +62,7 @@ def train_translator(
         ValueError: for invalid settings and data. The message lists all of them.
 
     >>> import tempfile, regard
+    >>> from pathlib import Path
     >>> from regard.training import Silent
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "pairs.tsv").write_text("one\\teins\\ntwo\\tzwei\\nthree\\tdrei\\n")
@@ -102,6 +103,7 @@ def train_language_model(
         ValueError: for invalid settings and data. The message lists all of them.
 
     >>> import tempfile, regard
+    >>> from pathlib import Path
     >>> from regard.training import Silent
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "text.txt").write_text("to be or not to be " * 20)
@@ -138,6 +140,7 @@ def train_masked_language_model(
         ValueError: for invalid settings and data. The message lists all of them.
 
     >>> import tempfile, regard
+    >>> from pathlib import Path
     >>> from regard.training import Silent
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "text.txt").write_text("the cat sat on the mat\\na dog ran to the cat\\n" * 20)
@@ -176,6 +179,7 @@ def train_text_classifier(
         ValueError: for invalid settings and data. The message lists all of them.
 
     >>> import tempfile, regard
+    >>> from pathlib import Path
     >>> from regard.training import Silent
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "films.tsv").write_text("a fine film\\tgood\\na dull film\\tbad\\na great film\\tgood\\n")
@@ -214,6 +218,7 @@ def train_image_classifier(
         ValueError: for invalid settings and data. The message lists all of them.
 
     >>> import tempfile, regard
+    >>> from pathlib import Path
     >>> import numpy as np
     >>> from regard.training import Silent
     >>> folder = Path(tempfile.mkdtemp())

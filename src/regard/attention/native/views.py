@@ -52,6 +52,9 @@ def refusal(request: Request, statistic: Statistic | None = None) -> str | None:
         return "its rows were selected individually, each with its own offset"
     if request.wide != torch.float32:
         return f"it computes in float32, not in {str(request.wide).removeprefix('torch.')}"
+    unsupported = backend.unsupported_feature(request)
+    if unsupported is not None:
+        return unsupported
     if isinstance(request.similarity, Additive) and not _in_range(request):
         return f"its additive scores are for |query| and |key| up to {RANGE} and finite weights, Σ|w| up to {WEIGHTS}"
     if statistic is not None and bool(statistic.isnan().any()):
@@ -60,7 +63,7 @@ def refusal(request: Request, statistic: Statistic | None = None) -> str | None:
         return "some row has large scores, and its statistic is from other arithmetic"
     if statistic is not None and isinstance(request.similarity, Additive) and _out_of_range(statistic.highest):
         return f"its additive scores are for rows whose highest is at most {HIGHEST}"
-    return backend.unsupported_feature(request)
+    return None
 
 
 def _readable(request: Request) -> bool:
