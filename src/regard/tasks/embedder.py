@@ -22,6 +22,7 @@ from ..models.bert import Bert
 from ..models.fast_inference import FastEncoder
 from .block_maps import block_maps
 from .loading import BERT_CONFIG, best, is_run
+from .model_summary import summary
 from .run_files import read_config
 
 TOKENS = 2048
@@ -47,6 +48,8 @@ class Embedder:
     >>> tuple(vectors.shape), torch.allclose(vectors[0], vectors[2])
     ((3, 12), True)
     >>> embedder = Embedder(SentenceEmbedder(bert), words)
+    >>> embedder
+    Embedder(SentenceEmbedder, 9,336 parameters, vocabulary=35, longest=512)
     >>> tuple(embedder("a low").shape), [m.shape for m in embedder.maps("a low")]         # [CLS] a low [SEP]
     ((12,), [(3, 4, 4), (3, 4, 4)])
     >>> import tempfile
@@ -59,6 +62,9 @@ class Embedder:
     vocabulary: WordPiece
     longest: int = 512
     """Maximum number of tokens of a text. Longer texts are truncated."""
+
+    def __repr__(self) -> str:
+        return summary(self, self.model, vocabulary=len(self.vocabulary), longest=self.longest)
 
     @classmethod
     def load(cls, folder: str | Path) -> Embedder:

@@ -16,12 +16,14 @@ from ..attention import AttentionMap
 from ..core.chunks import chunks
 from ..core.files import write_text
 from ..core.json_files import parse_json
+from ..core.messages import few
 from ..data.image_batches import Normal, Shape
 from ..data.image_files import ImageInput, decode
 from ..models.beam_search import evaluating
 from ..models.huggingface_vit import save_scale, save_vit
 from ..models.vit import ViT
 from .block_maps import block_maps
+from .model_summary import summary
 
 if TYPE_CHECKING:
     from .evaluation import ClassificationScores
@@ -56,6 +58,8 @@ class ImageClassifier:
     >>> from regard.models import ViTConfig
     >>> model = ViT(ViTConfig(classes=2, image=(8, 8), width=12, heads=3, hidden=24, layers=2))
     >>> classifier = ImageClassifier(model, ["cat", "dog"], Shape(8, 8, 1), Normal((0.5,), (0.25,)))
+    >>> classifier
+    ImageClassifier(ViT, 2,894 parameters, classes=(cat, dog), image=8×8×1)
     >>> grey = np.full((8, 8), 128, np.uint8)
     >>> [label.name in ("cat", "dog") for label in classifier.classify([grey, grey])]
     [True, True]
@@ -77,6 +81,10 @@ class ImageClassifier:
 
     def __init__(self, model: nn.Module, classes: Sequence[str], shape: Shape, normal: Normal) -> None:
         self.model, self.classes, self.shape, self.normal = model, list(classes), shape, normal
+
+    def __repr__(self) -> str:
+        size = "×".join(map(str, (self.shape.height, self.shape.width, self.shape.channels)))
+        return summary(self, self.model, classes=f"({few(self.classes)})", image=size)
 
     @overload
     def __call__(self, images: ImageInput) -> str: ...

@@ -22,6 +22,7 @@ from ..models.gpt import GPT
 from ..models.huggingface_gpt import save_gpt
 from ..models.sampling import Sampling
 from .block_maps import block_maps
+from .model_summary import summary
 from .text_generation import GenerateOptions, Generation, TextGenerator, TextSteps
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class LanguageModel:
     >>> from ..models import GPTConfig
     >>> letters = Characters.train(["to be or not to be"])
     >>> language = LanguageModel(GPT(GPTConfig(vocabulary=len(letters), width=8, heads=2, layers=1)).eval(), letters)
+    >>> language
+    LanguageModel(GPT, 3,024 parameters, vocabulary=11, context=256)
     >>> tuple(language.logits("to be").shape), [m.shape for m in language.maps("to be")]
     ((5, 11), [(2, 5, 5)])
     >>> [one] = language.generate("to ", Sampling(temperature=0), max_new_tokens=4)
@@ -62,6 +65,9 @@ class LanguageModel:
 
     model: GPT
     vocabulary: Vocabulary
+
+    def __repr__(self) -> str:
+        return summary(self, self.model, vocabulary=len(self.vocabulary), context=self.context)
 
     @property
     def context(self) -> int:

@@ -16,6 +16,7 @@ from ..models.bert import Bert
 from ..models.bert_heads import MaskedTokens, Pretraining
 from ..models.huggingface_bert import save_bert
 from .block_maps import block_maps
+from .model_summary import summary
 
 if TYPE_CHECKING:
     from .evaluation import MaskedScores
@@ -32,6 +33,8 @@ class MaskedLanguageModel:
     >>> words = WordPiece.train(["a low lower lowest", "a new newer newest"] * 9, 40)
     >>> bert = Bert(BertConfig(vocabulary=len(words), width=12, heads=3, hidden=24, layers=2), pooler=False)
     >>> model = MaskedLanguageModel(MaskedTokens(bert).eval(), words)
+    >>> model
+    MaskedLanguageModel(MaskedTokens, 9,395 parameters, vocabulary=35)
     >>> len(model("a [MASK] lowest [MASK]")), len(model.predictions("a [MASK]", top=3)[0])
     (2, 3)
     >>> model.bert is bert, model.head is model.model
@@ -48,6 +51,9 @@ class MaskedLanguageModel:
 
     model: MaskedTokens | Pretraining
     words: WordPiece
+
+    def __repr__(self) -> str:
+        return summary(self, self.model, vocabulary=len(self.words))
 
     @property
     def head(self) -> MaskedTokens:

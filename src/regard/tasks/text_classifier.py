@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..attention import AttentionMap
+from ..core.messages import few
 from ..data.bare_text import BareText
 from ..data.text_arguments import check_text, listed_texts
 from ..data.text_batches import padded_batches, padded_rows
@@ -19,6 +20,7 @@ from ..models.bert_heads import SequenceClassifier
 from ..models.gpt_heads import LastTokenClassifier
 from ..models.huggingface_bert import save_bert
 from .block_maps import block_maps
+from .model_summary import summary
 
 if TYPE_CHECKING:
     from .evaluation import ClassificationScores
@@ -35,6 +37,8 @@ class TextClassifier:
     >>> words = WordPiece.train(["a low lower lowest", "a new newer newest"] * 9, 40)
     >>> bert = Bert(BertConfig(vocabulary=len(words), width=12, heads=3, hidden=24, layers=2))
     >>> classifier = TextClassifier(SequenceClassifier(bert, ["old", "new"]).eval(), words)
+    >>> classifier
+    TextClassifier(SequenceClassifier, 9,362 parameters, labels=(old, new), longest=512)
     >>> classifier.labels, tuple(classifier.probabilities(["a low", "newest", "a new"]).shape)
     (('old', 'new'), (3, 2))
     >>> classifier("a low") in classifier.labels, len(classifier(["a low", "newest"]))
@@ -52,6 +56,9 @@ class TextClassifier:
     words: WordPiece | BareText
     longest: int = 512
     """Maximum number of tokens of a text. Longer texts are truncated."""
+
+    def __repr__(self) -> str:
+        return summary(self, self.model, labels=f"({few(self.labels)})", longest=self.longest)
 
     @property
     def labels(self) -> tuple[str, ...]:

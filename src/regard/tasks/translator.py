@@ -21,6 +21,7 @@ from ..models.beam_search import check_search, evaluating
 from ..models.fast_inference import fast_decoder
 from .alignment import Link, Step, links, word_weights
 from .block_maps import block_maps
+from .model_summary import summary
 
 if TYPE_CHECKING:
     from .evaluation import TranslationScores
@@ -95,6 +96,8 @@ class Translator:
     >>> letters = Characters("abc ")
     >>> model = Transformer(TransformerConfig(len(letters), len(letters), width=8, heads=2, hidden=16))
     >>> translator = Translator(model, letters, letters)
+    >>> translator
+    Translator(Transformer, 4,672 parameters, source=8, target=8)
     >>> (best,), (m,) = translator.translate("ab", size=2, longest=4, return_maps=True)
     >>> best.source, m.shape == (2, len(best.written) + 1, 3), translator.attends      # heads, steps, source with EOS
     ('ab', True, True)
@@ -128,6 +131,9 @@ class Translator:
     model: EncoderDecoder
     source: Vocabulary
     target: Vocabulary
+
+    def __repr__(self) -> str:
+        return summary(self, self.model, source=len(self.source), target=len(self.target))
 
     @property
     def attends(self) -> bool:
