@@ -50,6 +50,7 @@ def ids(process: subprocess.Popen[str]) -> list[str]:
     return [line for line in output.splitlines() if "::" in line]
 
 
+@pytest.mark.slow
 def test_ids_do_not_depend_on_clock_hash_seed_time_zone_or_locale(request: pytest.FixtureRequest) -> None:
     """Compare the tests of this run with those that another process collects."""
     own = [item.nodeid for item in request.session.items]

@@ -22,6 +22,7 @@ FAST = ["baseline", "avx2", "four threads", "no kernels, baseline"]
 """Together they set every variable that any host sets."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", FAST)
 def test_marked_tests_pass_on(host: str) -> None:
     done = subprocess.run(

@@ -20,6 +20,7 @@ def disable_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     _skips.skipped.clear()
 
 
+@pytest.mark.slow
 def test_every_kind_of_case_runs_and_agrees() -> None:
     names = set()
     for case in attention.cases(Options(quick=True)):

@@ -40,6 +40,7 @@ def saved(folder: Path) -> int:
     return int(states[-1].name.removeprefix("state-")) if states else 0
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_random_moments_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
     """Every step writes a state, so that some kills happen during a write."""
     folder, moments = tmp_path / "broken", random.Random(3)
